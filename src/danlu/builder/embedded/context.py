@@ -1,0 +1,63 @@
+"""What the executor of one op is given to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from danlu.sandbox.sandbox import Sandbox
+    from danlu.store import Layer, Store
+    from danlu.util.config import Configuration
+    from danlu.util.paths import Paths
+
+__all__ = ["Context", "Result"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a vertex gave: its new layers, lowest first, and files for those that stand on it.
+
+    ``stack`` is everything below and including the vertex. ``artifacts`` maps a name to a file in
+    the cache or the store (a built wheel).
+    """
+
+    layers: tuple[Layer, ...]
+    stack: tuple[Layer, ...]
+    artifacts: Mapping[str, Path] = field(default_factory=dict)
+    cached: bool = False
+
+
+class RunSync(Protocol):
+    """Run a blocking function in a worker thread."""
+
+    def __call__(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        """Await ``function(*args, **kwargs)``; cancelling waits for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The builder's side of one vertex.
+
+    ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
+    order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
+    network; ``secrets`` maps ids to files of this machine; ``project`` is the build's directory.
+    """
+
+    store: Store
+    paths: Paths
+    config: Configuration
+    sandbox: Sandbox
+    project: Path
+    below: tuple[Layer, ...]
+    inputs: tuple[Result, ...]
+    log: Callable[[str], None]
+    transfer: Callable[[int, int], None]
+    run_sync: RunSync
+    offline: bool = False
+    secrets: Mapping[str, Path] = field(default_factory=dict)

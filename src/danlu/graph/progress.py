@@ -1,0 +1,67 @@
+"""Progress events: what a builder tells whoever watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Event", "Finished", "Log", "Message", "Progress", "Started", "Transfer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A vertex began. ``time`` is seconds since the build began, as in every event."""
+
+    vertex: str
+    name: str
+    branch: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A vertex ended; ``error`` is empty when it went well, ``size`` the bytes its layer holds."""
+
+    vertex: str
+    name: str
+    branch: str
+    time: float
+    seconds: float
+    cached: bool
+    size: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A line (without its end) that a vertex's program printed."""
+
+    vertex: str
+    name: str
+    line: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that moved for a vertex so far; ``total`` is 0 where it is unknown."""
+
+    vertex: str
+    name: str
+    current: int
+    total: int
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something worth a line that belongs to no vertex (``locked numpy 2.4.0``)."""
+
+    text: str
+    time: float
+
+
+Event = Started | Finished | Log | Transfer | Message
+
+#: Called with each event, from the thread that builds; must not block.
+Progress = Callable[[Event], None]

@@ -1,0 +1,52 @@
+"""What a sandboxed process is given: a root file system of layers, mounts, a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["Mount", "Process", "Root"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """Something of this machine's, seen inside at ``target``.
+
+    ``bind`` shows ``source`` (a file or a directory); ``tmpfs`` is empty memory. A mount point
+    that the root lacks is made for the time of the run and leaves no trace in the layer.
+    """
+
+    target: str
+    source: Path | None = None
+    kind: Literal["bind", "tmpfs"] = "bind"
+    readonly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A program: argument vector, its whole environment, where and as whom it runs.
+
+    ``terminal`` gives it a pseudo terminal, joined to ours.
+    """
+
+    args: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    working_directory: str = "/"
+    uid: int = 0
+    gid: int = 0
+    groups: tuple[int, ...] = ()
+    terminal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A root file system: unpacked layer trees, lowest first, and where changes go.
+
+    ``upper`` is an empty directory on the store's file system that holds the changes afterwards, in
+    overlayfs's form; None throws them away.
+    """
+
+    layers: tuple[Path, ...]
+    upper: Path | None = None

@@ -1,0 +1,1 @@
+"""Small tools with no domain: files, locks, processes, paths, configuration, retry."""

@@ -1,0 +1,121 @@
+"""Child processes that end with us: run one, gather or stream its output, kill it on cancel."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
+
+import anyio
+from anyio.abc import ByteReceiveStream, Process
+
+__all__ = ["Completed", "dies_with_us", "run", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """How a child ended: its exit code (negative for a signal) and what it printed."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+
+
+@cache
+def _setpriv() -> str | None:
+    return shutil.which("setpriv")
+
+
+def dies_with_us(args: Sequence[str]) -> list[str]:
+    """``args``, killed by the kernel when the thread that started it dies (prctl(2), PDEATHSIG)."""
+    wrapper = _setpriv()
+    return [wrapper, "--pdeathsig", "KILL", "--", *args] if wrapper else list(args)
+
+
+async def _end(process: Process) -> None:
+    """Kill what still runs and reap it, also when we are being cancelled."""
+    if process.returncode is None:
+        with anyio.CancelScope(shield=True):
+            try:
+                process.send_signal(signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            await process.wait()
+
+
+async def run(
+    args: Sequence[str],
+    *,
+    input: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+) -> Completed:
+    """Run ``args`` to its end and gather what it prints.
+
+    Raises :class:`FileNotFoundError` where the program is missing. Cancelling kills the child.
+    """
+    process = await anyio.open_process(
+        dies_with_us(args), stdin=PIPE if input else DEVNULL, env=env, cwd=cwd
+    )
+    chunks: dict[str, bytes] = {}
+
+    async def drain(name: str, source: ByteReceiveStream) -> None:
+        parts = [part async for part in source]
+        chunks[name] = b"".join(parts)
+
+    try:
+        async with anyio.create_task_group() as group:
+            assert process.stdout is not None and process.stderr is not None
+            group.start_soon(drain, "stdout", process.stdout)
+            group.start_soon(drain, "stderr", process.stderr)
+            if process.stdin is not None:
+                try:
+                    await process.stdin.send(input)
+                except anyio.BrokenResourceError:
+                    pass
+                await process.stdin.aclose()
+        await process.wait()
+    finally:
+        await _end(process)
+    assert process.returncode is not None
+    return Completed(process.returncode, chunks.get("stdout", b""), chunks.get("stderr", b""))
+
+
+async def stream(
+    args: Sequence[str],
+    on_line: Callable[[str], None],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+) -> int:
+    """Run ``args``, call ``on_line`` with each line of its merged output, give its exit code.
+
+    Carriage returns end lines too (progress bars); undecodable bytes are replaced; a line longer
+    than 64 KiB is cut in pieces.
+    """
+    process = await anyio.open_process(
+        dies_with_us(args), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd
+    )
+    pending = b""
+    try:
+        assert process.stdout is not None
+        async for chunk in process.stdout:
+            *lines, pending = (pending + chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")).split(
+                b"\n"
+            )
+            for line in lines:
+                on_line(line.decode(errors="replace"))
+            if len(pending) > 65536:
+                on_line(pending.decode(errors="replace"))
+                pending = b""
+        if pending:
+            on_line(pending.decode(errors="replace"))
+        await process.wait()
+    finally:
+        await _end(process)
+    assert process.returncode is not None
+    return process.returncode

@@ -10,7 +10,15 @@ import msgspec
 
 from danlu.graph.types import Graph, Op, Vertex
 
-__all__ = ["OP_VERSIONS", "canonical", "graph_digest", "op_fields", "topological", "vertex_digest"]
+__all__ = [
+    "OP_VERSIONS",
+    "canonical",
+    "digest_of",
+    "graph_digest",
+    "op_fields",
+    "topological",
+    "vertex_digest",
+]
 
 #: Raised by one when what an op *does* changes although its fields do not.
 OP_VERSIONS: dict[str, int] = {}
@@ -29,18 +37,19 @@ def op_fields(op: Op) -> dict[str, Any]:
     return {"kind": kind, "version": OP_VERSIONS.get(kind, 1), "op": op}
 
 
-def _hash(value: Any) -> str:
+def digest_of(value: Any) -> str:
+    """``sha256:…`` of the canonical JSON of ``value``."""
     return "sha256:" + hashlib.sha256(canonical(value)).hexdigest()
 
 
 def vertex_digest(vertex: Vertex) -> str:
     """The digest of one vertex; that of each input is computed once and kept on it."""
-    return _hash([op_fields(vertex.op), [one.digest for one in vertex.inputs]])
+    return digest_of([op_fields(vertex.op), [one.digest for one in vertex.inputs]])
 
 
 def graph_digest(graph: Graph) -> str:
     """The digest of a whole graph."""
-    return _hash([graph.root.digest, graph.config, graph.platform, graph.epoch])
+    return digest_of([graph.root.digest, graph.config, graph.platform, graph.epoch])
 
 
 def topological(root: Vertex) -> Iterator[Vertex]:

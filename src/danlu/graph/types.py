@@ -12,7 +12,8 @@ digest. A vertex evaluates to a **stack**: layers, lowest first. Ops of three ki
   :class:`AptInstall`, :class:`Exec`; :class:`BuildWheel` runs in a stack too, and gives a wheel
   file (no layer) to the :class:`Wheel` that has it as its input;
 
-and :class:`Merge` lays the stacks of its inputs over one another, in order, each layer once.
+and :class:`Merge` lays the stacks of its inputs over one another, in order, less what an input
+has in common with what is already there at the bottom; :class:`Squash` makes one layer of leaves.
 
 Everything in an op is part of its vertex's digest, so an op holds only what changes the bytes
 it makes: no mirror addresses, no host paths, no names of people or machines.
@@ -47,6 +48,7 @@ __all__ = [
     "Platform",
     "Scheme",
     "SecretMount",
+    "Squash",
     "Unbuilt",
     "Unresolved",
     "Vertex",
@@ -212,7 +214,8 @@ class CopyContext:
     """Files of the project: ``source`` relative to it, ``digest`` of what is copied.
 
     ``source`` may be a file, a directory (its *content* goes to ``target``, as Dockerfile's COPY
-    does) or a pattern; a ``target`` that ends in ``/`` is a directory. ``uid`` and ``gid`` own the copy.
+    does) or a pattern; a ``target`` that ends in ``/`` is a directory. ``uid`` and ``gid`` own
+    the copy.
     """
 
     source: str
@@ -259,14 +262,16 @@ class SecretMount:
 class Exec:
     """A command run in the stack below it.
 
-    ``args`` is the argument vector; ``context`` asks for the project read-only at
-    ``working_directory`` and then ``context_digest`` names its content; ``uid`` and ``gid`` run it.
+    ``args`` is the argument vector; ``environment`` is laid over the base image's, ``path`` goes
+    before its PATH; ``context`` asks for the project read-only at ``working_directory`` and then
+    ``context_digest`` names its content; ``uid`` and ``gid`` run it.
     """
 
     args: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     working_directory: str
     epoch: int
+    path: tuple[str, ...] = ()
     uid: int = 0
     gid: int = 0
     secrets: tuple[SecretMount, ...] = ()
@@ -278,6 +283,11 @@ class Exec:
 @dataclass(frozen=True, slots=True)
 class Merge:
     """The stacks of the inputs over one another, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Squash:
+    """The layers of the inputs as one layer (leaves only), where single ones would be too many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +319,7 @@ Op = (
     | HttpFile
     | Exec
     | Merge
+    | Squash
     | Unresolved
     | Unbuilt
 )
@@ -338,9 +349,13 @@ class Vertex:
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """What an image says of how it runs (OCI image spec, config.md)."""
+    """What an image says of how it runs (OCI image spec, config.md).
+
+    ``environment`` is laid over the base image's, and ``path`` goes before its PATH.
+    """
 
     environment: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     working_directory: str = "/"

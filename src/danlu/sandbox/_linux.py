@@ -1,0 +1,61 @@
+"""The system calls Python has no names for: namespaces and mounts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+__all__ = [
+    "CLONE_FS",
+    "CLONE_NEWNS",
+    "CLONE_NEWUSER",
+    "MNT_DETACH",
+    "MS_BIND",
+    "MS_NODEV",
+    "MS_NOSUID",
+    "MS_REC",
+    "MS_SLAVE",
+    "mount",
+    "umount",
+    "unshare",
+]
+
+CLONE_FS = 0x00000200
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_BIND = 4096
+MS_REC = 16384
+MS_SLAVE = 1 << 19
+MNT_DETACH = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces named by ``flags`` for new ones; raises :class:`OSError`."""
+    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """Mount a file system; ``options`` are shorter than a page. Raises :class:`OSError`."""
+    result = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        os.fsencode(kind) if kind else None,
+        ctypes.c_ulong(flags),
+        os.fsencode(options) if options else None,
+    )
+    _check(result, target)
+
+
+def umount(target: str, flags: int = 0) -> None:
+    """Take the mount at ``target`` away; raises :class:`OSError`."""
+    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)

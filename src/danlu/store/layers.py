@@ -1,0 +1,122 @@
+"""Layers in the store: a directory below ``layers/`` and a row that says it is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from danlu.errors import StoreError
+from danlu.oci.digest import DiffId
+from danlu.store.core import SETTLED, Core
+from danlu.store.types import Layer
+from danlu.util.files import remove_tree
+
+if TYPE_CHECKING:
+    from danlu.oci.tar import LayerSummary, Normalise
+
+__all__ = ["commit", "get", "intact", "normalise_text", "tree_digest"]
+
+_COLUMNS = "diff_id, size, files, created_by, tree, normalise, boot, used"
+
+
+def normalise_text(normalise: Normalise | None) -> str:
+    """The parameters that a layer's digest was computed with, as they stand in its row."""
+    names = ("clamp", "mtime", "uid", "gid")
+    values = {} if normalise is None else {name: getattr(normalise, name) for name in names}
+    return json.dumps({name: value for name, value in values.items() if value is not None})
+
+
+def tree_digest(tree: Path, normalise: str) -> str:
+    """The diff id that ``tree`` has now."""
+    from danlu.oci.tar import Normalise, write_layer
+
+    return write_layer(tree, None, normalise=Normalise(**json.loads(normalise))).diff_id
+
+
+def commit(
+    core: Core,
+    staged: Path,
+    summary: LayerSummary,
+    *,
+    created_by: str,
+    normalise: Normalise | None,
+) -> Layer:
+    """Make ``staged`` the tree of a layer; see :meth:`Store.commit_layer`."""
+    if not staged.is_dir() or staged.is_symlink():
+        raise StoreError(f"not a directory to make a layer of: {staged}")
+    # A name of its own for each commit: two processes that commit one layer at once never meet,
+    # and what a crash leaves between rename and row is never taken for a layer.
+    name = f"{summary.diff_id[7:15]}-{secrets.token_hex(4)}"
+    values = (summary.diff_id, summary.size, summary.files, created_by, name)
+    with core.writing() as connection:
+        core.pin("layers", [summary.diff_id])
+        present = core.row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (summary.diff_id,))
+        keep = present is not None and _trusted(core, present) and _is_there(core, present[4])
+        if not keep:
+            os.rename(staged, core.layers / name)
+            connection.execute(
+                f"INSERT OR REPLACE INTO layers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (*values, normalise_text(normalise), core.boot, core.clock()),
+            )
+    if keep:
+        assert present is not None
+        with core.faults:
+            remove_tree(staged)
+        return _layer(core, present)
+    return _layer(core, values)
+
+
+def get(core: Core, diff_id: DiffId) -> Layer | None:
+    """The layer, or None where it is absent or damaged beyond use."""
+    found = intact(core, [diff_id])
+    return None if found is None else found[0]
+
+
+def intact(core: Core, diff_ids: Iterable[DiffId]) -> list[Layer] | None:
+    """These layers, or None where one of them is absent."""
+    with core.reading():
+        wanted = list(diff_ids)
+        core.pin("layers", wanted)
+        rows = []
+        for diff_id in wanted:
+            row = core.row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
+            if row is None or not _is_there(core, row[4]):
+                return None
+            core.used("layers", diff_id, row[7])
+            rows.append(row)
+    if not all(_trusted(core, row) or _verify(core, row) for row in rows):
+        return None
+    return [_layer(core, row) for row in rows]
+
+
+def _layer(core: Core, row: tuple[Any, ...]) -> Layer:
+    diff_id, size, files, created_by, tree = row[:5]
+    return Layer(DiffId(diff_id), size, files, created_by, core.layers / tree)
+
+
+def _is_there(core: Core, tree: str) -> bool:
+    return os.path.isdir(core.layers / tree)
+
+
+def _trusted(core: Core, row: tuple[Any, ...]) -> bool:
+    return row[6] in (core.boot, SETTLED)
+
+
+def _verify(core: Core, row: tuple[Any, ...]) -> bool:
+    """Whether a layer that an earlier boot wrote reached the disk whole."""
+    diff_id, tree = row[0], row[4]
+    with core.faults:
+        same = bool(tree_digest(core.layers / tree, row[5]) == diff_id)
+    with core.writing() as connection:
+        if same:
+            connection.execute(
+                "UPDATE layers SET boot = ? WHERE diff_id = ? AND tree = ?",
+                (SETTLED, diff_id, tree),
+            )
+        else:
+            connection.execute("DELETE FROM layers WHERE diff_id = ? AND tree = ?", (diff_id, tree))
+    return same

@@ -1,0 +1,86 @@
+"""Private places for work in progress, and the removal of those whose owner died.
+
+A place is locked by ``flock`` on itself for as long as its owner lives; the kernel drops the lock
+with the process, so a place that can be locked is dead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from danlu.util.files import remove_tree
+
+__all__ = ["dead", "new_directory", "new_file", "sweep"]
+
+
+def new_directory(parent: Path) -> tuple[Path, int]:
+    """A new locked directory below ``parent``, and the descriptor that holds its lock."""
+    while True:
+        path = parent / secrets.token_hex(6)
+        # 0755: the tree of a layer may be this directory, and its mode is then that of "/".
+        os.mkdir(path, 0o755)
+        os.chmod(path, 0o755)
+        with suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if _take(path, descriptor):
+                return path, descriptor
+
+
+def new_file(parent: Path) -> tuple[Path, int]:
+    """A new locked file below ``parent``, and its descriptor, open for reading and writing."""
+    while True:
+        path = parent / secrets.token_hex(6)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+        if _take(path, descriptor):
+            return path, descriptor
+
+
+def _take(path: Path, descriptor: int) -> bool:
+    """Lock; False where a sweeper came between creation and lock and has removed it."""
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
+            return True
+    except FileNotFoundError:
+        pass
+    os.close(descriptor)
+    return False
+
+
+@contextmanager
+def dead(path: Path) -> Iterator[bool]:
+    """Whether the owner of ``path`` is gone; while inside, nobody else finds it dead too."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        # Gone meanwhile, or not of our making (a link): not ours to judge.
+        yield False
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield os.path.lexists(path)
+    finally:
+        os.close(descriptor)
+
+
+def sweep(parent: Path) -> int:
+    """Remove the dead places below ``parent``; gives how many."""
+    removed = 0
+    with os.scandir(parent) as entries:
+        names = [entry.name for entry in entries]
+    for name in names:
+        with dead(parent / name) as gone:
+            if gone:
+                remove_tree(parent / name)
+                removed += 1
+    return removed

@@ -1,0 +1,19 @@
+"""Layers as tar streams: a deterministic writer and an extractor that trusts nothing.
+
+On disk a layer is a tree in overlayfs's form (deletions are character devices 0/0, opaque
+directories carry ``user.overlay.opaque=y``); in a tar it holds OCI whiteouts.
+"""
+
+from danlu.oci.tar.extract import Limits, extract_layer
+from danlu.oci.tar.read import LayerError
+from danlu.oci.tar.summary import LayerSummary
+from danlu.oci.tar.write import Normalise, write_layer
+
+__all__ = [
+    "LayerError",
+    "LayerSummary",
+    "Limits",
+    "Normalise",
+    "extract_layer",
+    "write_layer",
+]

@@ -1,0 +1,275 @@
+"""A stranger's layer, unpacked into a tree in overlayfs's form, and nowhere else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from danlu.errors import MachineError, StoreError
+from danlu.oci.digest import DiffId
+from danlu.oci.tar.overlay import (
+    META_PREFIX,
+    OPAQUE_NAME,
+    OPAQUE_XATTR,
+    WHITEOUT_PREFIX,
+    is_whiteout,
+    travels,
+)
+from danlu.oci.tar.places import Places, split
+from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
+from danlu.oci.tar.summary import LayerSummary
+
+__all__ = ["Limits", "extract_layer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a layer may ask for at most: entries, and bytes of its uncompressed tar."""
+
+    entries: int = 5_000_000
+    size: int = 1 << 40
+
+
+def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) -> LayerSummary:
+    """Unpack the uncompressed tar ``stream`` below ``root``, an existing directory of ours.
+
+    OCI whiteouts become overlayfs's. Modes, times and, as root, owners are kept. The diff id
+    returned is that of all bytes of ``stream``; comparing it is the caller's.
+
+    Raises :class:`LayerError` for a damaged tar and for what no layer may hold: absolute names,
+    ``..``, ways out of ``root`` through links, devices, more than ``limits``;
+    :class:`StoreError` where the disk is full; :class:`MachineError` where this machine cannot
+    hold what the layer has (owners that are not mapped, extended attributes).
+    """
+    reader = TarReader(stream)
+    entries = 0
+    with _disk_errors(root), Places(os.fsencode(root)) as places:
+        extractor = _Extractor(reader, places)
+        for entry in reader:
+            entries += 1
+            if entries > limits.entries or reader.size + entry.size > limits.size:
+                raise LayerError(
+                    "the layer is bigger than any layer may be",
+                    hint=f"the limits are {limits.entries} entries and {limits.size} bytes",
+                )
+            extractor.add(entry)
+        extractor.finish()
+    return LayerSummary(diff_id=DiffId(reader.digest()), size=reader.size, files=entries)
+
+
+@contextmanager
+def _disk_errors(root: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"no space left on the disk that holds {root}",
+                hint="free some with `danlu image prune`",
+            ) from error
+        if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
+            raise LayerError(f"the layer holds a name that no file can have: {error}") from error
+        raise StoreError(f"cannot unpack a layer below {root}: {error}") from error
+
+
+class _Extractor:
+    def __init__(self, reader: TarReader, places: Places) -> None:
+        self._reader = reader
+        self._places = places
+        self._root_user = os.geteuid() == 0
+        #: Directories whose mode and time are set when nothing more is written into them.
+        self._directories: dict[tuple[bytes, ...], Entry] = {}
+        self._makers: dict[bytes, Callable[[int, bytes, Entry], None]] = {
+            b"\0": self._file,
+            b"0": self._file,
+            b"7": self._file,
+            b"1": self._hard_link,
+            b"2": self._symlink,
+            b"6": self._fifo,
+        }
+
+    def add(self, entry: Entry) -> None:
+        """Make one entry."""
+        parts = split(entry.name)
+        if not parts:
+            if entry.kind != b"5":
+                raise LayerError("the layer wants to replace its own root")
+            self._directories[()] = entry
+            return
+        parent = self._places.directory(parts[:-1])
+        base = parts[-1]
+        if base.startswith(WHITEOUT_PREFIX):
+            self._whiteout(parent, base)
+        elif entry.kind == b"5" or (entry.kind == b"\0" and entry.name.endswith(b"/")):
+            self._directory(parent, parts, entry)
+        elif entry.kind in self._makers:
+            self._clear(parent, parts)
+            self._makers[entry.kind](parent, base, entry)
+        else:
+            raise LayerError(
+                f"the layer holds a device, /{os.fsdecode(entry.name)}",
+                hint="danlu makes no devices; whoever builds the image can leave it out",
+            )
+
+    def finish(self) -> None:
+        """Give directories their modes, owners and times: the deepest first."""
+        for parts in sorted(self._directories, key=len, reverse=True):
+            entry = self._directories[parts]
+            descriptor = self._places.find(parts)
+            if descriptor is None:
+                continue
+            if self._root_user:
+                self._owned(lambda fd=descriptor, e=entry: os.fchown(fd, e.uid, e.gid), entry)
+            os.fchmod(descriptor, entry.mode)
+            self._set_attributes(descriptor, entry)
+            os.utime(descriptor, ns=_times(entry))
+
+    def _directory(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
+        base = parts[-1]
+        status = _status(parent, base)
+        if status is None or not stat.S_ISDIR(status.st_mode):
+            self._clear(parent, parts)
+            os.mkdir(base, 0o700, dir_fd=parent)
+            if status is not None and is_whiteout(status):
+                self._make_opaque(self._places.directory(parts))
+        self._directories[parts] = entry
+
+    def _whiteout(self, parent: int, base: bytes) -> None:
+        """A deletion of what lower layers have, never of what this layer has."""
+        if base == OPAQUE_NAME:
+            self._make_opaque(parent)
+            return
+        if base.startswith(META_PREFIX):
+            return
+        name = base[len(WHITEOUT_PREFIX) :]
+        if name in (b"", b".", b".."):
+            raise LayerError(f"the layer deletes a name that no file can have: {base!r}")
+        status = _status(parent, name)
+        if status is None:
+            os.mknod(name, stat.S_IFCHR, 0, dir_fd=parent)
+        elif stat.S_ISDIR(status.st_mode):
+            descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+            try:
+                self._make_opaque(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _clear(self, parent: int, parts: tuple[bytes, ...]) -> None:
+        """Remove what an earlier entry put in this place."""
+        base = parts[-1]
+        status = _status(parent, base)
+        if status is None:
+            return
+        if stat.S_ISREG(status.st_mode):
+            os.unlink(base, dir_fd=parent)
+            return
+        # A way that led through a link or directory leads elsewhere now.
+        self._places.forget(keep=parent)
+        if stat.S_ISDIR(status.st_mode):
+            shutil.rmtree(base, dir_fd=parent)
+            for one in [known for known in self._directories if known[: len(parts)] == parts]:
+                del self._directories[one]
+        else:
+            os.unlink(base, dir_fd=parent)
+
+    def _file(self, parent: int, base: bytes, entry: Entry) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(base, flags, 0o600, dir_fd=parent)
+        try:
+            for piece in self._reader.content():
+                view = memoryview(piece)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+            if self._root_user:
+                self._owned(lambda: os.fchown(descriptor, entry.uid, entry.gid), entry)
+            os.fchmod(descriptor, entry.mode)
+            # After chown, which drops capabilities.
+            self._set_attributes(descriptor, entry)
+            os.utime(descriptor, ns=_times(entry))
+        finally:
+            os.close(descriptor)
+
+    def _hard_link(self, parent: int, base: bytes, entry: Entry) -> None:
+        target = split(entry.link)
+        missing = LayerError(
+            f"/{os.fsdecode(entry.name)} is a link to /{os.fsdecode(entry.link)}, "
+            "which the layer does not have"
+        )
+        if not target:
+            raise missing
+        source = self._places.find(target[:-1])
+        status = None if source is None else _status(source, target[-1])
+        if status is None or stat.S_ISDIR(status.st_mode) or is_whiteout(status):
+            raise missing
+        os.link(target[-1], base, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+
+    def _symlink(self, parent: int, base: bytes, entry: Entry) -> None:
+        if not entry.link:
+            raise LayerError(f"/{os.fsdecode(entry.name)} is a link to nothing")
+        os.symlink(entry.link, base, dir_fd=parent)
+        self._own(parent, base, entry)
+
+    def _fifo(self, parent: int, base: bytes, entry: Entry) -> None:
+        os.mkfifo(base, 0o600, dir_fd=parent)
+        self._own(parent, base, entry)
+
+    def _own(self, parent: int, base: bytes, entry: Entry) -> None:
+        if self._root_user:
+            self._owned(
+                lambda: os.chown(base, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False),
+                entry,
+            )
+        if entry.kind != b"2":
+            os.chmod(base, entry.mode, dir_fd=parent)
+        os.utime(base, ns=_times(entry), dir_fd=parent, follow_symlinks=False)
+
+    def _owned(self, change: Callable[[], None], entry: Entry) -> None:
+        try:
+            change()
+        except (OSError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:
+                raise
+            raise MachineError(
+                f"/{os.fsdecode(entry.name)} belongs to {entry.uid}:{entry.gid}, "
+                "which this account has no ids for",
+                hint="give it more subordinate ids in /etc/subuid and /etc/subgid",
+            ) from error
+
+    def _set_attributes(self, descriptor: int, entry: Entry) -> None:
+        for name, value in sorted(entry.attributes.items()):
+            if travels(name):
+                _set_attribute(descriptor, name, value)
+
+    def _make_opaque(self, descriptor: int) -> None:
+        _set_attribute(descriptor, OPAQUE_XATTR, b"y")
+
+
+def _set_attribute(descriptor: int, name: str, value: bytes) -> None:
+    try:
+        os.setxattr(descriptor, name, value)
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EPERM):
+            raise MachineError(
+                f"the store's file system cannot hold the extended attribute {name}",
+                hint="move the store to ext4, xfs or btrfs with DANLU_HOME",
+            ) from error
+        raise
+
+
+def _status(parent: int, base: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(base, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _times(entry: Entry) -> tuple[int, int]:
+    if abs(entry.mtime) > (1 << 63) - 1:
+        raise LayerError(f"/{os.fsdecode(entry.name)} has a time that no file can have")
+    return entry.mtime, entry.mtime

@@ -1,0 +1,18 @@
+"""What writing or extracting a layer tells of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from danlu.oci.digest import DiffId
+
+__all__ = ["LayerSummary"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """A layer's diff id, the bytes of its uncompressed tar, and the number of its entries."""
+
+    diff_id: DiffId
+    size: int
+    files: int

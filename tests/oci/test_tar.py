@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from danlu.errors import UsageError
+from danlu.oci.tar import LayerSummary, Normalise, extract_layer, write_layer
+from tests.oci.trees import Node, children, describe, make
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
+
+
+def tar_of(root: Path, normalise: Normalise = Normalise()) -> tuple[bytes, LayerSummary]:
+    stream = io.BytesIO()
+    summary = write_layer(root, stream.write, normalise=normalise)
+    return stream.getvalue(), summary
+
+
+def members(data: bytes) -> dict[str, tarfile.TarInfo]:
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        return {one.name: one for one in archive.getmembers()}
+
+
+@needs_root
+@settings(deadline=None, max_examples=150)
+@given(children())
+def test_extracting_what_was_written_gives_the_tree_and_the_digest_again(
+    tree: Mapping[bytes, Node],
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        first, second = Path(place, "1"), Path(place, "2")
+        first.mkdir()
+        second.mkdir()
+        make(first, tree)
+        data, written = tar_of(first)
+        read = extract_layer(io.BytesIO(data), second)
+        assert describe(second) == describe(first)
+        assert read == written
+        assert tar_of(second) == (data, written)
+        assert written.diff_id == "sha256:" + hashlib.sha256(data).hexdigest()
+        assert written.size == len(data)
+        assert write_layer(first, None) == written
+
+
+@needs_root
+@settings(deadline=None, max_examples=60)
+@given(children())
+def test_python_reads_every_name_and_content_that_was_written(tree: Mapping[bytes, Node]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place, "1")
+        root.mkdir()
+        make(root, tree)
+        data, summary = tar_of(root)
+        with tarfile.open(fileobj=io.BytesIO(data), errors="surrogateescape") as archive:
+            infos = archive.getmembers()
+            assert len(infos) == summary.files
+            for info in infos:
+                path = os.fsencode(root) + b"/" + info.name.encode("utf-8", "surrogateescape")
+                if ".wh." in info.name.rpartition("/")[2]:
+                    continue
+                status = os.lstat(path)
+                assert (info.mode, info.uid, info.gid) == (
+                    status.st_mode & 0o7777,
+                    status.st_uid,
+                    status.st_gid,
+                )
+                if info.isreg():
+                    content = archive.extractfile(info)
+                    assert content is not None
+                    with open(path, "rb") as file:
+                        assert content.read() == file.read()
+
+
+@needs_root
+def test_gnu_tar_extracts_what_was_written(tmp_path: Path) -> None:
+    root, out = tmp_path / "root", tmp_path / "out"
+    root.mkdir()
+    out.mkdir()
+    make(
+        root,
+        {
+            b"a": Node("file", content=b"1", xattrs=(("user.x", b"\0y=\n"),), mtime=-5),
+            b"b": Node("same"),
+            "d\xe9".encode(): Node("dir", children={b"n" * 200: Node("file", uid=3_000_000)}),
+            b"l": Node("link", target=b"t" * 300),
+            b"p" * 90: Node("dir", children={b"q" * 90: Node("file", content=b"2" * 600)}),
+        },
+    )
+    data, _ = tar_of(root)
+    subprocess.run(
+        ["tar", "--xattrs", "--numeric-owner", "-xpf", "-", "-C", str(out)],
+        input=data,
+        check=True,
+    )
+    assert describe(out) == describe(root)
+
+
+def test_times_are_clamped_or_replaced(tmp_path: Path) -> None:
+    for name, time in (("old", 50), ("new", 500)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time, time))
+
+    def times(normalise: Normalise) -> dict[str, float]:
+        return {name: one.mtime for name, one in members(tar_of(tmp_path, normalise)[0]).items()}
+
+    assert times(Normalise()) == {"old": 50, "new": 500}
+    assert times(Normalise(clamp=100)) == {"old": 50, "new": 100}
+    assert times(Normalise(mtime=7)) == {"old": 7, "new": 7}
+
+
+def test_owners_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    (tmp_path / "d").mkdir()
+    for one in members(tar_of(tmp_path, Normalise(uid=12, gid=34))[0]).values():
+        assert (one.uid, one.gid, one.uname, one.gname) == (12, 34, "", "")
+
+
+def test_only_a_second_path_in_the_tree_is_a_hard_link(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "cache").write_text("x")
+    os.link(tmp_path / "cache", root / "a")
+    linked, _ = tar_of(root)
+    (root / "a").unlink()
+    (root / "a").write_text("x")
+    os.utime(root / "a", ns=(0, (tmp_path / "cache").stat().st_mtime_ns))
+    assert tar_of(root)[0] == linked
+
+    os.link(root / "a", root / "b")
+    both = members(tar_of(root)[0])
+    assert both["a"].isreg()
+    assert both["b"].islnk()
+    assert both["b"].linkname == "a"
+
+
+def test_sockets_are_left_out(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "s"))
+        assert members(tar_of(tmp_path)[0]) == {}
+
+
+def test_a_name_reserved_for_deletions_is_refused(tmp_path: Path) -> None:
+    (tmp_path / ".wh.x").touch()
+    with pytest.raises(UsageError, match=r"/\.wh\.x cannot be part of an image"):
+        tar_of(tmp_path)
+
+
+@needs_root
+def test_deletions_become_oci_whiteouts(tmp_path: Path) -> None:
+    make(tmp_path, {b"d": Node("dir", opaque=True, children={b"x": Node("gone")})})
+    os.setxattr(tmp_path, "user.overlay.opaque", b"y")
+    found = members(tar_of(tmp_path)[0])
+    assert list(found) == [".wh..wh..opq", "d", "d/.wh..wh..opq", "d/.wh.x"]
+    assert all(one.isreg() and one.size == 0 for name, one in found.items() if ".wh." in name)
+    assert not any("overlay" in key for one in found.values() for key in one.pax_headers)

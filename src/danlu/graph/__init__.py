@@ -5,6 +5,7 @@ Pure: nothing here reads a disk, a network or a clock.
 
 from danlu.graph.progress import Event, Finished, Log, Message, Progress, Started, Transfer
 from danlu.graph.types import (
+    WHEEL_TIME,
     AptInstall,
     Bootstrap,
     BuildWheel,
@@ -33,6 +34,7 @@ from danlu.graph.types import (
 )
 
 __all__ = [
+    "WHEEL_TIME",
     "AptInstall",
     "Bootstrap",
     "BuildWheel",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Event", "Finished", "Log", "Message", "Progress", "Started", "Transfer"]
+__all__ = ["Ended", "Event", "Finished", "Log", "Message", "Progress", "Started", "Transfer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,17 @@ class Message:
     time: float
 
 
-Event = Started | Finished | Log | Transfer | Message
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more is to be shown: what follows (a user's program) has the terminal to itself.
+
+    Whoever draws has taken its drawing off the screen when the call returns.
+    """
+
+    time: float
+
+
+Event = Started | Finished | Log | Transfer | Message | Ended
 
 #: Called with each event, from the thread that builds; must not block.
 Progress = Callable[[Event], None]

@@ -29,6 +29,7 @@ from typing import Literal
 from danlu.errors import Span
 
 __all__ = [
+    "WHEEL_TIME",
     "AptInstall",
     "Bootstrap",
     "BuildWheel",
@@ -55,6 +56,10 @@ __all__ = [
     "Wheel",
     "WheelSource",
 ]
+
+
+#: The modification time of everything in wheel layers: 1980-01-01, the oldest a zip can hold.
+WHEEL_TIME = 315532800
 
 
 @dataclass(frozen=True, slots=True)

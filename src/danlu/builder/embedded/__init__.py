@@ -1,1 +1,1 @@
-"""danlu."""
+"""The embedded builder: no daemon, one store, steps in an OCI runtime (D5)."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
+from danlu.graph import ImageConfig
+
 if TYPE_CHECKING:
     from danlu.sandbox.sandbox import Sandbox
     from danlu.store import Layer, Store
@@ -24,13 +26,14 @@ class Result:
     """What a vertex gave: its new layers, lowest first, and files for those that stand on it.
 
     ``stack`` is everything below and including the vertex. ``artifacts`` maps a name to a file in
-    the cache or the store (a built wheel).
+    the cache or the store (a built wheel). ``inherited`` is the configuration of the image at the
+    bottom of the stack.
     """
 
     layers: tuple[Layer, ...]
     stack: tuple[Layer, ...]
     artifacts: Mapping[str, Path] = field(default_factory=dict)
-    cached: bool = False
+    inherited: ImageConfig = field(default_factory=ImageConfig)
 
 
 class RunSync(Protocol):
@@ -46,7 +49,8 @@ class Context:
 
     ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
     order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
-    network; ``secrets`` maps ids to files of this machine; ``project`` is the build's directory.
+    network; ``debug`` asks for a shell where a step fails; ``secrets`` maps ids to files of this
+    machine; ``project`` is the build's directory.
     """
 
     store: Store
@@ -60,4 +64,5 @@ class Context:
     transfer: Callable[[int, int], None]
     run_sync: RunSync
     offline: bool = False
+    debug: bool = False
     secrets: Mapping[str, Path] = field(default_factory=dict)

@@ -1,0 +1,102 @@
+"""A command run in the stack below it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from danlu.builder.embedded.context import Context
+from danlu.builder.embedded.ops.copy_context import copy_members
+from danlu.builder.embedded.ops.leaf import commit_tree
+from danlu.errors import StepFailed
+from danlu.graph import Exec
+from danlu.oci.tar import Normalise
+from danlu.sandbox.commit import finish_upper
+from danlu.sandbox.secrets import agent_mount, secret_mounts
+from danlu.sandbox.types import Mount, Process, Root
+from danlu.sources.context import members_of
+from danlu.store import Layer
+
+__all__ = ["execute"]
+
+#: How many lines of a failed step's output its error shows.
+_LAST_LINES = 20
+
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+async def execute(op: Exec, context: Context) -> list[Layer]:
+    """Run the command; what it changed is one layer, or none where it changed nothing.
+
+    Raises :class:`StepFailed` with the last lines of output where it does not end with 0.
+    """
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def heard(line: str) -> None:
+        last.append(line)
+        context.log(line)
+
+    with context.store.staging() as upper, _mounts(op, context) as mounts:
+        root = Root(tuple(layer.tree for layer in context.below), upper)
+        process = Process(op.args, _environment(op, context), op.working_directory, op.uid, op.gid)
+        code = await context.sandbox.run(process, root, mounts=mounts, on_line=heard)
+        if code != 0:
+            await _debug(op, context, root, mounts)
+            raise StepFailed(
+                f"the command ended with exit code {code}", code=code, details=tuple(last)
+            )
+        await context.run_sync(finish_upper, upper, op.epoch)
+        made_by = op.args[-1]
+        return await commit_tree(context, upper, Normalise(clamp=op.epoch), made_by)
+
+
+def _environment(op: Exec, context: Context) -> dict[str, str]:
+    variables = dict(context.inputs[0].inherited.environment)
+    below = variables.get("PATH", _DEFAULT_PATH)
+    variables.update(op.environment)
+    variables.setdefault("PATH", below)
+    variables["PATH"] = ":".join((*op.path, variables["PATH"]))
+    variables["SOURCE_DATE_EPOCH"] = str(op.epoch)
+    return variables
+
+
+@contextmanager
+def _mounts(op: Exec, context: Context) -> Iterator[list[Mount]]:
+    with ExitStack() as stack:
+        mounts = list(stack.enter_context(secret_mounts(_secrets(op, context))))
+        if op.ssh:
+            mounts.append(agent_mount())
+        if op.context:
+            copy = stack.enter_context(context.store.staging())
+            _copy_project(context.project, copy)
+            mounts.append(Mount(op.working_directory, copy, readonly=True))
+        yield mounts
+
+
+def _secrets(op: Exec, context: Context) -> dict[str, Path]:
+    missing = [one.id for one in op.secrets if one.id not in context.secrets]
+    if missing:
+        from danlu.errors import UsageError
+
+        raise UsageError(
+            f"the step needs the secret {missing[0]!r}",
+            hint=f"give it with --secret id={missing[0]},src=FILE",
+        )
+    return {one.target: context.secrets[one.id] for one in op.secrets}
+
+
+def _copy_project(project: Path, copy: Path) -> None:
+    """A copy without what the ignore files name: the command sees what its key covers."""
+    copy_members(project, members_of(project, "."), copy, "/")
+
+
+async def _debug(op: Exec, context: Context, root: Root, mounts: list[Mount]) -> None:
+    if not context.debug:
+        return
+    variables = _environment(op, context)
+    shell = Process(
+        ("/bin/bash", "-i"), variables, op.working_directory, op.uid, op.gid, terminal=True
+    )
+    await context.sandbox.run(shell, root, mounts=mounts, on_line=None)

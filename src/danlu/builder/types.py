@@ -1,0 +1,54 @@
+"""What every builder is asked for and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danlu.errors import Span
+
+if TYPE_CHECKING:
+    from danlu.store import Layer, StoredImage
+
+__all__ = ["Built", "Request", "VertexReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How a graph is to be built.
+
+    ``names`` are references the image gets; ``secrets`` maps ids to files of this machine;
+    ``metadata`` is kept with the image; ``fresh`` runs every step again (``--no-cache``);
+    ``debug`` is called with the state of a step that failed.
+    """
+
+    project: Path
+    names: tuple[str, ...] = ()
+    offline: bool = False
+    fresh: bool = False
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    debug: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VertexReport:
+    """How one vertex went: seconds it took, whether a record answered for it, bytes it added."""
+
+    name: str
+    digest: str
+    cached: bool
+    seconds: float
+    size: int
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A finished build: the image in the store, its layers, and how each vertex went."""
+
+    image: StoredImage
+    layers: tuple[Layer, ...]
+    vertices: tuple[VertexReport, ...]

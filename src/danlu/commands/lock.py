@@ -1,0 +1,215 @@
+"""``danlu lock``: pin what the build file asks for, and say what that changed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danlu.environment.inputs import Inputs
+from danlu.environment.lock import FunctionLock, Lock
+from danlu.environment.needs import fits
+from danlu.environment.types import Environment
+from danlu.errors import Difference, LockError
+from danlu.graph import Message, Platform, Progress
+
+if TYPE_CHECKING:
+    from danlu.commands.project import Project
+    from danlu.commands.settings import Settings
+    from danlu.store import Store
+
+__all__ = ["LockReport", "Outcome", "bring_up_to_date", "changes", "lock"]
+
+#: So many changes of one kind are named one by one; more are counted.
+_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class LockReport:
+    """What ``danlu lock`` did: whether the file changed, how, and where it is."""
+
+    changed: bool
+    lines: tuple[str, ...]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A lock that fits, and a line for each thing that had to change."""
+
+    lock: FunctionLock
+    lines: tuple[str, ...] = ()
+
+
+def lock(
+    project: Project,
+    *,
+    settings: Settings,
+    progress: Progress,
+    upgrade: tuple[str, ...] | None = None,
+    upgrade_all: bool = False,
+    check: bool = False,
+) -> LockReport:
+    """Bring the lock up to date with the build file, or with ``check`` only say whether it is.
+
+    ``upgrade`` names packages that may take a newer version, ``upgrade_all`` lets all. Raises
+    :class:`Difference` where ``check`` finds the lock stale.
+    """
+    import anyio
+
+    from danlu.commands.build import parse_platform
+    from danlu.sandbox import userns
+
+    fresh = upgrade_all or bool(upgrade)
+    environment = project.environment(refresh=fresh)
+    inputs, platform = project.inputs(environment), parse_platform("")
+    section = project.lock.functions.get(project.function)
+    stale = fits(environment, section, platform, inputs) if section else "everything"
+    if check and stale:
+        raise Difference(
+            f"{project.lock_path.name} does not fit {project.file}: {stale}",
+            hint="run `danlu lock`",
+        )
+    if not stale and not fresh:
+        return LockReport(False, (), project.lock_path)
+    userns.enter(settings.paths)
+    work = partial(
+        _lock_async,
+        project,
+        environment,
+        inputs,
+        platform,
+        settings=settings,
+        progress=progress,
+        upgrade=upgrade or (),
+        upgrade_all=upgrade_all,
+    )
+    outcome = anyio.run(work)
+    return LockReport(bool(outcome.lines), outcome.lines, project.lock_path)
+
+
+async def _lock_async(
+    project: Project,
+    environment: Environment,
+    inputs: Inputs,
+    platform: Platform,
+    *,
+    settings: Settings,
+    progress: Progress,
+    upgrade: tuple[str, ...],
+    upgrade_all: bool,
+) -> Outcome:
+    from danlu.store import Store
+
+    with Store.open(settings.paths.store) as store, store.lease():
+        return await bring_up_to_date(
+            project,
+            environment,
+            inputs,
+            settings=settings,
+            platform=platform,
+            store=store,
+            progress=progress,
+            upgrade=upgrade,
+            upgrade_all=upgrade_all,
+        )
+
+
+async def bring_up_to_date(
+    project: Project,
+    environment: Environment,
+    inputs: Inputs,
+    *,
+    settings: Settings,
+    platform: Platform,
+    store: Store,
+    progress: Progress,
+    frozen: bool = False,
+    offline: bool = False,
+    upgrade: tuple[str, ...] = (),
+    upgrade_all: bool = False,
+) -> Outcome:
+    """The project's lock, resolved where it does not fit, and written where it changed.
+
+    Raises :class:`LockError` where it does not fit and ``frozen`` forbids to change it.
+    """
+    old = project.lock.functions.get(project.function)
+    stale = fits(environment, old, platform, inputs) if old else "everything"
+    if old and not stale and not upgrade and not upgrade_all:
+        return Outcome(old)
+    if frozen:
+        what = f"{stale} changed" if old else "there is no section for it"
+        raise LockError(
+            f"{project.lock_path.name} does not fit {project.file}:{project.function}: {what}",
+            hint="run `danlu lock` without --frozen, and commit the lock",
+        )
+    from danlu.resolve.resolve import Resolving, resolve
+
+    began = time.monotonic()
+    resolving = Resolving(
+        project=project.directory,
+        paths=settings.paths,
+        config=settings.config,
+        platform=platform,
+        store=store,
+        offline=offline,
+        upgrade=upgrade,
+        upgrade_all=upgrade_all,
+        say=lambda text: progress(Message(text, time.monotonic() - began)),
+    )
+    new = await resolve(environment, old, inputs, resolving)
+    lines = tuple(changes(old, new))
+    project.write_lock(Lock({**project.lock.functions, project.function: new}))
+    return Outcome(new, lines)
+
+
+def changes(old: FunctionLock | None, new: FunctionLock) -> Iterator[str]:
+    """What changed between two locks, a line each, many of one kind as a count."""
+    for what, before, after in _compared(old, new):
+        yield from _changed(what, before, after)
+
+
+def _compared(
+    old: FunctionLock | None, new: FunctionLock
+) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, str]]]:
+    for what, versions in (
+        ("base", _base),
+        ("system package", _system),
+        ("Python package", _python),
+        ("file", lambda lock: {one.url: one.sha256[:12] for one in lock.http}),
+        ("image", lambda lock: {one.reference: one.digest[7:19] for one in lock.images}),
+        ("include", lambda lock: {one.url: one.commit[:12] for one in lock.includes}),
+    ):
+        yield what, versions(old) if old else {}, versions(new)
+
+
+def _base(lock: FunctionLock) -> Mapping[str, str]:
+    if lock.base.image:
+        return {lock.base.image.reference: lock.base.image.digest[7:19]}
+    return {deb.name: deb.version for deb in lock.base.packages}
+
+
+def _system(lock: FunctionLock) -> Mapping[str, str]:
+    return {deb.name: deb.version for deb in lock.system.packages} if lock.system else {}
+
+
+def _python(lock: FunctionLock) -> Mapping[str, str]:
+    return {one.name: one.version for one in lock.packages}
+
+
+def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    added = [f"{name} {version}" for name, version in after.items() if name not in before]
+    removed = [name for name in before if name not in after]
+    moved = [
+        f"{name} {before[name]} → {version}"
+        for name, version in after.items()
+        if name in before and before[name] != version
+    ]
+    for verb, names in (("locked", added), ("changed", moved), ("no longer needed:", removed)):
+        if len(names) > _NAMED:
+            yield f"{verb} {len(names)} {what}s"
+        elif names:
+            yield f"{verb} {what}{'s' if len(names) > 1 else ''} " + ", ".join(names)

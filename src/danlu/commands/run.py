@@ -1,0 +1,91 @@
+"""``danlu run``: one command in the project's environment, then nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danlu.commands.build import BuildOptions, image_of
+from danlu.errors import StoreError, UsageError
+from danlu.graph import Progress
+
+if TYPE_CHECKING:
+    from danlu.commands.project import Project
+    from danlu.commands.settings import Settings
+
+__all__ = ["parse_volume", "run"]
+
+
+def run(
+    project: Project,
+    *,
+    settings: Settings,
+    args: tuple[str, ...],
+    progress: Progress,
+    volumes: tuple[str, ...] = (),
+    environment: tuple[str, ...] = (),
+    gpus: str = "",
+    user: str = "",
+    terminal: bool = False,
+    offline: bool = False,
+    frozen: bool = False,
+) -> int:
+    """Run ``args`` in the environment, built first where it is not; gives the program's code.
+
+    The project is mounted read-write where the program starts; ``volumes`` are ``SRC:DST[:ro]``,
+    ``environment`` is ``K=V`` or ``K`` (this process's value). Raises
+    :class:`~danlu.errors.DanluError` where the program could not be started.
+    """
+    from danlu.sandbox import userns
+    from danlu.store import Store
+
+    binds = tuple(parse_volume(text) for text in volumes)
+    variables = dict(_variable(text) for text in environment)
+    options = BuildOptions(offline=offline, frozen=frozen)
+    image = image_of(project, settings=settings, options=options, progress=progress)
+    userns.enter(settings.paths)
+    from danlu.engine.embedded import run as run_here
+
+    with Store.open(settings.paths.store) as store, store.lease():
+        layers = [store.layer(diff_id) for diff_id in image.layers]
+        trees = tuple(layer.tree for layer in layers if layer is not None)
+        if len(trees) != len(image.layers):
+            raise StoreError(
+                "layers of the image are gone from the store", hint="run `danlu build` again"
+            )
+        return run_here(
+            trees,
+            image.config,
+            args=args,
+            project=project.directory,
+            volumes=binds,
+            environment=variables,
+            user=user,
+            terminal=terminal,
+            gpus=gpus,
+            work=settings.paths.store,
+        )
+
+
+def parse_volume(text: str) -> tuple[Path, str, bool]:
+    """``SRC:DST[:ro|:rw]`` as (source, target, read only).
+
+    Raises :class:`UsageError` where it is not of that form or the source is not there.
+    """
+    words = text.split(":")
+    mode = words.pop() if len(words) == 3 else "rw"
+    if len(words) != 2 or mode not in ("ro", "rw") or not words[1].startswith("/"):
+        hint = "volumes look like SRC:/DST or SRC:/DST:ro"
+        raise UsageError(f"{text!r} is not a volume", hint=hint)
+    source = Path(words[0]).expanduser().absolute()
+    if not source.exists():
+        raise UsageError(f"there is no {source} to mount")
+    return source, words[1], mode == "ro"
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name:
+        raise UsageError(f"{text!r} is not a variable", hint="variables look like NAME=VALUE")
+    return name, value if equals else os.environ.get(name, "")

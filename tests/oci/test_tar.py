@@ -18,8 +18,10 @@ from tests.oci.trees import Node, children, describe, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
 
+PLAIN = Normalise()
 
-def tar_of(root: Path, normalise: Normalise = Normalise()) -> tuple[bytes, LayerSummary]:
+
+def tar_of(root: Path, normalise: Normalise = PLAIN) -> tuple[bytes, LayerSummary]:
     stream = io.BytesIO()
     summary = write_layer(root, stream.write, normalise=normalise)
     return stream.getvalue(), summary

@@ -47,16 +47,16 @@ def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) ->
     :class:`StoreError` where the disk is full; :class:`MachineError` where this machine cannot
     hold what the layer has (owners that are not mapped, extended attributes).
     """
-    reader = TarReader(stream)
+    reader = TarReader(stream, limit=limits.size)
     entries = 0
     with _disk_errors(root), Places(os.fsencode(root)) as places:
         extractor = _Extractor(reader, places)
         for entry in reader:
             entries += 1
-            if entries > limits.entries or reader.size + entry.size > limits.size:
+            if entries > limits.entries or entry.size > limits.size:
                 raise LayerError(
-                    "the layer is bigger than any layer may be",
-                    hint=f"the limits are {limits.entries} entries and {limits.size} bytes",
+                    "the layer is bigger than any layer may be, "
+                    f"{limits.entries} entries and {limits.size} bytes"
                 )
             extractor.add(entry)
         extractor.finish()
@@ -124,8 +124,7 @@ class _Extractor:
             descriptor = self._places.find(parts)
             if descriptor is None:
                 continue
-            if self._root_user:
-                self._owned(lambda fd=descriptor, e=entry: os.fchown(fd, e.uid, e.gid), entry)
+            self._chown(descriptor, entry)
             os.fchmod(descriptor, entry.mode)
             self._set_attributes(descriptor, entry)
             os.utime(descriptor, ns=_times(entry))
@@ -186,8 +185,7 @@ class _Extractor:
                 view = memoryview(piece)
                 while view:
                     view = view[os.write(descriptor, view) :]
-            if self._root_user:
-                self._owned(lambda: os.fchown(descriptor, entry.uid, entry.gid), entry)
+            self._chown(descriptor, entry)
             os.fchmod(descriptor, entry.mode)
             # After chown, which drops capabilities.
             self._set_attributes(descriptor, entry)
@@ -220,18 +218,19 @@ class _Extractor:
         self._own(parent, base, entry)
 
     def _own(self, parent: int, base: bytes, entry: Entry) -> None:
-        if self._root_user:
-            self._owned(
-                lambda: os.chown(base, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False),
-                entry,
-            )
+        self._chown(base, entry, parent)
         if entry.kind != b"2":
             os.chmod(base, entry.mode, dir_fd=parent)
         os.utime(base, ns=_times(entry), dir_fd=parent, follow_symlinks=False)
 
-    def _owned(self, change: Callable[[], None], entry: Entry) -> None:
+    def _chown(self, place: int | bytes, entry: Entry, parent: int | None = None) -> None:
+        if not self._root_user:
+            return
         try:
-            change()
+            if isinstance(place, int):
+                os.fchown(place, entry.uid, entry.gid)
+            else:
+                os.chown(place, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
         except (OSError, OverflowError) as error:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise

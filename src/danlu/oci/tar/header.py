@@ -137,7 +137,7 @@ def _pax(records: Mapping[bytes, bytes]) -> bytes:
 
 
 def _record(key: bytes, value: bytes) -> bytes:
-    """``LENGTH KEY=VALUE\\n``, where the length counts its own digits."""
+    r"""``LENGTH KEY=VALUE\n``, where the length counts its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     if len(str(length)) > len(str(rest)):

@@ -16,7 +16,7 @@ __all__ = [
 
 #: OCI image spec, layer.md, "Whiteouts".
 WHITEOUT_PREFIX = b".wh."
-#: Names with this prefix are not deletions but remarks (of aufs); only the opaque one means a thing.
+#: Names with this prefix are aufs's own remarks; only the opaque one means anything.
 META_PREFIX = b".wh..wh."
 OPAQUE_NAME = b".wh..wh..opq"
 

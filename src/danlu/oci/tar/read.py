@@ -52,10 +52,14 @@ class Entry:
 
 
 class TarReader:
-    """Iterates over the entries of ``stream``; :meth:`content` gives the bytes of the last one."""
+    """Iterates over the entries of ``stream``; :meth:`content` gives the bytes of the last one.
 
-    def __init__(self, stream: Readable) -> None:
+    More than ``limit`` bytes raise :class:`LayerError`.
+    """
+
+    def __init__(self, stream: Readable, *, limit: int) -> None:
         self._stream = stream
+        self._limit = limit
         self._hash = hashlib.sha256()
         self._buffer = b""
         self._at = 0
@@ -86,6 +90,8 @@ class TarReader:
         self._at = 0
         self._hash.update(self._buffer)
         self.size += len(self._buffer)
+        if self.size > self._limit:
+            raise LayerError(f"the layer is bigger than any layer may be, {self._limit} bytes")
         return bool(self._buffer)
 
     def _take(self, most: int) -> bytes:

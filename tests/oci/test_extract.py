@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from danlu.errors import DanluError
+from danlu.oci.tar import LayerError, LayerSummary, Limits, extract_layer
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
+TYPES = {
+    "file": tarfile.REGTYPE,
+    "dir": tarfile.DIRTYPE,
+    "link": tarfile.SYMTYPE,
+    "hard": tarfile.LNKTYPE,
+    "char": tarfile.CHRTYPE,
+    "block": tarfile.BLKTYPE,
+    "fifo": tarfile.FIFOTYPE,
+}
+E = tuple[str, str] | tuple[str, str, str]
+
+
+def archive(entries: Iterable[E], *, kind: int = tarfile.PAX_FORMAT, pax: object = None) -> bytes:
+    """A tar of (kind, name, content or target) entries."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=kind) as tar:
+        for what, name, *rest in entries:
+            info = tarfile.TarInfo(name)
+            info.type = TYPES[what]
+            info.mode = 0o755 if what == "dir" else 0o644
+            text = rest[0] if rest else ""
+            data = None
+            if what == "file":
+                info.size, data = len(text), io.BytesIO(text.encode())
+            else:
+                info.linkname = text
+            if isinstance(pax, dict):
+                info.pax_headers = pax
+            tar.addfile(info, data)
+    return stream.getvalue()
+
+
+def extract(root: Path, *entries: E) -> LayerSummary:
+    root.mkdir(exist_ok=True)
+    return extract_layer(io.BytesIO(archive(entries)), root)
+
+
+def paths(root: Path) -> set[str]:
+    return {str(one.relative_to(root)) for one in root.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("file", "/etc/x", "1")],
+        [("file", "../x", "1")],
+        [("file", "a/../../x", "1")],
+        [("dir", "..")],
+        [("link", "out", "../.."), ("file", "out/x", "1")],
+        [("link", "out", "../../tmp"), ("file", "out/x", "1")],
+        [("link", "a", "b"), ("link", "b", "a"), ("file", "a/x", "1")],
+        [("link", "a", "b/../.."), ("dir", "b"), ("file", "a/x", "1")],
+        [("hard", "a", "../x")],
+        [("hard", "a", "/etc/passwd")],
+        [("hard", "a", "missing")],
+        [("hard", "a", "a")],
+        [("dir", "d"), ("hard", "a", "d")],
+        [("link", "l", "../../../../../../etc"), ("hard", "a", "l/passwd")],
+        [("char", "null")],
+        [("block", "sda")],
+        [("file", ".", "1")],
+        [("link", "./", "/")],
+        [("file", "f", "1"), ("file", "f/x", "1")],
+        [("file", ".wh.", "")],
+        [("file", ".wh...", "")],
+        [("file", ".wh..", "")],
+        [("file", "n" * 256, "")],
+        [("file", "d/" * 2100 + "f", "")],
+    ],
+)
+def test_what_no_layer_may_hold_is_refused(tmp_path: Path, entries: list[E]) -> None:
+    (tmp_path / "x").write_text("outside")
+    with pytest.raises(LayerError):
+        extract(tmp_path / "root", *entries)
+    assert paths(tmp_path) - {"x"} <= {"root"} | {f"root/{one}" for one in paths(tmp_path / "root")}
+    assert (tmp_path / "x").read_text() == "outside"
+
+
+def test_links_within_the_layer_are_ways(tmp_path: Path) -> None:
+    extract(
+        tmp_path / "r",
+        ("dir", "usr/lib"),
+        ("link", "lib", "usr/lib"),
+        ("link", "var", "/usr"),
+        ("link", "usr/lib/up", "../../usr/./lib"),
+        ("file", "lib/a", "1"),
+        ("file", "var/lib/b", "2"),
+        ("file", "usr/lib/up/c", "3"),
+    )
+    assert {one.name for one in (tmp_path / "r/usr/lib").iterdir()} == {"a", "b", "c", "up"}
+
+
+def test_links_that_lead_nowhere_and_out_are_content(tmp_path: Path) -> None:
+    extract(tmp_path / "r", ("link", "a", "/etc/passwd"), ("link", "b", "../../../x"))
+    assert os.readlink(tmp_path / "r/a") == "/etc/passwd"
+    assert os.readlink(tmp_path / "r/b") == "../../../x"
+
+
+def test_a_file_replaces_a_link_and_does_not_write_through_it(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("outside")
+    extract(tmp_path / "r", ("link", "a", str(tmp_path / "x")), ("file", "a", "inside"))
+    assert (tmp_path / "x").read_text() == "outside"
+    assert (tmp_path / "r/a").read_text() == "inside"
+
+
+def test_a_way_known_through_a_link_is_found_anew_when_the_link_is_replaced(tmp_path: Path) -> None:
+    extract(
+        tmp_path / "r",
+        ("dir", "a"),
+        ("dir", "b"),
+        ("link", "l", "a"),
+        ("file", "l/1", ""),
+        ("link", "l", "b"),
+        ("file", "l/2", ""),
+        ("file", "l", "now a file"),
+        ("dir", "l"),
+        ("file", "l/3", ""),
+    )
+    assert paths(tmp_path / "r") == {"a", "b", "l", "a/1", "b/2", "l/3"}
+
+
+def test_a_directory_replaced_by_a_file_is_gone_with_its_content(tmp_path: Path) -> None:
+    extract(tmp_path / "r", ("file", "d/e/f", "1"), ("file", "d", "2"), ("dir", "g"))
+    assert paths(tmp_path / "r") == {"d", "g"}
+
+
+@needs_root
+def test_whiteouts_become_overlayfs_ones(tmp_path: Path) -> None:
+    extract(
+        tmp_path / "r",
+        ("file", "d/.wh.gone", ""),
+        ("file", "o/.wh..wh..opq", ""),
+        ("file", "o/.wh..wh.plnk", ""),
+        ("file", ".wh..wh..opq", ""),
+    )
+    assert paths(tmp_path / "r") == {"d", "d/gone", "o"}
+    status = (tmp_path / "r/d/gone").lstat()
+    assert stat.S_ISCHR(status.st_mode)
+    assert status.st_rdev == 0
+    assert os.getxattr(tmp_path / "r/o", "user.overlay.opaque") == b"y"
+    assert os.getxattr(tmp_path / "r", "user.overlay.opaque") == b"y"
+
+
+@needs_root
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_deletion_never_hides_what_its_own_layer_has(tmp_path: Path, order: int) -> None:
+    pairs: list[list[E]] = [
+        [("file", ".wh.f", ""), ("file", "f", "new")],
+        [("file", ".wh.d", ""), ("file", "d/x", "new")],
+        [("file", ".wh.e", ""), ("dir", "e")],
+    ]
+    entries = [one for pair in pairs for one in pair[::order]]
+    extract(tmp_path / "r", *entries)
+    assert paths(tmp_path / "r") == {"f", "d", "d/x", "e"}
+    assert (tmp_path / "r/f").read_text() == "new"
+    for name in ("d", "e"):
+        assert os.getxattr(tmp_path / "r" / name, "user.overlay.opaque") == b"y"
+
+
+@needs_root
+def test_a_hard_link_to_a_deletion_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LayerError):
+        extract(tmp_path / "r", ("file", ".wh.x", ""), ("hard", "a", "x"))
+
+
+def test_attributes_of_overlayfs_are_not_taken_from_strangers(tmp_path: Path) -> None:
+    data = archive(
+        [("dir", "d"), ("file", "f", "1")],
+        pax={
+            "SCHILY.xattr.user.overlay.opaque": "y",
+            "SCHILY.xattr.user.overlay.redirect": "/etc",
+            "SCHILY.xattr.trusted.overlay.redirect": "/etc",
+            "SCHILY.xattr.security.selinux": "x",
+            "SCHILY.xattr.user.mine": "kept",
+        },
+    )
+    extract_layer(io.BytesIO(data), tmp_path)
+    assert os.listxattr(tmp_path / "d") == ["user.mine"]
+    assert os.listxattr(tmp_path / "f") == ["user.mine"]
+
+
+@needs_root
+def test_modes_owners_and_times_are_kept(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, kind in (("d", tarfile.DIRTYPE), ("d/su", tarfile.REGTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.mode, info.uid, info.gid = kind, 0o4555, 1234, 4_000_000
+            info.pax_headers = {"mtime": "1600000000.123456789"}
+            tar.addfile(info)
+    extract_layer(io.BytesIO(stream.getvalue()), tmp_path)
+    for name in ("d", "d/su"):
+        status = (tmp_path / name).stat()
+        assert status.st_mode & 0o7777 == 0o4555
+        assert (status.st_uid, status.st_gid) == (1234, 4_000_000)
+        assert status.st_mtime_ns == 1_600_000_000_123_456_789
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_usual_format_is_read(tmp_path: Path, kind: int) -> None:
+    long = "d" * 90 + "/" + "e" * 60
+    data = archive([("file", long, "1"), ("link", "l", "t" * 90)], kind=kind)
+    extract_layer(io.BytesIO(data), tmp_path)
+    assert (tmp_path / long).read_text() == "1"
+    assert os.readlink(tmp_path / "l") == "t" * 90
+
+
+def test_the_digest_covers_padding_after_the_end(tmp_path: Path) -> None:
+    data = archive([("file", "a", "1")])
+    one = extract_layer(io.BytesIO(data), tmp_path)
+    two = extract_layer(io.BytesIO(data + bytes(5)), tmp_path)
+    assert (one.size, two.size) == (len(data), len(data) + 5)
+    assert one.diff_id != two.diff_id
+
+
+def test_more_than_the_limits_is_refused(tmp_path: Path) -> None:
+    data = archive([("file", "a", "1"), ("file", "b", "1" * 5000)])
+    with pytest.raises(LayerError, match="bigger than any layer"):
+        extract_layer(io.BytesIO(data), tmp_path, limits=Limits(entries=1))
+    with pytest.raises(LayerError, match="bigger than any layer"):
+        extract_layer(io.BytesIO(data), tmp_path, limits=Limits(size=3000))
+
+
+def test_endless_padding_is_refused(tmp_path: Path) -> None:
+    class Endless:
+        sent = 0
+
+        def read(self, size: int, /) -> bytes:
+            self.sent += size
+            assert self.sent < 1 << 30
+            return bytes(size)
+
+    with pytest.raises(LayerError, match="bigger than any layer"):
+        extract_layer(Endless(), tmp_path, limits=Limits(size=1 << 24))
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_damaged_layer_ends_in_our_errors_only(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    whole = archive(
+        [("file", "é" * 60, "1" * 700), ("dir", "d"), ("link", "d/l", "x" * 200)],
+        pax={"mtime": "5.5", "SCHILY.xattr.user.a": "1"},
+    )
+    cut = data.draw(st.integers(0, len(whole)))
+    damaged = bytearray(whole[:cut])
+    for at in data.draw(st.lists(st.integers(0, max(cut - 1, 0)), max_size=3)):
+        if at < cut:
+            damaged[at] = data.draw(st.integers(0, 255))
+            # A damage that the check sum does not see, as a hostile writer would make it.
+            block = at - at % 512
+            if block + 512 <= cut:
+                head = damaged[block : block + 512]
+                total = sum(head) - sum(head[148:156]) + 256
+                damaged[block + 148 : block + 156] = b"%06o\0 " % total
+    with contextlib.suppress(DanluError):
+        extract_layer(io.BytesIO(bytes(damaged)), tmp_path_factory.mktemp("r"))

@@ -1,0 +1,30 @@
+# Thin on purpose: what a target does is in scripts/, and what CI runs is what a person runs.
+PYTHON := .venv/bin/python
+
+.PHONY: setup demo test test-quick test-real check bench docs clean
+
+setup:            ## system packages (says so first), .venv, danlu itself
+	@scripts/setup.sh
+
+demo: setup       ## train and use a real classifier inside a freshly built environment
+	@examples/digits/verify
+
+test: test-quick test-real ## all tests this machine can run; what it cannot is said
+
+test-quick: setup ## no network, no containers, no root
+	$(PYTHON) -m pytest -n auto
+
+test-real: setup  ## containers, networks, whole environments
+	$(PYTHON) -m pytest -m real -rs
+
+check: setup      ## format, lint, types, layers, generated files
+	@scripts/check.sh
+
+bench: setup      ## DESIGN's table against whichever peers this machine has
+	$(PYTHON) -m benchmarks
+
+docs: setup       ## the generated reference pages
+	$(PYTHON) scripts/docs.py
+
+clean:            ## what setup made here
+	rm -rf .venv

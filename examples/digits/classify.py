@@ -1,0 +1,25 @@
+"""Load the saved network and classify the held-out digits: as train.py did, digit for digit."""
+
+import json
+import sys
+
+import torch
+
+from digits import classify, held_out_split, network
+
+
+def main() -> int:
+    model = network()
+    model.load_state_dict(torch.load("model.pt", weights_only=True))
+    _, held_out, _, labels = held_out_split()
+    predicted = classify(model, held_out).tolist()
+    with open("predictions.json") as file:
+        before = json.load(file)["predicted"]
+    changed = sum(now != then for now, then in zip(predicted, before, strict=True))
+    right = sum(now == label for now, label in zip(predicted, labels.tolist(), strict=True))
+    print(f"{len(predicted)} held-out digits: {right} right, {changed} unlike the training run")
+    return 1 if changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

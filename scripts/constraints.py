@@ -1,0 +1,121 @@
+"""Write or check ``constraints.txt``: every package danlu and its tests stand on, by hash.
+
+::
+
+    scripts/constraints.py              resolve what pyproject.toml asks for, keeping versions
+    scripts/constraints.py --upgrade    the same, newest versions
+    scripts/constraints.py --check      only compare, without the network (`make check`)
+
+The file holds no download address: pip takes those from the configuration of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / "constraints.txt"
+HEADER = "# Made by scripts/constraints.py from pyproject.toml. Hashes only: no addresses.\n"
+PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)")
+
+
+def wanted() -> list[Requirement]:
+    """What pyproject.toml asks for: to run, to develop, and to build the editable install."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines: list[str] = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["dev"],
+        *project["build-system"]["requires"],
+    ]
+    return [Requirement(line) for line in lines]
+
+
+def pip_as_uv() -> dict[str, str]:
+    """pip's main index on this machine as uv's variables, which uv does not read by itself.
+
+    Extra indexes and directories of wheels are left out: what they hold is this machine's own.
+    """
+    shown = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    )
+    variables: dict[str, str] = {}
+    names = {"index-url": "UV_DEFAULT_INDEX", "cert": "SSL_CERT_FILE"}
+    for line in shown.stdout.splitlines():
+        key, _, value = line.partition("=")
+        name = names.get(key.rpartition(".")[2])
+        if name:
+            variables[name] = value.strip("'\"")
+    return variables
+
+
+def compile_pins(*, upgrade: bool) -> str:
+    """The resolved text, by uv, for every supported Python."""
+    command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"]
+    command += ["--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header"]
+    command += ["--no-emit-index-url", "--no-emit-find-links", "--output-file", str(FILE)]
+    command += ["--upgrade"] if upgrade else []
+    lines = "\n".join(map(str, wanted()))
+    environment: Mapping[str, str] = {**os.environ, **pip_as_uv()}
+    subprocess.run([*command, "-"], input=lines, text=True, check=True, env=environment, cwd=ROOT)
+    return FILE.read_text()
+
+
+def entries(text: str) -> dict[str, tuple[str, int]]:
+    """Name to version and number of hashes, of each pin in ``text``."""
+    found: dict[str, tuple[str, int]] = {}
+    name = ""
+    for line in text.splitlines():
+        if match := PIN.match(line):
+            name = canonicalize_name(match["name"])
+            found[name] = (match["version"], 0)
+        elif line.strip().startswith("--hash=sha256:") and name:
+            version, count = found[name]
+            found[name] = (version, count + 1)
+    return found
+
+
+def findings(text: str, requirements: Iterable[Requirement]) -> list[str]:
+    """What is wrong with ``text`` as the pins of ``requirements``."""
+    pins = entries(text)
+    wrong = [f"{name}: no hash" for name, (_, count) in pins.items() if not count]
+    if "://" in text or "--index" in text or "--find-links" in text:
+        wrong.append("an address or an index is written in it")
+    for requirement in requirements:
+        pin = pins.get(canonicalize_name(requirement.name))
+        if pin is None:
+            wrong.append(f"{requirement.name}: not pinned")
+        elif pin[0] not in requirement.specifier:
+            wrong.append(f"{requirement.name}: {pin[0]} is not {requirement.specifier}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--upgrade", action="store_true")
+    options = parser.parse_args()
+    if not options.check:
+        text = compile_pins(upgrade=options.upgrade)
+        FILE.write_text(HEADER + text.removeprefix(HEADER))
+    wrong = findings(FILE.read_text(), wanted())
+    for line in wrong:
+        print(f"constraints.txt: {line}", file=sys.stderr)
+    if wrong:
+        print("hint: .venv/bin/python scripts/constraints.py", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

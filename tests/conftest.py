@@ -1,0 +1,114 @@
+"""What all tests share: when real tests can run, and a danlu home whose bases are made once."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+REAL_LIMIT = 600
+"""Seconds a real test may take where it does not say so itself."""
+
+SYSTEM_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+
+
+def _has(program: str) -> bool:
+    return shutil.which(program, path=SYSTEM_PATH) is not None
+
+
+def _subordinate_ids(file: str) -> bool:
+    names = {getpass.getuser(), str(os.getuid())}
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.split(":")[0] in names for line in lines)
+
+
+def missing_for_real() -> str:
+    """Why real tests cannot run here, or nothing."""
+    if sys.platform != "linux":
+        return "real tests need Linux"
+    if not (_has("runc") or _has("crun")):
+        return "no OCI runtime (runc or crun) here: make setup"
+    if not _has("mmdebstrap"):
+        return "no mmdebstrap here: make setup"
+    if os.geteuid() != 0:
+        if not (_has("newuidmap") and _has("newgidmap")):
+            return "an ordinary user needs newuidmap: make setup"
+        if not (_subordinate_ids("/etc/subuid") and _subordinate_ids("/etc/subgid")):
+            return "this account has no subordinate ids: make setup"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Real tests get a longer limit, and a reason where they cannot run."""
+    reason = missing_for_real()
+    for item in items:
+        if item.get_closest_marker("real") is None:
+            continue
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(REAL_LIMIT))
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def real_home(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A ``DANLU_HOME`` shared by the real tests of one run, so that a base is made once.
+
+    It lies in the user's cache directory, not in ``/tmp``, which may be memory. With
+    ``DANLU_TEST_HOME`` it is that directory, and kept: for working on one test.
+    """
+    kept = os.environ.get("DANLU_TEST_HOME")
+    if kept:
+        yield Path(kept)
+        return
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    home = cache / "danlu-tests" / run
+    home.mkdir(parents=True, exist_ok=True)
+    yield home
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        remove_tree(home)
+
+
+def remove_tree(tree: Path) -> None:
+    """Remove ``tree``, with what other ids of an ordinary user's namespace own in it."""
+    if os.geteuid() == 0:
+        shutil.rmtree(tree, ignore_errors=True)
+        return
+    command = ["unshare", "--map-auto", "--map-root-user", "--user", "rm", "-rf", str(tree)]
+    subprocess.run(command, check=False, capture_output=True)
+
+
+@pytest.fixture
+def danlu(real_home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The real program with the shared home: ``danlu("build", "-f", "build.envd", cwd=...)``."""
+
+    def run(
+        *arguments: str, cwd: Path, check: bool = True, timeout: float = REAL_LIMIT
+    ) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "DANLU_HOME": str(real_home)}
+        program = Path(sys.executable).with_name("danlu")
+        done = subprocess.run(
+            [str(program), *arguments],
+            cwd=cwd,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode:
+            pytest.fail(f"danlu {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    return run

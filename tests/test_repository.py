@@ -1,0 +1,123 @@
+"""Claims about the repository itself: what it may not name, and what its set-up says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+
+from danlu import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def tracked() -> list[Path]:
+    done = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def constraints_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("constraints", ROOT / "scripts/constraints.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_constraints_pin_everything_by_hash() -> None:
+    script = constraints_script()
+    assert script.findings((ROOT / "constraints.txt").read_text(), script.wanted()) == []
+
+
+def test_constraints_check_finds_what_is_wrong() -> None:
+    script = constraints_script()
+    text = "click==8.0 \\\n    --hash=sha256:00\nrich==13.9\n--index-url x\n"
+    wanted = [Requirement("click>=8.1"), Requirement("uv")]
+    assert script.findings(text, wanted) == [
+        "rich: no hash",
+        "an address or an index is written in it",
+        "click: 8.0 is not >=8.1",
+        "uv: not pinned",
+    ]
+
+
+def test_no_installer_configuration_is_committed() -> None:
+    option = re.compile(r"^\s*(--index-url|--extra-index-url|--find-links|-i )", re.MULTILINE)
+    for path in ROOT.glob("*.txt"):
+        assert not option.search(path.read_text()), path
+
+
+def test_scripts_are_executable_and_start_with_bash() -> None:
+    names = ["scripts/setup.sh", "scripts/check.sh", "scripts/fresh-root.sh", ".ci/run"]
+    scripts = [ROOT / name for name in names] + sorted(ROOT.glob("examples/*/verify"))
+    for script in scripts:
+        assert script.read_text().startswith("#!/usr/bin/env bash\n"), script
+        assert os.access(script, os.X_OK), script
+        subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_every_example_has_a_verify_script() -> None:
+    for example in sorted((ROOT / "examples").iterdir()):
+        if example.is_dir():
+            assert (example / "verify").is_file(), example
+
+
+def test_changelog_knows_this_version() -> None:
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md", "CONTRIBUTING.md"])
+def test_links_of_the_front_pages_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!\w+:)([^)#]+)", (ROOT / page).read_text()):
+        assert (ROOT / target).exists(), f"{page}: {target}"
+
+
+def test_links_of_the_documentation_lead_somewhere() -> None:
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for target in re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def ordinary_user_path(directory: Path) -> str:
+    """A PATH with what a minimal system has, as seen by an ordinary user, and no more."""
+    directory.mkdir()
+    for tool in "apt-get awk bash cat cut dirname grep sha256sum".split():
+        (directory / tool).symlink_to(shutil.which(tool) or tool)
+    (directory / "python3").symlink_to(sys.executable)
+    (directory / "id").write_text("#!/bin/sh\n[ $1 = -un ] && echo alchemist || echo 12345\n")
+    (directory / "id").chmod(0o755)
+    return str(directory)
+
+
+def test_setup_tells_an_ordinary_user_what_to_ask_for(tmp_path: Path) -> None:
+    script = tmp_path / "scripts" / "setup.sh"
+    script.parent.mkdir()
+    # The script appends the system's directories, where this machine has what must be missing.
+    text = (ROOT / "scripts/setup.sh").read_text()
+    script.write_text(text.replace(':/usr/sbin:/sbin"', '"'))
+    done = subprocess.run(
+        [shutil.which("bash") or "bash", str(script)],
+        env={"PATH": ordinary_user_path(tmp_path / "bin")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("  apt-get update")]
+    for package in ("runc", "uidmap", "mmdebstrap", "git"):
+        assert f" {package} " in line
+    assert line.endswith(" alchemist")
+    assert "usermod --add-subuids" in line

@@ -127,7 +127,7 @@ pivot_root . .old
 umount -l /.old
 readarray -t variables <<<"$environment"
 home=$(getent passwd "$user" | cut -d: -f6)
-cd "$home/danlu"
+[ ! -d "$home/danlu" ] || cd "$home/danlu"
 env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" USER="$user" \
     "${variables[@]}" setpriv --reuid "$user" --regid "$user" --init-groups bash -c "$command"
 '

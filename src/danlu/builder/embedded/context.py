@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
-__all__ = ["Context", "Result"]
+__all__ = ["Context", "Made", "Result"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -34,6 +34,19 @@ class Result:
     stack: tuple[Layer, ...]
     artifacts: Mapping[str, Path] = field(default_factory=dict)
     inherited: ImageConfig = field(default_factory=ImageConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What an op's executor gives where it is more than layers.
+
+    ``artifacts`` are files for the vertices that stand on it, by name; ``inherited`` the
+    configuration that images built on it keep, None for that of the first input.
+    """
+
+    layers: tuple[Layer, ...] = ()
+    artifacts: Mapping[str, Path] = field(default_factory=dict)
+    inherited: ImageConfig | None = None
 
 
 class RunSync(Protocol):

@@ -14,17 +14,15 @@ from typing import Any
 import anyio
 import msgspec
 
-from danlu.builder.embedded.context import Context, Result
+from danlu.builder.embedded.context import Context, Made, Result
 from danlu.builder.embedded.keys import definition_key, stack_key
-from danlu.builder.embedded.registry import STEPS, executor_of
+from danlu.builder.embedded.registry import BATCHED, STEPS, Executors
 from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, NotBuiltYet, UsageError
 from danlu.graph import (
-    BuildWheel,
     Finished,
     Graph,
     ImageConfig,
-    ImageSource,
     Log,
     Merge,
     Progress,
@@ -33,7 +31,6 @@ from danlu.graph import (
     Unbuilt,
     Unresolved,
     Vertex,
-    Wheel,
 )
 from danlu.store import Layer, Store
 
@@ -58,9 +55,16 @@ class Solver:
     """One build of one graph."""
 
     def __init__(
-        self, store: Store, make_context: MakeContext, progress: Progress, *, fresh: bool
+        self,
+        store: Store,
+        make_context: MakeContext,
+        progress: Progress,
+        *,
+        executors: Executors,
+        fresh: bool = False,
     ) -> None:
         self._store = store
+        self._executors = executors
         self._make_context = make_context
         self._progress = progress
         self._fresh = fresh
@@ -78,7 +82,7 @@ class Solver:
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
-                await self._prepare_wheels(graph)
+                await self._start_batch(graph)
                 job = self._start(graph.root)
                 await job.done.wait()
         except BaseExceptionGroup as failures:
@@ -159,26 +163,20 @@ class Solver:
         return result
 
     async def _do(self, vertex: Vertex, context: Context) -> Result:
+        made = await self._executors.one(vertex.op)(vertex.op, context)
+        if not isinstance(made, Made):
+            made = Made(tuple(made))
         below = context.below if type(vertex.op).__name__ in STEPS else ()
-        inherited = context.inputs[0].inherited if context.inputs else ImageConfig()
-        if isinstance(vertex.op, ImageSource):
-            from danlu.builder.embedded.ops.image_source import execute_with_config
+        inherited = made.inherited
+        if inherited is None:
+            inherited = context.inputs[0].inherited if context.inputs else ImageConfig()
+        return _result(made.layers, below, inherited, made.artifacts)
 
-            layers, inherited = await execute_with_config(vertex.op, context)
-            return _result(tuple(layers), below, inherited, {})
-        if isinstance(vertex.op, BuildWheel):
-            from danlu.builder.embedded.ops.build_wheel import execute as build
-
-            artifacts = await build(vertex.op, context)
-            return _result((), below, inherited, artifacts)
-        made = await executor_of(vertex.op)(vertex.op, context)
-        return _result(tuple(made), below, inherited, {})
-
-    async def _prepare_wheels(self, graph: Graph) -> None:
-        """Start all wheels that need no building as one piece of work: one call to uv, not many."""
+    async def _start_batch(self, graph: Graph) -> None:
+        """Start what is cheaper together as one piece of work: wheels, one call to uv for all."""
         wanted = []
         for vertex in self._needed(graph.root):
-            if isinstance(vertex.op, Wheel) and not vertex.inputs:
+            if type(vertex.op).__name__ in BATCHED and not vertex.inputs:
                 key = definition_key(vertex)
                 assert key is not None
                 known = self._remembered(vertex, key)
@@ -190,7 +188,7 @@ class Solver:
         if wanted:
             jobs = [_Job(vertex) for vertex in wanted]
             self._jobs.update({job.vertex.digest: job for job in jobs})
-            self._group.start_soon(self._work_wheels, jobs)
+            self._group.start_soon(self._work_batch, jobs)
 
     def _needed(self, root: Vertex) -> Iterator[Vertex]:
         """Vertices in order, but nothing below one whose definition a record answers for."""
@@ -207,17 +205,15 @@ class Solver:
             if not known or isinstance(vertex.op, Merge):
                 pending.extend(reversed(vertex.inputs))
 
-    async def _work_wheels(self, jobs: list[_Job]) -> None:
-        from danlu.builder.embedded.ops.wheel import execute_all
-
+    async def _work_batch(self, jobs: list[_Job]) -> None:
         began = time.monotonic()
         for job in jobs:
             vertex = job.vertex
             self._progress(Started(vertex.digest, vertex.name, vertex.branch, self._now()))
         context = self._make_context((), self._logger(jobs[0].vertex), self._meter(jobs[0].vertex))
-        ops = [job.vertex.op for job in jobs if isinstance(job.vertex.op, Wheel)]
+        execute = self._executors.batch([job.vertex for job in jobs])
         try:
-            made = await execute_all(ops, context)
+            made = await execute([job.vertex.op for job in jobs], context)
         except DanluError as error:
             for job in jobs:
                 self._report_failure(job.vertex, time.monotonic() - began, error)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from danlu.builder.embedded.context import Context
+from danlu.builder.embedded.context import Context, Made
 from danlu.graph import ImageConfig, ImageSource
 from danlu.sources.image import pull
-from danlu.store import Layer
 
-__all__ = ["execute_with_config"]
+__all__ = ["execute", "inherited"]
 
 
-async def execute_with_config(op: ImageSource, context: Context) -> tuple[list[Layer], ImageConfig]:
+async def execute(op: ImageSource, context: Context) -> Made:
     """The image's layers, pulled where the store lacks them, and its configuration."""
     pulled = await pull(
         op.reference,
@@ -20,7 +19,7 @@ async def execute_with_config(op: ImageSource, context: Context) -> tuple[list[L
         offline=context.offline,
         transfer=context.transfer,
     )
-    return list(pulled.layers), inherited(pulled.config)
+    return Made(tuple(pulled.layers), inherited=inherited(pulled.config))
 
 
 def inherited(config: object) -> ImageConfig:

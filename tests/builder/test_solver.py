@@ -1,0 +1,289 @@
+"""The solver, with executors that make a layer of a word instead of running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from danlu.builder.embedded.context import Context, Made, Result
+from danlu.builder.embedded.solver import Solver
+from danlu.errors import NotBuiltYet, OutsideError, Span, StepFailed, UsageError
+from danlu.graph import (
+    AptInstall,
+    Event,
+    Exec,
+    FileEntry,
+    Files,
+    Finished,
+    Graph,
+    ImageConfig,
+    ImageSource,
+    Merge,
+    Op,
+    Platform,
+    Scheme,
+    Started,
+    Unbuilt,
+    Unresolved,
+    Vertex,
+    Wheel,
+    WheelSource,
+)
+from danlu.oci.tar import write_layer
+from danlu.store import Layer, Store
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+
+SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+
+
+class Words:
+    """Executors that note what they did; a layer holds the words below it and its own."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.batches: list[int] = []
+        self.fails: dict[str, Exception] = {}
+        self.waits: dict[str, anyio.Event] = {}
+        self.started: dict[str, anyio.Event] = {}
+
+    def one(self, op: Op) -> Callable[[Any, Context], Any]:
+        return self._execute
+
+    def batch(self, vertices: Sequence[Vertex]) -> Callable[[Any, Context], Any]:
+        return self._execute_all
+
+    async def _execute_all(self, ops: Sequence[Any], context: Context) -> list[list[Layer]]:
+        self.batches.append(len(ops))
+        return [await self._layer(op.name, context) for op in ops]
+
+    async def _execute(self, op: Any, context: Context) -> list[Layer] | Made:
+        word = word_of(op)
+        if word in self.started:
+            self.started[word].set()
+        if word in self.waits:
+            await self.waits[word].wait()
+        if word in self.fails:
+            raise self.fails[word]
+        layers = await self._layer(word, context)
+        if isinstance(op, ImageSource):
+            return Made(tuple(layers), inherited=ImageConfig(user="from-image"))
+        return layers
+
+    async def _layer(self, word: str, context: Context) -> list[Layer]:
+        self.done.append(word)
+        if word.startswith("nothing"):
+            return []
+        with context.store.staging() as staged:
+            (staged / word).write_text(word)
+            summary = write_layer(staged, None)
+            return [context.store.commit_layer(staged, summary, created_by=word)]
+
+
+def word_of(op: Any) -> str:
+    if isinstance(op, Files):
+        return op.entries[0].path.lstrip("/")
+    if isinstance(op, Exec):
+        return op.args[0]
+    return str(getattr(op, "reference", "") or getattr(op, "name", "") or type(op).__name__)
+
+
+def leaf(word: str) -> Vertex:
+    return Vertex(Files((FileEntry(f"/{word}"),), epoch=1), name=word)
+
+
+def step(word: str, below: Vertex, epoch: int = 1) -> Vertex:
+    return Vertex(Exec((word,), (), "/", epoch=epoch), (below,), name=word)
+
+
+def wheel(word: str) -> Vertex:
+    return Vertex(Wheel(word, "1", f"{word}.whl", "00", WheelSource("index"), SCHEME), name=word)
+
+
+def merge(*inputs: Vertex) -> Vertex:
+    return Vertex(Merge(), inputs, name="merge")
+
+
+class Bench:
+    """A store, the executors, and solving as a plain call."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = Store.open(root / "store")
+        self.words = Words()
+        self.events: list[Event] = []
+
+    def solver(self, *, fresh: bool = False) -> Solver:
+        return Solver(
+            self.store, self._context, self.events.append, executors=self.words, fresh=fresh
+        )
+
+    def solve(self, root: Vertex, *, fresh: bool = False) -> Result:
+        graph = Graph(root, ImageConfig(), Platform(), epoch=0)
+        return anyio.run(self.solver(fresh=fresh).solve, graph)
+
+    def did(self, root: Vertex, *, fresh: bool = False) -> list[str]:
+        self.words.done.clear()
+        self.solve(root, fresh=fresh)
+        return sorted(self.words.done)
+
+    def _context(
+        self,
+        inputs: tuple[Result, ...],
+        log: Callable[[str], None],
+        transfer: Callable[[int, int], None],
+    ) -> Context:
+        async def run_sync(function: Any, *args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return Context(
+            store=self.store,
+            paths=Paths.of({"DANLU_HOME": str(self.root)}),
+            config=Configuration(),
+            sandbox=cast(Any, None),
+            project=self.root,
+            below=inputs[0].stack if inputs else (),
+            inputs=inputs,
+            log=log,
+            transfer=transfer,
+            run_sync=run_sync,
+        )
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.store.close()
+
+
+def words(result: Result) -> list[str]:
+    return [layer.created_by for layer in result.stack]
+
+
+def test_a_step_lies_over_its_stack(bench: Bench) -> None:
+    result = bench.solve(step("make", merge(leaf("a"), leaf("b"))))
+    assert words(result) == ["a", "b", "make"]
+
+
+def test_second_build_runs_nothing(bench: Bench) -> None:
+    root = step("make", merge(leaf("a"), wheel("w")))
+    assert bench.did(root) == ["a", "make", "w"]
+    assert bench.did(root) == []
+    assert all(e.cached for e in bench.events[-3:] if isinstance(e, Finished))
+
+
+def test_fresh_runs_everything_again(bench: Bench) -> None:
+    root = step("make", leaf("a"))
+    bench.did(root)
+    assert bench.did(root, fresh=True) == ["a", "make"]
+
+
+def test_a_step_is_not_run_again_where_a_changed_line_changed_no_byte(bench: Bench) -> None:
+    bench.did(step("make", step("same", leaf("a"), epoch=1)))
+    # Another op below gives the same layer: the step above sees the same content.
+    assert bench.did(step("make", step("same", leaf("a"), epoch=2))) == ["same"]
+
+
+def test_a_leaf_is_found_without_what_lies_below(bench: Bench) -> None:
+    bench.did(merge(leaf("a"), leaf("b")))
+    assert bench.did(merge(leaf("other"), leaf("b"))) == ["other"]
+
+
+def test_wheels_are_done_in_one_batch_and_only_the_missing_ones(bench: Bench) -> None:
+    bench.solve(merge(wheel("a"), wheel("b"), wheel("c")))
+    bench.solve(merge(wheel("a"), wheel("b"), wheel("c"), wheel("d")))
+    assert bench.words.batches == [3, 1]
+
+
+def test_a_merge_leaves_out_what_is_there_already(bench: Bench) -> None:
+    base = leaf("base")
+    result = bench.solve(merge(step("one", base), step("two", base)))
+    assert words(result) == ["base", "one", "two"]
+
+
+def test_a_step_that_changed_nothing_adds_no_layer(bench: Bench) -> None:
+    root = step("nothing", leaf("a"))
+    assert words(bench.solve(root)) == ["a"]
+    assert bench.did(root) == []
+
+
+def test_the_base_images_configuration_is_kept_also_from_a_record(bench: Bench) -> None:
+    root = step("make", Vertex(ImageSource("debian", "sha256:0", Platform()), name="debian"))
+    assert bench.solve(root).inherited.user == "from-image"
+    assert bench.solve(root).inherited.user == "from-image"
+
+
+def test_branches_overlap_in_time(bench: Bench) -> None:
+    async def both() -> None:
+        # Each waits until the other has started: in sequence this would never end.
+        bench.words.started = {"a": anyio.Event(), "b": anyio.Event()}
+        bench.words.waits = {"a": bench.words.started["b"], "b": bench.words.started["a"]}
+        with anyio.fail_after(10):
+            graph = Graph(merge(leaf("a"), leaf("b")), ImageConfig(), Platform(), epoch=0)
+            await bench.solver().solve(graph)
+
+    anyio.run(both)
+
+
+def test_one_vertex_used_twice_is_done_once(bench: Bench) -> None:
+    shared = leaf("shared")
+    assert bench.did(merge(step("x", shared), step("y", shared))) == ["shared", "x", "y"]
+
+
+def test_a_failure_carries_the_line_and_ends_the_others(bench: Bench) -> None:
+    bench.words.fails["bad"] = StepFailed("it ended with 3", code=3)
+    bad = Vertex(
+        Exec(("bad",), (), "/", 1), (leaf("a"),), name="bad", spans=(Span("build.envd", 9),)
+    )
+
+    async def run() -> None:
+        bench.words.waits["slow"] = anyio.Event()
+        graph = Graph(merge(bad, leaf("slow")), ImageConfig(), Platform(), epoch=0)
+        with anyio.fail_after(10):
+            await bench.solver().solve(graph)
+
+    with pytest.raises(StepFailed) as caught:
+        anyio.run(run)
+    assert caught.value.span == Span("build.envd", 9)
+    failed = [e for e in bench.events if isinstance(e, Finished) and e.error]
+    assert [e.name for e in failed] == ["bad"]
+
+
+def test_what_was_finished_before_a_failure_is_kept(bench: Bench) -> None:
+    bench.words.fails["bad"] = OutsideError("no network")
+    root = step("bad", step("good", leaf("a")))
+    with pytest.raises(OutsideError):
+        bench.solve(root)
+    bench.words.fails.clear()
+    assert bench.did(root) == ["bad"]
+
+
+def test_a_planned_function_is_refused_before_anything_runs(bench: Bench) -> None:
+    spans = (Span("build.envd", 2),)
+    root = merge(leaf("a"), Vertex(Unbuilt("install.cuda", ()), spans=spans))
+    with pytest.raises(NotBuiltYet, match=r"install\.cuda") as caught:
+        bench.solve(root)
+    assert caught.value.span == spans[0]
+    assert bench.words.done == []
+
+
+def test_an_unresolved_source_is_refused(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="not locked"):
+        bench.solve(merge(Vertex(Unresolved("base", ("debian12",)))))
+
+
+def test_every_start_has_an_end(bench: Bench) -> None:
+    bench.solve(step("make", merge(leaf("a"), wheel("w"))))
+    started = [event.vertex for event in bench.events if isinstance(event, Started)]
+    finished = [event.vertex for event in bench.events if isinstance(event, Finished)]
+    assert sorted(started) == sorted(finished)
+
+
+def test_a_step_without_python_is_an_apt_step_too(bench: Bench) -> None:
+    root = Vertex(AptInstall((), ("git",), epoch=1), (leaf("base"),), name="apt")
+    assert words(bench.solve(root)) == ["base", "AptInstall"]

@@ -1,0 +1,73 @@
+"""Values of options that have a form of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from danlu.errors import UsageError
+
+__all__ = ["parse_secrets"]
+
+_FORM = "secrets look like id=token,src=PATH or id=token,env=NAME"
+
+
+@contextmanager
+def parse_secrets(texts: Sequence[str]) -> Iterator[tuple[tuple[str, Path], ...]]:
+    """``id=…,src=PATH`` values as (id, file).
+
+    ``env=NAME`` puts the variable's value in a file of our own, readable by us only and gone
+    afterwards. Raises :class:`UsageError` for a wrong form or a file that cannot be read.
+    """
+    import shutil
+    import tempfile
+
+    found: dict[str, Path] = {}
+    private: Path | None = None
+    try:
+        for text in texts:
+            name, kind, value = _parts(text)
+            if name in found:
+                raise UsageError(f"there are two secrets with the id {name!r}")
+            if kind == "env":
+                private = private or Path(tempfile.mkdtemp(prefix="danlu-secrets-"))
+                found[name] = _from_variable(value, private / str(len(found)))
+            else:
+                found[name] = _from_file(value)
+        yield tuple(found.items())
+    finally:
+        if private is not None:
+            shutil.rmtree(private, ignore_errors=True)
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    fields = dict(part.partition("=")[::2] for part in text.split(","))
+    if "source" in fields:
+        fields["src"] = fields.pop("source")
+    fields.pop("type", None)  # docker's type=file and type=env say nothing more
+    name = fields.pop("id", "")
+    if not name or len(fields) > 1 or not set(fields) <= {"src", "env"}:
+        raise UsageError(f"{text!r} is not a secret", hint=_FORM)
+    kind, value = next(iter(fields.items()), ("env", name))
+    return name, kind, value
+
+
+def _from_file(value: str) -> Path:
+    path = Path(value).expanduser().absolute()
+    if not path.is_file():
+        raise UsageError(f"there is no file {value} for a secret", hint=_FORM)
+    if not os.access(path, os.R_OK):
+        raise UsageError(f"the secret's file {value} cannot be read")
+    return path
+
+
+def _from_variable(name: str, path: Path) -> Path:
+    value = os.environ.get(name)
+    if value is None:
+        raise UsageError(f"the variable {name} of a secret is not set", hint=_FORM)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(os.fsencode(value))
+    return path

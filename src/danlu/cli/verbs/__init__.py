@@ -1,0 +1,1 @@
+"""The commands, one module each; :mod:`danlu.cli.registry` lists them."""

@@ -1,0 +1,125 @@
+"""``danlu build``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from danlu.cli.options import file_option, format_option, progress_option, verbosity_options
+from danlu.cli.session import session
+from danlu.cli.values import parse_secrets
+
+if TYPE_CHECKING:
+    from danlu.commands.build import BuildOptions
+
+__all__ = ["command"]
+
+
+@click.command(name="build", short_help="Build the image.")
+@file_option
+@click.option("-t", "--tag", "tags", multiple=True, metavar="REF", help="Name the image so.")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="type=TYPE,dest=PATH",
+    help="Also write it: type=oci|docker (an archive), type=dir (an OCI layout). Repeatable.",
+)
+@click.option("--push", is_flag=True, help="Push it to the registries of its tags.")
+@click.option(
+    "--builder",
+    metavar="BUILDER",
+    default="",
+    help="Who builds: embedded, or buildkit[://ADDR] (default: the configuration's).",
+)
+@click.option("--platform", metavar="OS/ARCH", default="", help="Default: this machine's.")
+@click.option("--frozen", is_flag=True, help="Never resolve: a stale or missing lock is an error.")
+@click.option("--offline", is_flag=True, help="Use only what this machine already has.")
+@click.option("--no-cache", is_flag=True, help="Run every step again.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="id=ID,src=PATH",
+    help="A file that steps may read as a secret. `env=NAME` instead of src takes a variable.",
+)
+@click.option("--ssh", is_flag=True, help="Let steps that ask for it use the ssh agent.")
+@click.option("--debug", is_flag=True, help="Where a step fails, open a shell in its place.")
+@click.option(
+    "--compression",
+    type=click.Choice(["zstd", "gzip", "none"]),
+    default="zstd",
+    show_default=True,
+    help="How layers are compressed when they are written or pushed.",
+)
+@click.option(
+    "--metadata-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Write what was built as JSON.",
+)
+@format_option()
+@progress_option
+@verbosity_options
+def command(
+    file: str | None,
+    secrets: tuple[str, ...],
+    form: str,
+    progress: str,
+    tags: tuple[str, ...],
+    outputs: tuple[str, ...],
+    push: bool,
+    builder: str,
+    platform: str,
+    frozen: bool,
+    offline: bool,
+    no_cache: bool,
+    ssh: bool,
+    debug: bool,
+    compression: str,
+    metadata_file: Path | None,
+) -> None:
+    """Build the image.
+
+    What is not locked is locked first, what was built before is not built again. With -q only the
+    image's digest is written to stdout; with --format json all of --metadata-file.
+    """
+    from danlu.commands.build import BuildOptions
+
+    with parse_secrets(secrets) as files:
+        options = BuildOptions(
+            tags=tags,
+            outputs=outputs,
+            push=push,
+            builder=builder,
+            platform=platform,
+            frozen=frozen,
+            offline=offline,
+            no_cache=no_cache,
+            secrets=files,
+            ssh=ssh,
+            debug=debug,
+            metadata_file=metadata_file,
+            compression=compression,
+        )
+        _build(file, options, form=form, progress=progress)
+
+
+def _build(file: str | None, options: BuildOptions, *, form: str, progress: str) -> None:
+    from danlu.cli.summary import build_summary, report_fields
+    from danlu.commands.build import build
+
+    run = session()
+    project = run.project(file)
+    report = build(project, settings=run.settings, options=options, progress=run.watch(progress))
+    run.stop_progress()
+    if form == "json":
+        from danlu.cli.output import print_json
+
+        print_json(report_fields(report), run.terminal)
+    elif run.quiet:
+        run.terminal.data(report.config)
+    build_summary(report, run)

@@ -1,7 +1,7 @@
 """``danlu.lock`` as text: read with every doubt spoken out, written one line a package.
 
-The file is TOML 1.0: ``version``, then a table ``function.NAME`` for each build function. It holds no download
-addresses but those of the user's own files.
+The file is TOML 1.0: ``version``, then a table ``function.NAME`` for each build function. It holds
+no download addresses but those of the user's own files.
 """
 
 from __future__ import annotations

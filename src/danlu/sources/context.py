@@ -105,7 +105,7 @@ def _predicate(lines: list[str], *, anchored: bool) -> Callable[[str, bool], boo
 
     if anchored:
         lines = [_anchor(line) for line in lines]
-    spec = pathspec.PathSpec.from_lines("gitwildmatch", lines)
+    spec = pathspec.GitIgnoreSpec.from_lines(lines)
     return lambda path, is_dir: spec.match_file(f"{path}/" if is_dir else path)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from danlu.errors import Span
 
 if TYPE_CHECKING:
+    from danlu.oci.digest import DiffId
     from danlu.store import Layer, StoredImage
 
 __all__ = ["Built", "Request", "VertexReport"]
@@ -21,7 +22,7 @@ class Request:
 
     ``names`` are references the image gets; ``secrets`` maps ids to files of this machine;
     ``metadata`` is kept with the image; ``fresh`` runs every step again (``--no-cache``);
-    ``debug`` is called with the state of a step that failed.
+    ``debug`` gives a shell where a step fails.
     """
 
     project: Path
@@ -35,7 +36,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class VertexReport:
-    """How one vertex went: seconds it took, whether a record answered for it, bytes it added."""
+    """How one vertex went: seconds it took, whether a record answered for it, what it added."""
 
     name: str
     digest: str
@@ -43,6 +44,7 @@ class VertexReport:
     seconds: float
     size: int
     spans: tuple[Span, ...]
+    layers: tuple[DiffId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

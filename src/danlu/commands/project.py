@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from danlu.environment.inputs import Inputs, named_files, needs_context
 from danlu.environment.lock import Lock
 from danlu.environment.types import Environment
-from danlu.errors import UsageError
+from danlu.errors import Span, UsageError
 from danlu.util.files import write_atomic
 
 if TYPE_CHECKING:
@@ -119,7 +119,8 @@ class Project:
         return Inputs(files, context)
 
 
-def _naming(environment: Environment, path: str):  # type: ignore[no-untyped-def]
+def _naming(environment: Environment, path: str) -> Span | None:
+    """The line of the build file that names ``path``."""
     for packages in environment.python_packages:
         if path == packages.requirements or path in packages.local_wheels:
             return packages.span

@@ -33,7 +33,7 @@ from danlu.environment.needs import (
 )
 from danlu.environment.types import Copy, Environment, Http
 from danlu.errors import DanluError, ResolveError, Span, UsageError
-from danlu.graph import Platform
+from danlu.graph import Deb, Platform
 
 if TYPE_CHECKING:
     from danlu.store import Store
@@ -169,6 +169,9 @@ async def _python(
     wanted = python_inputs(environment, base)
     if base.interpreter and _satisfies(base.python, version):
         return LockedPython(wanted, base.python, base.interpreter, "image"), ()
+    if _python_stays(environment, old, base, wanted) and not resolving.refresh:
+        assert old is not None
+        return old.python, ()
     from danlu.resolve.system import distribution_python
 
     try:
@@ -186,6 +189,15 @@ async def _python(
         error.span = error.span or (_place(declared.span) if declared else None)
         raise
     return LockedPython(wanted, choice.version, choice.executable, "apt"), choice.names
+
+
+def _python_stays(
+    environment: Environment, old: FunctionLock | None, base: LockedBase, wanted: str
+) -> bool:
+    """Whether the interpreter and the system packages it came with are as they were."""
+    if old is None or old.python is None or old.system is None or old.python.inputs != wanted:
+        return False
+    return old.system.inputs == system_inputs(environment, base, old.python)
 
 
 def _satisfies(have: str, wanted: str) -> bool:
@@ -219,6 +231,7 @@ async def _system(
             offline=resolving.offline,
             refresh=resolving.refresh,
             apt=environment.apt_source,
+            status=await _installed(base, resolving),
         )
     except DanluError as error:
         error.span = error.span or _naming_system(environment, error.message)
@@ -226,7 +239,16 @@ async def _system(
     return LockedSystem(inputs=wanted, packages=packages, requested=names)
 
 
-def _kept_debs(old: FunctionLock | None, resolving: Resolving):  # type: ignore[no-untyped-def]
+async def _installed(base: LockedBase, resolving: Resolving) -> str | None:
+    """What an image says is installed in it; None for a base of packages, whose lock tells."""
+    if base.image is None:
+        return None
+    from danlu.resolve.image import dpkg_status
+
+    return await dpkg_status(base, resolving)
+
+
+def _kept_debs(old: FunctionLock | None, resolving: Resolving) -> tuple[Deb, ...]:
     if old is None or old.system is None or resolving.upgrade_all:
         return ()
     return tuple(deb for deb in old.system.packages if deb.name not in resolving.upgrade)

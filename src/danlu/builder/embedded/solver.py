@@ -253,7 +253,15 @@ class Solver:
     ) -> None:
         size = sum(layer.size for layer in layers)
         self.reports.append(
-            VertexReport(vertex.name, vertex.digest, cached, seconds, size, vertex.spans)
+            VertexReport(
+                name=vertex.name,
+                digest=vertex.digest,
+                cached=cached,
+                seconds=seconds,
+                size=size,
+                spans=vertex.spans,
+                layers=tuple(layer.diff_id for layer in layers),
+            )
         )
         event = Finished(
             vertex.digest, vertex.name, vertex.branch, self._now(), seconds, cached, size

@@ -1,0 +1,81 @@
+"""Evaluate one build function of a file, in either spelling, to an :class:`Environment`."""
+
+from __future__ import annotations
+
+import ast
+import sys
+
+from danlu.environment.types import Environment
+from danlu.errors import Span, UsageError
+from danlu.lang.declare import declare
+from danlu.lang.desk import Desk
+from danlu.lang.explain import explain, no_file
+from danlu.lang.limits import Limits
+from danlu.lang.outcome import Outcome
+from danlu.lang.sources import Sources, build_functions
+from danlu.lang.types import Loader
+
+__all__ = ["evaluate", "functions"]
+
+
+def evaluate(file: str, function: str = "build", *, loader: Loader) -> Environment:
+    """Return what one function of a build file describes.
+
+    ``file`` is the path that ``loader.read`` understands: a ``.py`` file is Python, any other is
+    Starlark. Starlark runs in a child process with limits on time and memory. Raises
+    :class:`BuildFileError` with its place for anything wrong in the file, and
+    :class:`UsageError` where there is no such file; what the loader raises passes through.
+    """
+    sources = Sources()
+    desk = Desk(loader, sources)
+    if file.endswith(".py"):
+        from danlu.lang.python import evaluate_python
+
+        return evaluate_python(file, function, desk=desk, sources=sources)
+    from danlu.lang.child import evaluate_in_child
+
+    limits = Limits()
+    outcome = evaluate_in_child(file, function, desk, limits)
+    return conclude(outcome, file=file, function=function, sources=sources, limits=limits)
+
+
+def conclude(
+    outcome: Outcome, *, file: str, function: str, sources: Sources, limits: Limits
+) -> Environment:
+    """Return the environment of an evaluated Starlark file, or raise its first error.
+
+    The calls are looked at first: a wrong one came before whatever ended the evaluation.
+    """
+    for text in outcome.printed:
+        print(text, file=sys.stderr)
+    environment = declare(
+        outcome.calls,
+        name=function,
+        file=file,
+        sources=sources,
+        place=definition(file, function, sources),
+        written_order=False,
+    )
+    if outcome.failure is not None:
+        raise explain(outcome.failure, file=file, function=function, sources=sources, limits=limits)
+    return environment
+
+
+def definition(file: str, function: str, sources: Sources) -> Span:
+    """Return where a build function is defined, the file's first line where that is unknown."""
+    tree = sources.tree(file)
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return sources.span(file, node.lineno)
+    return Span(file, 1)
+
+
+def functions(file: str, loader: Loader) -> list[str]:
+    """Return the names of a file's build functions, in their order; nothing is evaluated."""
+    try:
+        text = loader.read(file)
+    except FileNotFoundError:
+        raise no_file(file) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is no text in UTF-8") from None
+    return build_functions(text)

@@ -1,0 +1,177 @@
+"""The texts of the files that were evaluated, and the places in them that messages point to."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from danlu.errors import BuildFileError, Span
+from danlu.lang.calls import Call, Frame
+
+__all__ = ["Sources", "build_functions", "clean", "dotted"]
+
+_DEFINITION = re.compile(r"^def[ \t]+([A-Za-z_]\w*)[ \t]*\([ \t]*\)", re.MULTILINE)
+
+
+def clean(text: str) -> str:
+    """Return the text without a byte order mark and with plain line ends."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def dotted(node: ast.AST) -> str:
+    """Return ``install.python`` for such an expression, and an empty string for any other."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        inner = dotted(node.value)
+        return f"{inner}.{node.attr}" if inner else ""
+    return ""
+
+
+def build_functions(text: str) -> list[str]:
+    """Return the top-level functions that can be built: public, and with no required argument."""
+    try:
+        tree = ast.parse(clean(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [name for name in _DEFINITION.findall(clean(text)) if not name.startswith("_")]
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and not node.name.startswith("_")
+        and not _required_arguments(node.args)
+    ]
+
+
+def _required_arguments(arguments: ast.arguments) -> int:
+    positional = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
+    return positional + sum(default is None for default in arguments.kw_defaults)
+
+
+class Sources:
+    """Texts by the name of their file, parsed when a place in one of them is asked for."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, list[str]] = {}
+        self._texts: dict[str, str] = {}
+        self._trees: dict[str, ast.Module | None] = {}
+        self._calls: dict[str, dict[int, list[ast.Call]]] = {}
+        self.strangers: set[str] = set()
+
+    def add(self, file: str, text: str, *, stranger: bool = False) -> None:
+        """Remember a file's text; a stranger's file is not the user's to look at."""
+        self._texts[file] = text
+        if stranger:
+            self.strangers.add(file)
+
+    def text(self, file: str) -> str:
+        """Return a file's text, empty where it is unknown."""
+        return self._texts.get(file, "")
+
+    def line(self, file: str, line: int) -> str:
+        """Return one line of a file, empty where there is none."""
+        if file not in self._lines:
+            self._lines[file] = self.text(file).split("\n")
+        lines = self._lines[file]
+        return lines[line - 1] if 0 < line <= len(lines) else ""
+
+    def tree(self, file: str) -> ast.Module | None:
+        """Return the file's syntax tree, None where Python's parser does not understand it."""
+        if file not in self._trees:
+            try:
+                self._trees[file] = ast.parse(self.text(file))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                self._trees[file] = None
+        return self._trees[file]
+
+    def span(self, file: str, line: int, column: int = 0, end_column: int = 0) -> Span:
+        """Return a span, with no columns where the line is not that long."""
+        width = len(self.line(file, line))
+        if not 0 < column <= width + 1:
+            return Span(file, line)
+        return Span(file, line, column, min(max(end_column, column + 1), width + 1))
+
+    def node_span(self, file: str, node: ast.expr | ast.stmt | ast.keyword) -> Span:
+        """Return where a node of the tree stands; to the line's end where it has more lines."""
+        text = self.line(file, node.lineno)
+        column = _characters(text, node.col_offset) + 1
+        end = len(text) + 1
+        if node.end_lineno == node.lineno and node.end_col_offset is not None:
+            end = _characters(text, node.end_col_offset) + 1
+        return Span(file, node.lineno, column, max(end, column + 1))
+
+    def call_span(self, call: Call, argument: str | int | None = None) -> Span:
+        """Return where a call, or one of its arguments, stands in the innermost file."""
+        return self._frame_span(call.frames[-1], call.function, argument)
+
+    def user_span(self, call: Call) -> Span:
+        """Return the place of a call in the user's own files, the innermost there is."""
+        for position in range(len(call.frames) - 1, -1, -1):
+            frame = call.frames[position]
+            if frame.file not in self.strangers:
+                innermost = position == len(call.frames) - 1
+                return self._frame_span(frame, call.function if innermost else "", None)
+        return self.call_span(call)
+
+    def _frame_span(self, frame: Frame, function: str, argument: str | int | None) -> Span:
+        node = self._call_node(frame, function)
+        if node is None:
+            return self.span(frame.file, frame.line, frame.column, frame.end_column)
+        return self.node_span(frame.file, _argument_node(node, argument))
+
+    def _call_node(self, frame: Frame, function: str) -> ast.Call | None:
+        calls = self._calls_of(frame.file).get(frame.line, [])
+        if frame.column:
+            exact = [c for c in calls if self.node_span(frame.file, c).column == frame.column]
+            return max(exact, key=lambda c: c.end_col_offset or 0, default=None)
+        named = [c for c in calls if function and dotted(c.func) == function]
+        found = named or calls
+        return found[0] if len(found) == 1 else None
+
+    def _calls_of(self, file: str) -> Mapping[int, Sequence[ast.Call]]:
+        if file not in self._calls:
+            by_line: dict[int, list[ast.Call]] = {}
+            tree = self.tree(file)
+            for node in ast.walk(tree) if tree is not None else ():
+                if isinstance(node, ast.Call):
+                    by_line.setdefault(node.lineno, []).append(node)
+            self._calls[file] = by_line
+        return self._calls[file]
+
+    def error(
+        self,
+        message: str,
+        span: Span,
+        *,
+        hint: str = "",
+        callers: Iterable[Frame] = (),
+    ) -> BuildFileError:
+        """Return the error for a place, naming the calls that led there, innermost first."""
+        details = []
+        for frame in reversed(list(callers)):
+            source = self.line(frame.file, frame.line).strip()
+            details.append(f"called from {frame.file}:{frame.line}: {source}".rstrip(": "))
+        return BuildFileError(
+            message,
+            hint=hint,
+            span=span,
+            source_line=self.line(span.file, span.line),
+            details=tuple(details[:10]),
+        )
+
+
+def _characters(text: str, offset: int) -> int:
+    return len(text.encode()[:offset].decode(errors="ignore"))
+
+
+def _argument_node(call: ast.Call, argument: str | int | None) -> ast.expr | ast.keyword:
+    if isinstance(argument, str):
+        for keyword in call.keywords:
+            if keyword.arg == argument:
+                return keyword
+    if isinstance(argument, int) and argument < len(call.args):
+        before = call.args[: argument + 1]
+        if not any(isinstance(node, ast.Starred) for node in before):
+            return call.args[argument]
+    return call

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 from danlu.graph import ImageConfig
 
 if TYPE_CHECKING:
+    from danlu.environment.types import AptSource
     from danlu.sandbox.sandbox import Sandbox
+    from danlu.sources.pypi import Indexes
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
@@ -63,7 +65,8 @@ class Context:
     ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
     order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
     network; ``debug`` asks for a shell where a step fails; ``secrets`` maps ids to files of this
-    machine; ``project`` is the build's directory.
+    machine; ``project`` is the build's directory; ``apt_source`` says where packages may also be
+    fetched from.
     """
 
     store: Store
@@ -79,3 +82,5 @@ class Context:
     offline: bool = False
     debug: bool = False
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    indexes: Indexes | None = None
+    apt_source: AptSource | None = None

@@ -1,0 +1,161 @@
+"""Asking uv which versions and which files satisfy requirements: ``uv pip compile``, read back."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from danlu.errors import OutsideError
+from danlu.sources.pypi.target import Target, best_wheel
+from danlu.sources.pypi.uv import Uv, refusal, target_options
+
+__all__ = ["File", "Pin", "compile_pins", "locate_files", "read_pins", "read_pylock"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """One line of a resolution: a version, or a place (``url``) instead of one."""
+
+    name: str
+    version: str = ""
+    url: str = ""
+
+    @property
+    def line(self) -> str:
+        """The pin as a requirement."""
+        return f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The one file of a package that was chosen.
+
+    ``kind`` is ``wheel`` or ``sdist``, ``url`` where it lies (``file://`` too), ``direct`` whether
+    the user named the place; ``size`` 0 where the index does not tell.
+    """
+
+    name: str
+    version: str
+    kind: str
+    file: str
+    url: str
+    sha256: str
+    size: int = 0
+    direct: bool = False
+
+
+def read_pins(text: str) -> tuple[Pin, ...]:
+    """The pins in uv's requirements output (no annotations, no hashes)."""
+    pins = []
+    for raw in text.splitlines():
+        line = raw.partition(" ;")[0].split(" \\")[0].strip()
+        if not line or line.startswith(("#", "-", "--")):
+            continue
+        if " @ " in line:
+            name, _, url = line.partition(" @ ")
+            pins.append(Pin(name.partition("[")[0], url=url.strip()))
+        elif "==" in line:
+            name, _, version = line.partition("==")
+            pins.append(Pin(name.partition("[")[0], version=version.strip()))
+    return tuple(pins)
+
+
+def _options(target: Target, binary_only: bool) -> list[str]:
+    options = [*target_options(target), "--no-annotate", "--no-header", "--no-sources"]
+    return [*options, "--only-binary", ":all:"] if binary_only else options
+
+
+async def compile_pins(
+    uv: Uv,
+    sources: Sequence[str],
+    target: Target,
+    *,
+    scratch: Path,
+    preferences: Iterable[Pin] = (),
+    upgrade: str | None = None,
+    refresh: bool = False,
+    offline: bool = False,
+) -> tuple[Pin, ...]:
+    """What satisfies the requirements files ``sources``, wheels only.
+
+    ``preferences`` keep their versions where they can, except the package ``upgrade`` (``all``
+    for every one). Raises :class:`ResolveError`, :class:`OutsideError`.
+    """
+    output = scratch / "resolved.txt"
+    output.write_text("".join(f"{pin.line}\n" for pin in preferences), encoding="utf-8")
+    options = [*_options(target, True), "--output-file", str(output), *sources]
+    if upgrade == "all":
+        options.append("--upgrade")
+    elif upgrade:
+        options += ["--upgrade-package", upgrade]
+    elif refresh:
+        options.append("--refresh")
+    code, _, messages = await uv.run(("pip", "compile"), options, offline=offline)
+    if code:
+        raise refusal(messages, doing="resolving the Python packages")
+    return read_pins(output.read_text(encoding="utf-8"))
+
+
+def _file_name(entry: dict[str, Any]) -> tuple[str, str]:
+    """File name and address of a file entry of a pylock (PEP 751: ``url`` or ``path``)."""
+    if url := entry.get("url"):
+        return entry.get("name") or unquote(urlsplit(url).path.rpartition("/")[2]), url
+    path = Path(entry.get("path", ""))
+    return entry.get("name") or path.name, path.absolute().as_uri() if path.name else ""
+
+
+def _choose(package: dict[str, Any], target: Target) -> File | None:
+    wheels = {_file_name(one)[0]: one for one in package.get("wheels", ())}
+    chosen = best_wheel(wheels, target)
+    entry: dict[str, Any] | None
+    entry, kind = (wheels[chosen], "wheel") if chosen else (package.get("sdist"), "sdist")
+    direct = False
+    if entry is None:
+        entry, direct = package.get("archive"), True
+        if entry is None:
+            return None
+        kind = "wheel" if _file_name(entry)[0].endswith(".whl") else "sdist"
+    file, url = _file_name(entry)
+    sha256 = entry.get("hashes", {}).get("sha256", "")
+    size = entry.get("size", 0)
+    return File(package["name"], package.get("version", ""), kind, file, url, sha256, size, direct)
+
+
+def read_pylock(text: str, target: Target) -> tuple[File, ...]:
+    """The best file of each package of a ``pylock.toml``, by name; directories and VCS left out."""
+    packages = tomllib.loads(text).get("packages", [])
+    found = [chosen for one in packages if (chosen := _choose(one, target)) is not None]
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+async def locate_files(
+    uv: Uv,
+    sources: Sequence[str],
+    target: Target,
+    *,
+    scratch: Path,
+    dependencies: bool = False,
+    offline: bool = False,
+) -> tuple[File, ...]:
+    """Names and hashes of the wheels for the requirements files ``sources``.
+
+    Without ``dependencies`` they must be pins. Raises :class:`OutsideError` where an index gives
+    no sha256.
+    """
+    output = scratch / "pylock.toml"
+    output.unlink(missing_ok=True)
+    options = [*_options(target, True), "--format", "pylock.toml", "--output-file", str(output)]
+    if not dependencies:
+        options.append("--no-deps")
+    code, _, messages = await uv.run(("pip", "compile"), [*options, *sources], offline=offline)
+    if code:
+        raise refusal(messages, doing="locating the files of the Python packages")
+    files = read_pylock(output.read_text(encoding="utf-8"), target)
+    bare = [one.name for one in files if not one.sha256]
+    if bare:
+        raise OutsideError(f"the package index gives no sha256 for {', '.join(bare)}")
+    return files

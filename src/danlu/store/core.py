@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from danlu.errors import StoreError
+from danlu.store import reserve
 from danlu.store.faults import Faults
 from danlu.store.schema import VERSION, migrate
 from danlu.util.files import write_atomic
@@ -22,9 +23,12 @@ from danlu.util.locks import file_lock
 if TYPE_CHECKING:
     from danlu.store.leases import Held
 
-__all__ = ["SETTLED", "Core", "Kind", "boot_id"]
+__all__ = ["INDEX", "SETTLED", "Core", "Kind", "boot_id"]
 
 Kind = Literal["layers", "blobs", "records", "images"]
+
+#: The file of the index.
+INDEX = "index.sqlite"
 
 #: In place of a boot's id: known to have reached the disk.
 SETTLED = ""
@@ -63,10 +67,13 @@ class Core:
         self.lease: Held | None = None
         self._gate_depth = 0
         self._used: dict[tuple[Kind, str], float] = {}
-        if self._version() != VERSION:
+        if not self._is_prepared():
             self._prepare()
         self.connection = self._connect()
         self._gate = os.open(root / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def _is_prepared(self) -> bool:
+        return self._version() == VERSION and (self.root / INDEX).exists()
 
     def _version(self) -> int:
         try:
@@ -89,27 +96,43 @@ class Core:
         """Create the store, or bring an older one up to date, one process at a time."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with file_lock(self.root / "prepare.lock"):
-            if self._version() == VERSION:
+            if self._is_prepared():
                 return
             for directory in (self.layers, self.blobs, self.staging, self.leases):
                 directory.mkdir(exist_ok=True, mode=0o700)
-            connection = sqlite3.connect(self.root / "index.sqlite", isolation_level=None)
+            connection = sqlite3.connect(self.root / INDEX, isolation_level=None)
             try:
                 connection.execute("PRAGMA journal_mode = WAL")
                 migrate(connection)
             finally:
                 connection.close()
             write_atomic(self.root / "version", f"{VERSION}\n".encode())
+            reserve.take(self)
 
     def _connect(self) -> sqlite3.Connection:
+        try:
+            return self._connected()
+        except sqlite3.OperationalError:
+            # On a full disk the index cannot even be opened to free some of it.
+            if not reserve.release(self):
+                raise
+            return self._connected()
+
+    def _connected(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self.root / "index.sqlite",
+            self.root / INDEX,
             timeout=_BUSY_SECONDS,
             isolation_level=None,
             check_same_thread=False,
         )
         # In WAL mode this never damages the index; a power cut may lose the last transactions.
-        connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            connection.execute("PRAGMA synchronous = NORMAL")
+            # The first read opens the files beside the index and finds it damaged or not.
+            connection.execute("SELECT 1 FROM layers LIMIT 1").fetchone()
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def close(self) -> None:

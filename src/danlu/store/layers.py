@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,24 +50,36 @@ def commit(
         raise StoreError(f"not a directory to make a layer of: {staged}")
     # A name of its own for each commit: two processes that commit one layer at once never meet,
     # and what a crash leaves between rename and row is never taken for a layer.
-    name = f"{summary.diff_id[7:15]}-{secrets.token_hex(4)}"
+    name = f"{summary.diff_id[7:15]}-{os.urandom(4).hex()}"
     values = (summary.diff_id, summary.size, summary.files, created_by, name)
-    with core.writing() as connection:
-        core.pin("layers", [summary.diff_id])
-        present = core.row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (summary.diff_id,))
-        keep = present is not None and _trusted(core, present) and _is_there(core, present[4])
-        if not keep:
-            os.rename(staged, core.layers / name)
-            connection.execute(
-                f"INSERT OR REPLACE INTO layers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (*values, normalise_text(normalise), core.boot, core.clock()),
-            )
-    if keep:
-        assert present is not None
-        with core.faults:
-            remove_tree(staged)
-        return _layer(core, present)
-    return _layer(core, values)
+    try:
+        with core.writing() as connection:
+            core.pin("layers", [summary.diff_id])
+            present = _usable(core, summary.diff_id)
+            if present is None:
+                os.rename(staged, core.layers / name)
+                connection.execute(
+                    f"INSERT OR REPLACE INTO layers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*values, normalise_text(normalise), core.boot, core.clock()),
+                )
+    except BaseException:
+        # Without its row (a full disk) the tree would only take room; back it goes, to be
+        # removed with the staging directory.
+        with suppress(OSError):
+            os.rename(core.layers / name, staged)
+        raise
+    if present is None:
+        return _layer(core, values)
+    with core.faults:
+        remove_tree(staged)
+    return _layer(core, present)
+
+
+def _usable(core: Core, diff_id: str) -> tuple[Any, ...] | None:
+    row = core.row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
+    if row is None or not _trusted(core, row) or not _is_there(core, row[4]):
+        return None
+    return row
 
 
 def get(core: Core, diff_id: DiffId) -> Layer | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,7 +21,7 @@ __all__ = ["dead", "new_directory", "new_file", "sweep"]
 def new_directory(parent: Path) -> tuple[Path, int]:
     """A new locked directory below ``parent``, and the descriptor that holds its lock."""
     while True:
-        path = parent / secrets.token_hex(6)
+        path = parent / os.urandom(6).hex()
         # 0755: the tree of a layer may be this directory, and its mode is then that of "/".
         os.mkdir(path, 0o755)
         os.chmod(path, 0o755)
@@ -34,7 +34,7 @@ def new_directory(parent: Path) -> tuple[Path, int]:
 def new_file(parent: Path) -> tuple[Path, int]:
     """A new locked file below ``parent``, and its descriptor, open for reading and writing."""
     while True:
-        path = parent / secrets.token_hex(6)
+        path = parent / os.urandom(6).hex()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o644)
         if _take(path, descriptor):
@@ -73,14 +73,17 @@ def dead(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def sweep(parent: Path) -> int:
-    """Remove the dead places below ``parent``; gives how many."""
+def sweep(parent: Path, *, older_than: float = 0) -> int:
+    """Remove the dead places below ``parent``, those of some age in seconds; gives how many."""
+    newest = time.time() - older_than
     removed = 0
-    with os.scandir(parent) as entries:
-        names = [entry.name for entry in entries]
-    for name in names:
-        with dead(parent / name) as gone:
-            if gone:
-                remove_tree(parent / name)
-                removed += 1
+    for name in os.listdir(parent):
+        path = parent / name
+        with suppress(FileNotFoundError):
+            if older_than and os.lstat(path).st_mtime > newest:
+                continue
+            with dead(path) as gone:
+                if gone:
+                    remove_tree(path)
+                    removed += 1
     return removed

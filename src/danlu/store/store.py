@@ -16,8 +16,8 @@ from danlu.store.blobs import BlobWriter
 from danlu.store.core import Core
 from danlu.store.faults import Faults, translate
 from danlu.store.leases import Lease
-from danlu.store.staging import new_directory
-from danlu.store.types import Compressed, Layer, StoredImage
+from danlu.store.staging import new_directory, sweep
+from danlu.store.types import Collected, Compressed, Finding, Layer, StoredImage, Usage
 from danlu.util.files import remove_tree
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Store:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.root = core.root
+        self._swept = False
 
     @classmethod
     def open(cls, root: Path, *, clock: Callable[[], float] = time.time) -> Store:
@@ -64,6 +65,7 @@ class Store:
         """
         core = self._core
         with core.faults:
+            self._sweep_once()
             path, descriptor = new_directory(core.staging)
         try:
             yield path
@@ -78,6 +80,16 @@ class Store:
                     remove_tree(path)
             finally:
                 os.close(descriptor)
+
+    def _sweep_once(self) -> None:
+        """Remove what builds killed long ago left; recent leftovers wait for :meth:`collect`.
+
+        So the build after a kill is not slowed, and a machine where nobody collects stays clean.
+        """
+        with self._core.lock:
+            if not self._swept:
+                self._swept = True
+                sweep(self._core.staging, older_than=3600)
 
     def _full(self, error: OSError) -> BaseException | None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -207,3 +219,39 @@ class Store:
     def remove_image(self, name_or_digest: str) -> bool:
         """Forget an image and all its names; whether it was there. Layers stay until collected."""
         return images.remove(self._core, name_or_digest)
+
+    def collect(self, keep_bytes: int) -> Collected:
+        """Remove garbage, then what was not used for longest until ``keep_bytes`` are left.
+
+        What a named image or a living lease needs stays, whatever ``keep_bytes`` says. Records
+        and nameless images go with the first layer they need. Trees made by a rootless build can
+        only be removed inside its user namespace.
+        """
+        from danlu.store import collect as _collect
+
+        return _collect.collect(self._core, keep_bytes)
+
+    def check(self, repair: bool = False) -> list[Finding]:
+        """Read everything again and tell what is not as it was put in.
+
+        ``repair`` removes what is broken, with the records and images that need it, and garbage.
+        """
+        from danlu.store import check as _check
+
+        return _check.check(self._core, repair=repair)
+
+    def settle(self) -> None:
+        """Wait until all that was put in has reached the disk; see docs/architecture/store.md.
+
+        What is not settled when the machine goes down is read again and compared with its digest
+        before it is used for the first time. Meant for the background after a build.
+        """
+        from danlu.store import upkeep
+
+        upkeep.settle(self._core)
+
+    def usage(self) -> Usage:
+        """How many bytes the store holds, by kind."""
+        from danlu.store import upkeep
+
+        return upkeep.usage(self._core)

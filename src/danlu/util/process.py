@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,10 +41,8 @@ async def _end(process: Process) -> None:
     """Kill what still runs and reap it, also when we are being cancelled."""
     if process.returncode is None:
         with anyio.CancelScope(shield=True):
-            try:
+            with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             await process.wait()
 
 
@@ -69,14 +68,13 @@ async def run(
 
     try:
         async with anyio.create_task_group() as group:
-            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
             group.start_soon(drain, "stdout", process.stdout)
             group.start_soon(drain, "stderr", process.stderr)
             if process.stdin is not None:
-                try:
+                with suppress(anyio.BrokenResourceError):
                     await process.stdin.send(input)
-                except anyio.BrokenResourceError:
-                    pass
                 await process.stdin.aclose()
         await process.wait()
     finally:

@@ -13,9 +13,12 @@ __all__ = [
     "MS_BIND",
     "MS_NODEV",
     "MS_NOSUID",
+    "MS_RDONLY",
     "MS_REC",
+    "MS_REMOUNT",
     "MS_SLAVE",
     "mount",
+    "set_readonly",
     "umount",
     "unshare",
 ]
@@ -23,12 +26,19 @@ __all__ = [
 CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
+MS_REMOUNT = 32
 MS_BIND = 4096
 MS_REC = 16384
 MS_SLAVE = 1 << 19
 MNT_DETACH = 2
+
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_MOUNT_ATTR_RDONLY = 1
+_NR_MOUNT_SETATTR = 442  # the same on every architecture (Linux >= 5.12)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,3 +69,21 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 def umount(target: str, flags: int = 0) -> None:
     """Take the mount at ``target`` away; raises :class:`OSError`."""
     _check(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("set", "clear", "propagation", "userns_fd")]
+
+
+def set_readonly(target: str) -> None:
+    """Make the mount at ``target`` and all below it read-only; raises :class:`OSError`."""
+    attributes = _MountAttr(set=_MOUNT_ATTR_RDONLY)
+    result = _libc.syscall(
+        ctypes.c_long(_NR_MOUNT_SETATTR),
+        ctypes.c_int(_AT_FDCWD),
+        os.fsencode(target),
+        ctypes.c_uint(_AT_RECURSIVE),
+        ctypes.byref(attributes),
+        ctypes.c_size_t(ctypes.sizeof(attributes)),
+    )
+    _check(result, target)

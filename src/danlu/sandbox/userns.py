@@ -9,6 +9,7 @@ line to add.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -22,7 +23,7 @@ from danlu.sandbox import _linux
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
 
-__all__ = ["caller", "enter", "require_ids", "single_id", "unprivileged"]
+__all__ = ["caller", "enter", "entered", "require_ids", "single_id", "unprivileged"]
 
 _SUBIDS = 65536
 _PROC_SYS = Path("/proc/sys")
@@ -38,6 +39,7 @@ class _Range:
 
 # What enter() found and the ids it hides; filled once, by enter().
 _caller: tuple[int, int] | None = None
+_entered = False
 _missing: MachineError | None = None
 
 
@@ -48,7 +50,7 @@ def enter(paths: Paths) -> None:
     belongs to another account is refused, because the owners in its layers mean that account's
     ids. Raises :class:`MachineError` where namespaces are forbidden.
     """
-    global _caller
+    global _caller, _entered
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("userns.enter() must be called before threads start")
     _check_owner(paths.store)
@@ -59,6 +61,13 @@ def enter(paths: Paths) -> None:
     else:
         _enter_user_namespace()
     _keep_mounts_private()
+    _hide_control_groups()
+    _entered = True
+
+
+def entered() -> bool:
+    """Whether :func:`enter` was called, so that mounts made now are ours alone."""
+    return _entered
 
 
 def caller() -> tuple[int, int]:
@@ -116,6 +125,13 @@ def _keep_mounts_private() -> None:
         _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
     except OSError as error:
         raise _forbidden(error) from error
+
+
+def _hide_control_groups() -> None:
+    # A runtime that cannot make control groups runs without, and leaves none behind when it is
+    # killed. They would limit nothing here: no step has resource limits.
+    with contextlib.suppress(OSError):
+        _linux.set_readonly("/sys/fs/cgroup")
 
 
 def _unshare(flags: int) -> None:

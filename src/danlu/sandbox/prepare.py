@@ -1,0 +1,138 @@
+"""Everything one run needs on disk and in mounts, made before it and gone after it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+
+from danlu.errors import MachineError
+from danlu.sandbox import bundle, devices, overlay, scaffold, userns
+from danlu.sandbox.trust import Trust
+from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.union import Union
+from danlu.util.files import remove_tree
+
+__all__ = ["prepared"]
+
+_TERMINAL_GROUP = 5
+
+
+@contextmanager
+def prepared(
+    process: Process,
+    root: Root,
+    *,
+    mounts: Sequence[Mount],
+    trust: Trust,
+    network: bool,
+    work: Path,
+) -> Iterator[Path]:
+    """Give the directory of a runtime bundle while the context lasts.
+
+    Mount points that the root lacks lie in a layer of their own, so the upper never shows them.
+    """
+    if process.uid or process.gid:
+        userns.require_ids("running as another user than root")
+    place = Path(mkdtemp(prefix="run.", dir=work))
+    try:
+        union = Union(root.layers)
+        given = _absent_only(trust, union) if network else ()
+        everything = (*_name_files(place, network=network), *given, *mounts)
+        layers = _with_mount_points(root.layers, union, place, process, everything)
+        with (
+            overlay.mounted(Root(layers, root.upper), place) as merged,
+            devices.mounted(place / "dev") as device_directory,
+        ):
+            _write_configuration(
+                place,
+                process if not network else _trusting(process, trust),
+                everything,
+                merged=merged,
+                device_directory=device_directory,
+                network=network,
+            )
+            yield place
+    finally:
+        remove_tree(place)
+
+
+def _absent_only(trust: Trust, union: Union) -> tuple[Mount, ...]:
+    """The mounts of ``trust``, without the defaults for which the image has a file of its own."""
+    kept = tuple(
+        mount for mount in trust.defaults if union.entry(union.resolve(mount.target)) is None
+    )
+    return (*trust.mounts, *kept)
+
+
+def _trusting(process: Process, trust: Trust) -> Process:
+    environment = {**trust.environment, **process.environment}
+    return dataclasses.replace(process, environment=environment)
+
+
+def _name_files(place: Path, *, network: bool) -> tuple[Mount, ...]:
+    """``/etc/resolv.conf`` and ``/etc/hosts`` of this machine, or of none."""
+    local = f"127.0.0.1 localhost {bundle.HOSTNAME}\n::1 localhost ip6-localhost\n"
+    texts = {"resolv.conf": "", "hosts": local}
+    if network:
+        texts["resolv.conf"] = _text("/etc/resolv.conf")
+        texts["hosts"] = f"127.0.0.1 {bundle.HOSTNAME}\n{_text('/etc/hosts') or local}"
+    for name, text in texts.items():
+        (place / name).write_text(text)
+        (place / name).chmod(0o644)
+    return tuple(Mount(f"/etc/{name}", place / name, readonly=True) for name in texts)
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _with_mount_points(
+    layers: tuple[Path, ...],
+    union: Union,
+    place: Path,
+    process: Process,
+    mounts: Sequence[Mount],
+) -> tuple[Path, ...]:
+    points = [scaffold.MountPoint(target, True) for target in ("/proc", "/dev", "/sys")]
+    for mount in mounts:
+        directory = mount.kind == "tmpfs" or mount.source is None or mount.source.is_dir()
+        if mount.source is not None and not mount.source.exists():
+            raise MachineError(f"{mount.source} is not there to be mounted")
+        points.append(scaffold.MountPoint(mount.target, directory))
+    points.append(scaffold.MountPoint(process.working_directory, True))
+    layer = place / "points"
+    layer.mkdir()
+    return (*layers, layer) if scaffold.build(union, points, layer) else layers
+
+
+def _write_configuration(
+    place: Path,
+    process: Process,
+    mounts: Sequence[Mount],
+    *,
+    merged: Path,
+    device_directory: Path,
+    network: bool,
+) -> None:
+    around = bundle.Surroundings(
+        root=merged,
+        devices=device_directory,
+        network=network,
+        terminal_group=None if userns.single_id() else _TERMINAL_GROUP,
+        fresh_sysfs=not userns.unprivileged() or not network,
+        seccomp=True,
+    )
+    data = msgspec.json.encode(bundle.configuration(process, mounts, around))
+    # The configuration holds the environment, which may hold secrets.
+    descriptor = os.open(place / "config.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -11,8 +11,10 @@ from danlu.graph import ImageConfig
 
 if TYPE_CHECKING:
     from danlu.environment.types import AptSource
+    from danlu.environment.types import AptSource
     from danlu.sandbox.sandbox import Sandbox
     from danlu.sources.pypi import Indexes
+    from danlu.sources.pypi.indexes import Indexes
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
@@ -81,6 +83,8 @@ class Context:
     run_sync: RunSync
     offline: bool = False
     debug: bool = False
+    apt_source: AptSource | None = None
+    indexes: Indexes | None = None
     secrets: Mapping[str, Path] = field(default_factory=dict)
     indexes: Indexes | None = None
     apt_source: AptSource | None = None

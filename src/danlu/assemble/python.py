@@ -144,8 +144,9 @@ def _wheel_source(package: LockedPackage) -> WheelSource:
         return WheelSource("built")
     if package.source == "index":
         return WheelSource("index")
-    kind = "local" if package.source == "local" else "url"
-    return WheelSource(kind, package.location)
+    if package.source == "local":
+        return WheelSource("local", package.location)
+    return WheelSource("url", package.location)
 
 
 def _build_op(package: LockedPackage, scheme: Scheme, epoch: int) -> Op:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from danlu.errors import Span
 
 if TYPE_CHECKING:
+    from danlu.environment.types import AptSource, PipIndex
     from danlu.oci.digest import DiffId
     from danlu.store import Layer, StoredImage
 
@@ -22,7 +23,8 @@ class Request:
 
     ``names`` are references the image gets; ``secrets`` maps ids to files of this machine;
     ``metadata`` is kept with the image; ``fresh`` runs every step again (``--no-cache``);
-    ``debug`` gives a shell where a step fails.
+    ``debug`` gives a shell where a step fails. ``apt_source``, ``pip_index`` and the files
+    ``requirements`` are where the user says packages come from.
     """
 
     project: Path
@@ -32,6 +34,9 @@ class Request:
     secrets: Mapping[str, Path] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     debug: bool = False
+    apt_source: AptSource | None = None
+    pip_index: PipIndex | None = None
+    requirements: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

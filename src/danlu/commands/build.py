@@ -247,6 +247,13 @@ async def _run_builder(asked: _Asked, graph: Graph, store: Store) -> Built:
         secrets=dict(asked.options.secrets),
         metadata={"file": asked.project.file, "function": asked.project.function},
         debug=asked.options.debug,
+        apt_source=asked.environment.apt_source,
+        pip_index=asked.environment.pip_index,
+        requirements=tuple(
+            asked.project.directory / one.requirements
+            for one in asked.environment.python_packages
+            if one.requirements
+        ),
     )
     return await embedded(
         graph,

@@ -14,6 +14,7 @@ from danlu.builder.types import Built, Request, VertexReport
 from danlu.graph import Graph, ImageConfig, Progress
 from danlu.oci.image import make_image
 from danlu.sandbox.sandbox import Sandbox
+from danlu.sources.pypi.indexes import indexes_of
 
 if TYPE_CHECKING:
     from danlu.oci.digest import DiffId
@@ -41,7 +42,7 @@ async def build(
     the first failing vertex raises; what was finished before stays for the next time.
     """
     with store.staging() as work:
-        sandbox = Sandbox(work, runtime=config.runtime)
+        sandbox = Sandbox(work, name=config.runtime)
 
         def context(
             inputs: tuple[Result, ...],
@@ -61,6 +62,8 @@ async def build(
                 run_sync=run_sync,
                 offline=request.offline,
                 debug=request.debug,
+                apt_source=request.apt_source,
+                indexes=indexes_of(request.pip_index, request.requirements),
                 secrets=request.secrets,
             )
 

@@ -11,9 +11,7 @@ from danlu.graph import ImageConfig
 
 if TYPE_CHECKING:
     from danlu.environment.types import AptSource
-    from danlu.environment.types import AptSource
     from danlu.sandbox.sandbox import Sandbox
-    from danlu.sources.pypi import Indexes
     from danlu.sources.pypi.indexes import Indexes
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
@@ -67,8 +65,8 @@ class Context:
     ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
     order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
     network; ``debug`` asks for a shell where a step fails; ``secrets`` maps ids to files of this
-    machine; ``project`` is the build's directory; ``apt_source`` says where packages may also be
-    fetched from.
+    machine; ``project`` is the build's directory; ``apt_source`` and ``indexes`` are where
+    the user's file says packages come from.
     """
 
     store: Store
@@ -86,5 +84,3 @@ class Context:
     apt_source: AptSource | None = None
     indexes: Indexes | None = None
     secrets: Mapping[str, Path] = field(default_factory=dict)
-    indexes: Indexes | None = None
-    apt_source: AptSource | None = None

@@ -13,8 +13,8 @@ from danlu.builder.embedded.ops.leaf import commit_tree
 from danlu.errors import StepFailed
 from danlu.graph import Exec
 from danlu.oci.tar import Normalise
+from danlu.sandbox import secrets, ssh
 from danlu.sandbox.commit import finish_upper
-from danlu.sandbox.secrets import agent_mount, secret_mounts
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.sources.context import members_of
 from danlu.store import Layer
@@ -59,32 +59,25 @@ def _environment(op: Exec, context: Context) -> dict[str, str]:
     variables.setdefault("PATH", below)
     variables["PATH"] = ":".join((*op.path, variables["PATH"]))
     variables["SOURCE_DATE_EPOCH"] = str(op.epoch)
-    return variables
+    return variables | ssh.environment() if op.ssh else variables
 
 
 @contextmanager
 def _mounts(op: Exec, context: Context) -> Iterator[list[Mount]]:
+    """What the step sees beside its root: secrets, the ssh agent, the project."""
+    wanted = [(one.id, one.target) for one in op.secrets]
     with ExitStack() as stack:
-        mounts = list(stack.enter_context(secret_mounts(_secrets(op, context))))
+        work = stack.enter_context(context.store.staging())
+        held = secrets.mounted(wanted, context.secrets, work=work, uid=op.uid, gid=op.gid)
+        mounts = list(stack.enter_context(held))
         if op.ssh:
-            mounts.append(agent_mount())
+            mounts.extend(ssh.mounts())
         if op.context:
-            copy = stack.enter_context(context.store.staging())
+            copy = work / "project"
+            copy.mkdir()
             _copy_project(context.project, copy)
             mounts.append(Mount(op.working_directory, copy, readonly=True))
         yield mounts
-
-
-def _secrets(op: Exec, context: Context) -> dict[str, Path]:
-    missing = [one.id for one in op.secrets if one.id not in context.secrets]
-    if missing:
-        from danlu.errors import UsageError
-
-        raise UsageError(
-            f"the step needs the secret {missing[0]!r}",
-            hint=f"give it with --secret id={missing[0]},src=FILE",
-        )
-    return {one.target: context.secrets[one.id] for one in op.secrets}
 
 
 def _copy_project(project: Path, copy: Path) -> None:

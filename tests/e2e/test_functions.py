@@ -1,0 +1,350 @@
+"""Each function that this version builds: what it installed is run."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import os
+import subprocess
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Project
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An HTTP server's address, and the directory it serves."""
+    directory = tmp_path / "served"
+    directory.mkdir()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", directory
+        server.shutdown()
+        thread.join()
+
+
+def git(directory: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    command = ["git", *identity, "-C", str(directory), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def repository(directory: Path, files: dict[str, str]) -> str:
+    directory.mkdir()
+    git(directory, "init", "-q", "-b", "main")
+    for name, text in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    git(directory, "add", ".")
+    git(directory, "commit", "-q", "-m", "first")
+    return git(directory, "rev-parse", "HEAD")
+
+
+PACKAGE = {
+    "pyproject.toml": (
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "alchemy"\nversion = "1.5"\n'
+    ),
+    "alchemy.py": 'WORD = "elixir"\n',
+}
+
+
+def make_wheel(directory: Path) -> Path:
+    path = directory / "alchemy-1.5-py3-none-any.whl"
+    info = "alchemy-1.5.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("alchemy.py", PACKAGE["alchemy.py"])
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: alchemy\nVersion: 1.5\n")
+        archive.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(
+            f"{info}/RECORD", f"alchemy.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n"
+        )
+    return path
+
+
+def test_base_os_alone_runs_a_command(project: Project) -> None:
+    project.write()
+    assert "bookworm" in project.run("cat", "/etc/os-release")
+
+
+def test_apt_packages(project: Project) -> None:
+    project.write('install.apt_packages(["git", "file"])')
+    assert project.run("git", "--version").startswith("git version 2.")
+    assert "ELF" in project.run("file", "-L", "/usr/bin/git")
+
+
+def test_python_and_pip(project: Project) -> None:
+    project.write('install.python(version="3.11")')
+    assert project.run("python", "--version").startswith("Python 3.11.")
+    assert "/opt/venv" in project.run("pip", "--version")
+
+
+def test_uv(project: Project) -> None:
+    project.write('install.uv(python_version="3.11")')
+    assert project.run("uv", "--version").startswith("uv ")
+
+
+def test_python_packages_by_name(project: Project) -> None:
+    project.write('install.python_packages(name=["tqdm", "six==1.16.0"])')
+    assert project.run("python", "-c", "import six, tqdm; print(six.__version__)") == "1.16.0"
+
+
+def test_scripts_of_packages_run(project: Project) -> None:
+    project.write('install.python_packages(name=["tqdm"])')
+    assert project.run("tqdm", "--version")
+
+
+def test_python_packages_from_a_requirements_file(project: Project) -> None:
+    (project.directory / "more.txt").write_text("six==1.16.0  # old\n")
+    (project.directory / "requirements.txt").write_text("-r more.txt\ntqdm>4; python_version>'3'\n")
+    project.write('install.python_packages(requirements="requirements.txt")')
+    assert project.run("python", "-c", "import six, tqdm; print(six.__version__)") == "1.16.0"
+
+
+def test_python_packages_from_a_local_wheel(project: Project) -> None:
+    wheel = make_wheel(project.directory)
+    project.write(f'install.python_packages(local_wheels=["{wheel.name}"])')
+    assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
+
+
+def test_python_packages_from_a_url(project: Project, served: tuple[str, Path]) -> None:
+    address, directory = served
+    wheel = make_wheel(directory)
+    project.write(f'install.python_packages(name=["alchemy @ {address}/{wheel.name}"])')
+    assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
+
+
+def test_python_packages_from_a_repository_are_built_in_the_sandbox(
+    project: Project, tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran-on-the-host"
+    setup = f"open({str(marker)!r}, 'w').close()\nfrom setuptools import setup\nsetup()\n"
+    commit = repository(tmp_path / "repository", {**PACKAGE, "setup.py": setup})
+    address = f"git+file://{tmp_path}/repository"
+    project.write(f'install.python_packages(name=["alchemy @ {address}"])')
+    assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
+    assert commit in (project.directory / "danlu.lock").read_text()
+    assert not marker.exists()
+
+
+def machine_sources() -> str:
+    """This machine's own Debian sources, a line each (sources.list(5))."""
+    lines = []
+    for file in sorted(Path("/etc/apt/sources.list.d").glob("*.sources")):
+        for stanza in file.read_text().split("\n\n"):
+            fields = dict(
+                line.split(": ", 1) for line in stanza.splitlines() if line and line[0] not in "# "
+            )
+            if "debian" not in fields.get("URIs", ""):
+                continue
+            for suite in fields["Suites"].split():
+                if suite.startswith("bookworm"):
+                    key = fields["Signed-By"]
+                    lines.append(
+                        f"deb [signed-by={key}] {fields['URIs']} {suite} {fields['Components']}"
+                    )
+    return "\n".join(lines)
+
+
+def test_apt_source(project: Project) -> None:
+    text = machine_sources()
+    if not text:
+        pytest.skip("this machine's apt is not configured for bookworm by *.sources files")
+    project.write(f"config.apt_source({text!r})", 'install.apt_packages(["file"])')
+    assert project.run("cat", "/etc/apt/sources.list") == text
+    assert project.run("file", "--version").startswith("file-")
+
+
+def test_pip_index_is_written_without_credentials(project: Project) -> None:
+    project.write('config.pip_index(url="https://u:secret@example.org/simple", trust=True)')
+    text = project.run("cat", "/etc/pip.conf")
+    assert "https://example.org/simple" in text
+    assert "secret" not in text
+
+
+def test_owner_is_who_runs(project: Project) -> None:
+    project.write("config.owner(uid=1234, gid=2345)")
+    report = project.build("-o", f"type=oci,dest={project.directory}/out")
+    config = oci_config(project.directory / "out", report["image"]["config"])
+    assert config["config"]["User"] == "1234:2345"
+
+
+def test_entrypoint(project: Project) -> None:
+    project.write('config.entrypoint(args=["echo", "hi"])')
+    report = project.build("-o", f"type=oci,dest={project.directory}/out")
+    config = oci_config(project.directory / "out", report["image"]["config"])
+    assert config["config"]["Entrypoint"] == ["echo", "hi"]
+
+
+def oci_config(layout: Path, digest: str) -> dict[str, dict[str, object]]:
+    blob = layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+    value: dict[str, dict[str, object]] = json.loads(blob.read_bytes())
+    return value
+
+
+def test_jupyter(project: Project) -> None:
+    project.write('install.python(version="3.11")', 'config.jupyter(token="s3cret")')
+    assert "jupyter core" in project.run("jupyter", "--version").lower().replace("_", " ")
+    assert "s3cret" not in (project.directory / "danlu.lock").read_text()
+
+
+@pytest.mark.parametrize("name", ["zsh", "fish"])
+def test_shell(project: Project, name: str) -> None:
+    project.write(f'shell("{name}")')
+    assert project.run(name, "-c", "echo $SHELL") == f"/usr/bin/{name}"
+
+
+def test_git_config(project: Project) -> None:
+    project.write('install.apt_packages(["git"])', 'git_config(name="Ada \\"L\\"", email="a@b.c")')
+    assert project.run("git", "config", "user.name") == 'Ada "L"'
+    assert project.run("git", "config", "user.email") == "a@b.c"
+
+
+def test_run_steps_are_in_order_and_keep_quotes(project: Project) -> None:
+    project.write(
+        "run([\"echo 'a b' > /f\"])", 'run(["echo \\"$(cat /f)\\" c >> /f", "false || true"])'
+    )
+    assert project.run("cat", "/f") == "a b\na b c"
+
+
+def test_run_can_install_with_pip_behind_the_machines_mirror(project: Project) -> None:
+    project.write('install.python(version="3.11")', 'run(["pip install six==1.16.0"])')
+    assert project.run("python", "-c", "import six; print(six.__version__)") == "1.16.0"
+    left = "find / -xdev -newer /etc/os-release \\( -name 'pip.conf' -o -name 'uv.toml' \\) | wc -l"
+    assert project.run("sh", "-c", left) == "0"
+
+
+def test_run_sees_the_project_where_it_asks_to(project: Project) -> None:
+    (project.directory / "word").write_text("one")
+    project.write('run(["cp word /kept"], mount_host=True)')
+    assert project.run("cat", "/kept") == "one"
+    (project.directory / "word").write_text("two")
+    assert project.run("cat", "/kept") == "two"
+
+
+def test_a_secret_is_readable_in_its_step_and_nowhere_else(
+    project: Project, tmp_path: Path
+) -> None:
+    secret = tmp_path / "token"
+    secret.write_text("hunter2")
+    project.write('run(["wc -c < /run/secrets/token > /length"], secrets=["token"])')
+    project("build", "--secret", f"id=token,src={secret}")
+    assert project.run("cat", "/length") == "7"
+    assert project.run("sh", "-c", "ls -A /run/secrets 2>/dev/null | wc -l") == "0"
+    missing = Project(project.directory, project.danlu)
+    missing.write('run(["cat /run/secrets/other"], secrets=["other"])')
+    failed = missing("build", check=False)
+    assert failed.returncode == 2
+    assert "--secret id=other" in failed.stderr
+
+
+def test_copy_from_the_project(project: Project) -> None:
+    (project.directory / "src").mkdir()
+    (project.directory / "src/a.txt").write_text("a")
+    (project.directory / "tool.sh").write_text("#!/bin/sh\necho tool\n")
+    (project.directory / "tool.sh").chmod(0o755)
+    project.write('io.copy("src", "/app")', 'io.copy("tool.sh", "/usr/local/bin/tool")')
+    assert project.run("cat", "/app/a.txt") == "a"
+    assert project.run("tool") == "tool"
+    (project.directory / "src/a.txt").write_text("b")
+    assert project.run("cat", "/app/a.txt") == "b"
+
+
+def test_copying_below_tmp_and_root_leaves_their_modes(project: Project) -> None:
+    (project.directory / "a").write_text("a")
+    project.write('io.copy("a", "/tmp/x/a")', 'io.copy("a", "/root/a")')
+    assert project.run("stat", "-c", "%a", "/root") == "700"
+
+
+def test_http(project: Project, served: tuple[str, Path]) -> None:
+    address, directory = served
+    (directory / "data.csv").write_text("1,2\n")
+    checksum = hashlib.sha256(b"1,2\n").hexdigest()
+    project.write(
+        f'io.http(url="{address}/data.csv", checksum="sha256:{checksum}")',
+        f'io.http(url="{address}/data.csv", filename="other.csv")',
+        'run(["cat /home/envd/extra_source/data.csv > /copied"])',
+    )
+    assert project.run("cat", "/copied", "/home/envd/extra_source/other.csv") == "1,2\n1,2"
+
+
+def test_http_with_a_wrong_checksum(project: Project, served: tuple[str, Path]) -> None:
+    address, directory = served
+    (directory / "data.csv").write_text("1,2\n")
+    project.write(f'io.http(url="{address}/data.csv", checksum="sha256:{"0" * 64}")')
+    failed = project("build", check=False)
+    assert failed.returncode == 3
+    assert "build.envd:3" in failed.stderr
+    assert not (project.directory / "danlu.lock").exists()
+
+
+def test_environ(project: Project) -> None:
+    project.write(
+        'runtime.environ(env={"A": "1", "B": "x y"}, extra_path=["/opt/own/bin"])',
+        'run(["echo $A > /a"])',
+    )
+    assert project.run("sh", "-c", "echo $A $B; cat /a; echo $PATH").startswith(
+        "1 x y\n1\n/opt/own"
+    )
+
+
+def test_include_through_git_with_a_ref(project: Project, tmp_path: Path) -> None:
+    first = repository(
+        tmp_path / "lib",
+        {"build.envd": 'def tools():\n    install.apt_packages(["file"])\n'},
+    )
+    config = tmp_path / "gitconfig"
+    config.write_text(f'[url "file://{tmp_path}/"]\n\tinsteadOf = https://example.org/team/\n')
+    project.write(
+        "lib.tools()", head='lib = include("https://example.org/team/lib", ref="main")\n\n'
+    )
+    os.environ["GIT_CONFIG_GLOBAL"] = str(config)
+    try:
+        assert project.run("file", "--version").startswith("file-")
+        (tmp_path / "lib/build.envd").write_text("def tools():\n    fail('moved')\n")
+        git(tmp_path / "lib", "commit", "-q", "-a", "-m", "second")
+        project("build", "--frozen")
+    finally:
+        del os.environ["GIT_CONFIG_GLOBAL"]
+    assert first in (project.directory / "danlu.lock").read_text()
+
+
+def test_dev_brings_its_tools(project: Project) -> None:
+    project.write(base='    base(os="debian12", dev=True)\n')
+    for tool in ("git", "curl", "tini", "make", "less"):
+        assert project.run("sh", "-c", f"command -v {tool}")
+    assert project.run("test", "-x", "/usr/sbin/sshd") == ""
+
+
+def test_load_of_a_local_file_and_another_function(project: Project) -> None:
+    (project.directory / "parts.envd").write_text(
+        'def serve():\n    base(os="debian12")\n    run(["echo serve > /what"])\n'
+    )
+    (project.directory / "build.envd").write_text(
+        'load("parts.envd", "serve")\n\ndef build():\n    serve()\n\n'
+        'def other():\n    base(os="debian12")\n    run(["echo other > /what"])\n'
+    )
+    assert project.run("cat", "/what") == "serve"
+    other = project("run", "-f", "build.envd:other", "--", "cat", "/what")
+    assert other.stdout.strip() == "other"
+
+
+def test_the_same_in_python(project: Project) -> None:
+    (project.directory / "build.py").write_text(
+        "from danlu import base, run\n\n\ndef build() -> None:\n"
+        '    base(os="debian12")\n    run(["echo python > /what"])\n'
+    )
+    assert project.run("cat", "/what") == "python"

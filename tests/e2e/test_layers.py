@@ -1,0 +1,88 @@
+"""What a change adds to an image, and what it leaves as it was."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.e2e.conftest import Project
+
+pytestmark = pytest.mark.real
+
+WORKLOAD = ['install.apt_packages(["git"])', 'install.python(version="3.11")']
+
+
+def packages(*names: str) -> str:
+    return f"install.python_packages(name={list(names)!r})"
+
+
+def test_one_package_more_is_one_layer_more_of_its_size(project: Project) -> None:
+    project.write(*WORKLOAD, packages("numpy", "six"))
+    before = project.build()
+    project.write(*WORKLOAD, packages("numpy", "six", "tqdm"))
+    after = project.build()
+    kept = [layer["diff_id"] for layer in before["image"]["layers"]]
+    now = [layer["diff_id"] for layer in after["image"]["layers"]]
+    assert [one for one in now if one in kept] == kept
+    added = [layer for layer in after["image"]["layers"] if layer["diff_id"] not in kept]
+    assert len(added) == 1
+    assert "tqdm" in added[0]["created_by"]
+    ran = [one["name"] for one in after["vertices"] if not one["cached"]]
+    assert [name.split()[0] for name in ran] == ["tqdm"]
+
+
+def test_manifests_share_every_other_layer_descriptor(project: Project) -> None:
+    out = project.directory / "out"
+    manifests = []
+    for names in (("numpy", "six"), ("numpy", "six", "tqdm")):
+        project.write(*WORKLOAD, packages(*names))
+        report = project.build("-o", f"type=dir,dest={out}")
+        digest = report["image"]["digest"].removeprefix("sha256:")
+        manifests.append(json.loads((out / "blobs/sha256" / digest).read_text())["layers"])
+    added = [layer for layer in manifests[1] if layer not in manifests[0]]
+    assert [layer for layer in manifests[1] if layer in manifests[0]] == manifests[0]
+    assert len(added) == 1
+    assert added[0]["size"] < 200_000
+
+
+def test_apt_and_wheels_overlap_in_time(project: Project) -> None:
+    project.write('install.apt_packages(["bsdextrautils"])', packages("more-itertools"))
+    done = project("build", "--no-cache", "--progress", "json")
+    text = done.stderr if '"started"' in done.stderr.lower() else done.stdout
+    events = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    spans: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("type", "").lower() in ("started", "finished"):
+            spans.setdefault(event["name"], []).append(event["time"])
+    apt = next(times for name, times in spans.items() if name.startswith("apt"))
+    wheel = next(times for name, times in spans.items() if name.startswith("more-itertools"))
+    assert wheel[0] < apt[1]
+
+
+def test_nothing_changed_runs_nothing(project: Project) -> None:
+    project.write(*WORKLOAD, packages("six"))
+    first = project.build()
+    second = project.build()
+    assert second["image"]["config"] == first["image"]["config"]
+    assert second["vertices"] == []
+
+
+def test_a_comment_changes_nothing(project: Project) -> None:
+    project.write(*WORKLOAD, packages("six"))
+    first = project.build()
+    file = project.directory / "build.envd"
+    file.write_text("# a comment\n\n" + file.read_text())
+    lock = (project.directory / "danlu.lock").read_text()
+    assert project.build()["image"]["config"] == first["image"]["config"]
+    assert (project.directory / "danlu.lock").read_text() == lock
+
+
+def test_adding_a_package_keeps_the_locked_versions_of_the_others(project: Project) -> None:
+    project.write(*WORKLOAD, packages("six==1.16.0"))
+    project("lock")
+    project.write(*WORKLOAD, packages("six", "tqdm"))
+    project("lock")
+    assert '"six-1.16.0' in (project.directory / "danlu.lock").read_text()
+    project("lock", "--upgrade", "six")
+    assert '"six-1.16.0' not in (project.directory / "danlu.lock").read_text()

@@ -4,4 +4,31 @@ In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``); they are loaded when first asked for.
 """
 
+from typing import Any
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "base",
+    "config",
+    "data",
+    "git_config",
+    "include",
+    "install",
+    "io",
+    "run",
+    "runtime",
+    "shell",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'danlu' has no attribute '{name}'")
+    from danlu.lang.api import LANGUAGE
+
+    return LANGUAGE[name]
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

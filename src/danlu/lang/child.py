@@ -38,7 +38,13 @@ class _Child:
 
 
 def evaluate_in_child(
-    file: str, function: str, channel: Channel, limits: Limits, *, fork: bool | None = None
+    file: str,
+    function: str,
+    channel: Channel,
+    limits: Limits,
+    *,
+    value: bool = False,
+    fork: bool | None = None,
 ) -> Outcome:
     """Evaluate a file in a child and answer its questions from ``channel``.
 
@@ -50,6 +56,7 @@ def evaluate_in_child(
     request = {
         "file": file,
         "function": function,
+        "value": value,
         "seconds": limits.seconds,
         "memory": limits.memory,
     }
@@ -204,7 +211,8 @@ def _serve(read: int, write: int) -> None:
     request = _receive(read, None)
     limits = Limits(request["seconds"], request["memory"])
     _limit(limits)
-    outcome = run(request["file"], request["function"], _Remote(read, write), limits)
+    channel = _Remote(read, write)
+    outcome = run(request["file"], request["function"], channel, limits, value=request["value"])
     _send(write, {"op": "done", "outcome": encode(outcome)})
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 
 from danlu.environment.types import Environment
-from danlu.errors import Span, UsageError
+from danlu.errors import UsageError
 from danlu.lang.declare import declare
 from danlu.lang.desk import Desk
-from danlu.lang.explain import explain, no_file
 from danlu.lang.limits import Limits
 from danlu.lang.outcome import Outcome
-from danlu.lang.sources import Sources, build_functions
+from danlu.lang.sources import Sources, build_functions, definition
 from danlu.lang.types import Loader
 
 __all__ = ["evaluate", "functions"]
@@ -57,17 +55,10 @@ def conclude(
         written_order=False,
     )
     if outcome.failure is not None:
+        from danlu.lang.explain import explain
+
         raise explain(outcome.failure, file=file, function=function, sources=sources, limits=limits)
     return environment
-
-
-def definition(file: str, function: str, sources: Sources) -> Span:
-    """Return where a build function is defined, the file's first line where that is unknown."""
-    tree = sources.tree(file)
-    for node in tree.body if tree is not None else ():
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return sources.span(file, node.lineno)
-    return Span(file, 1)
 
 
 def functions(file: str, loader: Loader) -> list[str]:
@@ -75,6 +66,8 @@ def functions(file: str, loader: Loader) -> list[str]:
     try:
         text = loader.read(file)
     except FileNotFoundError:
+        from danlu.lang.explain import no_file
+
         raise no_file(file) from None
     except UnicodeDecodeError:
         raise UsageError(f"{file} is no text in UTF-8") from None

@@ -11,7 +11,7 @@ from danlu.lang.calls import Frame
 from danlu.lang.finding import nearest, suggestion
 from danlu.lang.limits import Limits
 from danlu.lang.outcome import Failure
-from danlu.lang.sources import Sources, build_functions, dotted
+from danlu.lang.sources import Sources, build_functions, definition, dotted
 from danlu.lang.table import NAMESPACES, PATHS, TABLE, names_in
 
 __all__ = ["explain", "missing_function", "no_file", "unknown_attribute"]
@@ -68,7 +68,7 @@ def explain(
     if failure.kind == "missing":
         return missing_function(file, function, sources)
     frames = failure.frames
-    span = _span(frames[-1], sources) if frames else _start(file, function, sources)
+    span = _span(frames[-1], sources) if frames else definition(file, function, sources)
     message, hint = failure.message, failure.hint
     if failure.kind == "time":
         message = f"the build file did not end within {limits.seconds:g} s"
@@ -87,14 +87,6 @@ def explain(
 
 def _span(frame: Frame, sources: Sources) -> Span:
     return sources.span(frame.file, frame.line, frame.column, frame.end_column)
-
-
-def _start(file: str, function: str, sources: Sources) -> Span:
-    tree = sources.tree(file)
-    for node in tree.body if tree is not None else ():
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            return sources.span(file, node.lineno)
-    return Span(file, 1)
 
 
 def _load_span(span: Span, sources: Sources) -> Span:

@@ -1,10 +1,10 @@
-"""How much an evaluation of a ``build.envd`` may take."""
+"""How much an evaluation of a build file may take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Limits"]
+__all__ = ["PYTHON_LIMITS", "Limits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,3 +13,7 @@ class Limits:
 
     seconds: float = 10.0
     memory: int = 1 << 30
+
+
+PYTHON_LIMITS = Limits(seconds=60.0, memory=4 << 30)
+"""For a ``build.py``: the user's own program, which may import what takes its time."""

@@ -45,6 +45,8 @@ class Outcome:
     calls: tuple[Call, ...]
     failure: Failure | None = None
     printed: tuple[str, ...] = field(default=())
+    value: object = None
+    """What the function returned, where it was asked for."""
 
 
 def encode(outcome: Outcome) -> dict[str, Any]:
@@ -64,6 +66,7 @@ def encode(outcome: Outcome) -> dict[str, Any]:
         "failure": failure
         and [failure.kind, failure.message, failure.hint, _encode_frames(failure.frames)],
         "printed": list(outcome.printed),
+        "value": _encode(outcome.value),
     }
 
 
@@ -83,6 +86,7 @@ def decode(data: Mapping[str, Any]) -> Outcome:
         ),
         failure and Failure(failure[0], failure[1], failure[2], _decode_frames(failure[3])),
         tuple(data["printed"]),
+        _decode(data["value"]),
     )
 
 

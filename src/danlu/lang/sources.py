@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from danlu.errors import BuildFileError, Span
 from danlu.lang.calls import Call, Frame
 
-__all__ = ["Sources", "build_functions", "clean", "dotted"]
+__all__ = ["Sources", "build_functions", "clean", "definition", "dotted"]
 
 _DEFINITION = re.compile(r"^def[ \t]+([A-Za-z_]\w*)[ \t]*\([ \t]*\)", re.MULTILINE)
 
@@ -90,7 +90,7 @@ class Sources:
         width = len(self.line(file, line))
         if not 0 < column <= width + 1:
             return Span(file, line)
-        return Span(file, line, column, min(max(end_column, column + 1), width + 1))
+        return Span(file, line, column, max(column + 1, min(end_column, width + 1)))
 
     def node_span(self, file: str, node: ast.expr | ast.stmt | ast.keyword) -> Span:
         """Return where a node of the tree stands; to the line's end where it has more lines."""
@@ -175,3 +175,12 @@ def _argument_node(call: ast.Call, argument: str | int | None) -> ast.expr | ast
         if not any(isinstance(node, ast.Starred) for node in before):
             return call.args[argument]
     return call
+
+
+def definition(file: str, function: str, sources: Sources) -> Span:
+    """Return where a build function is defined, the file's first line where that is unknown."""
+    tree = sources.tree(file)
+    for node in tree.body if tree is not None else ():
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return sources.span(file, node.lineno)
+    return Span(file, 1)

@@ -55,8 +55,12 @@ class _Repository:
     files: Mapping[str, str]
 
 
-def run(file: str, function: str, channel: Channel, limits: Limits) -> Outcome:
+def run(
+    file: str, function: str, channel: Channel, limits: Limits, *, value: bool = False
+) -> Outcome:
     """Evaluate a file, call one of its functions, and report what was called.
+
+    With ``value`` what it returns is reported too, and must be plain.
 
     Nothing that a file contains raises; only what ``channel`` raises passes through.
     """
@@ -66,13 +70,18 @@ def run(file: str, function: str, channel: Channel, limits: Limits) -> Outcome:
     while True:
         evaluation = _Evaluation(channel, limits, repositories, started + waited)
         try:
-            evaluation.build(file, function)
+            evaluation.build(file, function, value=value)
         except _Stop:
             pass
         except _Again:
             waited += evaluation.waited
             continue
-        return Outcome(tuple(evaluation.calls), evaluation.failure, tuple(evaluation.printed))
+        return Outcome(
+            tuple(evaluation.calls),
+            evaluation.failure,
+            tuple(evaluation.printed),
+            evaluation.value,
+        )
 
 
 @cache
@@ -101,6 +110,7 @@ class _Evaluation:
         self.printed: list[str] = []
         self.failure: Failure | None = None
         self.waited = 0.0
+        self.value: object = None
         self._channel = channel
         self._limits = limits
         self._repositories = repositories
@@ -119,7 +129,7 @@ class _Evaluation:
 
     # -- the phases ---------------------------------------------------------------------------
 
-    def build(self, file: str, function: str) -> None:
+    def build(self, file: str, function: str, *, value: bool) -> None:
         for index in range(len(self._repositories)):
             self._exports.append(self._repository(index))
         text = self._ask(self._channel.read, file)
@@ -134,7 +144,8 @@ class _Evaluation:
         kind = self._eval(module, "<kind>", f"type({function})")
         if kind != "function":
             self._fail(Failure("missing", function))
-        self._eval(module, "<build>", f"{function}()\nNone")
+        call = f"{function}()"
+        self.value = self._eval(module, "<build>", call if value else f"{call}\nNone")
 
     def _repository(self, index: int) -> starlark.FrozenModule:
         """Evaluate all files of a repository and gather their public names in one struct."""

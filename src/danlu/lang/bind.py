@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from danlu.lang.finding import Finding, suggestion
 from danlu.lang.function import Function, Parameter
 
-__all__ = ["bind"]
+__all__ = ["bind", "positional"]
 
 
 def bind(
@@ -35,7 +35,7 @@ def _by_parameter(
     function: Function, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> dict[str, tuple[str | int, object]]:
     given: dict[str, tuple[str | int, object]] = {}
-    for position, (name, value) in enumerate(_positional(function, args).items()):
+    for position, (name, value) in enumerate(positional(function, args).items()):
         given[name] = (position, value)
     for name, value in kwargs.items():
         parameter = function.parameter(name)
@@ -58,7 +58,8 @@ def _names(function: Function) -> list[str]:
     return [parameter.name for parameter in function.parameters]
 
 
-def _positional(function: Function, args: Sequence[object]) -> Mapping[str, object]:
+def positional(function: Function, args: Sequence[object]) -> Mapping[str, object]:
+    """Return the positional arguments by parameter name; :class:`Finding` for too many."""
     if function.spread is not None:
         return function.spread(tuple(args))
     names = [parameter.name for parameter in function.parameters if not parameter.keyword_only]

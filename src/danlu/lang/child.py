@@ -81,7 +81,7 @@ def _converse(child: _Child, channel: Channel, limits: Limits) -> Outcome:
         if message == "late":
             return Outcome((), Failure("time", "no end"))
         if message is None or isinstance(message, str):
-            return Outcome((), Failure("memory", "the interpreter ended"))
+            return Outcome((), Failure("died", "the interpreter ended"))
         if message["op"] == "done":
             return decode(message["outcome"])
         asked = time.monotonic()
@@ -227,7 +227,7 @@ def _limit(limits: Limits) -> None:
     ]
     with contextlib.suppress(OSError), open("/proc/self/statm", encoding="ascii") as statm:
         held = int(statm.read().split()[0]) * resource.getpagesize()
-        wanted.append((resource.RLIMIT_AS, held + limits.memory))
+        wanted.append((resource.RLIMIT_AS, held + 4 * limits.memory))
     for kind, value in wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(kind, (value, value))

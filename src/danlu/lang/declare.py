@@ -8,7 +8,7 @@ from typing import Any
 
 from danlu.environment.types import Base, Environment, IncludeUse, Other, Run
 from danlu.errors import Span
-from danlu.lang.bind import bind
+from danlu.lang.bind import bind, positional
 from danlu.lang.calls import Call
 from danlu.lang.declarations import DECLARE
 from danlu.lang.draft import Draft
@@ -42,11 +42,27 @@ def declare(
         except Finding as finding:
             raise sources.error(
                 finding.message,
-                sources.call_span(call, finding.argument),
+                sources.call_span(call, _written(call, finding.argument)),
                 hint=finding.hint,
                 callers=call.frames[:-1],
             ) from None
     return _environment(draft, name=name, file=file, place=place, written_order=written_order)
+
+
+def _written(call: Call, argument: str | int | None) -> str | int | None:
+    """Return how an argument is found in the call: its keyword as written, or its position."""
+    if not isinstance(argument, str) or argument in call.kwargs:
+        return argument
+    function = TABLE[call.function]
+    for name in call.kwargs:
+        parameter = function.parameter(name)
+        if parameter is not None and parameter.name == argument:
+            return name
+    try:
+        names = list(positional(function, call.args))
+    except Finding:
+        return argument
+    return names.index(argument) if argument in names else argument
 
 
 def _declare_one(draft: Draft, call: Call, sources: Sources) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from danlu.errors import UsageError
 from danlu.lang.sources import Sources, clean
 from danlu.lang.types import Loader
 
@@ -23,6 +24,10 @@ class Desk:
             text = self._loader.read(path)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path} is no text in UTF-8: {error.reason}") from error
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
         self._sources.add(path, clean(text))
         return text
 

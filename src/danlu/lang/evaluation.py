@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from danlu.environment.types import Environment
-from danlu.errors import UsageError
 from danlu.lang.declare import declare
 from danlu.lang.desk import Desk
 from danlu.lang.limits import Limits
@@ -63,12 +62,9 @@ def conclude(
 
 def functions(file: str, loader: Loader) -> list[str]:
     """Return the names of a file's build functions, in their order; nothing is evaluated."""
-    try:
-        text = loader.read(file)
-    except FileNotFoundError:
+    text = Desk(loader, Sources()).read(file)
+    if text is None:
         from danlu.lang.explain import no_file
 
-        raise no_file(file) from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{file} is no text in UTF-8") from None
+        raise no_file(file)
     return build_functions(text)

@@ -76,6 +76,9 @@ def explain(
     elif failure.kind == "memory":
         message = f"the build file needs more than {limits.memory >> 20} MiB of memory"
         hint = "something in it grows for ever"
+    elif failure.kind == "died":
+        message = "the interpreter broke down over the build file"
+        hint = "something in it needs too much memory, or is nested too deep"
     elif failure.kind == "raw":
         if message.startswith("Parse error: "):
             return _syntax_error(message, span, sources)
@@ -86,7 +89,9 @@ def explain(
 
 
 def _span(frame: Frame, sources: Sources) -> Span:
-    return sources.span(frame.file, frame.line, frame.column, frame.end_column)
+    if frame.column:
+        return sources.span(frame.file, frame.line, frame.column, frame.end_column)
+    return sources.frame_span(frame)
 
 
 def _load_span(span: Span, sources: Sources) -> Span:
@@ -231,10 +236,6 @@ _SAYINGS: tuple[tuple[str, Saying], ...] = (
         _no_attribute,
     ),
     (r"fail: (.*)", _said(r"\1")),
-    (
-        r"StarlarkError: Operation `serde::serialize` not supported on type `(\w+)`",
-        _said(r"a value of type \1 cannot be an argument here"),
-    ),
     (r"Starlark call stack overflow", _said("functions call each other for ever, or nearly so")),
     (
         r"Missing parameter `(\w+)` for call to `?(?:<\d+>\.)?(\w+)`?",

@@ -28,8 +28,8 @@ class Channel(Protocol):
 class Failure:
     """Why the evaluation stopped: the interpreter's words, or our own with a ``hint``.
 
-    ``kind`` is ``raw`` (the interpreter's), ``ours``, ``time``, ``memory`` or ``missing`` (no
-    such build function). ``frames`` end with the place itself.
+    ``kind`` is ``raw`` (the interpreter's), ``ours``, ``time``, ``memory``, ``died``, ``nofile``
+    or ``missing`` (no such build function). ``frames`` end with the place itself.
     """
 
     kind: str

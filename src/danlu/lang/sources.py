@@ -103,7 +103,7 @@ class Sources:
 
     def call_span(self, call: Call, argument: str | int | None = None) -> Span:
         """Return where a call, or one of its arguments, stands in the innermost file."""
-        return self._frame_span(call.frames[-1], call.function, argument)
+        return self.frame_span(call.frames[-1], call.function, argument)
 
     def user_span(self, call: Call) -> Span:
         """Return the place of a call in the user's own files, the innermost there is."""
@@ -111,10 +111,13 @@ class Sources:
             frame = call.frames[position]
             if frame.file not in self.strangers:
                 innermost = position == len(call.frames) - 1
-                return self._frame_span(frame, call.function if innermost else "", None)
+                return self.frame_span(frame, call.function if innermost else "", None)
         return self.call_span(call)
 
-    def _frame_span(self, frame: Frame, function: str, argument: str | int | None) -> Span:
+    def frame_span(
+        self, frame: Frame, function: str = "", argument: str | int | None = None
+    ) -> Span:
+        """Return where the call of a frame, or one of its arguments, stands."""
         node = self._call_node(frame, function)
         if node is None:
             return self.span(frame.file, frame.line, frame.column, frame.end_column)

@@ -116,6 +116,8 @@ class _Evaluation:
         self._repositories = repositories
         self._started = started
         self._held = _peak_memory()
+        self._printed = 0
+        self._function = ""
         self._again = False
         self._error: BaseException | None = None
         self._pending: tuple[str, str] | None = None
@@ -144,6 +146,7 @@ class _Evaluation:
         kind = self._eval(module, "<kind>", f"type({function})")
         if kind != "function":
             self._fail(Failure("missing", function))
+        self._function = function
         call = f"{function}()"
         self.value = self._eval(module, "<build>", call if value else f"{call}\nNone")
 
@@ -273,8 +276,10 @@ class _Evaluation:
             raise self._refuse(f"the file makes more than {_MAX_CALLS} calls")
 
     def _print(self, text: str) -> None:
-        if sum(map(len, self.printed)) < _MAX_PRINTED:
-            self.printed.append(text[:_MAX_PRINTED])
+        room = _MAX_PRINTED - self._printed
+        if room > 0:
+            self.printed.append(text[:room])
+            self._printed += len(text) + 1
 
     def _include(self, known: int, stack: str, args: list[Any], kwargs: dict[str, Any]) -> int:
         frames = self._frames(stack)
@@ -348,6 +353,8 @@ class _Evaluation:
                 self._options, module, tree, _globals(), file_loader=loader
             ).value
         except starlark.StarlarkError as error:
+            if identity == "<kind>" and "not found" in str(error):
+                return ""
             self._explain(str(error))
         except (_Stop, _Again):
             raise
@@ -355,7 +362,8 @@ class _Evaluation:
             if type(error).__name__ != "PanicException":
                 raise
             # The interpreter's allocations end so: "out of memory", "AlignedSize must not …".
-            self._fail(Failure("memory", str(error)))
+            file = self._ids.get(identity)
+            self._fail(Failure("memory", str(error), frames=(Frame(file, 1),) if file else ()))
 
     def _explain(self, text: str) -> NoReturn:
         """Leave in the way that the cause asks for; ``text`` is what the interpreter says."""
@@ -366,6 +374,9 @@ class _Evaluation:
         if self.failure is not None:
             raise _Stop
         message, frames = self._read_error(text)
+        if not frames and message.startswith("Missing parameter"):
+            # The call of the build function itself.
+            self._fail(Failure("missing", self._function))
         if self._cancelled:
             self._fail(Failure(self._cancelled, message, frames=frames))
         if self._pending is not None:
@@ -386,7 +397,7 @@ class _Evaluation:
         """Say whether to stop; the interpreter asks every 1,000 steps."""
         if time.monotonic() - self._started > self._limits.seconds:
             self._cancelled = "time"
-        elif _peak_memory() - self._held > self._limits.memory * 3 // 4:
+        elif _peak_memory() - self._held > self._limits.memory:
             self._cancelled = "memory"
         return bool(self._cancelled)
 
@@ -401,7 +412,8 @@ class _Evaluation:
         head, _, rest = _split_error(text)
         frames = self._frames(head)
         message = rest
-        place = _PLACE.search(rest)
+        # The last one: a message of the user's own may hold the same words.
+        place = next(reversed(list(_PLACE.finditer(rest))), None)
         if place is not None:
             message = rest[: place.start()]
             identity = f"<{place[1]}>"
@@ -412,12 +424,22 @@ class _Evaluation:
                 if frames and (frames[-1].file, frames[-1].line) == (self._ids[identity], line):
                     frames = frames[:-1]
                 frames += (Frame(self._ids[identity], line, column, end),)
+        unfit = _UNFIT.match(message)
+        function = _PREAMBLE_FRAME.search(head)
+        if unfit is not None and function is not None:
+            what = f"a {unfit[1]} cannot be an argument" if unfit[1] else "a value without end"
+            message = f"{_full_name(function[1])}(): {what}"
         return message.strip(), frames
 
 
 _STACK_FRAME = re.compile(r"^  \* <(\d+)>:(\d+), in ", re.MULTILINE)
 _PLACE = re.compile(r"^ *--> <(\w+)>:(\d+):(\d+)$", re.MULTILINE)
 _UNDERLINE = re.compile(r"^ *\| {1,1}[^\n^]*?(\^+)$", re.MULTILINE)
+_PREAMBLE_FRAME = re.compile(r"^  \* <preamble>:\d+, in (\w+)$", re.MULTILINE)
+_UNFIT = re.compile(
+    r"StarlarkError: (?:Operation `serde::serialize` not supported on type `(\w+)`"
+    r"|Maximum depth|Cycle detected)"
+)
 _TOKEN = re.compile(
     r"""('''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*)"""
     r"|(\t)",
@@ -526,6 +548,10 @@ def _preamble_text() -> str:
 
 def _inner(name: str) -> str:
     return "_" + name.replace(".", "_") if "." in name else name
+
+
+def _full_name(inner: str) -> str:
+    return next((name for name in TABLE if _inner(name) == inner), inner)
 
 
 @cache

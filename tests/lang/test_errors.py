@@ -1,0 +1,212 @@
+"""What is wrong in a build.envd is said once, with its place, its line and the nearest name."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.errors import BuildFileError, DanluError, UsageError
+from danlu.lang.evaluation import evaluate, functions
+from danlu.lang.types import Included
+from tests.lang.support import Texts, body, finding, marked
+
+# (a call, what the message says, what is marked, a word of the hint)
+CALLS = [
+    ("install.pyton()", "install has no function 'pyton'", "install.pyton()", "install.python"),
+    ("install.zig()", "no function 'zig'", "install.zig()", "it has: apt_packages, codex"),
+    ("runtime.gpu(1)", "runtime has no function 'gpu'", "runtime.gpu(1)", "config.gpu"),
+    ("python()", "nothing called 'python'", "python", "install.python"),
+    ("shel('zsh')", "nothing called 'shel'", "shel", "'shell'"),
+    ("data.path.huggingfac", "data.path has no", "data.path.huggingfac", "huggingface"),
+    ("install.python(versio='3')", "has no argument 'versio'", "versio='3'", "version"),
+    ("config.owner(uid=1)", "needs its argument 'gid'", "config.owner(uid=1)", "(uid, gid)"),
+    ("config.rstudio_server(1)", "takes no arguments", "1", ""),
+    ("shell('zsh', 'x')", "at most 1 argument", "'x'", "one list"),
+    ("install.python('3.9', version='3.9')", "'version' twice", "version='3.9'", ""),
+    ("io.copy('a', host_path='b', target='c')", "'source' twice", "host_path='b'", ""),
+    ("install.python(3.11)", "must be text, not a number", "3.11", 'write "3.11"'),
+    ("install.python('2.7')", "no version of Python 3", "'2.7'", "3.11"),
+    ("install.python_packages('numpy')", "not one text", "'numpy'", '["numpy"]'),
+    ("install.apt_packages('a', 'b')", "at most 1 argument", "'b'", '["a", "b"]'),
+    ("install.apt_packages(['a', 3])", "element 2 must be text", "['a', 3]", ""),
+    ("install.apt_packages(['a b'])", "'a b' is no package name", "['a b']", ""),
+    ("install.apt_packages([''])", "empty name", "['']", ""),
+    ("install.python_packages(local_wheels=['a.zip'])", "no wheel", "local_wheels=['a.zip']", ""),
+    ("install.conda_packages(['a'], env_file='e')", "stands alone", "env_file='e'", ""),
+    ("shell('zhs')", "cannot be 'zhs'", "'zhs'", "'zsh'"),
+    ("run('ls')", "not one text", "'ls'", '["ls"]'),
+    ("run(['a'], mount_host=1)", "must be True or False", "mount_host=1", ""),
+    ("run(['a'], secrets=['../x'])", "id '../x'", "secrets=['../x']", "--secret"),
+    ("run(['a'], secrets=[{'id': 'a', 'tagret': 'b'}])", "no field 'tagret'", None, "target"),
+    ("run(['a'], secrets=[{'id': 'a', 'target': '/b/../c'}])", "'/b/../c'", None, "absolute"),
+    ("run(['a'], secrets=['a', 'a'])", "two secrets", None, ""),
+    ("run(['a\\0'])", "NUL", "['a\\0']", ""),
+    ("base(os='debian12', image='x')", "both os and image", "image='x'", ""),
+    ("base(os='debain12')", "no distribution 'debain12'", "os='debain12'", "debian12"),
+    ("base(language='pyhton3')", "no language", "language='pyhton3'", "python"),
+    ("base(image='https://x/y')", "no image reference", "image='https://x/y'", ""),
+    ("config.owner(70000, 1)", "from 0 to 65535", "70000", ""),
+    ("config.owner('1', 1)", "must be a whole number", "'1'", "write 1"),
+    ("config.owner(True, 1)", "must be a whole number", "True", ""),
+    ("config.entrypoint([])", "no program", "[]", ""),
+    ("config.pip_index('pypi.org')", "is no address", "'pypi.org'", "https://"),
+    ("io.http('https://x.org/')", "needs a name", "'https://x.org/'", "filename"),
+    ("io.http('https://x.org/a', filename='../a')", "no file name", "filename='../a'", ""),
+    ("io.http('https://x.org/a', checksum='md5:1')", "no checksum", "checksum='md5:1'", "sha256:"),
+    ("io.copy('', '/a')", "source is empty", "''", ""),
+    ("runtime.environ({'A': 1})", "'A' must be text", "{'A': 1}", 'write "1"'),
+    ("runtime.environ({'A B': '1'})", "no variable's name", "{'A B': '1'}", ""),
+    ("runtime.environ(['A'])", "dictionary of texts, not a list", "['A']", ""),
+    ("runtime.daemon(['a', 'b'])", "list of commands", "['a', 'b']", '[["program"'),
+    ("runtime.expose(0)", "from 1 to 65535", "0", ""),
+    ("runtime.expose(1, listen_addr='here')", "no IP address", "listen_addr='here'", "127"),
+    ("data.envd('../x')", "no name", "'../x'", ""),
+    ("install.python(build)", "a function cannot be an argument", "install.python(build)", ""),
+    ("install.apt_packages(range(3))", "a range cannot be", None, ""),
+    ("fail('no', 3)", "no 3", "fail('no', 3)", ""),
+    ("1 // 0", "division by zero", "1 // 0", ""),
+    ("[1][4]", "index 4 is out of range", "[1][4]", ""),
+    ("{}['é'] + 'ü'", "no key", "{}['é']", ""),
+    ("'a'.uper()", "type string has no 'uper'", "'a'.uper()", "upper"),
+    ("build(1)", "build() is given too many", "build(1)", ""),
+    ("build(a=1)", "build() has no argument 'a'", "build(a=1)", ""),
+    ("'' + 3", "`+` not supported", "'' + 3", ""),
+]
+
+
+@pytest.mark.parametrize(("call", "message", "mark", "hint"), CALLS, ids=[c[0] for c in CALLS])
+def test_a_wrong_call_is_marked_and_the_nearest_name_named(
+    call: str, message: str, mark: str | None, hint: str
+) -> None:
+    with pytest.raises(BuildFileError) as caught:
+        body(f"x = 'ä'\ny = 1; z = {call}")
+    error = caught.value
+    assert message in error.message
+    assert hint in error.hint
+    assert error.exit_code == 2
+    assert error.span is not None
+    assert (error.span.file, error.span.line) == ("build.envd", 3)
+    assert error.source_line == f"    y = 1; z = {call}"
+    assert mark is None or marked(caught.value) == mark
+
+
+def test_a_second_declaration_with_another_value_names_the_first() -> None:
+    error = finding("def build():\n    install.python('3.9')\n    install.python('3.10')\n")
+    assert "declared twice" in error.message
+    assert "build.envd:2:5" in error.hint
+    assert error.span is not None
+    assert error.span.line == 3
+
+
+# (a file, what the message says, line, what is marked)
+SYNTAX = [
+    ("def build():\n    run(['a'\n", "'[' was never closed", 2, "["),
+    ("def build(:\n    pass\n", "syntax error", 1, ":"),
+    ("def build():\n    x = 'abc\n", "unterminated string literal", 2, None),
+    ("def build():\n    x = 1\n   y = 2\n", "unindent", 3, None),
+    ("def build():\n    while True:\n        pass\n", "'while' is not in the language", 2, "while"),
+    ("import os\n", "'import' is not in the language", 1, "import"),
+    ("class A:\n    pass\n", "'class' is not in the language", 1, "class"),
+    ("def build():\n    x = {1, 2}\n", "unexpected ','", 2, ","),
+    ("def build():\n    x = 2 ** 3\n", "unexpected '**'", 2, "**"),
+    ("@x\ndef build():\n    pass\n", "invalid input `@`", 1, "@"),
+    ("x = 1\0\n", "null", 1, None),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "line", "mark"), SYNTAX, ids=[s[1] for s in SYNTAX])
+def test_a_syntax_error_is_marked(text: str, message: str, line: int, mark: str | None) -> None:
+    error = finding(text)
+    assert message in error.message
+    assert "expected one of" not in error.message
+    assert error.span is not None
+    assert error.span.line == line
+    assert mark is None or marked(error) == mark
+
+
+def test_an_error_in_a_helper_names_who_called_it() -> None:
+    error = finding("def helper(v):\n    install.python(v)\n\ndef build():\n    helper(3)\n")
+    assert error.span is not None
+    assert error.span.line == 2
+    assert error.details == ("called from build.envd:5: helper(3)",)
+
+
+def test_the_first_wrong_call_is_told_before_a_later_failure() -> None:
+    error = finding("def build():\n    run('a')\n    fail('later')\n")
+    assert "not one text" in error.message
+
+
+def test_a_missing_function_names_those_that_exist() -> None:
+    error = finding("def build_gpu():\n    pass\ndef serve():\n    pass\n", "biuld_gpu")
+    assert "no build function 'biuld_gpu'" in error.message
+    assert error.hint == "did you mean 'build_gpu'? build.envd has: build_gpu, serve"
+    assert "def build():" in finding("").hint
+
+
+def test_what_is_no_build_function_is_not_called() -> None:
+    assert "takes arguments" in finding("def build(a):\n    pass\n").message
+    assert "no build function" in finding("build = 3\n").message
+    assert "no build function" in finding("x = 3\n", "x; fail()").message
+
+
+def test_a_missing_file_is_wrong_usage() -> None:
+    for attempt in (
+        lambda: evaluate("no.envd", loader=Texts({})),
+        lambda: functions("no.envd", Texts({})),
+    ):
+        with pytest.raises(UsageError, match=r"no build file 'no\.envd'"):
+            attempt()
+
+
+class Unreadable:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def read(self, path: str) -> str:
+        raise self.error
+
+    def include(self, url: str, ref: str) -> Included:
+        raise self.error
+
+
+@pytest.mark.parametrize("file", ["build.envd", "build.py"])
+def test_a_file_that_cannot_be_read_is_wrong_usage(file: str) -> None:
+    for error in (
+        PermissionError(13, "Permission denied"),
+        UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
+    ):
+        with pytest.raises(UsageError, match=file):
+            evaluate(file, loader=Unreadable(error))
+
+
+# (what build.envd loads, what the message says)
+LOADS = [
+    ("load('/etc/passwd', 'x')", "no path in the project"),
+    ("load('gone.envd', 'x')", "there is no file 'gone.envd'"),
+    ("load('build.envd', 'x')", "in a circle"),
+    ("load('a.envd', 'x')", "in a circle"),
+    ("load('b.envd', 'y')", "load(): the file has no 'y'"),
+]
+
+
+@pytest.mark.parametrize(("load", "message"), LOADS, ids=[load[0] for load in LOADS])
+def test_a_load_that_cannot_be_is_refused(load: str, message: str) -> None:
+    files = {
+        "build.envd": f"x = 1\n{load}\ndef build():\n    pass\n",
+        "a.envd": "load('c.envd', 'x')\n",
+        "c.envd": "load('a.envd', 'x')\n",
+        "b.envd": "x = 1\n",
+    }
+    with pytest.raises(DanluError) as caught:
+        evaluate("build.envd", loader=Texts(files))
+    assert message in caught.value.message
+    assert caught.value.span is not None
+    assert caught.value.exit_code == 2
+
+
+def test_an_error_in_a_loaded_file_is_placed_there() -> None:
+    files = {"build.envd": "load('a.envd', 'x')\n", "a.envd": "x = 1\ny = x +\n"}
+    with pytest.raises(DanluError) as caught:
+        evaluate("build.envd", loader=Texts(files))
+    assert caught.value.span is not None
+    assert (caught.value.span.file, caught.value.span.line) == ("a.envd", 2)
+    assert caught.value.source_line == "y = x +"

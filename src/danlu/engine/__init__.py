@@ -1,1 +1,1 @@
-"""danlu."""
+"""Running environments: on this machine without a daemon (:mod:`danlu.engine.embedded`)."""

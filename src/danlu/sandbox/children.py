@@ -1,4 +1,8 @@
-"""The process namespace that a runtime is the first process of, seen from outside."""
+"""The processes of a sandbox, seen from outside: keeper, runtime, first process, its children.
+
+The keeper (``unshare``) waits for the runtime, which is the first process of a process namespace;
+below it the container's first process has a namespace of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,24 @@ import contextlib
 import os
 import signal
 
-__all__ = ["first_inside", "kill_inside", "send_inside"]
+__all__ = ["children", "heeds", "kill_inside", "program_inside", "send"]
 
 
-def first_inside(keeper: int) -> int | None:
-    """The runtime's process id, given that of its keeper (``unshare``); None before it started."""
-    try:
-        with open(f"/proc/{keeper}/task/{keeper}/children") as file:
-            found = file.read().split()
-    except OSError:
-        return None
-    return int(found[0]) if found else None
+def children(process: int) -> list[int]:
+    """The process ids of the children of ``process``, of all its threads, oldest first."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children") as file:
+                found += [int(word) for word in file.read().split()]
+    return sorted(found)
+
+
+def program_inside(keeper: int) -> int | None:
+    """The container's first process, or None before there is one."""
+    runtime = children(keeper)
+    first = children(runtime[0]) if runtime else []
+    return first[0] if first else None
 
 
 def kill_inside(keeper: int) -> None:
@@ -24,16 +35,21 @@ def kill_inside(keeper: int) -> None:
 
     Killing the keeper would do too, but then nobody waits for the others' end.
     """
-    inside = first_inside(keeper)
-    _kill(keeper if inside is None else inside, signal.SIGKILL)
+    runtime = children(keeper)
+    send(runtime[0] if runtime else keeper, signal.SIGKILL)
 
 
-def send_inside(keeper: int, number: int) -> None:
-    """Send a signal to the runtime, which passes it on to the program."""
-    inside = first_inside(keeper)
-    _kill(keeper if inside is None else inside, number)
+def heeds(process: int, number: int) -> bool:
+    """Whether ``process`` handles signal ``number``, or ignores it on purpose (proc(5))."""
+    masks = 0
+    with contextlib.suppress(OSError), open(f"/proc/{process}/status") as file:
+        for line in file:
+            if line.startswith(("SigCgt:", "SigIgn:")):
+                masks |= int(line.split()[1], 16)
+    return bool(masks >> (number - 1) & 1)
 
 
-def _kill(process: int, number: int) -> None:
+def send(process: int, number: int) -> None:
+    """Send a signal; nothing where the process has gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, number)

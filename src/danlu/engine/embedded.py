@@ -1,0 +1,186 @@
+"""Run one command in an image on this machine, with no daemon: what ``danlu run`` does.
+
+Nothing here is asynchronous: a start is measured in milliseconds, and an event loop costs many.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from danlu.errors import MachineError, UsageError
+from danlu.sandbox import children, runtime, trust, users
+from danlu.sandbox.prepare import prepared
+from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.union import Union
+
+if TYPE_CHECKING:
+    from danlu.graph.types import ImageConfig
+
+__all__ = ["PROJECT", "run"]
+
+PROJECT = "/workspace"
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+# A shell that waits is the first process, because the kernel drops the signals that a first
+# process does not handle: `sleep` would not end at Ctrl-C. `exit` keeps it from exec'ing.
+_SHELL = "/bin/sh"
+_WAIT = '"$@"; exit $?'
+
+
+def run(
+    layers: Sequence[Path],
+    config: ImageConfig,
+    *,
+    args: Sequence[str],
+    work: Path,
+    project: Path | None = None,
+    volumes: Sequence[Mount] = (),
+    environment: Mapping[str, str] | None = None,
+    user: str = "",
+    terminal: bool = False,
+    runtime_name: str = "",
+    gpus: str = "",
+) -> int:
+    """Run ``args`` (the image's own command when empty) in ``layers``; give its exit code.
+
+    ``project`` is writable at ``/workspace``, which then is the working directory. ``work`` is a
+    private directory on the store's file system; what the program changes in its root is
+    dropped. ``user`` (else the image's) is a name or number. With ``terminal`` it has one, joined
+    to ours; without, input and output are ours. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the
+    program. Exit codes: 128+n for signal n, 126 and 127 as shells do. Needs
+    :func:`danlu.sandbox.userns.enter`, and no threads. Raises :class:`MachineError` where the
+    program could not be started, :class:`UsageError` for a wrong argument.
+    """
+    if gpus:
+        raise UsageError("--gpus is not built yet", hint="run without it, on the CPU")
+    chosen = runtime.find(runtime_name)
+    union = Union(layers)
+    process = _process(
+        union, config, args, project=project, environment=environment, user=user, terminal=terminal
+    )
+    mounts = [*([Mount(PROJECT, project)] if project else []), *volumes]
+    with prepared(
+        process,
+        Root(tuple(layers)),
+        mounts=mounts,
+        trust=trust.gather(work),
+        network=True,
+        work=work,
+    ) as place:
+        code = _launch(chosen, place, terminal=terminal)
+        code, reason = runtime.outcome(code, place / "log", process.args[0])
+    if code == runtime.FAILED_BEFORE and reason:
+        raise MachineError(
+            f"{chosen.name} could not start the program",
+            details=(reason,),
+            hint="`danlu doctor` checks this machine",
+        )
+    return code
+
+
+def _process(
+    union: Union,
+    config: ImageConfig,
+    args: Sequence[str],
+    *,
+    project: Path | None,
+    environment: Mapping[str, str] | None,
+    user: str,
+    terminal: bool,
+) -> Process:
+    command = tuple(args) or (*config.entrypoint, *config.command)
+    if not command:
+        raise UsageError("no command was given, and the image has none", hint="danlu run -- CMD")
+    if union.entry(union.resolve(_SHELL)) is not None:
+        command = (_SHELL, "-c", _WAIT, "danlu", *command)
+    who = users.find(union, user or config.user)
+    return Process(
+        command,
+        {
+            "PATH": _PATH,
+            "HOME": who.home,
+            **({"TERM": os.environ.get("TERM", "xterm")} if terminal else {}),
+            **dict(config.environment),
+            **(environment or {}),
+        },
+        working_directory=PROJECT if project else config.working_directory or "/",
+        uid=who.uid,
+        gid=who.gid,
+        groups=who.groups,
+        terminal=terminal,
+    )
+
+
+def _launch(chosen: runtime.Runtime, place: Path, *, terminal: bool) -> int:
+    """Start the runtime and wait for it, passing signals on; its exit status, negative for one."""
+    command = chosen.command(place)
+    killed: list[int] = []
+    sys.stdout.flush()
+    with _terminal_kept(terminal), _forwarding(killed) as keeper:
+        # With a terminal the runtime must stay in our session to read it. Without, it gets one
+        # of its own: Ctrl-C then reaches the program once, through us.
+        pid = os.posix_spawn(command[0], command, chosen.environment(), setsid=not terminal)
+        keeper.append(pid)
+        _, status = os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(status)
+    return -killed[0] if killed else code
+
+
+@contextmanager
+def _forwarding(killed: list[int]) -> Iterator[list[int]]:
+    """Pass signals on to the program of the keeper that is put in the list.
+
+    ``killed`` notes a signal that had to be turned into a kill.
+    """
+    keeper: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        if keeper and not _send(keeper[0], number):
+            killed.append(number)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        yield keeper
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _send(keeper: int, number: int) -> bool:
+    """Send to the program; False where its whole namespace had to be killed instead."""
+    first = children.program_inside(keeper)
+    if first is None:
+        children.kill_inside(keeper)
+        return False
+    below = children.children(first)
+    if below:
+        children.send(below[0], number)
+    elif children.heeds(first, number):
+        children.send(first, number)
+    else:
+        # A first process without a handler: the kernel would drop what ends any other process.
+        children.kill_inside(keeper)
+        return False
+    return True
+
+
+@contextmanager
+def _terminal_kept(terminal: bool) -> Iterator[None]:
+    """Give our terminal back as it was, also when the runtime was killed in the middle."""
+    if not terminal or not os.isatty(0):
+        yield
+        return
+    import termios
+
+    before: list[Any] = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,30 +11,10 @@ from danlu.errors import ChecksumError, StoreError, UsageError
 from danlu.oci.digest import DiffId, Digest, sha256
 from danlu.store import Layer, Store
 
-
-@dataclass(frozen=True)
-class Summary:
-    diff_id: DiffId
-    size: int = 10240
-    files: int = 1
+MakeLayer = Callable[..., Layer]
 
 
-def make_layer(store: Store, text: str) -> Layer:
-    diff_id = DiffId("sha256:" + hashlib.sha256(text.encode()).hexdigest())
-    with store.staging() as path:
-        tree = path / "tree"
-        tree.mkdir()
-        (tree / "file").write_text(text)
-        return store.commit_layer(tree, Summary(diff_id), created_by=text)  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / "store") as store:
-        yield store
-
-
-def test_committed_layer_is_found_again(store: Store) -> None:
+def test_committed_layer_is_found_again(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
     assert store.layer(layer.diff_id) == layer
     assert (layer.tree / "file").read_text() == "one"
@@ -44,7 +22,7 @@ def test_committed_layer_is_found_again(store: Store) -> None:
         assert other.layer(layer.diff_id) == layer
 
 
-def test_second_commit_of_a_layer_keeps_the_first(store: Store) -> None:
+def test_second_commit_of_a_layer_keeps_the_first(store: Store, make_layer: MakeLayer) -> None:
     first = make_layer(store, "one")
     assert make_layer(store, "one") == first
     assert len(list((store.root / "layers").iterdir())) == 1
@@ -66,7 +44,7 @@ def test_record_is_found_again(store: Store) -> None:
     assert store.record("other") is None
 
 
-def test_record_whose_layer_is_gone_is_no_record(store: Store) -> None:
+def test_record_whose_layer_is_gone_is_no_record(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
     store.put_record("key", {}, layers=[layer.diff_id])
     assert store.record("key") == {}
@@ -110,7 +88,7 @@ def test_blob_of_another_digest_is_refused(store: Store) -> None:
     assert not list((store.root / "tmp").iterdir())
 
 
-def test_image_is_found_by_name_digest_and_beginning(store: Store) -> None:
+def test_image_is_found_by_name_digest_and_beginning(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
     image = store.put_image(b"{}", [layer.diff_id], names=["a:1"], metadata={"function": "build"})
     assert image.digest == sha256(b"{}")
@@ -160,7 +138,7 @@ def test_tag_untag_and_remove(store: Store) -> None:
     assert store.images() == []
 
 
-def test_image_keeps_a_layer_that_stands_in_it_twice(store: Store) -> None:
+def test_image_keeps_a_layer_that_stands_in_it_twice(store: Store, make_layer: MakeLayer) -> None:
     one, two = make_layer(store, "one"), make_layer(store, "two")
     order = [one.diff_id, two.diff_id, one.diff_id]
     assert store.put_image(b"{}", order).layers == tuple(order)

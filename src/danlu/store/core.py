@@ -136,11 +136,14 @@ class Core:
         return connection
 
     def close(self) -> None:
-        """Write pending last uses and let go of everything."""
+        """Write pending last uses and let go of everything; again is nothing."""
         with self.lock:
+            if self._gate < 0:
+                return
             self.flush_uses()
             self.connection.close()
             os.close(self._gate)
+            self._gate = -1
 
     def rows(self, query: str, arguments: Iterable[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a query."""
@@ -208,7 +211,10 @@ class Core:
             return
         new = [one for one in identities if (kind, one) not in self.pinned]
         if new:
-            os.write(self.lease.descriptor, "".join(f"{kind} {one}\n" for one in new).encode())
+            # A newline first: on a full disk the write before may have ended within a line.
+            lines = memoryview("".join(f"\n{kind} {one}" for one in new).encode() + b"\n")
+            while lines:
+                lines = lines[os.write(self.lease.descriptor, lines) :]
             self.pinned.update((kind, one) for one in new)
 
     def used(self, kind: Kind, identity: str, last: float) -> None:

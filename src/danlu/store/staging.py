@@ -22,12 +22,12 @@ def new_directory(parent: Path) -> tuple[Path, int]:
     """A new locked directory below ``parent``, and the descriptor that holds its lock."""
     while True:
         path = parent / os.urandom(6).hex()
-        # 0755: the tree of a layer may be this directory, and its mode is then that of "/".
         os.mkdir(path, 0o755)
-        os.chmod(path, 0o755)
         with suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             if _take(path, descriptor):
+                # Whatever the umask: a layer's tree may be this directory, and so "/".
+                os.fchmod(descriptor, 0o755)
                 return path, descriptor
 
 

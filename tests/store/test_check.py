@@ -1,0 +1,207 @@
+"""The check finds each kind of damage, and repair leaves a store that is sound."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import StoreError
+from danlu.store import Layer, Store
+
+MakeLayer = Callable[..., Layer]
+
+
+@pytest.fixture
+def full(store: Store, make_layer: MakeLayer) -> Store:
+    """A store with something of each kind, and nothing wrong."""
+    layer, blob = make_layer(store, "one"), store.put_blob(b"data")
+    store.put_record("key", {}, layers=[layer.diff_id], blobs=[blob])
+    store.put_image(b"{}", [layer.diff_id], names=["a"], blobs=[blob], metadata={"x": 1})
+    assert store.check() == []
+    return store
+
+
+def change(store: Store, statement: str) -> None:
+    with closing(sqlite3.connect(store.root / "index.sqlite")) as connection, connection:
+        connection.execute(statement)
+
+
+def only(path: Path) -> Path:
+    (found,) = path.iterdir()
+    return found
+
+
+def damage_file(store: Store) -> None:
+    (only(store.root / "layers") / "file").write_text("two")
+
+
+def damage_mode(store: Store) -> None:
+    (only(store.root / "layers") / "file").chmod(0o600)
+
+
+def add_file(store: Store) -> None:
+    (only(store.root / "layers") / "new").touch()
+
+
+def remove_tree(store: Store) -> None:
+    only(store.root / "layers").rename(store.root / "elsewhere")
+
+
+def damage_blob(store: Store) -> None:
+    only(store.root / "blobs").write_bytes(b"atad")
+
+
+def remove_blob(store: Store) -> None:
+    only(store.root / "blobs").unlink()
+
+
+def damage_config(store: Store) -> None:
+    change(store, "UPDATE images SET config = x'7b207d'")
+
+
+def damage_metadata(store: Store) -> None:
+    change(store, "UPDATE images SET metadata = '{'")
+
+
+def damage_record(store: Store) -> None:
+    change(store, "UPDATE records SET value = '[1'")
+
+
+def damage_normalise(store: Store) -> None:
+    change(store, "UPDATE layers SET normalise = '{\"bad\": 1}'")
+
+
+def dangling_name(store: Store) -> None:
+    change(store, "INSERT INTO names VALUES ('b', 'sha256:0')")
+
+
+def stray_tree(store: Store) -> None:
+    (store.root / "layers" / "stray").mkdir()
+
+
+def stray_blob(store: Store) -> None:
+    (store.root / "blobs" / "stray").touch()
+
+
+def leftover(store: Store) -> None:
+    (store.root / "tmp" / "left").mkdir()
+
+
+DAMAGES: list[tuple[Callable[[Store], None], set[str]]] = [
+    (damage_file, {"layer-damaged"}),
+    (damage_mode, {"layer-damaged"}),
+    (add_file, {"layer-damaged"}),
+    (damage_normalise, {"layer-damaged"}),
+    (remove_tree, {"layer-missing"}),
+    (damage_blob, {"blob-damaged"}),
+    (remove_blob, {"blob-missing"}),
+    (damage_config, {"image-damaged"}),
+    (damage_metadata, {"image-damaged"}),
+    (dangling_name, {"image-incomplete"}),
+    (damage_record, {"record-damaged"}),
+    (stray_tree, {"tree-unknown"}),
+    (stray_blob, {"blob-unknown"}),
+    (leftover, {"leftover"}),
+]
+
+
+@pytest.mark.parametrize(("damage", "kinds"), DAMAGES, ids=[d.__name__ for d, _ in DAMAGES])
+def test_damage_is_found_and_repaired(
+    full: Store, damage: Callable[[Store], None], kinds: set[str]
+) -> None:
+    damage(full)
+    findings = full.check()
+    assert {finding.kind for finding in findings} == kinds
+    assert not any(finding.repaired for finding in findings)
+    assert full.check() == findings
+    assert all(finding.repaired for finding in full.check(repair=True))
+    assert full.check() == []
+
+
+def test_repair_removes_records_and_images_of_a_damaged_layer(full: Store) -> None:
+    damage_file(full)
+    kinds = [finding.kind for finding in full.check(repair=True)]
+    assert kinds == ["layer-damaged", "record-damaged", "image-incomplete", "tree-unknown"]
+    assert full.record("key") is None
+    assert full.image("a") is None
+
+
+def test_repaired_layer_can_be_put_in_again(full: Store, make_layer: MakeLayer) -> None:
+    damage_file(full)
+    full.check(repair=True)
+    layer = make_layer(full, "one")
+    assert (layer.tree / "file").read_text() == "one"
+    assert full.check() == []
+
+
+def test_missing_tree_is_put_in_again_without_repair(full: Store, make_layer: MakeLayer) -> None:
+    remove_tree(full)
+    layer = make_layer(full, "one")
+    assert full.layer(layer.diff_id) == layer
+    assert full.check() == []
+
+
+def test_layers_of_an_earlier_boot_are_verified_before_use(full: Store) -> None:
+    image = full.image("a")
+    assert image is not None
+    change(full, "UPDATE layers SET boot = 'earlier'")
+    assert full.layer(image.layers[0]) is not None
+    change(full, "UPDATE layers SET boot = 'earlier'")
+    damage_file(full)
+    assert full.record("key") is None
+    assert full.layer(image.layers[0]) is None
+
+
+def test_blobs_of_an_earlier_boot_are_verified_before_use(full: Store) -> None:
+    change(full, "UPDATE blobs SET boot = 'earlier'")
+    image = full.image("a")
+    assert image is not None
+    assert full.blob(image.blobs[0]) is not None
+    change(full, "UPDATE blobs SET boot = 'earlier'")
+    damage_blob(full)
+    assert full.blob(image.blobs[0]) is None
+
+
+def test_settled_layers_need_no_verification(full: Store) -> None:
+    full.settle()
+    change(full, "UPDATE layers SET boot = 'earlier' WHERE boot != ''")
+    damage_file(full)
+    image = full.image("a")
+    assert image is not None
+    assert full.layer(image.layers[0]) is not None
+
+
+def test_unverified_layer_is_replaced_by_a_new_commit(full: Store, make_layer: MakeLayer) -> None:
+    change(full, "UPDATE layers SET boot = 'earlier'")
+    damage_file(full)
+    layer = make_layer(full, "one")
+    assert (layer.tree / "file").read_text() == "one"
+    full.collect(10**9)
+    assert full.check() == []
+
+
+def test_damaged_index_is_an_error_with_a_way_out(full: Store) -> None:
+    root = full.root
+    full.close()
+    (root / "index.sqlite").write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="index is damaged") as caught:
+        Store.open(root)
+    assert "check --repair" in caught.value.hint
+
+
+def test_lost_index_makes_an_empty_store(full: Store) -> None:
+    root = full.root
+    full.close()
+    for path in root.glob("index.sqlite*"):
+        path.unlink()
+    with Store.open(root) as again:
+        assert again.images() == []
+        assert {finding.kind for finding in again.check(repair=True)} == {
+            "tree-unknown",
+            "blob-unknown",
+        }
+        assert again.check() == []

@@ -1,0 +1,122 @@
+"""On a full disk nothing is half done, the message says what to do, and that works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import StoreError
+from danlu.store import Layer, Store
+
+MakeLayer = Callable[..., Layer]
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(params=["tmpfs", "ext4"])
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A small file system of its own."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    place = tmp_path / "disk"
+    place.mkdir()
+    if request.param == "tmpfs":
+        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+    else:
+        image = tmp_path / "image"
+        with image.open("wb") as file:
+            file.truncate(24 << 20)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
+        command = ["mount", "-o", "loop", str(image), str(place)]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"cannot mount {request.param} here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def fill(place: Path, *, leave: int = 0) -> None:
+    """Take all the space there is, to the last byte."""
+    with (place / "filler").open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                pass
+        file.truncate(max(0, file.tell() - leave))
+
+
+def until_full(put: Callable[[str], object]) -> int:
+    """Call ``put("0")``, ``put("1")`` … until the disk is full; gives the first that failed."""
+    for number in range(10_000):
+        try:
+            put(str(number))
+        except StoreError as error:
+            if "no space left" not in error.message:
+                raise
+            return number
+    raise AssertionError("the disk never filled")
+
+
+def test_blob_that_does_not_fit_leaves_nothing(disk: Path) -> None:
+    with Store.open(disk / "store") as store:
+        fill(disk, leave=1 << 20)
+        with pytest.raises(StoreError, match="no space left") as caught:
+            store.put_blob(os.urandom(2 << 20))
+        assert "image prune" in caught.value.hint
+        assert not list((store.root / "tmp").iterdir())
+        assert store.usage().blobs == 0
+        (disk / "filler").unlink()
+        store.put_blob(b"x" * (2 << 20))
+        assert store.check() == []
+
+
+def test_full_disk_inside_staging_is_a_store_error(disk: Path) -> None:
+    with Store.open(disk / "store") as store:
+        with pytest.raises(StoreError, match="no space left"), store.staging() as path:
+            (path / "x").write_bytes(bytes(64 << 20))
+        assert store.check() == []
+
+
+def test_index_that_cannot_grow_leaves_nothing_half_done(disk: Path, make_layer: MakeLayer) -> None:
+    with Store.open(disk / "store") as store:
+        first = make_layer(store, "one")
+        fill(disk, leave=256 << 10)
+        done = until_full(lambda text: store.put_record(text, {"x": "y" * 1000}))
+        assert store.record(str(done - 1)) is not None
+        assert store.record(str(done)) is None
+        assert store.layer(first.diff_id) == first
+        assert store.check() == []
+
+
+def test_layer_without_its_row_is_taken_back(disk: Path, make_layer: MakeLayer) -> None:
+    with Store.open(disk / "store") as store:
+        fill(disk, leave=256 << 10)
+        until_full(lambda text: make_layer(store, text))
+        assert store.check() == []
+
+
+def test_full_disk_can_be_cleaned(disk: Path, make_layer: MakeLayer) -> None:
+    with Store.open(disk / "store") as store:
+        for number in range(20):
+            make_layer(store, str(number))
+        store.put_blob(os.urandom(3 << 20))
+    fill(disk)
+    with Store.open(disk / "store") as store:
+        gone = store.collect(0)
+        assert (gone.layers, gone.blobs) == (20, 1)
+        assert store.check() == []
+        make_layer(store, "again")
+
+
+def test_store_is_not_made_on_a_full_disk(disk: Path) -> None:
+    fill(disk)
+    with pytest.raises(StoreError, match="no space left"):
+        Store.open(disk / "store")
+    (disk / "filler").unlink()
+    with Store.open(disk / "store") as store:
+        assert store.check() == []

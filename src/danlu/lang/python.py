@@ -7,9 +7,10 @@ user's own program, so its limits are wide and only there to end what never woul
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import CodeType, TracebackType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from danlu.environment.types import Environment
@@ -25,6 +26,9 @@ from danlu.lang.recorder import Recorder, place
 from danlu.lang.sources import Sources, clean, definition
 
 __all__ = ["evaluate_python"]
+
+
+_MODULE = "__danlu__"
 
 
 class _TimeUp(BaseException):
@@ -79,13 +83,14 @@ def _run(
     code: CodeType, file: str, function: str, recorder: Recorder, limits: Limits
 ) -> DanluError | None:
     """Run the file and its function; return what went wrong."""
-    names: dict[str, Any] = {
-        "__name__": "__danlu__",
-        "__file__": file,
-        "__builtins__": __builtins__,
-    }
+    module = ModuleType(_MODULE)
+    module.__file__ = file
+    names = module.__dict__
     try:
         with ExitStack() as stack:
+            # dataclasses, pickle and their like look a module up by its name.
+            sys.modules[_MODULE] = module
+            stack.callback(sys.modules.pop, _MODULE, None)
             stack.enter_context(recorder.listening())
             stack.enter_context(project_imports(recorder, file))
             stack.enter_context(_limited(limits))

@@ -41,7 +41,7 @@ def build():
 * `load("other.envd", "name")` takes names from a file of the project, `include(url)` all
   functions of a git repository. A `build.py` imports the Python files beside it.
 * Files of envd, language v1 and v0, are understood as they are. A `build.envd` is evaluated
-  in a process of its own, with 10 seconds and 1 GiB of memory.
+  in a process of its own, with 10 seconds and 256 MiB of memory.
 
 *built*: this version builds it. *at start*: changes nothing in the image; it waits for
 `danlu up`. *planned*: checked and shown by `danlu plan`, not built by this version.

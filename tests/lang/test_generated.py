@@ -1,0 +1,90 @@
+"""What is made from the table is current, complete, and true."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import danlu
+from danlu.lang.api import LANGUAGE
+from danlu.lang.function import REQUIRED
+from danlu.lang.reference import files, page
+from danlu.lang.table import NAMESPACES, TABLE
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("name", sorted(files()))
+def test_a_generated_file_is_current(name: str) -> None:
+    hint = "run: python -m danlu.lang.reference"
+    assert (ROOT / name).read_text(encoding="utf-8") == files()[name], hint
+
+
+def test_the_page_has_every_function_and_argument() -> None:
+    text = page()
+    for function in TABLE.values():
+        assert f"### `{function.name}`" in text
+        for parameter in function.parameters:
+            assert f"| `{parameter.name}`" in text
+
+
+def test_python_exports_exactly_the_language() -> None:
+    plain = {name for name in TABLE if "." not in name}
+    assert sorted(danlu.__all__) == sorted({*plain, *NAMESPACES}) == sorted(LANGUAGE)
+
+
+def test_the_stub_and_the_functions_have_the_same_parameters() -> None:
+    tree = ast.parse(files()["src/danlu/__init__.pyi"])
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            found[node.name] = [a.arg for a in (*node.args.args, *node.args.kwonlyargs)]
+        elif isinstance(node, ast.ClassDef):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef):
+                    names = [a.arg for a in (*method.args.args, *method.args.kwonlyargs)]
+                    found[f"{node.name[1:].lower()}.{method.name}"] = names
+    assert found == {name: [p.name for p in f.parameters] for name, f in TABLE.items()}
+    for name, function in TABLE.items():
+        home = getattr(danlu, function.namespace) if function.namespace else danlu
+        assert list(inspect.signature(getattr(home, function.short_name)).parameters) == found[name]
+
+
+def test_every_default_is_a_value_that_its_own_check_accepts() -> None:
+    for function in TABLE.values():
+        for parameter in function.parameters:
+            if parameter.default is not REQUIRED and parameter.default is not None:
+                parameter.kind.check(parameter.default)
+
+
+def test_what_is_built_is_neither_planned_nor_at_start() -> None:
+    assert not [f.name for f in TABLE.values() if f.built and f.at_start]
+    assert {f.name for f in TABLE.values() if f.at_start} == {
+        "config.gpu", "config.repo", "config.shm_size", "data.envd", "runtime.command",
+        "runtime.daemon", "runtime.expose", "runtime.init", "runtime.mount",
+    }  # fmt: skip
+
+
+def test_checkers_see_real_types(tmp_path: Path) -> None:
+    (tmp_path / "build.py").write_text(
+        "from danlu import base, install, run\n"
+        "base(os='debian12')\n"
+        "install.pyton()\n"
+        "install.python(version=3)\n"
+        "run(['a'], mount_host=True)\n"
+    )
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file", "", "build.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in checked.stdout.splitlines() if ": error: " in line]
+    assert [line.split(":")[1] for line in lines] == ["3", "4"]
+    assert 'maybe "python"' in lines[0]

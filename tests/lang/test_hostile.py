@@ -1,0 +1,262 @@
+"""A file that loops, allocates, prints or nests for ever ends in one clear error, and soon."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from danlu.environment.types import Environment, Run
+from danlu.errors import BuildFileError, DanluError
+from danlu.lang.child import evaluate_in_child
+from danlu.lang.desk import Desk
+from danlu.lang.evaluation import conclude, evaluate
+from danlu.lang.limits import Limits
+from danlu.lang.python import evaluate_python
+from danlu.lang.sources import Sources
+from danlu.lang.types import Included
+from tests.lang.support import Texts, envd, finding, marked, python
+
+QUICK = Limits(seconds=0.5, memory=256 << 20)
+
+
+def limited(text: str, *, fork: bool | None = None, limits: Limits = QUICK) -> Environment:
+    sources = Sources()
+    desk = Desk(Texts({"build.envd": text}), sources)
+    outcome = evaluate_in_child("build.envd", "build", desk, limits, fork=fork)
+    return conclude(outcome, file="build.envd", function="build", sources=sources, limits=limits)
+
+
+def error_of(work: Callable[[], Environment]) -> BuildFileError:
+    with pytest.raises(BuildFileError) as caught:
+        work()
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+@pytest.mark.parametrize("fork", [True, False], ids=["forked", "spawned"])
+def test_an_endless_loop_names_its_line(fork: bool) -> None:
+    inner = "        for j in range(1 << 30):\n            pass\n"
+    text = f"def build():\n    for i in range(1 << 30):\n{inner}"
+    error = error_of(lambda: limited(text, fork=fork))
+    assert "did not end within 0.5 s" in error.message
+    assert error.span is not None
+    assert error.span.line == 3
+
+
+def test_endless_mutual_calls_name_their_line() -> None:
+    error = error_of(
+        lambda: limited("def f():\n    g()\ndef g():\n    f()\ndef build():\n    f()\n")
+    )
+    assert "call each other for ever" in error.message
+
+
+def test_a_single_step_that_does_not_end_is_stopped() -> None:
+    text = "def build():\n    x = 10\n    for i in range(100):\n        x = x * x\n"
+    assert "did not end" in error_of(lambda: limited(text)).message
+
+
+def test_what_grows_step_by_step_names_its_line() -> None:
+    text = "def build():\n    x = []\n    for i in range(1 << 30):\n        x.append('a' * 100)\n"
+    error = error_of(lambda: limited(text, limits=Limits(seconds=30, memory=64 << 20)))
+    assert "more than 64 MiB of memory" in error.message
+    assert error.span is not None
+    assert error.span.line == 3
+
+
+GREEDY = [
+    "def build():\n    x = [1]\n    for i in range(60):\n        x = x + x\n",
+    "def build():\n    x = 'abc'\n    for i in range(60):\n        x = x + x\n",
+    "x = list(range(1 << 30))\ndef build():\n    pass\n",
+    "def build():\n    run(['a' * 100000000])\n",
+]
+
+
+@pytest.mark.parametrize("text", GREEDY)
+def test_what_takes_too_much_at_once_is_one_clear_error(
+    text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of(lambda: limited(text, limits=Limits(seconds=30)))
+    assert "memory" in error.message + error.hint
+    assert capfd.readouterr() == ("", "")
+
+
+NESTED = ["x = " + "-" * 200_000 + "1\n", "x = " + "[" * 200_000 + "]" * 200_000 + "\n"]
+
+
+@pytest.mark.parametrize("text", NESTED, ids=["minus", "brackets"])
+def test_what_is_nested_too_deep_is_one_clear_error(text: str) -> None:
+    error = error_of(lambda: limited(text, limits=Limits(seconds=30)))
+    assert "nested too deep" in error.hint
+
+
+def test_a_list_that_holds_itself_is_no_argument() -> None:
+    error = finding("def build():\n    x = []\n    x.append(x)\n    run(x)\n")
+    assert error.message == "run(): a value without end"
+    assert marked(error) == "run(x)"
+
+
+def test_a_flood_of_calls_is_stopped() -> None:
+    error = finding("def build():\n    for i in range(1 << 20):\n        run(['a'])\n")
+    assert "more than 20000 calls" in error.message
+
+
+def test_prints_come_out_and_a_flood_of_them_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    envd(
+        "def build():\n    print('one', 2)\n    for i in range(100000):\n        print('x' * 99)\n"
+    )
+    printed = capsys.readouterr().err
+    assert printed.startswith("one 2\nxxx")
+    assert len(printed) < 70_000
+
+
+def test_words_of_a_message_do_not_move_its_place() -> None:
+    error = finding("def build():\n    fail('a\\n --> <0>:1:1\\n  |\\nerror: b')\n")
+    assert marked(error).startswith("fail(")
+
+
+def test_the_inner_functions_of_the_preamble_are_out_of_reach() -> None:
+    for name in ("_call", "_include", "_included", "danlu_exports", "_install_python"):
+        assert "nothing called" in finding(f"def build():\n    {name}\n").message
+
+
+def test_a_file_may_give_our_names_other_meanings_to_itself_only() -> None:
+    environment = envd(
+        """
+        load_me = include("https://example.org/lib")
+        def run(words):
+            load_me.really_run(words)
+        def build():
+            run(["a"])
+        """,
+        lib="def really_run(words):\n    run(words)\n",
+    )
+    assert environment.steps == (Run(("a",)),)
+
+
+class Slow(Texts):
+    def include(self, url: str, ref: str) -> Included:
+        time.sleep(0.7)
+        return super().include(url, ref)
+
+
+def test_waiting_for_a_repository_is_not_counted() -> None:
+    sources = Sources()
+    loader = Slow(
+        {"build.envd": "include('https://example.org/a')\ndef build():\n    pass\n"},
+        {"https://example.org/a": {}},
+    )
+    outcome = evaluate_in_child("build.envd", "build", Desk(loader, sources), QUICK)
+    assert outcome.failure is None
+
+
+class Failing(Texts):
+    def include(self, url: str, ref: str) -> Included:
+        raise DanluError("the network is away", hint="wait")
+
+
+def test_what_the_loader_raises_passes_through_unchanged() -> None:
+    loader = Failing({"build.envd": "include('https://example.org/a')\ndef build():\n    pass\n"})
+    with pytest.raises(DanluError) as caught:
+        evaluate("build.envd", loader=loader)
+    assert type(caught.value) is DanluError
+    assert caught.value.hint == "wait"
+
+
+def test_no_child_and_no_open_file_is_left_behind() -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    for text in ("def build():\n    pass\n", GREEDY[2], "def build():\n    fail()\n"):
+        for fork in (True, False):
+            with contextlib.suppress(BuildFileError):
+                limited(text, fork=fork, limits=Limits(seconds=30))
+    assert sorted(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_process_with_threads_evaluates_too() -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    try:
+        assert envd("def build():\n    run(['a'])\n").steps == (Run(("a",)),)
+    finally:
+        stop.set()
+        thread.join()
+
+
+ENDLESS = """
+import sys
+from danlu.lang import evaluate
+class L:
+    def read(self, path):
+        print("reading", flush=True)
+        return sys.argv[2]
+    def include(self, url, ref): raise AssertionError
+try:
+    evaluate(sys.argv[1], loader=L())
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("build.envd", "def build():\n    for i in range(1<<30):\n        x = range(1<<30)\n"),
+        ("build.py", "def build():\n    while True:\n        pass\n"),
+    ],
+)
+def test_an_interrupt_ends_it_at_once(file: str, text: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, file, text], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reading\n"
+    started = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=30) == 130
+    process.stdout.close()
+    assert time.monotonic() - started < 5
+
+
+PYTHON_ENDLESS = [
+    "def build():\n    while True:\n        pass\n",
+    "def build():\n    while True:\n        try:\n            while True: pass\n"
+    "        except Exception: pass\n",
+]
+
+
+@pytest.mark.parametrize("text", PYTHON_ENDLESS)
+def test_an_endless_build_py_names_its_line(text: str) -> None:
+    sources = Sources()
+    desk = Desk(Texts({"build.py": text}), sources)
+    error = error_of(
+        lambda: evaluate_python("build.py", "build", desk=desk, sources=sources, limits=QUICK)
+    )
+    assert "did not end within 0.5 s" in error.message
+    assert error.span is not None
+    assert error.span.line >= 2
+
+
+def test_a_greedy_build_py_is_one_clear_error() -> None:
+    error = error_of(lambda: python("def build():\n    x = b'a' * (1 << 36)\n"))
+    assert "of memory" in error.message
+    assert error.span is not None
+    assert error.span.line == 2
+
+
+def test_the_time_limit_of_a_build_py_gives_the_timer_back() -> None:
+    handler = signal.getsignal(signal.SIGALRM)
+    before, _ = signal.getitimer(signal.ITIMER_REAL)
+    python("def build():\n    pass\n")
+    after, _ = signal.getitimer(signal.ITIMER_REAL)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert (after > 0) == (before > 0)

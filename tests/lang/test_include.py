@@ -1,0 +1,191 @@
+"""Repositories of others: their functions can be called, and they can do nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.environment.types import IncludeUse, Run, SystemPackages
+from danlu.errors import BuildFileError
+from danlu.lang.evaluation import evaluate
+from tests.lang.support import COMMIT, Texts, envd, finding, marked
+
+A, B = "https://example.org/a", "https://example.org/b"
+USES_A = f"a = include('{A}')\ndef build():\n    a.tools()\n"
+
+
+def stranger(files: dict[str, str], text: str = USES_A, **more: dict[str, str]) -> Texts:
+    repositories = {f"https://example.org/{name}": content for name, content in more.items()}
+    return Texts({"build.envd": text}, {A: files, **repositories})
+
+
+def refused(loader: Texts) -> BuildFileError:
+    with pytest.raises(BuildFileError) as caught:
+        evaluate("build.envd", loader=loader)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_all_files_of_a_repository_are_one_module() -> None:
+    environment = evaluate(
+        "build.envd",
+        loader=stranger(
+            {
+                "src/tools.envd": "load('names.envd', 'NAMES')\n"
+                "def tools():\n    install.apt_packages(NAMES)\n",
+                "src/names.envd": "NAMES = ['git']\n_private = 1\n",
+                "other/more.envd": "def more():\n    run(['a'])\nfor x in [1]:\n    y = x\n",
+            },
+            f"{USES_A}    a.more()\n    run([str(a.y)] + a.NAMES)\n",
+        ),
+    )
+    assert environment.system_packages == (SystemPackages(("git",)),)
+    assert environment.steps == (Run(("a",)), Run(("1", "git")))
+
+
+def test_functions_and_values_pass_between_a_file_and_its_library() -> None:
+    environment = envd(
+        """
+        lib = include("https://example.org/lib")
+        def build():
+            lib.twice(lambda n: run([lib.greet(n)]))
+        """,
+        lib="def twice(f):\n    f(1)\n    f(2)\ndef greet(n):\n    return 'n%d' % n\n",
+    )
+    assert environment.steps == (Run(("n1",)), Run(("n2",)))
+
+
+def test_an_included_file_may_include_and_each_is_read_once() -> None:
+    loader = stranger(
+        {
+            "a.envd": f"b = include('{B}', 'v2')\n"
+            f"def tools():\n    b.tools()\n    late = include('{B}', 'v2')\n"
+        },
+        f"a = include('{A}')\ndef build():\n    a.tools()\n    include('{A}')\n",
+        b={"b.envd": "def tools():\n    run(['b'])\n"},
+    )
+    environment = evaluate("build.envd", loader=loader)
+    assert environment.steps == (Run(("b",)),)
+    assert environment.includes == (IncludeUse(B, "v2", COMMIT), IncludeUse(A, "", COMMIT))
+    assert loader.asked == ["build.envd", f"{A}@", f"{B}@v2"]
+
+
+def test_an_address_may_be_computed_and_an_include_come_late() -> None:
+    environment = envd(
+        """
+        def build():
+            for name in ["one", "two"]:
+                include("https://example.org/" + name).tools()
+        """,
+        one="def tools():\n    run(['1'])\n",
+        two="def tools():\n    run(['2'])\n",
+    )
+    assert environment.steps == (Run(("1",)), Run(("2",)))
+
+
+CIRCLES = [
+    {"a.envd": f"a = include('{A}')\n"},
+    {"a.envd": f"def tools():\n    include('{A}')\n"},
+    {"a.envd": f"b = include('{B}')\ndef tools():\n    pass\n"},
+]
+
+
+@pytest.mark.parametrize("files", CIRCLES)
+def test_an_include_in_a_circle_is_refused(files: dict[str, str]) -> None:
+    error = refused(stranger(files, b={"b.envd": f"a = include('{A}')\n"}))
+    assert "in a circle" in error.message
+    assert error.span is not None
+
+
+READS = [
+    "/etc/passwd",
+    "../../etc/passwd",
+    "../x.envd",
+    "sub/../../x.envd",
+    "..\\\\x",
+    "",
+    "build.envd",
+]
+
+
+@pytest.mark.parametrize("path", READS)
+def test_an_included_file_reads_nothing_but_its_repository(path: str) -> None:
+    loader = stranger({"a.envd": f"load('{path}', 'x')\n"})
+    error = refused(loader)
+    assert (
+        "outside its repository" in error.message or "the repository has no file" in error.message
+    )
+    assert error.span is not None
+    assert error.span.file == f"{A}/a.envd"
+    assert loader.asked == ["build.envd", f"{A}@"]
+
+
+ADDRESSES = [
+    "/root/.ssh",
+    "file:///etc",
+    "../up",
+    "ext::sh -c id",
+    "--upload-pack=id",
+    "http://10.0.0.1/x",
+    "-x",
+]
+
+
+@pytest.mark.parametrize("url", ADDRESSES)
+def test_an_included_file_includes_nothing_local(url: str) -> None:
+    loader = stranger({"a.envd": f"x = include('{url}')\ndef tools():\n    pass\n"})
+    error = refused(loader)
+    assert "include():" in error.message
+    assert loader.asked == ["build.envd", f"{A}@"]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("include('ext::sh -c id')", "no repository's address"),
+        ("include('-x')", "no repository's address"),
+        ("include('')", "no repository's address"),
+        ("include('https://example.org/a', ref='--x')", "no branch, tag or commit"),
+        ("include(3)", "must be text"),
+        ("include()", "needs its argument 'url'"),
+        ("include(uri='x')", "no argument 'uri'"),
+    ],
+)
+def test_an_address_that_git_would_take_for_something_else_is_refused(
+    call: str, message: str
+) -> None:
+    error = finding(f"x = {call}\ndef build():\n    pass\n")
+    assert message in error.message
+    assert error.span is not None
+    assert error.span.line == 1
+
+
+def test_a_name_that_a_library_lacks_is_marked_with_the_nearest() -> None:
+    error = refused(stranger({"a.envd": "def tool():\n    pass\n"}))
+    assert error.message == "'a' has no 'tools'"
+    assert error.hint == "did you mean 'tool'?"
+    assert marked(error) == "a.tools()"
+
+
+def test_an_error_inside_a_library_is_placed_there_and_says_who_called() -> None:
+    error = refused(stranger({"src/a.envd": "def tools():\n    run('x')\n"}))
+    assert error.span is not None
+    assert (error.span.file, error.span.line) == (f"{A}/src/a.envd", 2)
+    assert error.source_line == "    run('x')"
+    assert error.details == ("called from build.envd:3: a.tools()",)
+
+
+def test_a_name_defined_in_two_files_of_a_library_is_refused() -> None:
+    error = refused(stranger({"a.envd": "x = 1\n", "b.envd": "x = 2\n"}))
+    assert "defines 'x' twice, in a.envd and in b.envd" in error.message
+
+
+def test_a_library_that_loops_for_ever_costs_no_more_than_its_limit() -> None:
+    error = refused(stranger({"a.envd": "x = [y for y in range(1 << 30)]\n"}))
+    assert "memory" in error.message or "did not end" in error.message
+    assert error.span is not None
+    assert error.span.file == f"{A}/a.envd"
+
+
+def test_the_unbound_names_of_a_library_are_not_there() -> None:
+    error = refused(stranger({"a.envd": "if False:\n    tools = 1\n"}))
+    assert error.message == "'a' has no 'tools'"

@@ -1,0 +1,243 @@
+"""A build.py is ordinary Python with the same functions and the same messages."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import danlu
+from danlu.environment.types import IncludeUse, Python, PythonPackages, Run, SystemPackages
+from danlu.errors import BuildFileError, UsageError
+from danlu.lang.evaluation import evaluate, functions
+from tests.lang.support import COMMIT, Texts, marked, python
+
+
+def wrong(text: str, function: str = "build", **files: str) -> BuildFileError:
+    with pytest.raises(BuildFileError) as caught:
+        python(text, function, **files)
+    assert caught.value.exit_code == 2
+    return caught.value
+
+
+def test_several_functions_and_ordinary_python() -> None:
+    text = """
+        from __future__ import annotations
+        import dataclasses
+        from danlu import install, run
+
+        @dataclasses.dataclass
+        class Tool:
+            name: str
+            def add(self) -> None:
+                install.apt_packages([self.name])
+
+        def build() -> None:
+            for tool in map(Tool, ("git", "vim")):
+                tool.add()
+            try:
+                run([f"{len('ab')}"])
+            finally:
+                install.python()
+
+        def serve() -> None:
+            run(["serve"])
+        """
+    build, serve = python(text), python(text, "serve")
+    assert build.system_packages == (SystemPackages(("git",)), SystemPackages(("vim",)))
+    assert (build.steps, build.python) == ((Run(("2",)),), Python("3.11"))
+    assert (serve.steps, serve.name) == ((Run(("serve",)),), "serve")
+    assert build.system_packages[0].span.line == 10
+
+
+def test_it_imports_the_projects_files_and_forgets_them() -> None:
+    text = """
+        from danlu import install
+        from helpers import add
+        import pack.inner as inner
+        def build():
+            add("git")
+            inner.add("vim")
+        """
+    helper = "from danlu import install\ndef add(name):\n    install.apt_packages([name])\n"
+    for _ in range(2):
+        environment = python(
+            text, helpers=helper, **{"pack/__init__": "", "pack/inner": "from helpers import add\n"}
+        )
+        assert [p.names for p in environment.system_packages] == [("git",), ("vim",)]
+        assert environment.system_packages[0].span.file == "helpers.py"
+        assert not {"helpers", "pack", "pack.inner"} & set(sys.modules)
+
+
+def test_the_standard_library_and_danlu_cannot_be_replaced() -> None:
+    bad = "raise SystemExit('imported')\n"
+    environment = python(
+        "import wave, danlu.errors\nfrom danlu import run\ndef build():\n    run(['a'])\n",
+        wave=bad,
+        danlu=bad,
+        **{"danlu/errors": bad},
+    )
+    assert environment.steps == (Run(("a",)),)
+
+
+# (a file, what the message says, line, what is marked, a word of the hint)
+WRONG = [
+    ("from danlu import bas\n", "danlu has no 'bas'", 1, "from danlu import bas", "'base'"),
+    (
+        "import danlu\ndef build():\n    danlu.instal\n",
+        "no attribute 'instal'",
+        3,
+        "danlu.instal",
+        "",
+    ),
+    (
+        "from danlu import install\ndef build():\n    install.pyton('3')\n",
+        "no function 'pyton'",
+        3,
+        "install.pyton",
+        "install.python",
+    ),
+    (
+        "from danlu import install\ndef build():\n    é = 'é'; install.python(\n     vers='3')\n",
+        "no argument 'vers'",
+        4,
+        "vers='3'",
+        "version",
+    ),
+    (
+        "from danlu import install\ndef build():\n    é = 'é'; install.python(3.11)\n",
+        "must be text",
+        3,
+        "3.11",
+        '"3.11"',
+    ),
+    (
+        "from danlu import run\nimport pathlib\ndef build():\n    run([pathlib.Path('a')])\n",
+        "of type PosixPath",
+        4,
+        "[pathlib.Path('a')]",
+        "",
+    ),
+    ("def build():\n    1 / 0\n", "ZeroDivisionError: division by zero", 2, "1 / 0", ""),
+    ("def build()\n    pass\n", "syntax error: expected ':'", 1, None, ""),
+    ("import nope\n", "No module named 'nope'", 1, "import nope", ""),
+    ("import sys\nsys.exit(3)\n", "ends the program", 2, "sys.exit(3)", ""),
+    ("def build():\n    build()\n", "call each other for ever", 2, "build()", ""),
+    ("async def build():\n    pass\n", "does nothing", 1, None, "async"),
+    ("def build():\n    yield\n", "does nothing", 1, None, "yield"),
+    ("def build(a):\n    pass\n", "takes arguments", 1, None, ""),
+    ("def build(*, a):\n    pass\n", "takes arguments", 1, None, ""),
+    ("def biuld():\n    pass\n", "no build function 'build'", 1, None, "'biuld'"),
+    (
+        "from danlu import install\ndef build():\n    install.python = 3\n",
+        "cannot be set",
+        3,
+        None,
+        "",
+    ),
+    ("x = '\0'\n", "null", 1, None, ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "line", "mark", "hint"), WRONG, ids=[w[1] for w in WRONG]
+)
+def test_what_is_wrong_is_said_with_its_place(
+    text: str, message: str, line: int, mark: str | None, hint: str
+) -> None:
+    error = wrong(text)
+    assert message in error.message
+    assert hint in error.hint
+    assert error.span is not None
+    assert (error.span.file, error.span.line) == ("build.py", line)
+    assert mark is None or marked(error) == mark
+
+
+def test_a_wrong_call_is_told_even_where_the_file_catches_everything() -> None:
+    error = wrong(
+        "from danlu import run\ndef build():\n    try:\n        run('a')\n"
+        "    except Exception:\n        pass\n"
+    )
+    assert "not one text" in error.message
+
+
+def test_a_syntax_error_in_a_helper_is_placed_there() -> None:
+    error = wrong("import helper\n", helper="x = (\n")
+    assert error.span is not None
+    assert (error.span.file, error.span.line) == ("helper.py", 1)
+
+
+def test_an_error_in_a_helper_names_who_called_it() -> None:
+    error = wrong(
+        "from helper import f\ndef build():\n    f()\n",
+        helper="def f():\n    raise ValueError('no')\n",
+    )
+    assert error.message == "ValueError: no"
+    assert error.details == ("called from build.py:3: f()",)
+
+
+LIBRARY = """
+K = {"a": [1, None, 2.5]}
+def tensorboard(port=6006, name="ü"):
+    install.python_packages(["tensorboard"])
+    run(["%s %d" % (name, port)])
+    return port + 1
+def bad():
+    run("x")
+"""
+
+
+def included(body: str) -> Texts:
+    text = (
+        "from danlu import include\ndef build():\n"
+        f"    lib = include('https://example.org/a', ref='v1')\n    {body}\n"
+    )
+    return Texts({"build.py": text}, {"https://example.org/a": {"a.envd": LIBRARY}})
+
+
+def test_the_functions_and_values_of_an_included_repository() -> None:
+    loader = included(
+        "assert lib.tensorboard(8888, name='\U0001f525') == 8889; "
+        "assert lib.K['a'] == [1, None, 2.5]; assert dir(lib) == ['K', 'bad', 'tensorboard']"
+    )
+    environment = evaluate("build.py", loader=loader)
+    assert environment.python_packages == (PythonPackages(("tensorboard",)),)
+    assert environment.steps == (Run(("\U0001f525 8888",)),)
+    assert environment.steps[0].span.file == "build.py"
+    assert environment.includes == (IncludeUse("https://example.org/a", "v1", COMMIT),)
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "file"),
+    [
+        ("lib.tensorbord()", "has no 'tensorbord'", "build.py"),
+        ("lib.tensorboard(poort=3)", "no argument 'poort'", "build.py"),
+        ("lib.tensorboard(lib)", "of type Library cannot be given", "build.py"),
+        ("lib.bad()", "not one text", "https://example.org/a/a.envd"),
+    ],
+)
+def test_a_wrong_use_of_an_included_repository(body: str, message: str, file: str) -> None:
+    with pytest.raises(BuildFileError) as caught:
+        evaluate("build.py", loader=included(body))
+    assert message in caught.value.message
+    assert caught.value.span is not None
+    assert caught.value.span.file == file
+
+
+def test_the_functions_outside_a_build_say_what_to_do() -> None:
+    with pytest.raises(UsageError, match="none is being described"):
+        danlu.install.python()
+
+
+def test_help_and_completion_know_the_functions() -> None:
+    import inspect
+
+    assert "python_packages" in dir(danlu.install)
+    assert str(inspect.signature(danlu.config.owner)).startswith("(uid: 'int', gid: 'int')")
+    assert "Install Python packages." in (danlu.install.python_packages.__doc__ or "")
+    assert set(danlu.__all__) <= set(dir(danlu))
+
+
+def test_functions_lists_what_can_be_built() -> None:
+    text = "def build(): pass\nasync def a(): pass\ndef _b(): pass\ndef c(x): pass\n"
+    assert functions("build.py", Texts({"build.py": text})) == ["build"]

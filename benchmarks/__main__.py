@@ -1,0 +1,78 @@
+"""Run the table: ``python -m benchmarks [--peers docker,danlu] [--rows first,add] [--runs 3]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks import report
+from benchmarks.base import Base
+from benchmarks.machine import description
+from benchmarks.peers import ALL, Missing, Setting
+from benchmarks.rows import ROWS, Course, Results, now
+
+HERE = Path(__file__).resolve().parent
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(f"{now()} {text}", file=sys.stderr, flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--peers", default=",".join(ALL), help=f"of {', '.join(ALL)}")
+    parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--runs", type=int, default=3, help="figures of which a median is taken")
+    parser.add_argument("--work", type=Path, help="where to work (default: a new directory)")
+    parser.add_argument("--output", type=Path, default=HERE / "results")
+    parser.add_argument("--keep", action="store_true", help="leave what was made there")
+    return parser.parse_args()
+
+
+def measure(name: str, setting: Setting, options: argparse.Namespace) -> tuple[str, str, Results]:
+    """One builder through its rows: title, version, figures. Raises :class:`Missing`."""
+    peer = ALL[name](setting)
+    try:
+        peer.start()
+        directory = setting.directory / "projects" / name
+        course = Course(peer, directory, options.runs, setting.log, say)
+        results = course.run(options.rows.split(","))
+        return peer.title, peer.version(), results
+    finally:
+        if not options.keep:
+            peer.stop()
+
+
+def main() -> int:
+    options = arguments()
+    if os.geteuid() != 0:
+        print("benchmarks: the peers' daemons need root", file=sys.stderr)
+        return 4
+    work = options.work or Path(tempfile.mkdtemp(prefix="danlu-bench.", dir="/var/tmp"))
+    work.mkdir(parents=True, exist_ok=True)
+    setting = Setting(work, Base(work / "base"), work / "log")
+    say(f"working in {work}; what the builders print is in {setting.log}")
+    results: dict[str, Results] = {}
+    titles: dict[str, str] = {}
+    machine = description({})
+    for name in options.peers.split(","):
+        try:
+            titles[name], version, results[name] = measure(name, setting, options)
+            machine[titles[name]] = version
+        except (Missing, RuntimeError, OSError) as error:
+            say(f"{name}: left out: {error}")
+            machine[f"{name}, left out"] = str(error).replace(str(work), "…")
+    page = report.write(options.output, machine, titles, results)
+    print(page.read_text())
+    if not options.keep:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0 if results else 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

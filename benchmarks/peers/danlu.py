@@ -1,0 +1,70 @@
+"""danlu itself, by its command line only, with a home of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.machine import output
+from benchmarks.peers.peer import Missing, Setting, timed
+from benchmarks.workload import Workload, build_envd
+
+BASE = 'def build():\n    base(os="debian12")\n'
+
+
+class Danlu:
+    """The embedded builder."""
+
+    title = "danlu"
+    locks = True
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.directory = setting.directory / "danlu"
+        self.home = self.directory / "home"
+        self.program = Path(sys.executable).with_name("danlu")
+        self.environment = {"DANLU_HOME": str(self.home), "NO_COLOR": "1"}
+
+    def start(self) -> None:
+        if not self.program.exists():
+            raise Missing("no danlu beside this Python: make setup")
+        # `inside` gives a command line only, so the home is set for all.
+        os.environ.update(self.environment)
+        base = self.directory / "base"
+        base.mkdir(parents=True)
+        (base / "build.envd").write_text(BASE)
+        self.build(base)
+        subprocess.run(["cp", "-a", self.home / "store", self.directory / "store"], check=True)
+
+    def stop(self) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def version(self) -> str:
+        return output(str(self.program), "version").split()[-1]
+
+    def _danlu(self, project: Path, *arguments: str | Path) -> float:
+        return timed([self.program, *arguments], log=self.setting.log, cwd=project)
+
+    def describe(self, project: Path, work: Workload) -> None:
+        (project / "build.envd").write_text(build_envd(work))
+
+    def lock(self, project: Path) -> None:
+        self._danlu(project, "lock")
+
+    def forget(self) -> None:
+        """The store as it was with the base only; the caches of downloads stay."""
+        shutil.rmtree(self.home / "store")
+        subprocess.run(["cp", "-a", self.directory / "store", self.home / "store"], check=True)
+
+    def build(self, project: Path, *, fresh: bool = False) -> float:
+        return self._danlu(project, "build", "--progress", "plain")
+
+    def write(self, project: Path, destination: Path) -> float:
+        return self._danlu(project, "build", "-o", f"type=dir,dest={destination}")
+
+    def inside(self, project: Path, command: Sequence[str]) -> list[str] | None:
+        return [str(self.program), "run", "--", *command]

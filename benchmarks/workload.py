@@ -1,0 +1,74 @@
+"""What every builder builds, each at its best: Debian 12, git, Python, a science stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+APT = ("git",)
+PACKAGES = ("torch==2.13.0", "numpy", "pandas", "scikit-learn", "matplotlib")
+SMALL = ("tqdm", "tabulate", "humanize", "toolz", "colorama", "sortedcontainers")
+"""Small pure packages to add, a new one each time so that nobody has it already."""
+
+PIP_CACHE = "--mount=type=cache,target=/root/.cache/pip"
+UV_CACHE = "--mount=type=cache,target=/root/.cache/uv"
+APT_CACHE = (
+    "--mount=type=cache,sharing=locked,target=/var/cache/apt "
+    "--mount=type=cache,sharing=locked,target=/var/lib/apt"
+)
+APT_GET = "apt-get update && apt-get install -y --no-install-recommends"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One project: its packages, and what tells it from another (``variable``)."""
+
+    packages: tuple[str, ...] = PACKAGES
+    variable: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def plus(self, package: str) -> Workload:
+        """The same with one package more."""
+        return replace(self, packages=(*self.packages, package))
+
+    def second(self) -> Workload:
+        """Another project with the same packages: listed in another order, with a variable."""
+        return replace(self, packages=self.packages[::-1], variable="second")
+
+
+def build_envd(work: Workload) -> str:
+    """For danlu."""
+    environ = (
+        f'    runtime.environ(env={{"PROJECT": "{work.variable}"}})\n' if work.variable else ""
+    )
+    return (
+        "def build():\n"
+        '    base(os="debian12")\n'
+        '    install.python(version="3.11")\n'
+        f"    install.apt_packages(name={list(APT)})\n"
+        f"    install.python_packages(name={list(work.packages)})\n{environ}"
+    ).replace("'", '"')
+
+
+def dockerfile(work: Workload, *, base: str, installer: str, mounts: bool) -> str:
+    """For the others: ``installer`` is pip or uv; with ``mounts`` all downloads are kept."""
+    apt = f"{APT_CACHE + ' ' if mounts else ''}{APT_GET} python3 python3-venv {' '.join(APT)}"
+    lines = [f"FROM {base}"]
+    lines += [f"ENV {name}={value}" for name, value in work.environment.items()]
+    lines += [f"RUN {apt}" + ("" if mounts else " && rm -rf /var/lib/apt/lists/*")]
+    lines += ["COPY requirements.txt /tmp/"]
+    if installer == "uv":
+        cache = f"{UV_CACHE} " if mounts else ""
+        lines += ["RUN uv venv /opt/venv", "ENV UV_LINK_MODE=copy VIRTUAL_ENV=/opt/venv"]
+        lines += [f"RUN {cache}uv pip install -r /tmp/requirements.txt"]
+    else:
+        cache = f"{PIP_CACHE} " if mounts else ""
+        keep = "" if mounts else "--no-cache-dir "
+        lines += ["RUN python3 -m venv /opt/venv"]
+        lines += [f"RUN {cache}/opt/venv/bin/pip install {keep}-r /tmp/requirements.txt"]
+    lines += [f"ENV PROJECT={work.variable}"] if work.variable else []
+    return "\n".join([*lines, "ENV PATH=/opt/venv/bin:$PATH", ""])
+
+
+def requirements(work: Workload) -> str:
+    """The packages, one a line."""
+    return "\n".join(work.packages) + "\n"

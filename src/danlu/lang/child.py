@@ -102,24 +102,59 @@ def _answer(child: _Child, channel: Channel, message: Mapping[str, Any]) -> None
 
 @contextlib.contextmanager
 def _forked() -> Iterator[_Child]:
+    with _pipes() as (theirs_read, ours_write, ours_read, theirs_write):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            _child_of_fork(theirs_read, theirs_write)
+        os.close(theirs_read)
+        os.close(theirs_write)
+        with _ended(pid):
+            yield _Child(pid, ours_read, ours_write)
+
+
+@contextlib.contextmanager
+def _spawned() -> Iterator[_Child]:
+    with _pipes() as (theirs_read, ours_write, ours_read, theirs_write):
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        actions = [
+            (os.POSIX_SPAWN_DUP2, theirs_read, 0),
+            (os.POSIX_SPAWN_DUP2, theirs_write, 1),
+            (os.POSIX_SPAWN_DUP2, quiet, 2),
+        ]
+        path = os.pathsep.join(part or os.getcwd() for part in sys.path)
+        arguments = [sys.executable, "-m", "danlu.lang.child"]
+        pid = os.posix_spawn(sys.executable, arguments, {"PYTHONPATH": path}, file_actions=actions)
+        os.close(quiet)
+        os.close(theirs_read)
+        os.close(theirs_write)
+        with _ended(pid):
+            yield _Child(pid, ours_read, ours_write)
+
+
+@contextlib.contextmanager
+def _pipes() -> Iterator[tuple[int, int, int, int]]:
+    """Make two pipes: their reading end, ours to write; ours to read, theirs to write."""
     theirs_read, ours_write = os.pipe()
     ours_read, theirs_write = os.pipe()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid == 0:
-        _child_of_fork(theirs_read, theirs_write)
-    os.close(theirs_read)
-    os.close(theirs_write)
     try:
-        yield _Child(pid, ours_read, ours_write)
+        yield theirs_read, ours_write, ours_read, theirs_write
+    finally:
+        os.close(ours_read)
+        os.close(ours_write)
+
+
+@contextlib.contextmanager
+def _ended(pid: int) -> Iterator[None]:
+    """Leave no child behind, however it went."""
+    try:
+        yield
     finally:
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(OSError):
             os.waitpid(pid, 0)
-        os.close(ours_read)
-        os.close(ours_write)
 
 
 def _child_of_fork(read: int, write: int) -> None:
@@ -144,30 +179,6 @@ def _close_all_but(*keep: int) -> None:
         if number > 2 and number not in keep:
             with contextlib.suppress(OSError):
                 os.close(number)
-
-
-@contextlib.contextmanager
-def _spawned() -> Iterator[_Child]:
-    import subprocess
-
-    process = subprocess.Popen(
-        [sys.executable, "-m", "danlu.lang.child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-        start_new_session=True,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield _Child(process.pid, process.stdout.fileno(), process.stdin.fileno())
-    finally:
-        process.kill()
-        process.stdout.close()
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        process.wait()
 
 
 def main() -> None:

@@ -9,14 +9,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from danlu.errors import BuildFileError, Span
 from danlu.lang.calls import Call, Frame
 
-__all__ = ["Sources", "build_functions", "clean", "definition", "dotted"]
+__all__ = ["Sources", "build_functions", "clean", "definition", "dotted", "without_tabs"]
 
+_TOKEN = re.compile(
+    r"""('''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*)"""
+    r"|(\t)",
+    re.DOTALL,
+)
 _DEFINITION = re.compile(r"^def[ \t]+([A-Za-z_]\w*)[ \t]*\([ \t]*\)", re.MULTILINE)
 
 
 def clean(text: str) -> str:
     """Return the text without a byte order mark and with plain line ends."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def without_tabs(text: str) -> str:
+    """Return the text with a space for each tab outside strings, which the interpreter refuses."""
+    if "\t" not in text:
+        return text
+    return _TOKEN.sub(lambda match: match[1] if match[1] is not None else " ", text)
 
 
 def dotted(node: ast.AST) -> str:

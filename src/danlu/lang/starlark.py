@@ -11,12 +11,12 @@ repository's functions in the preamble. Evaluation is hermetic: it takes the sam
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import resource
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NoReturn
 
@@ -28,8 +28,10 @@ from danlu.lang.entries.data import DATA_SCHEME
 from danlu.lang.finding import Finding
 from danlu.lang.limits import Limits
 from danlu.lang.outcome import Channel, Failure, Outcome
-from danlu.lang.sources import clean
-from danlu.lang.table import NAMESPACES, PATHS, TABLE
+from danlu.lang.preamble import full_name, load_text, preamble_text
+from danlu.lang.repository import Repository, inner_path, public_names, refused_address
+from danlu.lang.sources import clean, without_tabs
+from danlu.lang.table import TABLE
 
 __all__ = ["run"]
 
@@ -47,14 +49,6 @@ class _Again(Exception):
     """A repository was fetched; evaluate again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Repository:
-    url: str
-    ref: str
-    commit: str
-    files: Mapping[str, str]
-
-
 def run(
     file: str, function: str, channel: Channel, limits: Limits, *, value: bool = False
 ) -> Outcome:
@@ -64,11 +58,12 @@ def run(
 
     Nothing that a file contains raises; only what ``channel`` raises passes through.
     """
-    repositories: list[_Repository] = []
+    repositories: list[Repository] = []
     waited = 0.0
     started = time.monotonic()
+    memory = _Memory()
     while True:
-        evaluation = _Evaluation(channel, limits, repositories, started + waited)
+        evaluation = _Evaluation(channel, limits, repositories, started + waited, memory)
         try:
             evaluation.build(file, function, value=value)
         except _Stop:
@@ -82,6 +77,27 @@ def run(
             tuple(evaluation.printed),
             evaluation.value,
         )
+
+
+class _Memory:
+    """The memory that this process holds; the peak, where the present is not told."""
+
+    def __init__(self) -> None:
+        self._page = resource.getpagesize()
+        try:
+            self._statm: int | None = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._statm = None
+
+    def __del__(self) -> None:
+        if self._statm is not None:
+            os.close(self._statm)
+
+    def held(self) -> int:
+        """Return the bytes."""
+        if self._statm is None:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(os.pread(self._statm, 200, 0).split()[1]) * self._page
 
 
 @cache
@@ -104,7 +120,12 @@ class _Evaluation:
     """One evaluation from the start; it ends well, with a failure, or for another start."""
 
     def __init__(
-        self, channel: Channel, limits: Limits, repositories: list[_Repository], started: float
+        self,
+        channel: Channel,
+        limits: Limits,
+        repositories: list[Repository],
+        started: float,
+        memory: _Memory,
     ) -> None:
         self.calls: list[Call] = []
         self.printed: list[str] = []
@@ -115,7 +136,9 @@ class _Evaluation:
         self._limits = limits
         self._repositories = repositories
         self._started = started
-        self._held = _peak_memory()
+        self._memory = memory
+        self._held = memory.held()
+        self._checks = 0
         self._printed = 0
         self._function = ""
         self._again = False
@@ -159,7 +182,7 @@ class _Evaluation:
         exports = starlark.Module()
         for path in sorted(files):
             module = self._stranger(preamble, index, files, path)
-            for name in _public_names(files[path]):
+            for name in public_names(files[path]):
                 if name in owners:
                     self._fail(
                         Failure(
@@ -199,7 +222,7 @@ class _Evaluation:
         self._owners[key] = index
 
         def load(name: str) -> starlark.FrozenModule:
-            target = _join(path, name)
+            target = inner_path(path, name)
             if target is None:
                 raise self._refuse(
                     f"load(): '{name}' is outside its repository",
@@ -253,13 +276,13 @@ class _Evaluation:
             loader = starlark.FileLoader(_always(self._exports[index]))
             text = f'load("x", {names[-1]}="{_EXPORTS}")'
             starlark.eval(module, starlark.parse("<include>", text, _dialect()), _globals(), loader)
-        text = f"_included = [{', '.join(names)}]\n{_preamble_text()}"
+        text = f"_included = [{', '.join(names)}]\n{preamble_text()}"
         starlark.eval(module, starlark.parse("<preamble>", text, _dialect()), _globals())
         return module.freeze()
 
     def _module(self, preamble: starlark.FrozenModule) -> starlark.Module:
         module = starlark.Module()
-        load = starlark.parse("<load>", _load_text(), _dialect())
+        load = starlark.parse("<load>", load_text(), _dialect())
         starlark.eval(module, load, _globals(), starlark.FileLoader(_always(preamble)))
         return module
 
@@ -302,14 +325,14 @@ class _Evaluation:
         raise _Again
 
     def _fetch(self, url: str, ref: str, requester: int | None) -> None:
-        problem = _refused_address(url, ref, stranger=requester is not None)
+        problem = refused_address(url, ref, stranger=requester is not None)
         if problem:
             raise self._refuse(*problem)
         if len(self._repositories) >= _MAX_INCLUDES:
             raise self._refuse(f"more than {_MAX_INCLUDES} repositories are included")
         commit, files = self._ask(partial(self._channel.include, url), ref)
         place = len(self._repositories) if requester is None else requester
-        self._repositories.insert(place, _Repository(url, ref, commit, files))
+        self._repositories.insert(place, Repository(url, ref, commit, files))
 
     # -- evaluation and its errors ------------------------------------------------------------
 
@@ -397,7 +420,8 @@ class _Evaluation:
         """Say whether to stop; the interpreter asks every 1,000 steps."""
         if time.monotonic() - self._started > self._limits.seconds:
             self._cancelled = "time"
-        elif _peak_memory() - self._held > self._limits.memory:
+        self._checks += 1
+        if self._checks % 8 == 0 and self._memory.held() - self._held > self._limits.memory:
             self._cancelled = "memory"
         return bool(self._cancelled)
 
@@ -428,7 +452,7 @@ class _Evaluation:
         function = _PREAMBLE_FRAME.search(head)
         if unfit is not None and function is not None:
             what = f"a {unfit[1]} cannot be an argument" if unfit[1] else "a value without end"
-            message = f"{_full_name(function[1])}(): {what}"
+            message = f"{full_name(function[1])}(): {what}"
         return message.strip(), frames
 
 
@@ -440,20 +464,10 @@ _UNFIT = re.compile(
     r"StarlarkError: (?:Operation `serde::serialize` not supported on type `(\w+)`"
     r"|Maximum depth|Cycle detected)"
 )
-_TOKEN = re.compile(
-    r"""('''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*)"""
-    r"|(\t)",
-    re.DOTALL,
-)
-_TOP_LEVEL = re.compile(r"^(?:def[ \t]+)?([A-Za-z]\w*)[ \t]*(?:\(|=(?!=)|:[^=\n]*=)", re.MULTILINE)
 
 
 def _always(module: starlark.FrozenModule) -> Callable[[str], starlark.FrozenModule]:
     return lambda _: module
-
-
-def _peak_memory() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _split_error(text: str) -> tuple[str, str, str]:
@@ -463,99 +477,3 @@ def _split_error(text: str) -> tuple[str, str, str]:
     if text.startswith("Traceback "):
         return text.partition("\nerror: ")
     return "", "", text
-
-
-def without_tabs(text: str) -> str:
-    """Return the text with a space for each tab outside strings, which the interpreter refuses."""
-    if "\t" not in text:
-        return text
-    return _TOKEN.sub(lambda match: match[1] if match[1] is not None else " ", text)
-
-
-def _public_names(text: str) -> list[str]:
-    """Return the names that a file's top level may bind, in order, each once."""
-    import ast
-
-    try:
-        tree = ast.parse(clean(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return list(dict.fromkeys(_TOP_LEVEL.findall(clean(text))))
-    names: dict[str, None] = {}
-    pending: list[ast.AST] = list(reversed(tree.body))
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.FunctionDef):
-            names[node.name] = None
-        elif isinstance(node, ast.Name):
-            if isinstance(node.ctx, ast.Store):
-                names[node.id] = None
-        elif not isinstance(node, (ast.Lambda, ast.ListComp, ast.DictComp)):
-            pending += reversed(list(ast.iter_child_nodes(node)))
-    return [name for name in names if not name.startswith("_")]
-
-
-def _join(current: str, name: str) -> str | None:
-    """Return the path that a repository's file means by ``name``; None when it leads outside."""
-    if posixpath.isabs(name) or "\\" in name or "\0" in name or not name:
-        return None
-    path = posixpath.normpath(posixpath.join(posixpath.dirname(current), name))
-    return None if path == ".." or path.startswith("../") else path
-
-
-_REMOTE = re.compile(r"(https|ssh|git)://|[\w.-]+@[\w.-]+:")
-
-
-def _refused_address(url: str, ref: str, *, stranger: bool) -> tuple[str, str] | None:
-    # "ext::" and its like run programs; a leading "-" would be an option of git.
-    if not url or url.startswith("-") or "::" in url or re.search(r"[\s\0]", url):
-        return f"include(): '{url}' is no repository's address", "such as https://host/team/name"
-    if ref.startswith("-") or re.search(r"[\s\0]", ref):
-        return f"include(): '{ref}' is no branch, tag or commit", ""
-    if stranger and not _REMOTE.match(url):
-        return (
-            f"include(): an included repository may not include '{url}'",
-            "it can include https://, ssh:// and git:// addresses only",
-        )
-    return None
-
-
-@cache
-def _preamble_text() -> str:
-    lines = [
-        "def print(*args, sep=' '):",
-        "    _print(sep.join([str(arg) for arg in args]))",
-        "def include(*args, **kwargs):",
-        "    return _included[_include(call_stack(strip_frames=1), args, kwargs)]",
-    ]
-    for name in TABLE:
-        if name != "include":
-            lines += [
-                f"def {_inner(name)}(*args, **kwargs):",
-                f'    return _call("{name}", call_stack(strip_frames=1), args, kwargs)',
-            ]
-    paths = ", ".join(f'{name}="{path}"' for name, path in PATHS.items())
-    for namespace in NAMESPACES:
-        fields = [
-            f"{function.short_name}={_inner(function.name)}"
-            for function in TABLE.values()
-            if function.namespace == namespace
-        ]
-        if namespace == "data":
-            fields.append(f"path=struct({paths})")
-        lines.append(f"{namespace} = struct({', '.join(fields)})")
-    return "\n".join(lines) + "\n"
-
-
-def _inner(name: str) -> str:
-    return "_" + name.replace(".", "_") if "." in name else name
-
-
-def _full_name(inner: str) -> str:
-    return next((name for name in TABLE if _inner(name) == inner), inner)
-
-
-@cache
-def _load_text() -> str:
-    plain = [name for name in TABLE if "." not in name]
-    names = ", ".join(f'"{name}"' for name in [*plain, *NAMESPACES, "print"])
-    return f'load("x", {names})'

@@ -11,10 +11,8 @@ repository's functions in the preamble. Evaluation is hermetic: it takes the sam
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
-import resource
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -27,10 +25,12 @@ from danlu.lang.calls import Call, Frame
 from danlu.lang.entries.data import DATA_SCHEME
 from danlu.lang.finding import Finding
 from danlu.lang.limits import Limits
+from danlu.lang.memory import Memory
 from danlu.lang.outcome import Channel, Failure, Outcome
-from danlu.lang.preamble import full_name, load_text, preamble_text
+from danlu.lang.preamble import load_text, preamble_text
 from danlu.lang.repository import Repository, inner_path, public_names, refused_address
 from danlu.lang.sources import clean, without_tabs
+from danlu.lang.starlark_text import read_error, read_stack
 from danlu.lang.table import TABLE
 
 __all__ = ["run"]
@@ -61,7 +61,7 @@ def run(
     repositories: list[Repository] = []
     waited = 0.0
     started = time.monotonic()
-    memory = _Memory()
+    memory = Memory()
     while True:
         evaluation = _Evaluation(channel, limits, repositories, started + waited, memory)
         try:
@@ -77,27 +77,6 @@ def run(
             tuple(evaluation.printed),
             evaluation.value,
         )
-
-
-class _Memory:
-    """The memory that this process holds; the peak, where the present is not told."""
-
-    def __init__(self) -> None:
-        self._page = resource.getpagesize()
-        try:
-            self._statm: int | None = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._statm = None
-
-    def __del__(self) -> None:
-        if self._statm is not None:
-            os.close(self._statm)
-
-    def held(self) -> int:
-        """Return the bytes."""
-        if self._statm is None:
-            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return int(os.pread(self._statm, 200, 0).split()[1]) * self._page
 
 
 @cache
@@ -125,7 +104,7 @@ class _Evaluation:
         limits: Limits,
         repositories: list[Repository],
         started: float,
-        memory: _Memory,
+        memory: Memory,
     ) -> None:
         self.calls: list[Call] = []
         self.printed: list[str] = []
@@ -287,7 +266,7 @@ class _Evaluation:
         return module
 
     def _call(self, name: str, stack: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:
-        self._record(Call(name, tuple(args), kwargs, self._frames(stack)))
+        self._record(Call(name, tuple(args), kwargs, read_stack(stack, self._ids)))
         if name != "data.envd":
             return None
         given = args[0] if args else kwargs.get("name", "")
@@ -305,7 +284,7 @@ class _Evaluation:
             self._printed += len(text) + 1
 
     def _include(self, known: int, stack: str, args: list[Any], kwargs: dict[str, Any]) -> int:
-        frames = self._frames(stack)
+        frames = read_stack(stack, self._ids)
         try:
             values = bind(TABLE["include"], args, kwargs)
         except Finding:
@@ -396,7 +375,7 @@ class _Evaluation:
             raise _Again
         if self.failure is not None:
             raise _Stop
-        message, frames = self._read_error(text)
+        message, frames = read_error(text, self._ids)
         if not frames and message.startswith("Missing parameter"):
             # The call of the build function itself.
             self._fail(Failure("missing", self._function))
@@ -425,55 +404,6 @@ class _Evaluation:
             self._cancelled = "memory"
         return bool(self._cancelled)
 
-    def _frames(self, stack: str) -> tuple[Frame, ...]:
-        return tuple(
-            Frame(self._ids[f"<{number}>"], int(line))
-            for number, line in _STACK_FRAME.findall(stack)
-            if f"<{number}>" in self._ids
-        )
-
-    def _read_error(self, text: str) -> tuple[str, tuple[Frame, ...]]:
-        head, _, rest = _split_error(text)
-        frames = self._frames(head)
-        message = rest
-        # The last one: a message of the user's own may hold the same words.
-        place = next(reversed(list(_PLACE.finditer(rest))), None)
-        if place is not None:
-            message = rest[: place.start()]
-            identity = f"<{place[1]}>"
-            if identity in self._ids:
-                line, column = int(place[2]), int(place[3])
-                under = _UNDERLINE.search(rest, place.end())
-                end = column + len(under[1]) if under is not None else 0
-                if frames and (frames[-1].file, frames[-1].line) == (self._ids[identity], line):
-                    frames = frames[:-1]
-                frames += (Frame(self._ids[identity], line, column, end),)
-        unfit = _UNFIT.match(message)
-        function = _PREAMBLE_FRAME.search(head)
-        if unfit is not None and function is not None:
-            what = f"a {unfit[1]} cannot be an argument" if unfit[1] else "a value without end"
-            message = f"{full_name(function[1])}(): {what}"
-        return message.strip(), frames
-
-
-_STACK_FRAME = re.compile(r"^  \* <(\d+)>:(\d+), in ", re.MULTILINE)
-_PLACE = re.compile(r"^ *--> <(\w+)>:(\d+):(\d+)$", re.MULTILINE)
-_UNDERLINE = re.compile(r"^ *\| {1,1}[^\n^]*?(\^+)$", re.MULTILINE)
-_PREAMBLE_FRAME = re.compile(r"^  \* <preamble>:\d+, in (\w+)$", re.MULTILINE)
-_UNFIT = re.compile(
-    r"StarlarkError: (?:Operation `serde::serialize` not supported on type `(\w+)`"
-    r"|Maximum depth|Cycle detected)"
-)
-
 
 def _always(module: starlark.FrozenModule) -> Callable[[str], starlark.FrozenModule]:
     return lambda _: module
-
-
-def _split_error(text: str) -> tuple[str, str, str]:
-    """Part the traceback from the message; a message may hold the same words itself."""
-    if text.startswith("error: "):
-        return "", "error: ", text[len("error: ") :]
-    if text.startswith("Traceback "):
-        return text.partition("\nerror: ")
-    return "", "", text

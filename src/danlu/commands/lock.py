@@ -176,7 +176,7 @@ def _compared(
     old: FunctionLock | None, new: FunctionLock
 ) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, str]]]:
     for what, versions in (
-        ("base", _base),
+        ("base package", _base),
         ("system package", _system),
         ("Python package", _python),
         ("file", lambda lock: {one.url: one.sha256[:12] for one in lock.http}),

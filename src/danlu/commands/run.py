@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from danlu.commands.build import BuildOptions, image_of
 from danlu.errors import StoreError, UsageError
 from danlu.graph import Progress
+from danlu.graph.imageconfig import image_config_of
+from danlu.sandbox.types import Mount
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
@@ -47,7 +49,7 @@ def run(
     userns.enter(settings.paths)
     from danlu.engine.embedded import run as run_here
 
-    with Store.open(settings.paths.store) as store, store.lease():
+    with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
         layers = [store.layer(diff_id) for diff_id in image.layers]
         trees = tuple(layer.tree for layer in layers if layer is not None)
         if len(trees) != len(image.layers):
@@ -56,7 +58,7 @@ def run(
             )
         return run_here(
             trees,
-            image.config,
+            image_config_of(image.config),
             args=args,
             project=project.directory,
             volumes=binds,
@@ -64,12 +66,13 @@ def run(
             user=user,
             terminal=terminal,
             gpus=gpus,
-            work=settings.paths.store,
+            work=work,
+            runtime_name=settings.config.runtime,
         )
 
 
-def parse_volume(text: str) -> tuple[Path, str, bool]:
-    """``SRC:DST[:ro|:rw]`` as (source, target, read only).
+def parse_volume(text: str) -> Mount:
+    """``SRC:DST[:ro|:rw]`` as a mount.
 
     Raises :class:`UsageError` where it is not of that form or the source is not there.
     """
@@ -81,7 +84,7 @@ def parse_volume(text: str) -> tuple[Path, str, bool]:
     source = Path(words[0]).expanduser().absolute()
     if not source.exists():
         raise UsageError(f"there is no {source} to mount")
-    return source, words[1], mode == "ro"
+    return Mount(words[1], source, readonly=mode == "ro")
 
 
 def _variable(text: str) -> tuple[str, str]:

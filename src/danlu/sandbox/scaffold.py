@@ -28,6 +28,7 @@ def build(union: Union, points: Iterable[MountPoint], layer: Path) -> bool:
     topmost layer's are those that show. ``union`` sees the new entries afterwards.
     """
     made = False
+    union.add((), str(layer))
     for point in points:
         parts = union.resolve(point.target)
         if not parts or union.entry(parts) is not None:

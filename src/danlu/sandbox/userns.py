@@ -46,11 +46,13 @@ _missing: MachineError | None = None
 def enter(paths: Paths) -> None:
     """Make this very process root of its own mounts; nothing it mounts outlives it.
 
-    Must be called before any thread or event loop starts. ``paths`` names the store: one that
+    Must be called before any thread or event loop starts; a second call does nothing. ``paths`` names the store: one that
     belongs to another account is refused, because the owners in its layers mean that account's
     ids. Raises :class:`MachineError` where namespaces are forbidden.
     """
     global _caller, _entered
+    if _entered:
+        return
     if len(os.listdir("/proc/self/task")) > 1:
         raise RuntimeError("userns.enter() must be called before threads start")
     _check_owner(paths.store)

@@ -23,6 +23,7 @@ from danlu.graph import Bootstrap
 from danlu.oci.tar import Normalise
 from danlu.sandbox.types import Root
 from danlu.sources.apt import fetch
+from danlu.sources.apt.host import need
 from danlu.store import Layer
 from danlu.util.process import run
 
@@ -113,6 +114,7 @@ def _skeleton(tree: Path, op: Bootstrap) -> None:
 
 async def _unpack(op: Bootstrap, directory: Path, tree: Path) -> list[str]:
     """Unpack all packages into ``tree``; their files' names, in the order of package names."""
+    need("dpkg-deb", "tar")
     names = [f"{deb.sha256}.deb" for deb in sorted(op.packages, key=lambda deb: deb.name)]
     result = await run(
         ["sh", "-ec", _UNPACK, "sh", *names],

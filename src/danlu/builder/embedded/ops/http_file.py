@@ -21,7 +21,6 @@ async def execute(op: HttpFile, context: Context) -> list[Layer]:
         op.sha256,
         cache=context.paths.cache / "http",
         offline=context.offline,
-        transfer=context.transfer,
     )
     with context.store.staging() as staged:
         path = inside(staged, op.target)

@@ -69,6 +69,7 @@ class Base:
             "os": "linux",
             "config": {"Env": [f"PATH={PYTHON_PATH}"]},
             "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+            "history": [{"created_by": "mmdebstrap"}],
         }
         manifest = {
             "schemaVersion": 2,

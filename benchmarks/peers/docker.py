@@ -47,6 +47,7 @@ class Docker:
         if self.daemon:
             self.daemon.terminate()
             self.daemon.wait(60)
+        output("umount", f"{self.directory}/exec/netns/default")
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def version(self) -> str:

@@ -28,14 +28,14 @@ class Entry:
 SECTIONS = ("The road", "Images", "This machine")
 
 COMMANDS = (
-    #    Entry("init", "The road", "Write a build file for what this directory holds."),
-    #    Entry("plan", "The road", "Show what would be built, and why; needs no network."),
+    Entry("init", "The road", "Write a build file for what this directory holds."),
+    Entry("plan", "The road", "Show what would be built, and why; needs no network."),
     Entry("lock", "The road", "Pin everything the build file asks for in danlu.lock."),
     Entry("build", "The road", "Build the image."),
     Entry("run", "The road", "Run one command in the environment, with the project mounted."),
-    #    Entry("image", "Images", "List, inspect, move and remove images."),
-    #    Entry("config", "This machine", "Show the configuration, and where each value comes from."),
-    #    Entry("doctor", "This machine", "Check what this machine has and lacks."),
+#    Entry("image", "Images", "List, inspect, move and remove images."),
+    Entry("config", "This machine", "Show the configuration, and where it comes from."),
+    Entry("doctor", "This machine", "Check what this machine has and lacks."),
     Entry("completion", "This machine", "Print the completion script of a shell."),
     Entry("version", "This machine", "Show the versions of danlu and of what it stands on."),
 )

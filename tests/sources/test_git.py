@@ -1,0 +1,160 @@
+"""git: refs become commits, commits become directories, nothing of theirs runs."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import OutsideError, UsageError
+from danlu.sources.git import checkout, read_repository, resolve, tree_digest
+
+
+def git(directory: Path, *args: str) -> str:
+    settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(
+        ["git", *settings, "-c", "protocol.file.allow=always", *args],
+        cwd=directory,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    place = tmp_path / "upstream"
+    place.mkdir()
+    git(place, "init", "-q")
+    (place / "lib.envd").write_text("def f():\n    pass\n")
+    (place / "data.txt").write_text("one")
+    git(place, "add", ".")
+    git(place, "commit", "-qm", "one")
+    git(place, "tag", "-am", "first", "v1")
+    (place / "data.txt").write_text("two")
+    git(place, "commit", "-qam", "two")
+    return place
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def test_branches_tags_and_commits_resolve(repository: Path, cache: Path) -> None:
+    head, first = git(repository, "rev-parse", "HEAD"), git(repository, "rev-parse", "HEAD~1")
+    url = repository.as_uri()
+    assert resolve(url, "", cache=cache) == head
+    assert resolve(url, "main", cache=cache) == head
+    assert resolve(url, "v1", cache=cache) == first, "an annotated tag means its commit"
+    assert resolve(url, "refs/tags/v1", cache=cache) == first
+    assert resolve(url, first, cache=cache) == first
+    assert resolve(url, first[:10], cache=cache) == first
+
+
+def test_an_unknown_ref_is_named(repository: Path, cache: Path) -> None:
+    with pytest.raises(UsageError, match="no branch, tag or commit 'nope'"):
+        resolve(repository.as_uri(), "nope", cache=cache)
+
+
+def test_a_missing_repository_is_an_outside_error(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(OutsideError, match="absent"):
+        resolve((tmp_path / "absent").as_uri(), "main", cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("url", "ref"), [("--upload-pack=touch x", ""), ("ext::sh -c id", ""), ("https://h/r", "-x")]
+)
+def test_options_and_commands_are_no_addresses(url: str, ref: str, cache: Path) -> None:
+    with pytest.raises(UsageError, match="not a repository"):
+        resolve(url, ref, cache=cache)
+
+
+def test_a_checkout_has_the_commit_and_its_tags(repository: Path, cache: Path) -> None:
+    first = git(repository, "rev-parse", "v1^{}")
+    place = checkout(repository.as_uri(), first, cache=cache)
+    assert (place / "data.txt").read_text() == "one"
+    assert git(place, "describe", "--tags") == "v1"
+
+
+def test_a_checkout_is_kept_for_offline(repository: Path, cache: Path) -> None:
+    head, url = git(repository, "rev-parse", "HEAD"), repository.as_uri()
+    with pytest.raises(OutsideError, match="offline"):
+        checkout(url, head, cache=cache, offline=True)
+    place = checkout(url, head, cache=cache)
+    subprocess.run(["rm", "-rf", repository], check=True)
+    assert checkout(url, head, cache=cache, offline=True) == place
+
+
+def test_hooks_of_template_directories_do_not_run(
+    repository: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = tmp_path / "template" / "hooks"
+    hooks.mkdir(parents=True)
+    (hooks / "post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (hooks / "post-checkout").chmod(0o755)
+    monkeypatch.setenv("GIT_TEMPLATE_DIR", str(hooks.parent))
+    checkout(repository.as_uri(), git(repository, "rev-parse", "HEAD"), cache=cache)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_users_instead_of_is_honoured(
+    repository: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gitconfig"
+    config.write_text(f'[url "{repository.parent.as_uri()}/"]\n\tinsteadOf = https://nowhere/\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    head = git(repository, "rev-parse", "HEAD")
+    assert resolve("https://nowhere/upstream", "main", cache=cache) == head
+
+
+def test_submodules_come_along(
+    repository: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "gitconfig"
+    config.write_text('[protocol "file"]\n\tallow = always\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "submodule", "--quiet", "add", repository.as_uri(), "inner")
+    git(outer, "commit", "-qm", "with a submodule")
+    place = checkout(outer.as_uri(), git(outer, "rev-parse", "HEAD"), cache=cache)
+    assert (place / "inner" / "data.txt").read_text() == "two"
+
+
+def test_reading_gives_build_files_and_the_commit(repository: Path, cache: Path) -> None:
+    head, url = git(repository, "rev-parse", "HEAD"), repository.as_uri()
+    included = read_repository(url, "main", commit="", cache=cache)
+    assert included.commit == head
+    assert dict(included.files) == {"lib.envd": "def f():\n    pass\n"}
+    subprocess.run(["rm", "-rf", repository], check=True)
+    again = read_repository(url, "main", commit=head, cache=cache, offline=True)
+    assert again == included
+
+
+def test_a_symbolic_link_is_no_build_file(repository: Path, cache: Path) -> None:
+    (repository / "evil.envd").symlink_to("/etc/passwd")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "link")
+    included = read_repository(repository.as_uri(), "", commit="", cache=cache)
+    assert set(included.files) == {"lib.envd"}
+
+
+def test_reading_then_checking_out_deepens_the_same_cache(repository: Path, cache: Path) -> None:
+    head, url = git(repository, "rev-parse", "HEAD"), repository.as_uri()
+    read_repository(url, "", commit="", cache=cache)
+    place = checkout(url, head, cache=cache)
+    assert git(place, "describe", "--tags").startswith("v1-1-")
+
+
+def test_a_tree_digest_covers_content_and_not_git(repository: Path, cache: Path) -> None:
+    head = git(repository, "rev-parse", "HEAD")
+    place = checkout(repository.as_uri(), head, cache=cache)
+    before = tree_digest(place)
+    (place / ".git" / "extra").write_text("x")
+    assert tree_digest(place) == before
+    (place / "data.txt").write_text("three")
+    assert tree_digest(place) != before

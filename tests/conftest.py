@@ -108,7 +108,9 @@ def danlu(real_home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             check=False,
         )
         if check and done.returncode:
-            pytest.fail(f"danlu {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}")
+            pytest.fail(
+                f"danlu {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done
 
     return run

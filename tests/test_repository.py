@@ -30,7 +30,8 @@ def tracked() -> list[Path]:
 
 def constraints_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("constraints", ROOT / "scripts/constraints.py")
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -93,7 +94,7 @@ def test_links_of_the_documentation_lead_somewhere() -> None:
 def ordinary_user_path(directory: Path) -> str:
     """A PATH with what a minimal system has, as seen by an ordinary user, and no more."""
     directory.mkdir()
-    for tool in "apt-get awk bash cat cut dirname grep sha256sum".split():
+    for tool in ("apt-get", "awk", "bash", "cat", "cut", "dirname", "grep", "sha256sum"):
         (directory / tool).symlink_to(shutil.which(tool) or tool)
     (directory / "python3").symlink_to(sys.executable)
     (directory / "id").write_text("#!/bin/sh\n[ $1 = -un ] && echo alchemist || echo 12345\n")

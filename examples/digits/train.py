@@ -31,7 +31,7 @@ def main() -> int:
             loss.backward()
             optimiser.step()
         reached = accuracy(classify(model, held_out), held_out_labels)
-        print(f"epoch {epoch:2}  loss {loss.item():.4f}  held-out accuracy {reached:.4f}", flush=True)
+        print(f"epoch {epoch:2}  loss {loss.item():.4f}  accuracy {reached:.4f}", flush=True)
     torch.save(model.state_dict(), "model.pt")
     predicted = classify(model, held_out).tolist()
     with open("predictions.json", "w") as file:

@@ -47,12 +47,14 @@ async def resolve_base(
     config: Configuration,
     offline: bool = False,
     refresh: bool = False,
+    keep: Sequence[Deb] = (),
 ) -> LockedBase:
     """The newest minimal system of ``os_name`` (``debian12``), with ``inputs`` left empty.
 
     ``epoch`` is the newest date of the release's Release files, but stays what it was where this
     machine resolved the same packages before, so that projects share their base. ``refresh``
-    fetches the package lists even if they are fresh. Raises :class:`UsageError` for an unknown
+    fetches the package lists even if they are fresh; ``keep`` are packages whose version stays
+    where the archive still has it. Raises :class:`UsageError` for an unknown
     name, :class:`MachineError` and :class:`OutsideError` as :func:`danlu.sources.apt.home_for`.
     """
     from danlu.sources.apt import debian_architecture, distribution, home_for
@@ -66,7 +68,7 @@ async def resolve_base(
     )
     await home.refresh(force=refresh, offline=offline)
     known = await candidates(home, _WHERE_KNOWN)
-    planned = await plan(home, [*await essential(home), *_WANTED, *known])
+    planned = await plan(home, [*await essential(home), *_WANTED, *known], keep=keep)
     file = status_file(paths, planned.debs)
     if not file.exists():
         text = "".join(status_stanza(record.text) for record in planned.records.values())

@@ -31,6 +31,7 @@ __all__ = ["Home", "open_home"]
 FRESH = 15 * 60
 
 _CONFIGURATION = """\
+Acquire::Retries "2";
 {settings}
 Dir "{home}/";
 Dir::State "{home}/state";

@@ -19,13 +19,15 @@ _HONOURED = re.compile(
     r"Acquire::(?!IndexTargets|Languages|GzipIndexes|CompressionTypes|Changelogs)"
 )
 
+_PACKAGES = {"dpkg-deb": "dpkg", "tar": "tar"}
+
 
 def need(*programs: str) -> None:
     """Raise :class:`MachineError` naming those ``programs`` that this machine lacks."""
     missing = [name for name in programs if shutil.which(name) is None]
     if not missing:
         return
-    packages = sorted({"dpkg" if name.startswith("dpkg") else "apt" for name in missing})
+    packages = sorted({_PACKAGES.get(name, "apt") for name in missing})
     raise MachineError(
         f"{' and '.join(missing)}: not found on this machine",
         hint=f"`base(os=…)` and system packages are resolved by apt: install {' '.join(packages)} "

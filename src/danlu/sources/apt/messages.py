@@ -14,6 +14,7 @@ __all__ = [
     "host_of",
     "install_failure",
     "nearest",
+    "providers",
     "unknown_packages",
     "unreachable",
     "update_failure",
@@ -102,6 +103,22 @@ def unknown_packages(output: str) -> list[tuple[str, str]]:
             name = match["name"] or match["virtual"] or match["pinned"]
             found.append((name, match["version"] or ""))
     return list(dict.fromkeys(found))
+
+
+def providers(output: str) -> dict[str, list[str]]:
+    """Virtual packages that apt would not choose for, and who provides them."""
+    found: dict[str, list[str]] = {}
+    name = ""
+    for line in output.splitlines():
+        match = re.match(r"Package (\S+) is a virtual package provided by:", line)
+        if match:
+            name = match[1]
+            found[name] = []
+        elif name and line.startswith("  "):
+            found[name].append(line.split()[0])
+        elif line and not line.startswith(" "):
+            name = ""
+    return {name: sorted(names) for name, names in found.items() if names}
 
 
 def _unmet(lines: Sequence[str]) -> list[str]:

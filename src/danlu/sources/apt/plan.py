@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from danlu.errors import OutsideError, ResolveError
 from danlu.graph import Deb
 from danlu.sources.apt.home import Home, locked
-from danlu.sources.apt.messages import install_failure, nearest, unknown_packages
+from danlu.sources.apt.messages import install_failure, nearest, providers, unknown_packages
 from danlu.sources.apt.records import Record, records
 from danlu.util.files import write_atomic
 
@@ -90,16 +90,26 @@ async def plan(
     """
     check_names(names)
     async with locked(home.directory / "lock", shared=True):
+        await _check_endings(home, names)
         options = _status_options(home, status)
         output, code = await _simulate(home, names, options, keep)
         if code and keep and not unknown_packages(output):
             # The old versions do not go with what was added: let all of them move.
             output, code = await _simulate(home, names, options, ())
         if code:
-            raise await _failure(home, names, output)
+            raise await _failure(home, output)
         planned = await _planned(home, output, options)
         _prune_caches(home)
     return planned
+
+
+async def _check_endings(home: Home, names: Sequence[str]) -> None:
+    """Refuse ``git-`` and ``git+``, which apt takes for "remove git" and "install git"."""
+    doubtful = [name for name in names if name.partition("=")[0].endswith(("+", "-"))]
+    known = set(await package_names(home)) if doubtful else set()
+    for name in doubtful:
+        if name.partition("=")[0] not in known:
+            raise await _failure(home, f"E: Unable to locate package {name}")
 
 
 async def _simulate(
@@ -121,8 +131,15 @@ async def _simulate(
     return (result.stdout + result.stderr).decode(errors="replace"), result.code
 
 
-async def _failure(home: Home, names: Sequence[str], output: str) -> ResolveError:
+async def _failure(home: Home, output: str) -> ResolveError:
     unknown = unknown_packages(output)
+    virtual = providers(output)
+    if virtual:
+        name, names = next(iter(virtual.items()))
+        return ResolveError(
+            f"{name!r} is no package of {home.what} but something that several packages provide",
+            hint=f"name one of them: {', '.join(names[:8])}",
+        )
     if not unknown:
         return install_failure(output, what=home.what)
     findings = []
@@ -232,7 +249,19 @@ def _deb(
 
 
 async def essential(home: Home) -> list[str]:
-    """Names of the packages every system has (Debian Policy 3.8)."""
+    """Names of the packages every system has (Debian Policy 3.8), noted beside the lists."""
+    note = home.directory / "essential"
+    stamp = home.stamp.read_text() + str(home.stamp.stat().st_mtime_ns)
+    with suppress(FileNotFoundError):
+        noted, *names = note.read_text().split()
+        if noted == stamp:
+            return names
+    names = await _essential(home)
+    write_atomic(note, " ".join([stamp, *names]).encode(), sync=False)
+    return names
+
+
+async def _essential(home: Home) -> list[str]:
     files: list[Path] = [
         one
         for one in home.lists.glob("*_Packages*")

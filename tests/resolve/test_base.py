@@ -1,0 +1,158 @@
+"""The base as packages, resolved from small archives by this machine's own apt."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.environment.lock import LockedBase
+from danlu.environment.types import AptSource
+from danlu.errors import OutsideError, UsageError
+from danlu.graph import Deb, Platform
+from danlu.resolve.base import package_set_digest, resolve_base, status_file
+from danlu.testing.apt import AptArchive, Package, minimal
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("apt-get") and shutil.which("dpkg-deb")), reason="needs apt and dpkg"
+)
+
+#: That of the archive's Release file.
+RELEASED = 1717243200
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.archive = AptArchive(root / "archive")
+        self.archive.add("bookworm", *minimal())
+        self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
+
+    def base(
+        self, *, refresh: bool = True, offline: bool = False, keep: tuple[Deb, ...] = ()
+    ) -> LockedBase:
+        return anyio.run(
+            functools.partial(
+                resolve_base,
+                "debian12",
+                Platform(),
+                # copy: and not file:, so that lists are files and not links.
+                apt=AptSource(self.archive.source("bookworm", uri=f"copy:{self.archive.root}")),
+                paths=self.paths,
+                config=Configuration(),
+                refresh=refresh,
+                offline=offline,
+                keep=keep,
+            )
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def versions(base: LockedBase) -> dict[str, str]:
+    return {deb.name: deb.version for deb in base.packages}
+
+
+def test_a_base_is_the_essential_packages_apt_and_passwd(world: World) -> None:
+    base = world.base()
+    assert list(versions(base)) == ["apt", "base-files", "dpkg", "libc6", "passwd"]
+    assert (base.distribution, base.codename, base.libc) == ("debian12", "bookworm", "glibc 2.36")
+
+
+def test_a_merged_usr_is_stated_where_the_release_asks_for_it(world: World) -> None:
+    world.archive.add("bookworm", Package("usr-is-merged"), Package("usrmerge"))
+    assert "usr-is-merged" in versions(world.base())
+    assert "usrmerge" not in versions(world.base())
+
+
+def test_the_epoch_is_the_archives_date(world: World) -> None:
+    assert world.base().epoch == RELEASED
+
+
+def test_the_same_packages_keep_the_epoch_they_first_had(world: World) -> None:
+    base = world.base()
+    release = world.archive.root / "dists/bookworm/Release"
+    release.write_text(release.read_text().replace("2024", "2025"))
+    assert world.base() == base
+    world.archive.add("bookworm", Package("apt", "2.6.2", "amd64"))
+    release.write_text(release.read_text().replace("2024", "2025"))
+    assert world.base().epoch > base.epoch
+
+
+def test_damaged_notes_of_epochs_are_written_anew(world: World) -> None:
+    world.base()
+    notes = world.paths.cache / "apt" / "epochs.json"
+    notes.write_text("{ damaged")
+    base = world.base()
+    assert json.loads(notes.read_text()) == {package_set_digest(base.packages): base.epoch}
+
+
+def test_kept_packages_stay_though_newer_ones_are_there(world: World) -> None:
+    before = world.base()
+    world.archive.add("bookworm", Package("apt", "2.6.2", "amd64"))
+    assert world.base(keep=before.packages) == before
+    assert versions(world.base())["apt"] == "2.6.2"
+
+
+def test_a_new_essential_package_is_seen_when_the_lists_are_fetched(world: World) -> None:
+    world.base()
+    world.archive.add("bookworm", Package("new", fields={"Essential": "yes"}))
+    assert "new" not in versions(world.base(refresh=False))
+    assert "new" in versions(world.base(refresh=True))
+
+
+def test_the_status_of_the_base_is_kept_for_what_comes_on_top(world: World) -> None:
+    base = world.base()
+    text = status_file(world.paths, base.packages).read_text()
+    assert text.count("Status: install ok installed\n") == len(base.packages)
+    assert "Filename:" not in text
+
+
+def test_offline_uses_the_lists_there_are_and_says_when_there_are_none(world: World) -> None:
+    with pytest.raises(OutsideError, match="offline"):
+        world.base(offline=True)
+    base = world.base()
+    shutil.rmtree(world.archive.root)
+    assert world.base(offline=True, refresh=False) == base
+
+
+def test_an_unknown_release_is_refused(world: World) -> None:
+    with pytest.raises(UsageError, match="debian3"):
+        anyio.run(
+            functools.partial(
+                resolve_base,
+                "debian3",
+                Platform(),
+                apt=None,
+                paths=world.paths,
+                config=Configuration(),
+            )
+        )
+
+
+def test_another_architecture_is_resolved_from_its_own_lists(world: World) -> None:
+    arm = [
+        Package(one.name, one.version, "arm64", one.fields)
+        for one in minimal()
+        if one.architecture != "all"
+    ]
+    world.archive.add("trixie", *arm)
+    base = anyio.run(
+        functools.partial(
+            resolve_base,
+            "debian13",
+            Platform(architecture="arm64"),
+            apt=AptSource(world.archive.source("trixie")),
+            paths=world.paths,
+            config=Configuration(),
+        )
+    )
+    assert {deb.architecture for deb in base.packages} == {"arm64"}

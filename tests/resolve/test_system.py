@@ -1,0 +1,165 @@
+"""System packages on a base, and the distribution's Python, from small archives."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from danlu.environment.lock import LockedBase
+from danlu.environment.types import AptSource
+from danlu.errors import ResolveError
+from danlu.graph import Deb, Platform
+from danlu.resolve.base import resolve_base, status_file
+from danlu.resolve.system import PythonChoice, distribution_python, resolve_system
+from danlu.testing.apt import AptArchive, Package, minimal
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+
+pytestmark = pytest.mark.skipif(
+    not (shutil.which("apt-get") and shutil.which("dpkg-deb")), reason="needs apt and dpkg"
+)
+
+PYTHON = (
+    Package("python3", "3.11.2-1", fields={"Depends": "python3.11 (>= 3.11.2-1~)"}),
+    Package("python3.11", "3.11.2-6+deb12u6", "amd64", {"Depends": "libc6 (>= 2.34)"}),
+    Package("python3-distutils", "3.11.2-3", fields={"Depends": "python3"}),
+)
+STATUS = """\
+Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9
+
+Package: old-git
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+"""
+
+
+class World:
+    def __init__(self, root: Path) -> None:
+        self.archive = AptArchive(root / "archive")
+        self.archive.add("bookworm", *minimal(), *PYTHON)
+        self.archive.add(
+            "bookworm",
+            Package("git", "1:2.39", "amd64", {"Depends": "libc6 (>= 2.34), liberror"}),
+            Package("liberror"),
+            Package("newer", "1", "amd64", {"Depends": "libc6 (>= 2.37)"}),
+        )
+        self.common: dict[str, Any] = {
+            "platform": Platform(),
+            "apt": AptSource(self.archive.source("bookworm")),
+            "paths": Paths.of({"DANLU_HOME": str(root / "home")}),
+            "config": Configuration(),
+        }
+        self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
+
+    def base(self) -> LockedBase:
+        return anyio.run(functools.partial(resolve_base, "debian12", refresh=True, **self.common))
+
+    def system(
+        self, base: LockedBase, *names: str, status: str | None = None, refresh: bool = True
+    ) -> dict[str, str]:
+        found: tuple[Deb, ...] = anyio.run(
+            functools.partial(
+                resolve_system, base, names, status=status, refresh=refresh, **self.common
+            )
+        )
+        return {deb.name: deb.version for deb in found}
+
+    def python(self, version: str) -> PythonChoice:
+        return anyio.run(
+            functools.partial(
+                distribution_python, self.base(), version, refresh=True, **self.common
+            )
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_packages_of_the_base_are_not_listed_again(world: World) -> None:
+    assert world.system(world.base(), "git") == {"git": "1:2.39", "liberror": "1.0"}
+
+
+def test_what_the_base_has_needs_nothing_not_even_lists(world: World) -> None:
+    base = world.base()
+    shutil.rmtree(world.paths.cache)
+    shutil.rmtree(world.archive.root)
+    assert world.system(base, "passwd", "apt") == {}
+
+
+def test_a_newer_package_of_the_base_is_part_of_the_system_where_it_is_needed(
+    world: World,
+) -> None:
+    base = world.base()
+    world.archive.add("bookworm", Package("libc6", "2.37-1", "amd64"))
+    assert world.system(base, "newer") == {"libc6": "2.37-1", "newer": "1"}
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_base_locked_elsewhere_is_put_together_again(world: World, gone: bool) -> None:
+    base = world.base()
+    status_file(world.paths, base.packages).unlink()
+    if gone:
+        world.archive.add("bookworm", Package("libc6", "2.36-10", "amd64"))
+        world.archive.remove("bookworm", Package("libc6", "2.36-9", "amd64"))
+        world.archive.remove("bookworm", Package("passwd", "1:4.13", "amd64"))
+    assert world.system(base, "git") == {"git": "1:2.39", "liberror": "1.0"}
+
+
+def test_an_images_status_says_what_is_installed(world: World) -> None:
+    base = LockedBase(inputs="", epoch=1, distribution="debian12", codename="bookworm")
+    assert world.system(base, "git", status=STATUS) == {"git": "1:2.39", "liberror": "1.0"}
+    assert world.system(base, "libc6", status=STATUS) == {}
+    assert "libc6" in world.system(base, "git", status="")
+
+
+def test_a_pin_of_what_is_installed_is_heeded(world: World) -> None:
+    base = world.base()
+    world.archive.add("bookworm", Package("passwd", "1:4.14", "amd64"))
+    assert world.system(base, "passwd=1:4.14") == {"passwd": "1:4.14"}
+
+
+def test_the_distributions_python_is_whole(world: World) -> None:
+    expected = PythonChoice(("python3.11", "python3-distutils"), "3.11.2", "/usr/bin/python3.11")
+    assert world.python("") == world.python("3") == expected
+    assert world.python("3.11") == world.python("3.11.2") == expected
+
+
+def test_a_python_without_distutils_is_one_package(world: World) -> None:
+    world.archive.add("bookworm", Package("python3.13", "3.13.5-2", "amd64"))
+    assert world.python("3.13").names == ("python3.13",)
+
+
+def test_a_release_candidate_is_spelled_as_python_spells_it(world: World) -> None:
+    world.archive.add("bookworm", Package("python3.14", "3.14.0~rc2-1", "amd64"))
+    assert world.python("3.14").version == "3.14.0rc2"
+
+
+def test_another_patch_release_is_refused_with_the_one_there_is(world: World) -> None:
+    with pytest.raises(ResolveError, match=r"3\.11\.2, not 3\.11\.9"):
+        world.python("3.11.9")
+
+
+def test_another_python_is_refused_with_the_release_that_has_it(world: World) -> None:
+    with pytest.raises(ResolveError, match=r"no Python 3\.13, it has 3\.11") as caught:
+        world.python("3.13")
+    assert "debian13" in caught.value.hint
+    with pytest.raises(ResolveError) as caught:
+        world.python("3.7")
+    assert "image" in caught.value.hint
+
+
+@pytest.mark.parametrize("version", ["2.7", "latest", "3.", "3.11;rm", "-o", "3.11.2.1", " 3.11"])
+def test_what_is_no_version_is_refused(world: World, version: str) -> None:
+    with pytest.raises(ResolveError, match="not a Python version"):
+        world.python(version)

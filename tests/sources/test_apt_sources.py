@@ -1,0 +1,209 @@
+"""Where packages come from: source files, this machine's mirrors, the user's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import MachineError, UsageError
+from danlu.graph import Platform
+from danlu.sources.apt.archive import archive_for
+from danlu.sources.apt.entries import Entry, parse_one_line, parse_stanzas, parse_text, to_deb822
+from danlu.sources.apt.host import HostApt, read_host
+from danlu.sources.apt.suites import debian_architecture, distribution, of_codename
+from danlu.util.config import Configuration, Mirror
+
+DEB822 = """\
+# the machine's mirror
+Types: deb deb-src
+URIs: http://mirror.example/debian https://other.example/debian
+Suites: bookworm bookworm-updates
+Components: main contrib
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Enabled: no
+Types: deb
+URIs: http://off.example/debian
+Suites: bookworm
+Components: main
+
+Types: deb-src
+URIs: http://source.example/debian
+Suites: bookworm
+Components: main
+"""
+ONE_LINE = """\
+# deb http://commented.example/debian bookworm main
+deb [arch=amd64,arm64 signed-by=/keys/a.gpg] http://mirror.example/debian bookworm main  # note
+deb http://security.example/debian-security bookworm-security main
+deb-src http://mirror.example/debian bookworm main
+deb http://flat.example/cuda /
+debris
+"""
+NO_MIRRORS = Configuration()
+
+
+DEBIAN_HOST = HostApt(entries=tuple(parse_stanzas(DEB822)))
+
+
+def uris(entries: tuple[Entry, ...]) -> dict[str, tuple[str, ...]]:
+    return {entry.suite: entry.uris for entry in entries}
+
+
+def test_deb822_entries_are_the_enabled_binary_suites() -> None:
+    found = parse_stanzas(DEB822)
+    assert [entry.suite for entry in found] == ["bookworm", "bookworm-updates"]
+    assert found[0].uris == ("http://mirror.example/debian", "https://other.example/debian")
+    assert found[0].components == ("main", "contrib")
+
+
+def test_one_line_entries_keep_options_and_drop_comments_and_sources() -> None:
+    found = parse_one_line(ONE_LINE)
+    assert [entry.suite for entry in found] == ["bookworm", "bookworm-security", "/"]
+    assert found[0].architectures == ("amd64", "arm64")
+    assert found[0].signed_by == "/keys/a.gpg"
+    assert found[0].components == ("main",)
+
+
+def test_entries_survive_being_written_and_read_again() -> None:
+    key = "\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n.\nmQIN\n-----END PGP PUBLIC KEY BLOCK-----"
+    entry = Entry(("http://m.example/debian",), "bookworm", signed_by=key)
+    trusted = Entry(("http://m.example/x",), "./", (), options=(("trusted", "yes"),))
+    assert parse_text(to_deb822([entry, trusted])) == [entry, trusted]
+
+
+def test_a_suite_of_the_same_family_is_derived_from_the_machines_own() -> None:
+    archive = archive_for(distribution("debian13"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
+    assert list(uris(archive.entries)) == ["trixie", "trixie-updates"]
+    assert archive.attempts == 2
+
+
+def test_other_archives_that_use_the_codename_are_not_taken_for_the_distribution() -> None:
+    other = parse_one_line("deb https://tool.example/apt bookworm main\n")
+    stated = parse_one_line("deb https://vendor.example/debian bookworm main\n")
+    machine = HostApt(
+        entries=(*other, *stated, *DEBIAN_HOST.entries),
+        origins={("https://vendor.example/debian", "bookworm"): ("Vendor", "bookworm")},
+    )
+    archive = archive_for(distribution("debian12"), "amd64", host=machine, config=NO_MIRRORS)
+    assert uris(archive.entries)["bookworm"] == DEBIAN_HOST.entries[0].uris
+
+
+def test_a_release_file_that_says_debian_counts_whatever_the_address() -> None:
+    entry = parse_one_line("deb https://proxy.example/repository/apt stable main\n")[0]
+    machine = HostApt(entries=(entry,), origins={(entry.uris[0], "stable"): ("Debian", "bookworm")})
+    archive = archive_for(distribution("debian12"), "amd64", host=machine, config=NO_MIRRORS)
+    assert uris(archive.entries) == {"bookworm": entry.uris}
+
+
+def test_entries_for_other_architectures_are_left_out() -> None:
+    entries = parse_one_line("deb [arch=arm64] http://ports.example/ubuntu-ports noble main\n")
+    with pytest.raises(MachineError):
+        archive_for(
+            distribution("ubuntu24.04"), "amd64", host=HostApt(entries=tuple(entries)),
+            config=NO_MIRRORS,
+        )  # fmt: skip
+
+
+def test_another_family_without_a_mirror_is_refused_with_the_lines_to_write() -> None:
+    with pytest.raises(MachineError) as caught:
+        archive_for(distribution("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
+    assert caught.value.exit_code == 4
+    assert caught.value.details[0] == "[mirrors.ubuntu]"
+    assert any(line.startswith("keyring = ") for line in caught.value.details)
+
+
+def test_a_configured_mirror_wins_over_the_machines_sources(tmp_path: Path) -> None:
+    keyring = tmp_path / "keys.gpg"
+    keyring.touch()
+    mirror = Mirror(
+        urls=("http://a.example/ubuntu", "http://b.example/ubuntu"),
+        security=("http://s.example/ubuntu",),
+        keyring=str(keyring),
+        components=("main", "universe"),
+    )
+    config = Configuration(mirrors={"ubuntu": mirror})
+    archive = archive_for(distribution("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
+    found = {entry.suite: entry for entry in archive.entries}
+    assert found["jammy"].uris == mirror.urls
+    assert found["jammy-security"].uris == mirror.security
+    assert found["jammy"].signed_by == str(keyring)
+    assert [suite for suite, entry in found.items() if entry.optional] == [
+        "jammy-updates",
+        "jammy-security",
+    ]
+
+
+def test_a_keyring_that_is_not_there_is_named() -> None:
+    mirror = Mirror(urls=("http://a.example/ubuntu",), keyring="/nowhere/keys.gpg")
+    config = Configuration(mirrors={"ubuntu": mirror})
+    with pytest.raises(MachineError, match=r"/nowhere/keys\.gpg"):
+        archive_for(distribution("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
+
+
+def test_the_users_source_stands_alone_where_it_has_the_release_itself() -> None:
+    text = "deb http://mine.example/debian bookworm main\n"
+    archive = archive_for(
+        distribution("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
+    )
+    assert uris(archive.entries) == {"bookworm": ("http://mine.example/debian",)}
+
+
+def test_the_users_source_is_added_where_it_has_not() -> None:
+    text = "deb http://extra.example/cuda /\n"
+    archive = archive_for(
+        distribution("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
+    )
+    assert list(uris(archive.entries)) == ["bookworm", "bookworm-updates", "/"]
+
+
+def test_the_machines_files_and_settings_are_read_where_its_configuration_says(
+    tmp_path: Path,
+) -> None:
+    parts = tmp_path / "etc" / "parts"
+    parts.mkdir(parents=True)
+    (parts / "debian.sources").write_text(DEB822)
+    (parts / "x.list").write_text("deb http://x.example/debian bookworm-security main\n")
+    (parts / "ignored.save").write_text("deb http://ignored.example/debian bookworm main\n")
+    lists = tmp_path / "lists"
+    lists.mkdir()
+    (lists / "mirror.example_debian_dists_bookworm_InRelease").write_text(
+        "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\nOrigin: Debian\nCodename: bookworm\n"
+    )
+    dump = (
+        f'Dir "{tmp_path}";\nDir::Etc "etc";\nDir::Etc::sourceparts "parts";\n'
+        f'Dir::State::lists "{lists}";\n'
+        'Acquire::http::Proxy "http://proxy.example:3128";\nAcquire::Languages:: "de";\n'
+        'APT::Default-Release "sid";\n'
+    )
+    found = read_host(dump)
+    assert [entry.suite for entry in found.entries] == [
+        "bookworm",
+        "bookworm-updates",
+        "bookworm-security",
+    ]
+    assert found.settings == ('Acquire::http::Proxy "http://proxy.example:3128";',)
+    assert found.origins["http://mirror.example/debian", "bookworm"] == ("Debian", "bookworm")
+    assert found.trusted_parts == str(tmp_path / "etc" / "trusted.gpg.d")
+
+
+@pytest.mark.parametrize("name", ["debian99", "debian", "fedora40", "", "Debian12"])
+def test_an_unknown_distribution_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        distribution(name)
+    assert "debian12" in caught.value.hint
+
+
+def test_releases_are_found_by_codename_alone_too() -> None:
+    assert of_codename("", "jammy") == distribution("ubuntu22.04")
+    assert of_codename("debian", "sid").suites[0] == "sid"
+    with pytest.raises(UsageError):
+        of_codename("alpine", "v3")
+
+
+def test_architectures_are_debians_words() -> None:
+    assert debian_architecture(Platform()) == "amd64"
+    assert debian_architecture(Platform(architecture="arm", variant="v7")) == "armhf"
+    with pytest.raises(UsageError):
+        debian_architecture(Platform(os="windows"))

@@ -1,0 +1,119 @@
+"""References: how people name images, and what the names mean in full."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from danlu.errors import UsageError
+from danlu.oci.digest import Digest, is_digest
+
+__all__ = ["Reference"]
+
+_DEFAULT_REGISTRY = "docker.io"
+_DEFAULT_NAMESPACE = "library"
+_DEFAULT_TAG = "latest"
+
+# The grammar of github.com/distribution/reference, which all clients share.
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
+_LABEL = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
+_REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_MAX_NAME = 255
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Reference:
+    """An image of a registry, in full: ``docker.io`` / ``library/debian`` : ``12`` @ ``sha256:…``.
+
+    ``tag`` or ``digest`` may be empty, not both; where there is a digest, the tag is a remark.
+    """
+
+    registry: str
+    repository: str
+    tag: str = ""
+    digest: Digest | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Reference:
+        """What ``text`` means: ``debian`` is ``docker.io/library/debian:latest``.
+
+        Raises :class:`UsageError` saying what is wrong with it.
+        """
+        rest, at, digest = text.partition("@")
+        if at and not is_digest(digest):
+            raise _wrong(text, f"{digest!r} is not a sha256 digest")
+        name, tag = _split_tag(rest)
+        if tag is not None and not _TAG.fullmatch(tag):
+            raise _wrong(text, f"{tag!r} cannot be a tag")
+        registry, repository = _split_registry(name)
+        if not _REGISTRY.fullmatch(registry):
+            raise _wrong(text, f"{registry!r} cannot be a registry")
+        if not _REPOSITORY.fullmatch(repository):
+            lower = repository.lower()
+            hint = f"did you mean {text.replace(repository, lower)}?" if lower != repository else ""
+            hint = hint if _REPOSITORY.fullmatch(lower) else ""
+            raise _wrong(text, f"{repository!r} cannot be a repository", hint)
+        if len(registry) + 1 + len(repository) > _MAX_NAME:
+            raise _wrong(text, f"it is longer than {_MAX_NAME} characters")
+        if tag is None:
+            tag = "" if digest else _DEFAULT_TAG
+        return cls(registry, repository, tag, Digest(digest) if digest else None)
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def familiar(self) -> str:
+        """As people write it: without the registry and namespace that are the default."""
+        text = str(self)
+        if self.registry != _DEFAULT_REGISTRY:
+            return text
+        short = text.removeprefix(f"{_DEFAULT_REGISTRY}/")
+        inner = short.removeprefix(f"{_DEFAULT_NAMESPACE}/")
+        if "/" not in inner:
+            return inner
+        return text if _is_host(short.partition("/")[0]) else short
+
+    @property
+    def target(self) -> str:
+        """What is asked for in the repository: the digest where there is one, else the tag."""
+        return self.digest or self.tag
+
+    def with_digest(self, digest: Digest) -> Reference:
+        """The same name, pinned."""
+        return replace(self, digest=digest)
+
+
+def _split_tag(text: str) -> tuple[str, str | None]:
+    # A colon before a slash is that of a port.
+    cut = text.rfind(":")
+    if cut < 0 or "/" in text[cut:] or text[cut:].endswith("]"):
+        return text, None
+    return text[:cut], text[cut + 1 :]
+
+
+def _split_registry(name: str) -> tuple[str, str]:
+    first, slash, rest = name.partition("/")
+    if not slash or not _is_host(first):
+        first, rest = _DEFAULT_REGISTRY, name
+    if first == "index.docker.io":
+        first = _DEFAULT_REGISTRY
+    if first == _DEFAULT_REGISTRY and "/" not in rest:
+        rest = f"{_DEFAULT_NAMESPACE}/{rest}"
+    return first, rest
+
+
+def _is_host(first: str) -> bool:
+    """Whether the first part of a name is a registry and not a namespace."""
+    return "." in first or ":" in first or first == "localhost" or first != first.lower()
+
+
+def _wrong(text: str, reason: str, hint: str = "") -> UsageError:
+    return UsageError(
+        f"{text!r} is no image reference: {reason}",
+        hint=hint or "write it like registry.example.com/team/name:tag",
+    )

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import ChecksumError, DanluError, StoreError
+from danlu.oci import dockerarchive
+from danlu.oci.image import Image
+from danlu.oci.tar import extract_layer
+from tests.oci.layers import Trees, image_of
+
+
+def archive_of(image: Image, source: Trees, *names: str) -> bytes:
+    out = io.BytesIO()
+    size = dockerarchive.write(image, source, out.write, names=names)
+    assert size == len(out.getvalue())
+    return out.getvalue()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Trees:
+    return Trees(tmp_path / "trees")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_what_was_written_is_read(tmp_path: Path, source: Trees, pack: type[bytes]) -> None:
+    image = image_of(source, [{"a": "1"}, {"b": "2" * 3000}])
+    path = tmp_path / "image.tar"
+    path.write_bytes(pack(archive_of(image, source, "me/app:1", "debian")))
+    with dockerarchive.opened(path) as archive:
+        (found,) = archive.images
+        assert found.image == image
+        assert found.names == ("me/app:1", "debian:latest")
+        for diff_id, member in zip(image.diff_ids, found.members, strict=True):
+            root = tmp_path / diff_id[7:]
+            root.mkdir()
+            assert extract_layer(archive.layer(member), root).diff_id == diff_id
+        assert (root / "b").read_text() == "2" * 3000
+
+
+def test_equal_images_give_equal_bytes(source: Trees) -> None:
+    image = image_of(source, [{"a": "1"}])
+    assert archive_of(image, source, "x") == archive_of(image, source, "x")
+
+
+def test_a_layer_that_occurs_twice_is_written_once(tmp_path: Path, source: Trees) -> None:
+    image = image_of(source, [{"a": "1"}])
+    from danlu.oci.image import make_image
+
+    twice = make_image([(image.diff_ids[0], "x")] * 2, architecture="amd64")
+    data = archive_of(twice, source)
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert len(tar.getnames()) == 3
+        listed = tar.extractfile("manifest.json")
+        assert listed is not None
+        assert len(json.load(listed)[0]["Layers"]) == 2
+
+
+def test_a_layer_whose_files_changed_is_noticed(source: Trees) -> None:
+    image = image_of(source, [{"a": "1"}])
+    os.utime(source.trees[image.diff_ids[0]] / "a", (1, 1))
+    with pytest.raises(StoreError, match="is damaged"):
+        archive_of(image, source)
+
+
+def made(tmp_path: Path, members: dict[str, bytes], links: dict[str, str] | None = None) -> Path:
+    path = tmp_path / "made.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+        for name, target in (links or {}).items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            tar.addfile(info)
+    return path
+
+
+def test_links_to_equal_layers_of_old_dockers_are_followed(tmp_path: Path, source: Trees) -> None:
+    image = image_of(source, [{"a": "1"}])
+    listed = [{"Config": "c.json", "RepoTags": None, "Layers": ["two/layer.tar"]}]
+    layer = io.BytesIO()
+    source.write_tar(image.diff_ids[0], layer.write)
+    path = made(
+        tmp_path,
+        {
+            "manifest.json": json.dumps(listed).encode(),
+            "c.json": image.config,
+            "one/layer.tar": gzip.compress(layer.getvalue()),
+        },
+        {"two/layer.tar": "../one/layer.tar"},
+    )
+    with dockerarchive.opened(path) as archive:
+        read = extract_layer(archive.layer(archive.images[0].members[0]), tmp_path)
+    assert read.diff_id == image.diff_ids[0]
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"manifest.json": b"{"},
+        {"manifest.json": b"{}"},
+        {"manifest.json": b'[{"Config":"/etc/passwd","Layers":[]}]'},
+        {"manifest.json": b'[{"Config":"c","Layers":["x"]}]', "c": b"{}"},
+    ],
+)
+def test_what_is_no_archive_of_an_image_is_refused(
+    tmp_path: Path, members: dict[str, bytes]
+) -> None:
+    with pytest.raises(DanluError), dockerarchive.opened(made(tmp_path, members)):
+        pass
+
+
+def test_a_file_that_is_no_tar_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"hello" * 1000)
+    with pytest.raises(DanluError), dockerarchive.opened(tmp_path / "x"):
+        pass
+
+
+def test_links_out_of_an_archive_lead_nowhere(tmp_path: Path, source: Trees) -> None:
+    image = image_of(source, [{"a": "1"}])
+    listed = [{"Config": "c.json", "Layers": ["layer.tar"]}]
+    members = {"manifest.json": json.dumps(listed).encode(), "c.json": image.config}
+    path = made(tmp_path, members, {"layer.tar": "../../../etc/passwd"})
+    with dockerarchive.opened(path) as archive, pytest.raises(DanluError, match="lacks"):
+        archive.layer("layer.tar")
+
+
+def test_a_config_under_another_digest_is_refused(tmp_path: Path, source: Trees) -> None:
+    image = image_of(source, [])
+    name = "0" * 64 + ".json"
+    listed = json.dumps([{"Config": name, "Layers": []}]).encode()
+    path = made(tmp_path, {"manifest.json": listed, name: image.config})
+    with pytest.raises(ChecksumError), dockerarchive.opened(path):
+        pass

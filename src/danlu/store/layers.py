@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from danlu.util.files import remove_tree
 if TYPE_CHECKING:
     from danlu.oci.tar import LayerSummary, Normalise
 
-__all__ = ["commit", "get", "intact", "normalise_text", "tree_digest"]
+__all__ = ["commit", "get", "intact", "normalise_text", "tree_digest", "write_tar"]
 
 _COLUMNS = "diff_id, size, files, created_by, tree, normalise, boot, used"
 
@@ -35,6 +35,19 @@ def tree_digest(tree: Path, normalise: str) -> str:
     from danlu.oci.tar import Normalise, write_layer
 
     return write_layer(tree, None, normalise=Normalise(**json.loads(normalise))).diff_id
+
+
+def write_tar(core: Core, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
+    """Write the tar of a layer; see :meth:`Store.write_tar`."""
+    from danlu.oci.tar import Normalise, write_layer
+
+    layer = get(core, diff_id)
+    row = core.row("SELECT normalise FROM layers WHERE diff_id = ?", (diff_id,))
+    if layer is None or row is None:
+        raise StoreError(
+            f"the layer {diff_id} is gone from the store", hint="build again, it is made anew"
+        )
+    return write_layer(layer.tree, write, normalise=Normalise(**json.loads(row[0])))
 
 
 def commit(

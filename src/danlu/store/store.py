@@ -131,6 +131,14 @@ class Store:
         """The layer of that digest, if it is here and whole."""
         return layers.get(self._core, diff_id)
 
+    def write_tar(self, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
+        """Write a layer's uncompressed tar as it was hashed; gives what was written.
+
+        Raises :class:`StoreError` where the layer is not here. Whether the summary's diff id is
+        still the layer's is for the caller to check.
+        """
+        return layers.write_tar(self._core, diff_id, write)
+
     def record(self, key: str) -> dict[str, Any] | None:
         """What was put under ``key``; None where that, or a layer or blob it needs, is gone."""
         return records.get(self._core, key)

@@ -67,8 +67,13 @@ class Buildah:
         target = f"oci:{destination}:latest"
         return self._buildah("push", "--compression-format=zstd", project.name, target)
 
-    def inside(self, project: Path, command: Sequence[str]) -> list[str] | None:
+    def inside(
+        self, project: Path, command: Sequence[str], *, host_network: bool = False
+    ) -> list[str] | None:
         if not which("podman"):
             return None
-        start = ["podman", *self.storage, "run", "--rm", "--network=host", "--cgroups=disabled"]
+        # Podman asks for as many open files as a process may have at most, which some machines
+        # do not allow to be set.
+        limit = "--ulimit=nofile=1024:4096"
+        start = ["podman", *self.storage, "run", "--rm", "--network=host", limit]
         return [*start, f"localhost/{project.name}", *command]

@@ -87,5 +87,7 @@ class BuildKit:
         kind = "type=oci,tar=false,compression=zstd,force-compression=false"
         return self._build(project, "--output", f"{kind},dest={destination}")
 
-    def inside(self, project: Path, command: Sequence[str]) -> list[str] | None:
+    def inside(
+        self, project: Path, command: Sequence[str], *, host_network: bool = False
+    ) -> list[str] | None:
         return None

@@ -66,5 +66,7 @@ class Danlu:
     def write(self, project: Path, destination: Path) -> float:
         return self._danlu(project, "build", "-o", f"type=dir,dest={destination}")
 
-    def inside(self, project: Path, command: Sequence[str]) -> list[str] | None:
+    def inside(
+        self, project: Path, command: Sequence[str], *, host_network: bool = False
+    ) -> list[str] | None:
         return [str(self.program), "run", "--", *command]

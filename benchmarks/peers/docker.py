@@ -22,6 +22,7 @@ class Docker:
         self.setting = setting
         self.directory = setting.directory / "docker"
         self.socket = f"unix://{self.directory}/docker.sock"
+        self.network: list[str] = []
         self.daemon: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -31,17 +32,25 @@ class Docker:
         beside = Path(dockerd).with_name("docker"), Path("/usr/bin/docker")
         self.client = str(next((path for path in beside if path.exists()), client))
         self.directory.mkdir(parents=True)
-        command = [dockerd, "--host", self.socket, "--data-root", f"{self.directory}/data"]
-        command += ["--exec-root", f"{self.directory}/exec", "--pidfile", f"{self.directory}/pid"]
-        command += ["--bridge=none", "--iptables=false"]
-        with self.setting.log.open("ab") as log:
-            self.daemon = subprocess.Popen(command, stdout=log, stderr=log)
-        wait_for([self.client, "-H", self.socket, "version"], self.daemon)
+        try:
+            self._start_daemon(dockerd)
+        except (
+            Missing
+        ):  # a machine without iptables: no bridge, so everything on the host's network
+            self.network = ["--network=host"]
+            self._start_daemon(dockerd, "--bridge=none", "--iptables=false")
         change = [
             "--change",
             "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         ]
         self._docker("import", *change, str(self.setting.base.archive), "base")
+
+    def _start_daemon(self, dockerd: str, *options: str) -> None:
+        command = [dockerd, "--host", self.socket, "--data-root", f"{self.directory}/data"]
+        command += ["--exec-root", f"{self.directory}/exec", "--pidfile", f"{self.directory}/pid"]
+        with self.setting.log.open("ab") as log:
+            self.daemon = subprocess.Popen([*command, *options], stdout=log, stderr=log)
+        wait_for([self.client, "-H", self.socket, "version"], self.daemon)
 
     def stop(self) -> None:
         if self.daemon:
@@ -84,6 +93,8 @@ class Docker:
         archive.unlink()
         return seconds
 
-    def inside(self, project: Path, command: Sequence[str]) -> list[str] | None:
-        start = [self.client, "-H", self.socket, "run", "--rm", "--network=host"]
-        return [*start, project.name, *command]
+    def inside(
+        self, project: Path, command: Sequence[str], *, host_network: bool = False
+    ) -> list[str] | None:
+        network = ["--network=host"] if host_network else self.network
+        return [self.client, "-H", self.socket, "run", "--rm", *network, project.name, *command]

@@ -59,7 +59,9 @@ class Peer(Protocol):
     def write(self, project: Path, destination: Path) -> float:
         """Seconds to write the image, already built, to the OCI layout ``destination``."""
 
-    def inside(self, project: Path, command: Sequence[str]) -> list[str] | None:
+    def inside(
+        self, project: Path, command: Sequence[str], *, host_network: bool = False
+    ) -> list[str] | None:
         """The command line that runs ``command`` in a fresh container, where there is one."""
 
 

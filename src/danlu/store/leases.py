@@ -77,7 +77,10 @@ def living(core: Core) -> set[tuple[Kind, str]]:
             if gone:
                 path.unlink(missing_ok=True)
                 continue
-        for line in path.read_text().splitlines():
+        text = ""
+        with suppress(FileNotFoundError):  # it ended just now
+            text = path.read_text()
+        for line in text.splitlines():
             kind, _, identity = line.partition(" ")
             if kind in kinds and identity:
                 kept.add((kinds[kind], identity))

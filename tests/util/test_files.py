@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from danlu.util.files import mounts_below, remove_tree, write_atomic
+
+
+def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    write_atomic(path, b"long old text")
+    write_atomic(path, b"new", mode=0o600)
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(path.parent) == ["b"]
+
+
+def test_failed_write_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "b" / "c").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        write_atomic(tmp_path / "b", b"x")
+    assert os.listdir(tmp_path) == ["b"]
+
+
+def test_file_of_the_longest_name_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    write_atomic(path, b"x")
+    assert path.read_bytes() == b"x"
+
+
+def test_removing_what_is_absent_is_nothing(tmp_path: Path) -> None:
+    remove_tree(tmp_path / "absent")
+
+
+def test_link_is_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    remove_tree(tmp_path / "tree")
+    remove_tree(tmp_path / "link")
+    assert os.listdir(tmp_path) == ["kept"]
+
+
+def test_tree_deeper_than_the_stack_is_removed(tmp_path: Path) -> None:
+    root = tmp_path / "deep"
+    root.mkdir()
+    home = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(root)
+        for _ in range(3000):
+            os.mkdir("d")
+            os.chdir("d")
+            os.close(os.open("file", os.O_CREAT))
+    finally:
+        os.fchdir(home)
+        os.close(home)
+    remove_tree(root)
+    assert not root.exists()
+
+
+_CLOSED = """
+import os, shutil, sys  # shutil now: later we may not read the interpreter's files
+from pathlib import Path
+from danlu.util.files import remove_tree
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+root = Path(sys.argv[1]) / "tree"
+below = root / "a" / "b" / "c"
+below.mkdir(parents=True)
+(below / "file").touch()
+for path in (below, below.parent, below.parent.parent, root):
+    path.chmod(0)
+remove_tree(root)
+assert not root.exists()
+"""
+
+
+def test_closed_directories_are_removed_by_their_owner(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    subprocess.run([sys.executable, "-c", _CLOSED, str(tmp_path)], check=True)
+
+
+@pytest.mark.real
+def test_tree_with_a_mount_is_left_alone(tmp_path: Path) -> None:
+    root, target = tmp_path / "a tree", tmp_path / "a tree" / "b" / "mount point"
+    target.mkdir(parents=True)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "work").write_text("years")
+    subprocess.run(["mount", "--bind", str(project), str(target)], check=True)
+    try:
+        assert mounts_below(root) == [str(target)]
+        with pytest.raises(OSError, match="mounted"):
+            remove_tree(root)
+    finally:
+        subprocess.run(["umount", str(target)], check=True)
+    assert (project / "work").read_text() == "years"
+    remove_tree(root)
+    assert not root.exists()

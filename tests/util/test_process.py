@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import anyio
+import pytest
+
+from danlu.util.process import run, stream
+
+
+def test_both_outputs_and_the_code_are_gathered() -> None:
+    done = anyio.run(run, ["sh", "-c", "cat; echo bad >&2; exit 3"])
+    assert (done.code, done.stdout, done.stderr) == (3, b"", b"bad\n")
+
+
+def test_input_is_given() -> None:
+    async def main() -> bytes:
+        return (await run(["cat"], input=b"x" * 200_000)).stdout
+
+    assert anyio.run(main) == b"x" * 200_000
+
+
+def test_child_that_does_not_read_its_input_is_no_error() -> None:
+    async def main() -> int:
+        return (await run(["true"], input=b"x" * 2_000_000)).code
+
+    assert anyio.run(main) == 0
+
+
+def test_lines_come_one_by_one() -> None:
+    lines: list[str] = []
+    code = anyio.run(stream, ["sh", "-c", r"printf 'a\nb\rc\r\nd'; exit 2"], lines.append)
+    assert code == 2
+    assert lines == ["a", "b", "c", "d"]
+
+
+def test_child_is_killed_on_cancel() -> None:
+    pids: list[int] = []
+
+    async def main() -> None:
+        async with anyio.create_task_group() as group:
+
+            def seen(line: str) -> None:
+                pids.append(int(line))
+                group.cancel_scope.cancel()
+
+            await stream(["sh", "-c", "echo $$; exec sleep 1000"], seen)
+
+    anyio.run(main)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], signal.SIGCONT)

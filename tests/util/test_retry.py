@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from danlu.errors import OutsideError, TemporaryError
+from danlu.util.retry import Backoff, retry
+
+
+class Busy(TemporaryError):
+    """A server that says when to come back."""
+
+    retry_after = 20.0
+
+
+class Scene:
+    """An attempt that fails with each of ``errors`` in turn, and time that only waits move."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.waits: list[float] = []
+        self.attempts = 0
+
+    async def attempt(self) -> str:
+        self.attempts += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    def run(self, backoff: Backoff = Backoff()) -> str:  # noqa: B008
+        return asyncio.run(
+            retry(
+                self.attempt,
+                backoff=backoff,
+                sleep=self.sleep,
+                clock=lambda: sum(self.waits),
+                draw=lambda: 1.0,
+            )
+        )
+
+
+def test_success_waits_for_nothing() -> None:
+    scene = Scene()
+    assert scene.run() == "done"
+    assert scene.waits == []
+
+
+def test_temporary_errors_are_tried_again_with_doubling_waits() -> None:
+    scene = Scene(*[TemporaryError("x")] * 3)
+    assert scene.run() == "done"
+    assert scene.waits == [0.5, 1.0, 2.0]
+
+
+def test_last_error_is_raised() -> None:
+    scene = Scene(*[TemporaryError(str(number)) for number in range(9)])
+    with pytest.raises(TemporaryError, match="4"):
+        scene.run()
+    assert scene.attempts == 5
+
+
+def test_permanent_error_is_raised_at_once() -> None:
+    scene = Scene(OutsideError("no"))
+    with pytest.raises(OutsideError, match="no"):
+        scene.run()
+    assert scene.attempts == 1
+
+
+def test_what_the_server_asks_for_is_waited_for() -> None:
+    scene = Scene(Busy("busy"))
+    scene.run()
+    assert scene.waits == [20.0]
+
+
+def test_no_attempt_begins_after_the_limit() -> None:
+    scene = Scene(*[Busy("busy")] * 9)
+    with pytest.raises(Busy):
+        scene.run(Backoff(attempts=99, within=50))
+    assert scene.waits == [20.0, 20.0]
+
+
+def test_each_wait_is_told() -> None:
+    told: list[tuple[str, float]] = []
+    scene = Scene(TemporaryError("x"))
+    asyncio.run(
+        retry(
+            scene.attempt,
+            sleep=scene.sleep,
+            draw=lambda: 0.0,
+            on_retry=lambda error, wait: told.append((error.message, wait)),
+        )
+    )
+    assert told == [("x", 0.25)]
+
+
+@given(st.integers(1, 10**6), st.floats(0, 1))
+def test_wait_is_never_longer_than_the_longest(failures: int, draw: float) -> None:
+    backoff = Backoff()
+    assert 0.25 <= backoff.wait(failures, draw) <= backoff.longest

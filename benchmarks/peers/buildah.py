@@ -72,8 +72,7 @@ class Buildah:
     ) -> list[str] | None:
         if not which("podman"):
             return None
-        # Podman asks for as many open files as a process may have at most, which some machines
-        # do not allow to be set.
-        limit = "--ulimit=nofile=1024:4096"
-        start = ["podman", *self.storage, "run", "--rm", "--network=host", limit]
+        # Podman asks for its own limits, which some machines do not allow to be set.
+        limits = ["--ulimit=nofile=1024:4096", "--ulimit=nproc=1024:4096"]
+        start = ["podman", *self.storage, "run", "--rm", "--network=host", *limits]
         return [*start, f"localhost/{project.name}", *command]

@@ -2,18 +2,30 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.errors import DanluError
-from danlu.oci.tar import LayerError, LayerSummary, Limits, extract_layer
+from danlu.errors import DanluError, StoreError
+from danlu.oci.tar import (
+    LayerError,
+    LayerSummary,
+    Limits,
+    Recipe,
+    extract_layer,
+    extract_with_recipe,
+    rewrite_layer,
+    write_layer,
+)
+from tests.oci.trees import Node, children, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
 TYPES = {
@@ -274,3 +286,53 @@ def test_a_damaged_layer_ends_in_our_errors_only(
                 damaged[block + 148 : block + 156] = b"%06o\0 " % total
     with contextlib.suppress(DanluError):
         extract_layer(io.BytesIO(bytes(damaged)), tmp_path_factory.mktemp("r"))
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_strangers_tar_is_written_again_from_its_tree(tmp_path: Path, kind: int) -> None:
+    data = (
+        archive(
+            [
+                ("dir", "./"),
+                ("file", "./b/" + "n" * 90, "1" * 600),
+                ("dir", "a/"),
+                ("link", "l", "a"),
+                ("file", "l/through", "2"),
+                ("file", "twice", "first"),
+                ("file", "twice", "second!"),
+                ("file", "d/e/f", "3"),
+                ("hard", "same", "twice"),
+                ("file", "d", "4"),
+            ],
+            kind=kind,
+        )
+        + b"after the end"
+    )
+    extracted = extract_with_recipe(io.BytesIO(data), tmp_path)
+    assert extracted.recipe is not None
+    recipe = Recipe.from_plain(json.loads(json.dumps(extracted.recipe.to_plain())))
+    out = io.BytesIO()
+    assert rewrite_layer(tmp_path, out.write, recipe).diff_id == extracted.summary.diff_id
+    assert out.getvalue() == data
+    (tmp_path / "twice").write_text("sEcond!")
+    assert rewrite_layer(tmp_path, None, recipe).diff_id != extracted.summary.diff_id
+    (tmp_path / "twice").unlink()
+    with pytest.raises(StoreError):
+        rewrite_layer(tmp_path, None, recipe)
+
+
+@needs_root
+@settings(deadline=None, max_examples=60)
+@given(children())
+def test_any_layer_is_written_again_from_its_recipe(tree: Mapping[bytes, Node]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        first, second = Path(place, "1"), Path(place, "2")
+        first.mkdir()
+        second.mkdir()
+        make(first, tree)
+        stream, again = io.BytesIO(), io.BytesIO()
+        write_layer(first, stream.write)
+        extracted = extract_with_recipe(io.BytesIO(stream.getvalue()), second)
+        assert extracted.recipe is not None
+        rewrite_layer(second, again.write, extracted.recipe)
+        assert again.getvalue() == stream.getvalue()

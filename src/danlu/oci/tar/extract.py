@@ -23,9 +23,10 @@ from danlu.oci.tar.overlay import (
 )
 from danlu.oci.tar.places import Places, split
 from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
+from danlu.oci.tar.recipe import Recipe, Recorder
 from danlu.oci.tar.summary import LayerSummary
 
-__all__ = ["Limits", "extract_layer"]
+__all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,14 @@ class Limits:
 
     entries: int = 5_000_000
     size: int = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """A layer that was unpacked, and how to write its tar again, where that is known."""
+
+    summary: LayerSummary
+    recipe: Recipe | None
 
 
 def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) -> LayerSummary:
@@ -47,10 +56,19 @@ def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) ->
     :class:`StoreError` where the disk is full; :class:`MachineError` where this machine cannot
     hold what the layer has (owners that are not mapped, extended attributes).
     """
-    reader = TarReader(stream, limit=limits.size)
+    return _extract(stream, root, limits, None).summary
+
+
+def extract_with_recipe(stream: Readable, root: Path, *, limits: Limits = Limits()) -> Extracted:
+    """Unpack as :func:`extract_layer` does, and learn how to write the tar again."""
+    return _extract(stream, root, limits, Recorder())
+
+
+def _extract(stream: Readable, root: Path, limits: Limits, recorder: Recorder | None) -> Extracted:
+    reader = TarReader(stream, limit=limits.size, literal=recorder is not None)
     entries = 0
     with _disk_errors(root), Places(os.fsencode(root)) as places:
-        extractor = _Extractor(reader, places)
+        extractor = _Extractor(reader, places, recorder)
         for entry in reader:
             entries += 1
             if entries > limits.entries or entry.size > limits.size:
@@ -60,7 +78,9 @@ def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) ->
                 )
             extractor.add(entry)
         extractor.finish()
-    return LayerSummary(diff_id=DiffId(reader.digest()), size=reader.size, files=entries)
+    summary = LayerSummary(DiffId(reader.digest()), reader.size, entries)
+    recipe = None if recorder is None else recorder.recipe(reader.literal())
+    return Extracted(summary, recipe)
 
 
 @contextmanager
@@ -79,13 +99,14 @@ def _disk_errors(root: Path) -> Iterator[None]:
 
 
 class _Extractor:
-    def __init__(self, reader: TarReader, places: Places) -> None:
+    def __init__(self, reader: TarReader, places: Places, recorder: Recorder | None) -> None:
         self._reader = reader
+        self._recorder = recorder
         self._places = places
         self._root_user = os.geteuid() == 0
         #: Directories whose mode and time are set when nothing more is written into them.
         self._directories: dict[tuple[bytes, ...], Entry] = {}
-        self._makers: dict[bytes, Callable[[int, bytes, Entry], None]] = {
+        self._makers: dict[bytes, Callable[[int, tuple[bytes, ...], Entry], None]] = {
             b"\0": self._file,
             b"0": self._file,
             b"7": self._file,
@@ -110,7 +131,7 @@ class _Extractor:
             self._directory(parent, parts, entry)
         elif entry.kind in self._makers:
             self._clear(parent, parts)
-            self._makers[entry.kind](parent, base, entry)
+            self._makers[entry.kind](parent, parts, entry)
         else:
             raise LayerError(
                 f"the layer holds a device, /{os.fsdecode(entry.name)}",
@@ -165,6 +186,8 @@ class _Extractor:
         status = _status(parent, base)
         if status is None:
             return
+        if self._recorder is not None:
+            self._recorder.replacing(parts, parent)
         if stat.S_ISREG(status.st_mode):
             os.unlink(base, dir_fd=parent)
             return
@@ -177,9 +200,11 @@ class _Extractor:
         else:
             os.unlink(base, dir_fd=parent)
 
-    def _file(self, parent: int, base: bytes, entry: Entry) -> None:
+    def _file(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(base, flags, 0o600, dir_fd=parent)
+        descriptor = os.open(parts[-1], flags, 0o600, dir_fd=parent)
+        if self._recorder is not None:
+            self._recorder.file(self._reader.literal(), parts, entry.size)
         try:
             for piece in self._reader.content():
                 view = memoryview(piece)
@@ -193,7 +218,7 @@ class _Extractor:
         finally:
             os.close(descriptor)
 
-    def _hard_link(self, parent: int, base: bytes, entry: Entry) -> None:
+    def _hard_link(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
         target = split(entry.link)
         missing = LayerError(
             f"/{os.fsdecode(entry.name)} is a link to /{os.fsdecode(entry.link)}, "
@@ -205,17 +230,17 @@ class _Extractor:
         status = None if source is None else _status(source, target[-1])
         if status is None or stat.S_ISDIR(status.st_mode) or is_whiteout(status):
             raise missing
-        os.link(target[-1], base, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+        os.link(target[-1], parts[-1], src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
 
-    def _symlink(self, parent: int, base: bytes, entry: Entry) -> None:
+    def _symlink(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
         if not entry.link:
             raise LayerError(f"/{os.fsdecode(entry.name)} is a link to nothing")
-        os.symlink(entry.link, base, dir_fd=parent)
-        self._own(parent, base, entry)
+        os.symlink(entry.link, parts[-1], dir_fd=parent)
+        self._own(parent, parts[-1], entry)
 
-    def _fifo(self, parent: int, base: bytes, entry: Entry) -> None:
-        os.mkfifo(base, 0o600, dir_fd=parent)
-        self._own(parent, base, entry)
+    def _fifo(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
+        os.mkfifo(parts[-1], 0o600, dir_fd=parent)
+        self._own(parent, parts[-1], entry)
 
     def _own(self, parent: int, base: bytes, entry: Entry) -> None:
         self._chown(base, entry, parent)

@@ -54,10 +54,11 @@ class Entry:
 class TarReader:
     """Iterates over the entries of ``stream``; :meth:`content` gives the bytes of the last one.
 
-    More than ``limit`` bytes raise :class:`LayerError`.
+    More than ``limit`` bytes raise :class:`LayerError`. With ``literal``, what came besides the
+    content that was read is kept until :meth:`literal` asks for it.
     """
 
-    def __init__(self, stream: Readable, *, limit: int) -> None:
+    def __init__(self, stream: Readable, *, limit: int, literal: bool = False) -> None:
         self._stream = stream
         self._limit = limit
         self._hash = hashlib.sha256()
@@ -68,6 +69,15 @@ class TarReader:
         self._left = 0
         self._padding = 0
         self._globals: dict[bytes, bytes] = {}
+        self._literal: list[bytes] | None = [] if literal else None
+
+    def literal(self) -> bytes:
+        """Headers, padding and content nobody read, since this was asked for last."""
+        if self._literal is None:
+            return b""
+        pieces = b"".join(self._literal)
+        self._literal.clear()
+        return pieces
 
     def digest(self) -> str:
         """The digest of all bytes received so far."""
@@ -102,26 +112,34 @@ class TarReader:
         self._at += len(piece)
         return piece
 
+    def _note(self, piece: bytes) -> None:
+        if self._literal is not None:
+            self._literal.append(piece)
+
     def _exactly(self, size: int) -> bytes:
         end = self._at + size
         if end <= len(self._buffer):
             piece = self._buffer[self._at : end]
             self._at = end
-            return piece
-        pieces = []
-        while size:
-            piece = self._take(size)
-            pieces.append(piece)
-            size -= len(piece)
-        return b"".join(pieces)
+        else:
+            pieces = []
+            while size:
+                pieces.append(self._take(size))
+                size -= len(pieces[-1])
+            piece = b"".join(pieces)
+        self._note(piece)
+        return piece
 
     def _skip(self, size: int) -> None:
         while size:
-            size -= len(self._take(min(size, _CHUNK)))
+            piece = self._take(min(size, _CHUNK))
+            self._note(piece)
+            size -= len(piece)
 
     def _drain(self) -> None:
+        self._note(self._buffer[self._at :])
         while self._fill():
-            pass
+            self._note(self._buffer)
 
     def _next(self) -> Entry | None:
         self._skip(self._left + self._padding)

@@ -1,0 +1,168 @@
+"""How to write a stranger's layer again from its tree, byte for byte.
+
+Our own layers are functions of their trees. Those of others have headers, orders and padding of
+their maker's: a recipe keeps everything of such a tar but the content of its files, so that the
+tar, which alone has the diff id, can be written and verified without keeping it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import stat
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from danlu.errors import StoreError
+from danlu.oci.digest import DiffId
+from danlu.oci.tar.places import Places, split
+from danlu.oci.tar.summary import LayerSummary
+
+__all__ = ["Recipe", "Recorder", "rewrite_layer"]
+
+_CHUNK = 1 << 20
+#: Before each record: bytes of its literal, bytes of its path, bytes of that file.
+_HEAD = struct.Struct("<QIQ")
+#: More content of files that a later entry replaced is not worth keeping.
+_MAX_REPLACED = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """``records`` (zstd) are literal bytes and paths in turn; ``replaced`` the content of files
+    that the tree no longer has, by the number of their record.
+    """
+
+    records: bytes
+    replaced: Mapping[int, bytes] = field(default_factory=dict)
+
+    def to_plain(self) -> dict[str, object]:
+        """As plain JSON values."""
+        replaced = {str(one): _text(data) for one, data in self.replaced.items()}
+        return {"records": _text(self.records), "replaced": replaced}
+
+    @classmethod
+    def from_plain(cls, value: Mapping[str, object]) -> Recipe:
+        """From what :meth:`to_plain` gave; raises :class:`StoreError` for anything else."""
+        records, replaced = value.get("records"), value.get("replaced")
+        if not isinstance(records, str) or not isinstance(replaced, Mapping):
+            raise StoreError("the recipe of a layer is damaged")
+        return cls(
+            base64.b64decode(records),
+            {int(one): base64.b64decode(data) for one, data in replaced.items()},
+        )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+class Recorder:
+    """Makes a recipe while a layer is extracted."""
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._zstd = zstandard.ZstdCompressor(level=3).compressobj()
+        self._records: list[bytes] = []
+        self._numbers: dict[tuple[bytes, ...], int] = {}
+        self._count = 0
+        self._replaced: dict[int, bytes] = {}
+        self._replaced_bytes = 0
+
+    def file(self, literal: bytes, parts: tuple[bytes, ...], size: int) -> None:
+        """After ``literal`` came the content of the file ``parts``, ``size`` bytes."""
+        self._add(literal, b"/".join(parts), size)
+        self._numbers[parts] = self._count - 1
+
+    def replacing(self, parts: tuple[bytes, ...], parent: int) -> None:
+        """The entry ``parts`` in the directory ``parent``, and all below it, is to be removed."""
+        for one in [known for known in self._numbers if known[: len(parts)] == parts]:
+            number = self._numbers.pop(one)
+            path = f"/proc/self/fd/{parent}/".encode() + b"/".join(one[len(parts) - 1 :])
+            with open(path, "rb") as file:
+                data = file.read(_MAX_REPLACED + 1)
+            self._replaced[number] = data
+            self._replaced_bytes += len(data)
+
+    def recipe(self, rest: bytes) -> Recipe | None:
+        """The recipe, ``rest`` being what came last; None where it would be too big."""
+        self._add(rest, b"", 0)
+        self._records.append(self._zstd.flush())
+        if self._replaced_bytes > _MAX_REPLACED:
+            return None
+        return Recipe(b"".join(self._records), self._replaced)
+
+    def _add(self, literal: bytes, path: bytes, size: int) -> None:
+        self._count += 1
+        head = _HEAD.pack(len(literal), len(path), size)
+        self._records.append(self._zstd.compress(head + literal + path))
+
+
+def rewrite_layer(
+    root: Path, write: Callable[[bytes], object] | None, recipe: Recipe
+) -> LayerSummary:
+    """Write again the tar that was extracted to ``root``; ``None`` computes its digest only.
+
+    Where files of the tree have changed, the digest is another. Raises :class:`StoreError` where
+    the tree lacks what the recipe needs.
+    """
+    digest = hashlib.sha256()
+    size = files = 0
+
+    def put(data: bytes) -> None:
+        nonlocal size
+        digest.update(data)
+        size += len(data)
+        if write is not None:
+            write(data)
+
+    try:
+        with Places(os.fsencode(root)) as places:
+            for number, (literal, path, length) in enumerate(_records(recipe)):
+                put(literal)
+                if number in recipe.replaced:
+                    put(recipe.replaced[number])
+                elif path:
+                    for piece in _content(places, path, length):
+                        put(piece)
+                files += bool(path)
+    except OSError as error:
+        raise StoreError(f"cannot read the layer at {root}: {error}") from error
+    return LayerSummary(DiffId("sha256:" + digest.hexdigest()), size, files)
+
+
+def _records(recipe: Recipe) -> Iterator[tuple[bytes, bytes, int]]:
+    import zstandard
+
+    try:
+        stream = zstandard.ZstdDecompressor().stream_reader(recipe.records)
+        while head := stream.read(_HEAD.size):
+            literal, path, size = _HEAD.unpack(head)
+            yield stream.read(literal), stream.read(path), size
+    except (zstandard.ZstdError, struct.error) as error:
+        raise StoreError(f"the recipe of a layer is damaged: {error}") from error
+
+
+def _content(places: Places, path: bytes, size: int) -> Iterator[bytes]:
+    """Exactly ``size`` bytes of a file; a tree that changed is noticed by the digest."""
+    parts = split(path)
+    parent = places.find(parts[:-1])
+    if parent is None:
+        raise StoreError(f"the layer lacks the directory of /{os.fsdecode(path)}")
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(parts[-1], flags, dir_fd=parent)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StoreError(f"the layer has no file /{os.fsdecode(path)}")
+        while size:
+            piece = os.read(descriptor, min(size, _CHUNK))
+            if not piece:
+                raise StoreError(f"the layer's file /{os.fsdecode(path)} is too short")
+            size -= len(piece)
+            yield piece
+    finally:
+        os.close(descriptor)

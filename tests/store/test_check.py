@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import StoreError
-from danlu.store import Layer, Store
+from danlu.store import Layer, Store, check_store
 
 MakeLayer = Callable[..., Layer]
 
@@ -184,13 +186,65 @@ def test_unverified_layer_is_replaced_by_a_new_commit(full: Store, make_layer: M
     assert full.check() == []
 
 
+def not_a_database(index: Path) -> None:
+    index.write_bytes(b"not a database" * 1000)
+
+
+def torn_page(index: Path) -> None:
+    with index.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(4096))
+
+
+def cut_in_half(index: Path) -> None:
+    os.truncate(index, index.stat().st_size // 2)
+
+
+def lost_table(index: Path) -> None:
+    with closing(sqlite3.connect(index)) as connection, connection:
+        connection.execute("DROP TABLE layers")
+
+
+@pytest.mark.parametrize("damage", [not_a_database, torn_page, cut_in_half, lost_table])
+def test_damaged_index_is_replaced(
+    full: Store, make_layer: MakeLayer, damage: Callable[[Path], None]
+) -> None:
+    root = full.root
+    full.close()
+    damage(root / "index.sqlite")
+    first, *_ = check_store(root)
+    assert (first.kind, first.repaired) == ("index-damaged", False)
+    assert check_store(root, repair=True)[0].repaired
+    assert check_store(root) == []
+    with Store.open(root) as again:
+        layer = make_layer(again, "one")
+        assert again.layer(layer.diff_id) == layer
+    assert not list(root.glob("damaged*"))
+
+
+def test_readable_part_of_a_damaged_index_is_kept(full: Store) -> None:
+    root = full.root
+    full.close()
+    with closing(sqlite3.connect(root / "index.sqlite")) as connection, connection:
+        connection.execute("DROP TABLE records")
+    check_store(root, repair=True)
+    with Store.open(root) as again:
+        image = again.image("a")
+        assert image is not None
+        assert again.layer(image.layers[0]) is not None
+
+
 def test_damaged_index_is_an_error_with_a_way_out(full: Store) -> None:
     root = full.root
     full.close()
-    (root / "index.sqlite").write_bytes(b"not a database" * 1000)
+    not_a_database(root / "index.sqlite")
     with pytest.raises(StoreError, match="index is damaged") as caught:
         Store.open(root)
     assert "check --repair" in caught.value.hint
+
+
+def test_sound_store_has_no_findings(full: Store) -> None:
+    assert check_store(full.root) == []
 
 
 def test_lost_index_makes_an_empty_store(full: Store) -> None:
@@ -205,3 +259,33 @@ def test_lost_index_makes_an_empty_store(full: Store) -> None:
             "blob-unknown",
         }
         assert again.check() == []
+
+
+def test_lost_directories_are_made_again(full: Store, make_layer: MakeLayer) -> None:
+    root = full.root
+    full.close()
+    for name in ("layers", "tmp", "leases"):
+        shutil.rmtree(root / name)
+    with Store.open(root) as again:
+        assert again.record("key") is None
+        layer = make_layer(again, "one")
+        assert again.layer(layer.diff_id) == layer
+        assert again.check() == []
+
+
+def test_store_is_found_from_another_directory(
+    tmp_path: Path, make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Store.open(Path("relative")) as store:
+        monkeypatch.chdir("/")
+        layer = make_layer(store, "one")
+        assert layer.tree.is_absolute()
+        assert store.layer(layer.diff_id) == layer
+
+
+@pytest.mark.parametrize("text", ["", "one", "-"])
+def test_directory_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "version").write_text(text)
+    with pytest.raises(StoreError, match="not a danlu store"):
+        Store.open(tmp_path)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from danlu.errors import StoreError
 from danlu.store import Layer, Store
+from danlu.util.locks import file_lock
 
 MakeLayer = Callable[..., Layer]
 
@@ -201,3 +203,47 @@ def test_what_is_kept_fits_the_budget_or_is_needed(
     assert gone.kept <= max(keep, layers[0].size + 10)
     assert store.usage().layers <= gone.kept
     assert store.check() == []
+
+
+def test_layers_count_as_used_when_their_image_is(
+    store: Store, make_layer: MakeLayer, clock: Callable[[], float]
+) -> None:
+    used, unused = make_layer(store, "used"), make_layer(store, "unused")
+    store.put_image(b"{}", [used.diff_id])
+    clock.now += 3600  # type: ignore[attr-defined]
+    image = store.image("44136fa355b3")
+    assert image is not None
+    store.collect(used.size + 100)
+    assert store.layer(unused.diff_id) is None
+    assert store.layer(used.diff_id) == used
+
+
+def test_collection_waits_no_longer_than_its_limit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("danlu.store.core._BUSY_SECONDS", 0.05)
+    with file_lock(store.root / "gate"), pytest.raises(StoreError, match="another danlu"):
+        store.collect(0)
+    store.collect(0)
+
+
+@pytest.mark.real
+def test_leftover_with_a_mount_keeps_what_is_mounted_and_hinders_nothing_else(
+    store: Store, make_layer: MakeLayer, tmp_path: Path
+) -> None:
+    layer = make_layer(store, "one")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "work").write_text("years")
+    place = store.root / "tmp" / "left" / "merged"
+    place.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", str(project), str(place)], check=True)
+    try:
+        with pytest.raises(StoreError, match="in use by a mount"):
+            store.collect(0)
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    assert (project / "work").read_text() == "years"
+    assert not layer.tree.exists()
+    store.collect(0)
+    assert not list((store.root / "tmp").iterdir())

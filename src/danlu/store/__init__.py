@@ -5,6 +5,7 @@ Any number of processes use it at once, and a kill at any moment leaves at most 
 
 from danlu.store.blobs import BlobWriter
 from danlu.store.leases import Lease
+from danlu.store.rescue import check_store
 from danlu.store.store import Store
 from danlu.store.types import Collected, Compressed, Finding, FindingKind, Layer, StoredImage, Usage
 
@@ -19,4 +20,5 @@ __all__ = [
     "Store",
     "StoredImage",
     "Usage",
+    "check_store",
 ]

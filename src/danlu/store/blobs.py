@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,14 +94,23 @@ class BlobWriter:
         digest = self.digest()
         if expected is not None and digest != expected:
             raise ChecksumError(f"expected {expected}, got {digest} ({self.size} bytes)")
-        core = self._core
-        with core.writing() as connection:
-            core.pin("blobs", [digest])
-            os.replace(self._path, path_of(core, digest))
-            connection.execute(
-                "INSERT OR REPLACE INTO blobs (digest, size, boot, used) VALUES (?, ?, ?, ?)",
-                (digest, self.size, core.boot, core.clock()),
-            )
+        core, path = self._core, path_of(self._core, digest)
+        known: object = True
+        try:
+            with core.writing() as connection:
+                core.pin("blobs", [digest])
+                known = core.row("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+                os.replace(self._path, path)
+                connection.execute(
+                    "INSERT OR REPLACE INTO blobs (digest, size, boot, used) VALUES (?, ?, ?, ?)",
+                    (digest, self.size, core.boot, core.clock()),
+                )
+        except BaseException:
+            # Without its row (a full disk) the file would only take room.
+            if known is None:
+                with suppress(OSError):
+                    os.rename(path, self._path)
+            raise
         self._close()
         return digest
 

@@ -31,17 +31,9 @@ def check(core: Core, *, repair: bool) -> list[Finding]:
     with core.faults, file_lock(core.root / "collect.lock"):
         return [
             finding
-            for look in (_index, _layers, _blobs, _records, _images, _strays, _leftovers)
+            for look in (_layers, _blobs, _records, _images, _strays, _leftovers)
             for finding in look(core, repair)
         ]
-
-
-def _index(core: Core, repair: bool) -> Iterator[Finding]:
-    with core.reading():
-        found = core.rows("PRAGMA integrity_check(20)")
-    for (text,) in found:
-        if text != "ok":
-            yield Finding("index-damaged", "index.sqlite", text)
 
 
 def _layers(core: Core, repair: bool) -> Iterator[Finding]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from danlu.store import leases, reserve
 from danlu.store.core import Core, Kind
 from danlu.store.images import forget
-from danlu.store.staging import sweep
+from danlu.store.staging import remove_trees, sweep
 from danlu.store.types import Collected
-from danlu.util.files import remove_tree
 from danlu.util.locks import file_lock
 
 __all__ = ["collect", "delete_layers_and_blobs", "delete_records", "stray_blobs", "stray_trees"]
@@ -42,7 +41,7 @@ def collect(core: Core, keep_bytes: int) -> Collected:
     reserve.release(core)
     try:
         with core.faults, file_lock(core.root / "collect.lock"):
-            sweep(core.staging)
+            failures = sweep(core.staging)
             with core.collecting():
                 core.flush_uses()
                 result = _choose_and_delete(core, keep_bytes)
@@ -50,8 +49,9 @@ def collect(core: Core, keep_bytes: int) -> Collected:
                 for name in stray_blobs(core):
                     (core.blobs / name).unlink(missing_ok=True)
             # Behind the gate again: a tree's name is used once, so nobody can want these.
-            for name in trees:
-                remove_tree(core.layers / name)
+            failures += remove_trees(core.layers / name for name in trees)
+            if failures:
+                raise failures[0]
             return result
     finally:
         reserve.take(core)
@@ -99,7 +99,10 @@ def _items(core: Core) -> list[_Item]:
     A record that stands on layers or blobs goes with them: alone it is too small to matter.
     """
     queries: dict[Kind, str] = {
-        "layers": "SELECT used, diff_id, size FROM layers",
+        # A build that knows its image does not look at each layer: they are used with it.
+        "layers": "SELECT max(layers.used, coalesce(max(images.used), 0)), diff_id, size"
+        " FROM layers LEFT JOIN image_needs ON kind = 'layers' AND need = diff_id"
+        " LEFT JOIN images ON digest = image GROUP BY diff_id",
         "blobs": "SELECT used, digest, size FROM blobs",
         "images": "SELECT used, digest, length(config) + length(metadata) FROM images",
         "records": "SELECT used, key, length(key) + length(value) FROM records"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from danlu.errors import StoreError
 from danlu.store import reserve
-from danlu.store.faults import Faults
+from danlu.store.faults import Faults, busy
 from danlu.store.schema import VERSION, migrate
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
@@ -54,6 +54,7 @@ class Core:
     """One open store: used by many threads, one at a time; never across ``fork``."""
 
     def __init__(self, root: Path, *, clock: Callable[[], float] = time.time) -> None:
+        root = root.absolute()
         self.root = root
         self.clock = clock
         self.boot = boot_id()
@@ -73,7 +74,8 @@ class Core:
         self._gate = os.open(root / "gate", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def _is_prepared(self) -> bool:
-        return self._version() == VERSION and (self.root / INDEX).exists()
+        places = (self.layers, self.blobs, self.staging, self.leases, self.root / INDEX)
+        return self._version() == VERSION and all(os.path.exists(place) for place in places)
 
     def _version(self) -> int:
         try:
@@ -183,7 +185,7 @@ class Core:
     def _gated(self, how: int) -> Iterator[None]:
         # One descriptor a process: an inner block must not let go of what an outer one holds.
         if self._gate_depth == 0:
-            fcntl.flock(self._gate, how)
+            self._pass_gate(how)
         self._gate_depth += 1
         try:
             yield
@@ -191,6 +193,18 @@ class Core:
             self._gate_depth -= 1
             if self._gate_depth == 0:
                 fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def _pass_gate(self, how: int) -> None:
+        """Lock, waiting no longer than for a transaction: whoever holds it may be stopped."""
+        end = time.monotonic() + _BUSY_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._gate, how | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise busy(self.root) from None
+                time.sleep(0.001)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from danlu.errors import StoreError
 
-__all__ = ["Faults", "translate"]
+__all__ = ["Faults", "busy", "is_damage", "translate"]
 
 _FULL = "free some with `danlu image prune`, or move the store with DANLU_HOME"
 _DAMAGED = "`danlu image check --repair` removes what is broken; the next build makes it again"
@@ -29,6 +29,8 @@ def _from_system(error: OSError, root: Path) -> StoreError:
         return StoreError(f"no space left on the disk that holds the store ({root})", hint=_FULL)
     if error.errno == errno.EROFS:
         return StoreError(f"the store lies on a read-only file system ({root})")
+    if error.errno == errno.EBUSY:
+        return StoreError(f"in use by a mount: {error.filename}", hint="unmount it, then try again")
     if isinstance(error, PermissionError):
         return StoreError(
             f"not allowed to use the store: {error}",
@@ -42,19 +44,31 @@ def _from_index(error: sqlite3.Error, root: Path) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
         return StoreError(f"no space left on the disk that holds the store ({root})", hint=_FULL)
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+    if is_damage(error):
         return StoreError(f"the store's index is damaged ({root}): {error}", hint=_DAMAGED)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StoreError(
-            f"another danlu has been writing to the store for too long ({root})",
-            hint="try again; a stopped danlu process may hold it",
-        )
+        return busy(root)
     if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return StoreError(
             f"the store cannot be written ({root}): {error}",
             hint=f"{root} and all below it must belong to the user who builds",
         )
     return StoreError(f"the store's index failed ({root}): {error}", hint=_DAMAGED)
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether ``error`` says that the index is no longer a sound database."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    # SQLITE_ERROR: our statements are right, so tables or columns are gone.
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+def busy(root: Path) -> StoreError:
+    """Another process holds what should be held for a moment only."""
+    return StoreError(
+        f"another danlu has been writing to the store for too long ({root})",
+        hint="try again; a stopped danlu process may hold it",
+    )
 
 
 class Faults:

@@ -16,38 +16,47 @@ from danlu.store.types import Layer
 from danlu.util.files import remove_tree
 
 if TYPE_CHECKING:
-    from danlu.oci.tar import LayerSummary, Normalise
+    from danlu.oci.tar import LayerSummary, Normalise, Recipe
 
 __all__ = ["commit", "get", "intact", "normalise_text", "tree_digest", "write_tar"]
 
 _COLUMNS = "diff_id, size, files, created_by, tree, normalise, boot, used"
 
 
-def normalise_text(normalise: Normalise | None) -> str:
-    """The parameters that a layer's digest was computed with, as they stand in its row."""
+def normalise_text(normalise: Normalise | Recipe | None) -> str:
+    """How a layer's tar is made of its tree, as it stands in its row."""
+    from danlu.oci.tar import Recipe
+
+    if isinstance(normalise, Recipe):
+        return json.dumps({"recipe": normalise.to_plain()})
     names = ("clamp", "mtime", "uid", "gid")
     values = {} if normalise is None else {name: getattr(normalise, name) for name in names}
     return json.dumps({name: value for name, value in values.items() if value is not None})
 
 
+def _write(tree: Path, normalise: str, write: Callable[[bytes], object] | None) -> LayerSummary:
+    from danlu.oci.tar import Normalise, Recipe, rewrite_layer, write_layer
+
+    how = json.loads(normalise)
+    if "recipe" in how:
+        return rewrite_layer(tree, write, Recipe.from_plain(how["recipe"]))
+    return write_layer(tree, write, normalise=Normalise(**how))
+
+
 def tree_digest(tree: Path, normalise: str) -> str:
     """The diff id that ``tree`` has now."""
-    from danlu.oci.tar import Normalise, write_layer
-
-    return write_layer(tree, None, normalise=Normalise(**json.loads(normalise))).diff_id
+    return _write(tree, normalise, None).diff_id
 
 
 def write_tar(core: Core, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
     """Write the tar of a layer; see :meth:`Store.write_tar`."""
-    from danlu.oci.tar import Normalise, write_layer
-
     layer = get(core, diff_id)
     row = core.row("SELECT normalise FROM layers WHERE diff_id = ?", (diff_id,))
     if layer is None or row is None:
         raise StoreError(
             f"the layer {diff_id} is gone from the store", hint="build again, it is made anew"
         )
-    return write_layer(layer.tree, write, normalise=Normalise(**json.loads(row[0])))
+    return _write(layer.tree, row[0], write)
 
 
 def commit(
@@ -56,7 +65,7 @@ def commit(
     summary: LayerSummary,
     *,
     created_by: str,
-    normalise: Normalise | None,
+    normalise: Normalise | Recipe | None,
 ) -> Layer:
     """Make ``staged`` the tree of a layer; see :meth:`Store.commit_layer`."""
     if not staged.is_dir() or staged.is_symlink():
@@ -135,7 +144,11 @@ def _verify(core: Core, row: tuple[Any, ...]) -> bool:
     """Whether a layer that an earlier boot wrote reached the disk whole."""
     diff_id, tree = row[0], row[4]
     with core.faults:
-        same = bool(tree_digest(core.layers / tree, row[5]) == diff_id)
+        try:
+            same = bool(tree_digest(core.layers / tree, row[5]) == diff_id)
+        except PermissionError:
+            # Outside the user namespace of a rootless build: who cannot read it cannot use it.
+            return True
     with core.writing() as connection:
         if same:
             connection.execute(

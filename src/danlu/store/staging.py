@@ -9,13 +9,13 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from danlu.util.files import remove_tree
 
-__all__ = ["dead", "new_directory", "new_file", "sweep"]
+__all__ = ["dead", "new_directory", "new_file", "remove_trees", "sweep"]
 
 
 def new_directory(parent: Path) -> tuple[Path, int]:
@@ -73,10 +73,13 @@ def dead(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def sweep(parent: Path, *, older_than: float = 0) -> int:
-    """Remove the dead places below ``parent``, those of some age in seconds; gives how many."""
+def sweep(parent: Path, *, older_than: float = 0) -> list[OSError]:
+    """Remove the dead places below ``parent``, those of some age in seconds.
+
+    Gives what hindered it: one place that cannot be removed must not keep the others.
+    """
     newest = time.time() - older_than
-    removed = 0
+    failures: list[OSError] = []
     for name in os.listdir(parent):
         path = parent / name
         with suppress(FileNotFoundError):
@@ -84,6 +87,16 @@ def sweep(parent: Path, *, older_than: float = 0) -> int:
                 continue
             with dead(path) as gone:
                 if gone:
-                    remove_tree(path)
-                    removed += 1
-    return removed
+                    failures += remove_trees([path])
+    return failures
+
+
+def remove_trees(paths: Iterable[Path]) -> list[OSError]:
+    """Remove each of ``paths`` that can be removed; gives what hindered the rest."""
+    failures: list[OSError] = []
+    for path in paths:
+        try:
+            remove_tree(path)
+        except OSError as error:
+            failures.append(error)
+    return failures

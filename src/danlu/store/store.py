@@ -21,7 +21,7 @@ from danlu.store.types import Collected, Compressed, Finding, Layer, StoredImage
 from danlu.util.files import remove_tree
 
 if TYPE_CHECKING:
-    from danlu.oci.tar import LayerSummary, Normalise
+    from danlu.oci.tar import LayerSummary, Normalise, Recipe
 
 __all__ = ["Store"]
 
@@ -115,13 +115,14 @@ class Store:
         summary: LayerSummary,
         *,
         created_by: str,
-        normalise: Normalise | None = None,
+        normalise: Normalise | Recipe | None = None,
     ) -> Layer:
         """Make the directory ``staged`` (below a :meth:`staging`) the tree of a layer, at once.
 
         ``summary`` is that of ``write_layer(staged, normalise=normalise)``, which the caller has
-        computed; ``normalise`` is kept so that the layer can be checked later. Where the layer is
-        already there, ``staged`` is removed and that layer returned.
+        computed; ``normalise`` is kept so that the layer can be checked later. For a stranger's
+        tar it is the recipe that writes it again. Where the layer is already there, ``staged`` is
+        removed and that layer returned.
         """
         return layers.commit(
             self._core, staged, summary, created_by=created_by, normalise=normalise
@@ -243,6 +244,7 @@ class Store:
         """Read everything again and tell what is not as it was put in.
 
         ``repair`` removes what is broken, with the records and images that need it, and garbage.
+        A store whose index is damaged cannot be open: :func:`check_store` looks at that too.
         """
         from danlu.store import check as _check
 

@@ -89,6 +89,11 @@ class Finding:
     detail: str = ""
     repaired: bool = False
 
+    @property
+    def harmless(self) -> bool:
+        """Whether it only takes room, as a kill leaves it; nothing that is used is damaged."""
+        return self.kind in ("tree-unknown", "blob-unknown", "leftover")
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:

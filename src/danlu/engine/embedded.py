@@ -30,8 +30,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # A shell that waits is the first process, because the kernel drops the signals that a first
 # process does not handle: `sleep` would not end at Ctrl-C. `exit` keeps it from exec'ing.
-_SHELL = "/bin/sh"
 _WAIT = '"$@"; exit $?'
+# A runtime copies output and errors from two pipes, which loses their order where they are one.
+_WAIT_ONE_STREAM = '"$@" 2>&1; exit $?'
 
 
 def run(
@@ -73,6 +74,7 @@ def run(
         trust=trust.gather(work),
         network=True,
         work=work,
+        shell=_WAIT_ONE_STREAM if _one_stream() and not terminal else _WAIT,
     ) as place:
         code = _launch(chosen, place, terminal=terminal)
         code, reason = runtime.outcome(code, place / "log", process.args[0])
@@ -98,8 +100,6 @@ def _process(
     command = tuple(args) or (*config.entrypoint, *config.command)
     if not command:
         raise UsageError("no command was given, and the image has none", hint="danlu run -- CMD")
-    if union.entry(union.resolve(_SHELL)) is not None:
-        command = (_SHELL, "-c", _WAIT, "danlu", *command)
     who = users.find(union, user or config.user)
     return Process(
         command,
@@ -116,6 +116,11 @@ def _process(
         groups=who.groups,
         terminal=terminal,
     )
+
+
+def _one_stream() -> bool:
+    output, errors = os.fstat(1), os.fstat(2)
+    return (output.st_dev, output.st_ino) == (errors.st_dev, errors.st_ino)
 
 
 def _launch(chosen: runtime.Runtime, place: Path, *, terminal: bool) -> int:

@@ -20,6 +20,7 @@ from danlu.util.files import remove_tree
 
 __all__ = ["prepared"]
 
+_SHELL = "/bin/sh"
 _TERMINAL_GROUP = 5
 
 
@@ -32,16 +33,19 @@ def prepared(
     trust: Trust,
     network: bool,
     work: Path,
+    shell: str = "",
 ) -> Iterator[Path]:
     """Give the directory of a runtime bundle while the context lasts.
 
     Mount points that the root lacks lie in a layer of their own, so the upper never shows them.
+    ``shell`` is a script that starts the program, its ``"$@"``, where the root has a shell.
     """
     if process.uid or process.gid:
         userns.require_ids("running as another user than root")
     place = Path(mkdtemp(prefix="run.", dir=work))
     try:
         union = Union(root.layers)
+        process = _by_shell(process, union, shell)
         given = _absent_only(trust, union) if network else ()
         everything = (*_name_files(place, network=network), *given, *mounts)
         layers = _with_mount_points(root.layers, union, place, process, everything)
@@ -60,6 +64,12 @@ def prepared(
             yield place
     finally:
         remove_tree(place)
+
+
+def _by_shell(process: Process, union: Union, script: str) -> Process:
+    if not script or union.entry(union.resolve(_SHELL)) is None:
+        return process
+    return dataclasses.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
 
 
 def _absent_only(trust: Trust, union: Union) -> tuple[Mount, ...]:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Sandbox"]
 
 _PIECE = 65536
+# A runtime copies output and errors from two pipes, which loses their order.
+_ONE_STREAM = 'exec "$@" 2>&1'
 
 
 class Sandbox:
@@ -62,6 +64,7 @@ class Sandbox:
             trust=self._trust,
             network=network,
             work=self.work,
+            shell="" if on_line is None else _ONE_STREAM,
         )
         try:
             place = await to_thread.run_sync(stack.enter_context, context)

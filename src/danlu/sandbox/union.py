@@ -93,7 +93,8 @@ class Union:
 
     def add(self, parts: tuple[str, ...], directory: str) -> None:
         """Lay one more real directory over the directory at ``parts``."""
-        self._cache[parts] = [directory, *self.directories(parts)]
+        below = [path for path in self.directories(parts) if path != directory]
+        self._cache[parts] = [directory, *below]
 
     def read(self, target: str) -> bytes | None:
         """The content of the file at ``target``, or None where there is none."""

@@ -1,0 +1,113 @@
+"""Run a function in a child that has entered a namespace, as root or as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import pwd
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from danlu.sandbox import _linux, userns
+from danlu.util.paths import Paths
+
+T = TypeVar("T")
+
+APPLETS = (
+    "sh cat chmod chown cp dd env false head hostname id ip kill ln ls mkdir mknod mount mv pwd rm "
+    "rmdir sleep stat stty test touch true tty umount"
+).split()
+
+
+def account() -> pwd.struct_passwd:
+    """An ordinary user of this machine with subordinate ids."""
+    named = {line.split(":")[0] for line in Path("/etc/subuid").read_text().splitlines()}
+    for entry in pwd.getpwall():
+        if entry.pw_uid >= 1000 and entry.pw_name in named:
+            return entry
+    raise RuntimeError("these tests need an ordinary user with subordinate ids: useradd -m NAME")
+
+
+def inside(function: Callable[[], T], *, home: Path, ordinary: bool) -> T:
+    """What ``function`` gives in a forked child whose DANLU_HOME is ``home``.
+
+    ``ordinary`` gives up root first, where this process has it.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        _child(function, write, home, ordinary)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        data = file.read()
+    os.waitpid(child, 0)
+    if not data:
+        raise AssertionError("the child ended without a result")
+    good, value = pickle.loads(data)
+    if not good:
+        raise AssertionError(value)
+    result: T = value
+    return result
+
+
+def _child(function: Callable[[], T], write: int, home: Path, ordinary: bool) -> None:
+    try:
+        if ordinary and os.geteuid() == 0:
+            become_ordinary(home)
+        userns.enter(Paths.of({"DANLU_HOME": str(home)}))
+        data = pickle.dumps((True, function()))
+    except BaseException:
+        data = pickle.dumps((False, traceback.format_exc()))
+    with os.fdopen(write, "wb") as file:
+        file.write(data)
+    os._exit(0)
+
+
+def become_ordinary(home: Path) -> None:
+    user = account()
+    _linux.unshare(_linux.CLONE_NEWNS)
+    _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
+    _show(Path(sys.base_prefix))
+    for directory in (home, *home.parents):
+        if directory.stat().st_mode & 0o001 == 0:
+            directory.chmod(0o711)
+    for directory, _, files in os.walk(home):
+        for path in (directory, *(os.path.join(directory, name) for name in files)):
+            os.chown(path, user.pw_uid, user.pw_gid)
+    os.setgroups([])
+    os.setresgid(*[user.pw_gid] * 3)
+    os.setresuid(*[user.pw_uid] * 3)
+    os.environ.update(HOME=user.pw_dir, USER=user.pw_name)
+
+
+def _show(directory: Path) -> None:
+    """Make ``directory`` readable although a parent (``/root``) is closed, for this process."""
+    closed = [parent for parent in directory.parents if parent.stat().st_mode & 0o001 == 0]
+    if not closed:
+        return
+    handle = os.open(directory, os.O_PATH)
+    _linux.mount("tmpfs", str(closed[-1]), "tmpfs", 0, "mode=755")
+    directory.mkdir(parents=True)
+    _linux.mount(f"/proc/self/fd/{handle}", str(directory), flags=_linux.MS_BIND | _linux.MS_REC)
+
+
+def busybox(tree: Path) -> Path:
+    """A root file system of one static program, about 2 MB."""
+    program = shutil.which("busybox")
+    if program is None:
+        raise RuntimeError("these tests need a static busybox: apt-get install busybox-static")
+    (tree / "bin").mkdir(parents=True)
+    (tree / "etc").mkdir()
+    shutil.copy(program, tree / "bin/busybox")
+    for name in APPLETS:
+        (tree / "bin" / name).symlink_to("busybox")
+    (tree / "etc/passwd").write_text(
+        "root:x:0:0::/root:/bin/sh\nworker:x:1000:1000::/home:/bin/sh\n"
+    )
+    (tree / "etc/group").write_text("root:x:0:\nworker:x:1000:\nextra:x:50:worker\n")
+    return tree

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from danlu.errors import MachineError
+from danlu.sandbox import secrets, userns
+from danlu.sandbox.sandbox import Sandbox
+from danlu.sandbox.types import Mount, Process, Root
+from tests.sandbox.forked import busybox
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+Forked = Callable[[Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    lines: list[str]
+    upper: list[str]
+    left: list[str]
+
+
+def step(
+    home: Path,
+    script: str,
+    *,
+    layers: Sequence[Path] = (),
+    args: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    mounts: Sequence[Mount] = (),
+    network: bool = False,
+    uid: int = 0,
+    directory: str = "/",
+) -> Ended:
+    """One step in a busybox root below ``layers``; must be called in a namespace."""
+    base = home / "base"
+    if not base.exists():
+        busybox(base)
+    work, upper = home / "work", home / "upper"
+    work.mkdir(exist_ok=True)
+    upper.mkdir(exist_ok=True)
+    lines: list[str] = []
+    process = Process(
+        tuple(args) or ("/bin/sh", "-c", script),
+        {"PATH": "/bin", **(environment or {})},
+        working_directory=directory,
+        uid=uid,
+        gid=uid,
+    )
+
+    async def main() -> int:
+        sandbox = Sandbox(work)
+        return await sandbox.run(
+            process,
+            Root((base, *layers), upper),
+            mounts=mounts,
+            network=network,
+            on_line=lines.append,
+        )
+
+    code = anyio.run(main)
+    found = sorted(str(path.relative_to(upper)) for path in upper.rglob("*"))
+    left = [path.name for path in work.iterdir() if path.is_dir()]
+    return Ended(code, lines, found, left)
+
+
+def mounts_below(home: Path) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if str(home) in line.split()[4]]
+
+
+def test_output_comes_by_lines_and_the_code_is_the_programs(forked: Forked, home: Path) -> None:
+    ended = forked(lambda: step(home, "echo one; echo two >&2; printf 'a\\rb'; exit 7"))
+    assert (ended.code, ended.lines) == (7, ["one", "two", "a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        (["/bin/sh", "-c", "kill -9 $$"], 137),
+        (["/bin/nothing"], 127),
+        (["nothing"], 127),
+        (["/etc/passwd"], 126),
+        (["/etc"], 126),
+        (["/bin/false"], 1),
+    ],
+)
+def test_codes_are_those_of_a_shell(forked: Forked, home: Path, args: list[str], code: int) -> None:
+    ended = forked(lambda: step(home, "", args=args))
+    if args[0] == "/bin/sh":
+        # The first process of a namespace cannot kill itself: its child can.
+        ended = forked(
+            lambda: step(home, "", args=["/bin/sh", "-c", "sh -c 'kill -9 $$'; exit $?"])
+        )
+    assert ended.code == code
+
+
+def test_the_upper_holds_only_what_the_step_did(forked: Forked, home: Path) -> None:
+    def act() -> tuple[Ended, list[str]]:
+        ended = step(home, "touch /etc/new; rm /etc/group", network=True, directory="/some/where")
+        return ended, mounts_below(home)
+
+    ended, mounts = forked(act)
+    assert ended == Ended(0, [], ["etc", "etc/group", "etc/new"], [])
+    assert mounts == []
+
+
+def test_a_step_that_does_nothing_leaves_an_empty_upper(forked: Forked, home: Path) -> None:
+    target = home.parent / "given"
+    target.mkdir()
+    given = Mount("/deep/new/place", target, readonly=True)
+    ended = forked(lambda: step(home, "ls -d /deep/new/place", mounts=[given], network=True))
+    assert (ended.code, ended.upper) == (0, [])
+
+
+def test_without_network_there_is_only_a_loopback(forked: Forked, home: Path) -> None:
+    ended = forked(lambda: step(home, "ip -o link; cat /etc/resolv.conf; env"))
+    assert [line.split(": ")[1] for line in ended.lines if ": " in line] == ["lo"]
+    assert "LOOPBACK,UP" in ended.lines[0]
+    assert not [line for line in ended.lines if "/run/danlu" in line]
+
+
+def test_files_may_belong_to_any_user(forked: Forked, home: Path) -> None:
+    ended = forked(lambda: step(home, "touch /a; chown 5:65534 /a; stat -c %u:%g /a"))
+    assert ended.lines == ["5:65534"]
+
+
+def test_another_user_is_that_user_and_has_no_power(forked: Forked, home: Path) -> None:
+    ended = forked(lambda: step(home, "id -u; touch /x 2>/dev/null || echo refused", uid=1000))
+    assert ended.lines == ["1000", "refused"]
+
+
+def test_two_hundred_layers_are_one_root(forked: Forked, home: Path) -> None:
+    def act() -> Ended:
+        layers = []
+        for number in range(200):
+            layer = home / f"layers-with-a-long-name-{number}"
+            layer.mkdir()
+            (layer / "top").write_text(f"{number}\n")
+            (layer / f"n{number}").touch()
+            layers.append(layer)
+        return step(home, "cat /top; ls -d /n* | grep -c n; ls -d /n* | head -1", layers=layers)
+
+    ended = forked(act)
+    assert ended.lines[0] == "199"
+
+
+def test_device_nodes_made_inside_are_dead(forked: Forked, home: Path) -> None:
+    script = (
+        "mknod /x c 1 3 2>/dev/null; mknod /dev/x c 1 3 2>/dev/null;"
+        "head -c1 /x 2>/dev/null && echo open; head -c1 /dev/x 2>/dev/null && echo open;"
+        "chmod 600 /dev/null 2>/dev/null; echo quiet >/dev/null && echo null"
+    )
+    before = os.stat("/dev/null").st_mode
+    ended = forked(lambda: step(home, script))
+    assert ended.lines == ["null"]
+    assert os.stat("/dev/null").st_mode == before
+
+
+def test_what_is_mounted_read_only_cannot_be_written(forked: Forked, home: Path) -> None:
+    given = home.parent / "given"
+    given.write_text("kept")
+    mount = Mount("/given", given, readonly=True)
+    script = (
+        "cat /given; echo no 2>/dev/null >/given; mount -o remount,rw /given 2>/dev/null; echo x"
+    )
+    ended = forked(lambda: step(home, script, mounts=[mount]))
+    assert ended.lines == ["keptx"]
+    assert given.read_text() == "kept"
+
+
+def test_secrets_are_read_inside_and_leave_nothing(forked: Forked, home: Path) -> None:
+    file = home.parent / "token"
+    file.write_text("hush\n")
+    file.chmod(0o444)
+
+    def act() -> Ended:
+        work = home / "work"
+        work.mkdir()
+        wanted = [("token", "/run/secrets/token")]
+        with secrets.mounted(wanted, {"token": file}, work=work) as mounts:
+            return step(
+                home, "cat /run/secrets/token; stat -c %a /run/secrets/token", mounts=mounts
+            )
+
+    ended = forked(act)
+    assert ended.lines == ["hush", "400"]
+    assert ended.upper == []
+
+
+def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
+    marker = f"98765{os.getpid()}"
+
+    def act() -> tuple[list[str], list[str]]:
+        base, work = busybox(home / "base"), home / "work"
+        work.mkdir()
+        started = anyio.Event()
+        process = Process(
+            ("/bin/sh", "-c", f"sleep {marker} & echo started; sleep {marker}"), {"PATH": "/bin"}
+        )
+
+        async def main() -> None:
+            sandbox = Sandbox(work)
+
+            async def run() -> None:
+                await sandbox.run(process, Root((base,)), on_line=lambda _: started.set())
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(run)
+                await started.wait()
+                group.cancel_scope.cancel()
+
+        anyio.run(main)
+        return running(marker), [path.name for path in work.iterdir() if path.is_dir()]
+
+    assert forked(act) == ([], [])
+
+
+def running(marker: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if f"sleep {marker}" in text:
+            found.append(text)
+    return found
+
+
+def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
+    marker = f"87654{os.getpid()}"
+
+    def act() -> list[str]:
+        # A grandchild is danlu here, so that its death can be watched from the same namespace.
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            busybox(home / "base")
+            (home / "work").mkdir()
+            process = Process(
+                ("/bin/sh", "-c", f"sleep {marker} & echo x; exec sleep {marker}"), {"PATH": "/bin"}
+            )
+
+            async def main() -> None:
+                await Sandbox(home / "work").run(
+                    process,
+                    Root((home / "base",)),
+                    on_line=lambda _: os.write(write, b"x") and None,
+                )
+
+            anyio.run(main)
+            os._exit(0)
+        os.close(write)
+        os.read(read, 1)
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        # Nobody can be waited for, since they are not our children: look until they are gone.
+        with _limit():
+            while running(marker):
+                os.sched_yield()
+        return running(marker)
+
+    assert forked(act) == []
+
+
+class _limit:
+    def __enter__(self) -> None:
+        import signal
+
+        signal.alarm(20)
+
+    def __exit__(self, *args: object) -> None:
+        import signal
+
+        signal.alarm(0)
+
+
+def test_the_machines_certificates_and_indexes_are_seen_inside(
+    forked: Forked, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bundle, wheels = tmp_path / "bundle.pem", tmp_path / "wheels"
+    bundle.write_text("certificates\n")
+    wheels.mkdir()
+    (wheels / "thing.whl").write_text("wheel")
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    script = (
+        'cat "$SSL_CERT_FILE"; echo "$https_proxy"; cat /etc/xdg/pip/pip.conf;'
+        f" ls /run/danlu/files{wheels}"
+    )
+    ended = forked(lambda: step(home, script, network=True))
+    assert ended.lines[:2] == ["certificates", "http://proxy.example:3128"]
+    assert f"find-links = /run/danlu/files{wheels}" in ended.lines
+    assert ended.lines[-1] == "thing.whl"
+    assert ended.upper == []
+
+
+def test_a_configuration_of_the_images_own_is_kept(forked: Forked, home: Path) -> None:
+    def act() -> Ended:
+        layer = home / "own"
+        (layer / "etc/xdg/pip").mkdir(parents=True)
+        (layer / "etc/xdg/pip/pip.conf").write_text("[global]\n# mine\n")
+        os.environ["PIP_INDEX_URL"] = "https://index.example/simple"
+        return step(home, "cat /etc/xdg/pip/pip.conf", layers=[layer], network=True)
+
+    assert forked(act).lines == ["[global]", "# mine"]
+
+
+def test_a_runtime_that_fails_is_told_as_the_machines_fault(forked: Forked, home: Path) -> None:
+    def act() -> str:
+        try:
+            step(home, "true", environment={"A\0B": "x"})
+        except MachineError as error:
+            return f"{error.message} {error.exit_code}"
+        return ""
+
+    assert forked(act) == "runc could not start a step 4"
+
+
+def test_one_id_is_enough_for_root_only(forked: Forked, home: Path) -> None:
+    assert forked(userns.single_id) is False

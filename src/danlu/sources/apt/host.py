@@ -95,9 +95,13 @@ def _read_entries(files: list[Path]) -> tuple[Entry, ...]:
 
 def list_name(uri: str, suite: str) -> str:
     """The beginning of the names of apt's list files of one suite (apt's URItoFileName)."""
-    address = re.sub(r"^[a-z0-9+.-]+://?", "", uri.rstrip("/"))
-    address = re.sub(r"^[^/@]*@", "", address)
-    return f"{address}/dists/{suite}".replace("_", "%5f").replace("/", "_")
+    address = re.sub(r"^[a-z0-9+.-]+:(//)?([^/@]*@)?", "", uri.rstrip("/"))
+    quoted = re.sub(
+        r"[\\|{}\[\]<>\"^~_=!@#$%&*]",
+        lambda match: f"%{ord(match[0]):02x}",
+        f"{address}/dists/{suite}",
+    )
+    return quoted.replace("/", "_")
 
 
 def release_fields(lists: Path, uri: str, suite: str) -> dict[str, str]:

@@ -1,0 +1,121 @@
+"""A Debian base made of exactly the locked packages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.real
+PROGRAM = Path(__file__).with_name("packages.py")
+Make = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def make(real_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Makes a base and installs packages on it, each time in a new store."""
+
+    def work(
+        *names: str,
+        script: str = "true",
+        offline: bool = False,
+        umask: int = 0o022,
+        **environment: str,
+    ) -> dict[str, Any]:
+        (real_home / "stores").mkdir(parents=True, exist_ok=True)
+        place = real_home / "stores" / tmp_path_factory.mktemp("store").name
+        result = subprocess.run(
+            [sys.executable, PROGRAM, json.dumps([str(place), names, script, offline])],
+            env={**os.environ, "DANLU_HOME": str(real_home), **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+            umask=umask,
+        )
+        assert result.returncode == 0, result.stderr
+        return dict(json.loads(result.stdout))
+
+    return work
+
+
+SCRIPT = """\
+dpkg-query -W -f '${Package} ${Version} ${db:Status-Abbrev}\\n'; dpkg --audit
+echo = ; cat /etc/hostname /etc/apt/sources.list
+echo = ; ls -ld /tmp /root | cut -c1-10
+echo = ; apt-mark showmanual
+echo = ; apt-mark showauto
+echo = ; apt-get check && apt-get --dry-run autoremove
+"""
+
+
+@pytest.fixture(scope="module")
+def made(make: Make) -> dict[str, Any]:
+    return make("git", script=SCRIPT)
+
+
+def said(made: dict[str, Any]) -> list[list[str]]:
+    """What each part of the script printed."""
+    return [part.strip("\n").split("\n") for part in "\n".join(made["printed"]).split("\n=\n")]
+
+
+def test_exactly_the_locked_packages_are_installed_and_whole(made: dict[str, Any]) -> None:
+    lines = dict(line.split(" ", 1) for line in said(made)[0])
+    assert lines == {name: f"{version} ii " for name, version in made["packages"].items()}
+
+
+def test_the_base_is_neutral(made: dict[str, Any]) -> None:
+    hostname, *sources = said(made)[1]
+    assert hostname == "localhost"
+    assert sources
+    assert all(line.startswith("#") for line in sources)
+    assert said(made)[2] == ["drwx------", "drwxrwxrwt"]
+
+
+def test_what_nobody_asked_for_is_automatic_and_apt_is_in_order(made: dict[str, Any]) -> None:
+    manual, auto, check = said(made)[3:]
+    assert "git" in manual
+    assert "libcurl3-gnutls" in auto
+    assert "git" not in auto
+    assert any("0 to remove" in line for line in check)
+    assert made["code"] == 0
+
+
+def test_a_layer_holds_no_file_of_the_moment_and_none_of_this_machine(
+    made: dict[str, Any],
+) -> None:
+    everything = {name for files in made["files"] for name in files}
+    gone = {
+        "danlu-packages",
+        "etc/machine-id",
+        "etc/passwd-",
+        "usr/sbin/policy-rc.d",
+        "var/cache/ldconfig/aux-cache",
+        "var/lib/dpkg/lock",
+        "var/lib/dpkg/status-old",
+        "var/log/dpkg.log",
+    }
+    assert everything & gone == set()
+    assert not [name for name in everything if name.endswith((".bin", ".deb", "_Packages"))]
+    assert not [name for name in everything if name.startswith("run/")]
+
+
+def test_a_second_time_is_the_same_whatever_surrounds_it_and_needs_no_network(
+    make: Make, made: dict[str, Any]
+) -> None:
+    again = make(
+        "git",
+        offline=True,
+        umask=0o077,
+        http_proxy="http://127.0.0.1:9",
+        TZ="Asia/Tokyo",
+        LANG="de_DE.UTF-8",
+        SOURCE_DATE_EPOCH="1",
+    )
+    assert again["layers"] == made["layers"]
+    assert len(again["layers"]) == 2

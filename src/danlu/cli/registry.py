@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["COMMANDS", "SECTIONS", "Entry", "find"]
+__all__ = ["COMMANDS", "IMAGE_COMMANDS", "IMAGE_SECTIONS", "SECTIONS", "Entry", "find"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,12 @@ class Entry:
     name: str
     section: str
     summary: str
+    package: str = "danlu.cli.verbs"
 
     @property
     def module(self) -> str:
         """The module whose ``command`` this is."""
-        return f"danlu.cli.verbs.{self.name}"
+        return f"{self.package}.{self.name}"
 
 
 SECTIONS = ("The road", "Images", "This machine")
@@ -33,7 +34,7 @@ COMMANDS = (
     Entry("lock", "The road", "Pin everything the build file asks for in danlu.lock."),
     Entry("build", "The road", "Build the image."),
     Entry("run", "The road", "Run one command in the environment, with the project mounted."),
-#    Entry("image", "Images", "List, inspect, move and remove images."),
+    Entry("image", "Images", "List, inspect, move and remove images."),
     Entry("config", "This machine", "Show the configuration, and where it comes from."),
     Entry("doctor", "This machine", "Check what this machine has and lacks."),
     Entry("completion", "This machine", "Print the completion script of a shell."),
@@ -41,6 +42,26 @@ COMMANDS = (
 )
 
 
-def find(name: str) -> Entry | None:
+_IMAGE = "danlu.cli.verbs.image"
+
+IMAGE_COMMANDS = (
+    Entry("ls", "Look", "List the images of this machine.", _IMAGE),
+    Entry("show", "Look", "Show one image: names, configuration, layers.", _IMAGE),
+    Entry("history", "Look", "Show how each layer of an image came to be.", _IMAGE),
+    Entry("diff", "Look", "Compare two images; exits with 1 where they differ.", _IMAGE),
+    Entry("tag", "Name and remove", "Give an image a further name.", _IMAGE),
+    Entry("rm", "Name and remove", "Remove images or names of images.", _IMAGE),
+    Entry("prune", "Name and remove", "Remove what no image needs.", _IMAGE),
+    Entry("check", "Name and remove", "Read the whole store and tell what is damaged.", _IMAGE),
+    Entry("push", "Move", "Push an image to a registry.", _IMAGE),
+    Entry("pull", "Move", "Pull an image from a registry.", _IMAGE),
+    Entry("save", "Move", "Write an image to a file or directory.", _IMAGE),
+    Entry("load", "Move", "Read images from a file or directory.", _IMAGE),
+)
+
+IMAGE_SECTIONS = ("Look", "Name and remove", "Move")
+
+
+def find(name: str, entries: tuple[Entry, ...] = COMMANDS) -> Entry | None:
     """The command called ``name``."""
-    return next((one for one in COMMANDS if one.name == name), None)
+    return next((one for one in entries if one.name == name), None)

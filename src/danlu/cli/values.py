@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 from danlu.errors import UsageError
 
-__all__ = ["parse_secrets"]
+__all__ = ["Bytes", "parse_bytes", "parse_secrets"]
 
 _FORM = "secrets look like id=token,src=PATH or id=token,env=NAME"
 
@@ -71,3 +73,32 @@ def _from_variable(name: str, path: Path) -> Path:
     with os.fdopen(descriptor, "wb") as file:
         file.write(os.fsencode(value))
     return path
+
+
+_UNITS = {"": 1, "b": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
+
+
+def parse_bytes(text: str) -> int:
+    """``20GB``, ``500M``, ``1GiB`` or a plain number, in bytes.
+
+    Raises :class:`UsageError` for anything else.
+    """
+    import re
+
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text.lower())
+    if match is None or (match[3] and not match[2]):
+        raise UsageError(f"{text!r} is not a size", hint="sizes look like 500MB, 20GB or 1GiB")
+    unit = _UNITS[match[2]]
+    if match[3]:
+        unit = 1 << (10 * " kmgt".index(match[2]))
+    return int(float(match[1]) * unit)
+
+
+class Bytes(click.ParamType[int]):
+    """A size in bytes, with a unit."""
+
+    name = "size"
+
+    def convert(self, value: object, param: object, ctx: object) -> int:
+        """The bytes that ``value`` says."""
+        return value if isinstance(value, int) else parse_bytes(str(value))

@@ -84,9 +84,7 @@ class Board:
                 if running is not None and event.line.strip():
                     running.lines.append(clean(event.line.expandtabs()))
             case Transfer():
-                running = self._running(event.vertex)
-                if running is not None:
-                    running.current, running.total = event.current, event.total
+                self._transferred(event)
             case Message():
                 self._message = clean(event.text)
             case Ended():
@@ -109,6 +107,16 @@ class Board:
     def _running(self, vertex: str) -> _Running | None:
         branch = self._branches.get(self._where.get(vertex, ""))
         return branch.running.get(vertex) if branch else None
+
+    def _transferred(self, event: Transfer) -> None:
+        """Bytes of a vertex; of something that is none (a push after the build) while they move."""
+        running = self._running(event.vertex)
+        if running is None:
+            branch = self._branches.setdefault("", _Branch(began=event.time))
+            running = _Running(clean(event.name), event.time)
+            branch.running[event.vertex] = running
+            self._where[event.vertex] = ""
+        running.current, running.total = event.current, event.total
 
     def _finished(self, event: Finished) -> None:
         branch = self._branches.setdefault(event.branch, _Branch(began=event.time))

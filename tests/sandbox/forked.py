@@ -18,9 +18,10 @@ from danlu.util.paths import Paths
 T = TypeVar("T")
 
 APPLETS = (
-    "sh cat chmod chown cp dd env false head hostname id ip kill ln ls mkdir mknod mount mv pwd rm "
-    "rmdir sleep stat stty test touch true tty umount"
-).split()
+    *("sh", "cat", "chmod", "chown", "cp", "dd", "env", "false", "head", "hostname", "id", "ip"),
+    *("grep", "kill", "ln", "ls", "mkdir", "mknod", "mount", "mv", "pwd", "rm", "rmdir", "sleep"),
+    *("stat", "stty", "test", "touch", "true", "tty", "umount"),
+)
 
 
 def account() -> pwd.struct_passwd:
@@ -76,9 +77,8 @@ def become_ordinary(home: Path) -> None:
     for directory in (home, *home.parents):
         if directory.stat().st_mode & 0o001 == 0:
             directory.chmod(0o711)
-    for directory, _, files in os.walk(home):
-        for path in (directory, *(os.path.join(directory, name) for name in files)):
-            os.chown(path, user.pw_uid, user.pw_gid)
+    for path in (home, *home.rglob("*")):
+        os.chown(path, user.pw_uid, user.pw_gid)
     os.setgroups([])
     os.setresgid(*[user.pw_gid] * 3)
     os.setresuid(*[user.pw_uid] * 3)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -255,7 +257,7 @@ def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
                 await Sandbox(home / "work").run(
                     process,
                     Root((home / "base",)),
-                    on_line=lambda _: os.write(write, b"x") and None,
+                    on_line=lambda _: print(os.write(write, b"x")),
                 )
 
             anyio.run(main)
@@ -265,7 +267,7 @@ def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
         os.kill(child, 9)
         os.waitpid(child, 0)
         # Nobody can be waited for, since they are not our children: look until they are gone.
-        with _limit():
+        with limit(20):
             while running(marker):
                 os.sched_yield()
         return running(marker)
@@ -273,15 +275,12 @@ def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
     assert forked(act) == []
 
 
-class _limit:
-    def __enter__(self) -> None:
-        import signal
-
-        signal.alarm(20)
-
-    def __exit__(self, *args: object) -> None:
-        import signal
-
+@contextmanager
+def limit(seconds: int) -> Iterator[None]:
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
         signal.alarm(0)
 
 

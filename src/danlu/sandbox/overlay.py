@@ -15,7 +15,7 @@ from danlu.sandbox import _linux
 from danlu.sandbox.types import Root
 from danlu.util.files import remove_tree
 
-__all__ = ["mounted"]
+__all__ = ["mounted", "supported"]
 
 # index=off: an upper that another mount has just left may be used again at once.
 # volatile (Linux >= 5.10): nothing here outlives a crash, so fsync has nothing to do.
@@ -47,6 +47,19 @@ def mounted(root: Root, work: Path) -> Iterator[Path]:
 
             with copied.merged(root.layers, merged, upper=root.upper):
                 yield merged
+    finally:
+        remove_tree(place)
+
+
+def supported(work: Path) -> bool:
+    """Whether the kernel mounts overlays whose upper lies in ``work``; tries it."""
+    place = Path(mkdtemp(prefix="try.", dir=work))
+    try:
+        upper, merged = _directory(place / "upper"), _directory(place / "merged")
+        if not _mount((), upper=upper, merged=merged, place=place):
+            return False
+        _unmount(merged)
+        return True
     finally:
         remove_tree(place)
 

@@ -23,7 +23,15 @@ from danlu.sandbox import _linux
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
 
-__all__ = ["caller", "enter", "entered", "require_ids", "single_id", "unprivileged"]
+__all__ = [
+    "caller",
+    "enter",
+    "entered",
+    "require_ids",
+    "single_id",
+    "subordinate_count",
+    "unprivileged",
+]
 
 _SUBIDS = 65536
 _PROC_SYS = Path("/proc/sys")
@@ -46,9 +54,9 @@ _missing: MachineError | None = None
 def enter(paths: Paths) -> None:
     """Make this very process root of its own mounts; nothing it mounts outlives it.
 
-    Must be called before any thread or event loop starts; a second call does nothing. ``paths`` names the store: one that
-    belongs to another account is refused, because the owners in its layers mean that account's
-    ids. Raises :class:`MachineError` where namespaces are forbidden.
+    Must be called before any thread or event loop starts; a second call does nothing. ``paths``
+    names the store: one that belongs to another account is refused, because the owners in its
+    layers mean that account's ids. Raises :class:`MachineError` where namespaces are forbidden.
     """
     global _caller, _entered
     if _entered:
@@ -86,6 +94,12 @@ def single_id() -> bool:
     """Whether there is one user only: no file can belong to anyone else."""
     with open("/proc/self/uid_map") as file:
         return sum(int(line.split()[2]) for line in file) == 1
+
+
+def subordinate_count() -> int:
+    """How many other users this account can have; raises :class:`MachineError` where none."""
+    words = _subordinate_maps()[0][4:]
+    return sum(int(count) for count in words[2::3])
 
 
 def require_ids(what: str) -> None:

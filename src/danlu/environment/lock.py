@@ -86,7 +86,8 @@ class LockedPackage:
     ``source`` is ``index`` (a wheel), ``sdist``, ``local``, ``url`` or ``git``. ``file`` is the
     wheel's or the archive's file name, ``sha256`` its hash (of the tree for a checkout or a local
     directory); ``location`` only what the user's own files say: path, URL or repository;
-    ``commit`` the full object name. ``size`` is in bytes, 0 where it is unknown.
+    ``commit`` the full object name, ``ref`` the branch or tag that meant it. ``size`` is in bytes,
+    0 where it is unknown.
     """
 
     name: str
@@ -98,6 +99,7 @@ class LockedPackage:
     location: str = ""
     commit: str = ""
     subdirectory: str = ""
+    ref: str = ""
 
 
 @dataclass(frozen=True, slots=True)

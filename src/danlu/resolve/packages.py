@@ -1,25 +1,20 @@
-"""Python packages of an environment: what it asks for, handed to the resolver, and its pins."""
+"""The Python packages of an environment: what it declares, put to :mod:`danlu.resolve.python`."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from danlu.environment.lock import FunctionLock, LockedPackage
 from danlu.environment.needs import python_needs
 from danlu.environment.types import Environment
-from danlu.sources.pypi import (
-    File,
-    Pin,
-    Target,
-    Uv,
-    compile_pins,
-    indexes_of,
-    locate_files,
-)
+from danlu.resolve.python import PythonRequest, resolve_python
+from danlu.sources.pypi import Target, indexes_of
 
 if TYPE_CHECKING:
+    from danlu.resolve.python_inside import RunInside
     from danlu.resolve.resolve import Resolving
+    from danlu.sandbox.types import Mount
 
 __all__ = ["resolve_packages"]
 
@@ -27,55 +22,49 @@ __all__ = ["resolve_packages"]
 async def resolve_packages(
     environment: Environment,
     lock: FunctionLock,
-    kept: tuple[LockedPackage, ...],
+    kept: Sequence[LockedPackage],
     resolving: Resolving,
 ) -> tuple[LockedPackage, ...]:
-    """All packages that the environment needs, sorted by name."""
+    """All packages that the environment needs, sorted by name; ``kept`` stay where they can.
+
+    Raises :class:`ResolveError` with the line to blame, :class:`OutsideError` for an index that
+    does not answer.
+    """
     assert lock.python is not None
-    needs = python_needs(environment)
-    files = [resolving.project / one.requirements for one in needs if one.requirements]
-    uv = Uv(
-        resolving.paths.cache / "uv",
-        resolving.project,
-        indexes_of(environment.pip_index, files),
+    declared = python_needs(environment)
+    files = [resolving.project / one.requirements for one in declared if one.requirements]
+    request = PythonRequest(
+        declared=declared,
+        target=Target(lock.python.version, lock.base.libc, resolving.platform.architecture),
+        project=resolving.project,
+        paths=resolving.paths,
+        indexes=indexes_of(environment.pip_index, files),
         offline=resolving.offline,
+        executable=lock.python.executable,
+        run_inside=_inside(lock, resolving),
+        say=resolving.say,
     )
-    target = Target(lock.python.version, lock.base.libc, resolving.platform.architecture)
-    with resolving.store.staging() as scratch:
-        source = scratch / "requirements.in"
-        names = sorted({name for one in needs for name in one.names})
-        wheels = [str(resolving.project / one) for need in needs for one in need.local_wheels]
-        source.write_text("".join(f"{line}\n" for line in (*names, *wheels)))
-        sources = [str(source), *map(str, files)]
-        if not kept:
-            found = await locate_files(uv, sources, target, scratch=scratch, dependencies=True)
-            return tuple(_locked(one) for one in found)
-        return await _again(uv, sources, target, kept, scratch)
-
-
-async def _again(
-    uv: Uv, sources: list[str], target: Target, kept: tuple[LockedPackage, ...], scratch: Path
-) -> tuple[LockedPackage, ...]:
-    """Resolve with the locked versions preferred, and locate files only for what is new."""
-    preferences = [Pin(one.name, one.version) for one in kept if one.source == "index"]
-    pins = await compile_pins(uv, sources, target, scratch=scratch, preferences=preferences)
-    known = {(one.name, one.version): one for one in kept}
-    stays = [known[pin.name, pin.version] for pin in pins if (pin.name, pin.version) in known]
-    new = [pin for pin in pins if (pin.name, pin.version) not in known]
-    if not new:
-        return tuple(sorted(stays, key=lambda one: one.name))
-    wanted = scratch / "new.in"
-    wanted.write_text("".join(f"{pin.line}\n" for pin in new))
-    found = await locate_files(uv, [str(wanted)], target, scratch=scratch)
-    return tuple(sorted((*stays, *map(_locked, found)), key=lambda one: one.name))
-
-
-def _locked(one: File) -> LockedPackage:
-    return LockedPackage(
-        name=one.name,
-        version=one.version,
-        source="index",
-        file=one.file,
-        sha256=one.sha256,
-        size=one.size,
+    return await resolve_python(
+        request, kept, upgrade=resolving.upgrade, upgrade_all=resolving.upgrade_all
     )
+
+
+def _inside(lock: FunctionLock, resolving: Resolving) -> RunInside:
+    """Run programs in the base and system packages of ``lock``, built when first needed."""
+
+    async def run(
+        args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
+    ) -> int:
+        from danlu.sandbox.sandbox import Sandbox
+        from danlu.sandbox.types import Process, Root
+
+        layers = await resolving.build_system(lock)
+        with resolving.store.staging() as work:
+            sandbox = Sandbox(work, name=resolving.config.runtime)
+            upper = work / "upper"
+            upper.mkdir()
+            root = Root(tuple(layer.tree for layer in layers), upper)
+            process = Process(tuple(args), environment)
+            return await sandbox.run(process, root, mounts=mounts, on_line=resolving.heard)
+
+    return run

@@ -3,7 +3,14 @@
 Owns uv: nothing else runs it, knows its options or reads its messages.
 """
 
-from danlu.sources.pypi.compiling import File, Pin, compile_pins, locate_files, read_pylock
+from danlu.sources.pypi.compiling import (
+    File,
+    Pin,
+    compile_pins,
+    locate_files,
+    read_pylock,
+    upgrade_options,
+)
 from danlu.sources.pypi.indexes import Indexes, indexes_of, uv_environment
 from danlu.sources.pypi.target import Target, best_wheel, fits
 from danlu.sources.pypi.unpacking import Unpacked, materialise
@@ -24,5 +31,6 @@ __all__ = [
     "locate_files",
     "materialise",
     "read_pylock",
+    "upgrade_options",
     "uv_environment",
 ]

@@ -13,7 +13,16 @@ from danlu.errors import OutsideError
 from danlu.sources.pypi.target import Target, best_wheel
 from danlu.sources.pypi.uv import Uv, refusal, target_options
 
-__all__ = ["File", "Pin", "compile_pins", "locate_files", "read_pins", "read_pylock"]
+__all__ = [
+    "File",
+    "Pin",
+    "choose_file",
+    "compile_pins",
+    "locate_files",
+    "read_pins",
+    "read_pylock",
+    "upgrade_options",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,13 @@ def _options(target: Target, binary_only: bool) -> list[str]:
     return [*options, "--only-binary", ":all:"] if binary_only else options
 
 
+def upgrade_options(upgrade: Iterable[str], *, upgrade_all: bool) -> list[str]:
+    """uv's options for what may leave its locked version; its notes of indexes are renewed too."""
+    if upgrade_all:
+        return ["--upgrade"]
+    return [word for name in upgrade for word in ("--upgrade-package", name)]
+
+
 async def compile_pins(
     uv: Uv,
     sources: Sequence[str],
@@ -76,24 +92,18 @@ async def compile_pins(
     *,
     scratch: Path,
     preferences: Iterable[Pin] = (),
-    upgrade: str | None = None,
-    refresh: bool = False,
+    renew: Sequence[str] = (),
     offline: bool = False,
 ) -> tuple[Pin, ...]:
     """What satisfies the requirements files ``sources``, wheels only.
 
-    ``preferences`` keep their versions where they can, except the package ``upgrade`` (``all``
-    for every one). Raises :class:`ResolveError`, :class:`OutsideError`.
+    ``preferences`` keep their versions where they can; ``renew`` are :func:`upgrade_options`.
+    Raises :class:`ResolveError`, :class:`OutsideError`.
     """
     output = scratch / "resolved.txt"
     output.write_text("".join(f"{pin.line}\n" for pin in preferences), encoding="utf-8")
     options = [*_options(target, True), "--output-file", str(output), *sources]
-    if upgrade == "all":
-        options.append("--upgrade")
-    elif upgrade:
-        options += ["--upgrade-package", upgrade]
-    elif refresh:
-        options.append("--refresh")
+    options += renew
     code, _, messages = await uv.run(("pip", "compile"), options, offline=offline)
     if code:
         raise refusal(messages, doing="resolving the Python packages")
@@ -105,10 +115,22 @@ def _file_name(entry: dict[str, Any]) -> tuple[str, str]:
     if url := entry.get("url"):
         return entry.get("name") or unquote(urlsplit(url).path.rpartition("/")[2]), url
     path = Path(entry.get("path", ""))
-    return entry.get("name") or path.name, path.absolute().as_uri() if path.name else ""
+    return entry.get("name") or path.name, (
+        path.as_uri() if path.is_absolute() else f"file:{path}"
+    ) if path.name else ""
 
 
-def _choose(package: dict[str, Any], target: Target) -> File | None:
+def _size(url: str) -> int:
+    if not url.startswith("file:///"):
+        return 0
+    try:
+        return Path(unquote(urlsplit(url).path)).stat().st_size
+    except OSError:
+        return 0
+
+
+def choose_file(package: dict[str, Any], target: Target) -> File | None:
+    """The best file of one package of a ``pylock.toml``; None where none fits ``target``."""
     wheels = {_file_name(one)[0]: one for one in package.get("wheels", ())}
     chosen = best_wheel(wheels, target)
     entry: dict[str, Any] | None
@@ -121,14 +143,14 @@ def _choose(package: dict[str, Any], target: Target) -> File | None:
         kind = "wheel" if _file_name(entry)[0].endswith(".whl") else "sdist"
     file, url = _file_name(entry)
     sha256 = entry.get("hashes", {}).get("sha256", "")
-    size = entry.get("size", 0)
+    size = entry.get("size", 0) or _size(url)
     return File(package["name"], package.get("version", ""), kind, file, url, sha256, size, direct)
 
 
 def read_pylock(text: str, target: Target) -> tuple[File, ...]:
     """The best file of each package of a ``pylock.toml``, by name; directories and VCS left out."""
     packages = tomllib.loads(text).get("packages", [])
-    found = [chosen for one in packages if (chosen := _choose(one, target)) is not None]
+    found = [chosen for one in packages if (chosen := choose_file(one, target)) is not None]
     return tuple(sorted(found, key=lambda one: one.name))
 
 

@@ -19,7 +19,7 @@ from danlu.environment.types import PipIndex
 from danlu.sources.pypi.pipconfig import pip_options, values
 from danlu.sources.pypi.requirements import read_requirements
 
-__all__ = ["Indexes", "indexes_of", "uv_environment"]
+__all__ = ["Indexes", "indexes_of", "project_variables", "uv_environment"]
 
 #: Bundles of the system's certificates; where one exists it is what pip would trust.
 _BUNDLES = (
@@ -205,7 +205,8 @@ def _certificates(options: Mapping[str, str], environ: Mapping[str, str]) -> dic
     return {}
 
 
-def _from_project(indexes: Indexes) -> dict[str, str]:
+def project_variables(indexes: Indexes) -> dict[str, str]:
+    """What the project itself says, in uv's variables."""
     found = {
         "UV_DEFAULT_INDEX": indexes.default,
         "UV_INDEX": " ".join(one.replace(" ", "%20") for one in indexes.extra),
@@ -240,7 +241,7 @@ def uv_environment(
     for name in _HOST:
         env.pop(name, None)
     decided = _uv_decides(settings)
-    ours = _from_project(indexes)
+    ours = project_variables(indexes)
     several = bool({"UV_INDEX", "UV_DEFAULT_INDEX"} & ours.keys())
     for name, value in {**_from_pip(options, project), **_certificates(options, env)}.items():
         names = (name, *_ALIASES.get(name, ()))

@@ -47,13 +47,15 @@ _ARCHIVES = (
 class Entry:
     """One logical line: an option (``--index-url``) with its value, or a requirement (no option).
 
-    ``file`` is the file that has it, ``line`` the number of its first physical line.
+    ``file`` is the file that has it, ``line`` the number of its first physical line; ``hashes`` are
+    the requirement's ``--hash`` options (``sha256:…``).
     """
 
     option: str
     value: str
     file: Path
     line: int
+    hashes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,8 @@ def _entries(path: Path, environ: Mapping[str, str]) -> Iterator[Entry]:
     for number, line in _logical_lines(text):
         line = _expand(re.sub(r"(^|\s)#.*$", "", line).strip(), environ)
         if line:
-            yield Entry(*_split(line), file=path, line=number)
+            hashes = tuple(re.findall(r"--hash[=\s]+(sha256:[0-9a-fA-F]{64})", line))
+            yield Entry(*_split(line), path, number, hashes)
 
 
 def read_requirements(path: Path, environ: Mapping[str, str] | None = None) -> tuple[Entry, ...]:

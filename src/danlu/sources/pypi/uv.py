@@ -97,10 +97,19 @@ def _quietened(text: str) -> str:
     return re.sub(r"(\w+://)[^/\s@]+@", r"\1***@", text)
 
 
+_boilerplate = re.compile(
+    r",?( and)?,? we can conclude that (your requirements|the requirements) are unsatisfiable\."
+)
+
+
 def reason_of(text: str, *, lines: int = 4) -> tuple[str, ...]:
     """The few lines of uv's message that say why."""
     plain = [_quietened(line) for line in _plain(text)]
-    reasons = [line for line in plain if not line.startswith(("hint:", "No solution found"))]
+    reasons = [
+        _boilerplate.sub(".", line)
+        for line in plain
+        if not line.startswith(("hint:", "No solution found"))
+    ]
     cut = [line if len(line) <= 600 else line[:597] + "…" for line in reasons[:lines]]
     return tuple(cut)
 

@@ -1,0 +1,213 @@
+"""Python packages: what was declared to exact files.
+
+Two questions to uv, because the second is slow: which versions (the lock's stay where they can),
+and which files, asked only for what is new. Where something has to be built to be understood, both
+are asked inside the sandbox (:mod:`danlu.resolve.python_inside`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from danlu.environment.lock import LockedPackage
+from danlu.environment.types import PythonPackages
+from danlu.errors import DanluError, ResolveError, Span
+from danlu.resolve.python_inside import RunInside, resolve_inside
+from danlu.resolve.python_locked import locked_file, preference, same_version
+from danlu.resolve.python_wanted import Line, Wanted, gather, normalised
+from danlu.sources.pypi import (
+    File,
+    Indexes,
+    Pin,
+    Target,
+    Uv,
+    compile_pins,
+    locate_files,
+    upgrade_options,
+)
+from danlu.util.paths import Paths
+
+__all__ = ["PythonRequest", "resolve_python"]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonRequest:
+    """What is to be resolved, for whom, and with what.
+
+    ``executable`` is the interpreter's path in the image; ``run_inside`` runs a program there, and
+    is None where nothing can be run (then what has to be built is refused).
+    """
+
+    declared: Sequence[PythonPackages]
+    target: Target
+    project: Path
+    paths: Paths
+    indexes: Indexes = field(default_factory=Indexes)
+    offline: bool = False
+    executable: str = "python3"
+    run_inside: RunInside | None = None
+    say: Callable[[str], None] = lambda text: None
+
+
+async def resolve_python(
+    request: PythonRequest,
+    old: Sequence[LockedPackage] = (),
+    *,
+    upgrade: Sequence[str] = (),
+    upgrade_all: bool = False,
+) -> tuple[LockedPackage, ...]:
+    """Exact files for everything declared and all it needs, by normalised name.
+
+    ``old`` keeps its versions where it can, except those of ``upgrade`` (all with
+    ``upgrade_all``). Raises :class:`ResolveError` with uv's reason and the line to blame,
+    :class:`OutsideError` naming an index that does not answer.
+    """
+    wanted = gather(request.declared, request.project, request.target)
+    if wanted.locked:
+        return _from_pylock(wanted, request)
+    if not wanted.lines and not wanted.sources:
+        return ()
+    going = {normalised(name) for name in upgrade}
+    kept = {one.name: one for one in old if not upgrade_all and one.name not in going}
+    renew = upgrade_options(sorted(going), upgrade_all=upgrade_all)
+    request.paths.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".resolve-", dir=request.paths.cache) as name:
+        try:
+            return await _resolve(request, wanted, kept, renew, Path(name))
+        except ResolveError as error:
+            error.span = error.span or _naming(wanted, error)
+            raise
+
+
+async def _resolve(
+    request: PythonRequest,
+    wanted: Wanted,
+    kept: Mapping[str, LockedPackage],
+    renew: Sequence[str],
+    scratch: Path,
+) -> tuple[LockedPackage, ...]:
+    built = [one for one in kept.values() if one.source != "index" and one.file[-4:] != ".whl"]
+    if not wanted.sources and not built:
+        try:
+            return await _resolve_wheels(request, wanted, kept, renew, scratch)
+        except ResolveError as error:
+            if not _wants_build(error):
+                raise
+            if request.run_inside is None:
+                raise
+            request.say("some packages have no wheel that fits: resolving in the sandbox")
+    if request.run_inside is None:
+        what = [one.spelled for one in wanted.sources] or [one.name for one in built]
+        raise ResolveError(
+            f"{what[0]} has to be built, and nothing can be run to build it",
+            hint="danlu builds packages inside the environment only, never on this machine",
+        )
+    return await resolve_inside(request, wanted, kept, renew, scratch)
+
+
+def _wants_build(error: ResolveError) -> bool:
+    """Whether uv refused because only a source distribution would do."""
+    text = " ".join((error.message, error.hint, *error.details))
+    return any(
+        sign in text
+        for sign in ("no usable wheels", "Wheels are required", "no wheels", "Building source")
+    )
+
+
+async def _resolve_wheels(
+    request: PythonRequest,
+    wanted: Wanted,
+    kept: Mapping[str, LockedPackage],
+    renew: Sequence[str],
+    scratch: Path,
+) -> tuple[LockedPackage, ...]:
+    uv = Uv(request.paths.cache / "uv", request.project, request.indexes, offline=request.offline)
+    sources = write_requirements(wanted, scratch)
+    if not kept and not renew:
+        files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
+        return _locked(files, wanted, {})
+    preferences = [pin for one in kept.values() if (pin := preference(one)) is not None]
+    pins = await compile_pins(
+        uv, sources, request.target, scratch=scratch, preferences=preferences, renew=renew
+    )
+    same = {pin.name: one for pin in pins if (one := _unchanged(pin, kept)) is not None}
+    new = [pin for pin in pins if pin.name not in same]
+    files = ()
+    if new:
+        listing = scratch / "new.txt"
+        listing.write_text("".join(f"{pin.line}\n" for pin in new), encoding="utf-8")
+        files = await locate_files(uv, [str(listing)], request.target, scratch=scratch)
+    return _locked(files, wanted, same)
+
+
+def write_requirements(wanted: Wanted, scratch: Path) -> list[str]:
+    """uv's input files: one line for each requirement, in order, so that lines can be traced."""
+    requirements = scratch / "requirements.txt"
+    requirements.write_text("".join(f"{line.text}\n" for line in wanted.lines), encoding="utf-8")
+    if not wanted.constraints:
+        return [str(requirements)]
+    constraints = scratch / "constraints.txt"
+    constraints.write_text(
+        "".join(f"{line.text}\n" for line in wanted.constraints), encoding="utf-8"
+    )
+    return [str(requirements), "--constraints", str(constraints)]
+
+
+def _unchanged(pin: Pin, kept: Mapping[str, LockedPackage]) -> LockedPackage | None:
+    one = kept.get(pin.name)
+    if one is None or pin.url or one.source not in ("index", "sdist"):
+        return None
+    return one if same_version(one.version, pin.version) else None
+
+
+def _locked(
+    files: Sequence[File], wanted: Wanted, same: Mapping[str, LockedPackage]
+) -> tuple[LockedPackage, ...]:
+    found = {**same, **{file.name: locked_file(file, wanted) for file in files}}
+    for name, one in found.items():
+        admitted = wanted.hashes.get(name)
+        if admitted and one.sha256 not in admitted:
+            raise ResolveError(
+                f"the file {one.file} has none of the hashes that the requirements file admits",
+                hint="the hashes there may be those of other platforms' files only",
+            )
+    return tuple(found[name] for name in sorted(found))
+
+
+def _naming(wanted: Wanted, error: DanluError) -> Span | None:
+    """The line of the first requirement whose name uv's reason has."""
+    text = " ".join((error.message, *error.details))
+    lines: list[Line] = [one for one in wanted.lines if one.where is not None]
+    for line in lines:
+        name = line.text.split(" ")[0]
+        for mark in "[<>=!~;@":
+            name = name.partition(mark)[0]
+        if name and any(name in word for word in text.replace("`", " ").split()):
+            return line.where
+    return None
+
+
+def _from_pylock(wanted: Wanted, request: PythonRequest) -> tuple[LockedPackage, ...]:
+    from danlu.resolve.pylock import import_pylock
+
+    if len(wanted.locked) > 1 or wanted.lines or wanted.sources:
+        names = sorted({normalised(_name_of(one.text)) for one in wanted.lines})
+        packages = import_pylock(wanted.locked[0], request.target)
+        missing = [name for name in names if name not in {one.name for one in packages}]
+        if missing or len(wanted.locked) > 1 or wanted.sources:
+            raise ResolveError(
+                f"{wanted.locked[0].name} has the whole set of packages, "
+                f"and does not have {', '.join(missing) or 'the others named beside it'}",
+                hint="add them to what the pylock.toml was made from",
+            )
+        return packages
+    return import_pylock(wanted.locked[0], request.target)
+
+
+def _name_of(text: str) -> str:
+    from packaging.requirements import Requirement
+
+    return Requirement(text).name

@@ -1,0 +1,346 @@
+"""Resolving inside the sandbox: for packages that have to be built before they say what they need.
+
+A stranger's build code runs there, as a user without rights, in a root file system that is thrown
+away. What comes back is text that this code could have written, so it is checked as such.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+import tomllib
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from danlu.environment.lock import LockedPackage
+from danlu.errors import OutsideError, ResolveError
+from danlu.resolve.python_locked import locked_file, same_version
+from danlu.resolve.python_wanted import Source, Wanted, normalised
+from danlu.sandbox.types import Mount
+from danlu.sources.pypi.compiling import File, read_pylock
+from danlu.sources.pypi.requirements import Reference
+from danlu.sources.pypi.target import Target
+from danlu.sources.pypi.uv import find_uv, refusal
+
+if TYPE_CHECKING:
+    from danlu.resolve.python import PythonRequest
+
+__all__ = ["Placed", "RunInside", "place_sources", "resolve_inside"]
+
+_UV = "/run/danlu/uv"
+_WORK = "/run/danlu/resolve"
+_SOURCES = "/run/danlu/sources"
+
+
+class RunInside(Protocol):
+    """Runs a program in the image the packages are for."""
+
+    def __call__(
+        self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
+    ) -> Awaitable[int]:
+        """Its exit code. The root file system is thrown away; there is a network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A source as it is on the host (``path``) and inside (``inside``), and what the lock keeps."""
+
+    source: Source
+    path: Path
+    inside: str
+    package: LockedPackage
+
+    @property
+    def line(self) -> str:
+        """The requirement inside."""
+        reference = self.source.reference
+        name = f"{reference.name}{reference.extras} @ file://" if reference.name else ""
+        extras = "" if reference.name else reference.extras
+        fragment = f"#subdirectory={reference.subdirectory}" if reference.subdirectory else ""
+        if fragment and not self.inside.endswith(_archive_suffixes):
+            fragment, inside = "", f"{self.inside}/{reference.subdirectory}"
+        else:
+            inside = self.inside
+        marker = f" ; {reference.marker}" if reference.marker else ""
+        return f"{name}{inside}{fragment}{extras}{marker}"
+
+
+_archive_suffixes = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar")
+
+
+async def place_sources(
+    request: PythonRequest,
+    wanted: Wanted,
+    kept: Mapping[str, LockedPackage],
+    renew: Sequence[str],
+    scratch: Path,
+) -> list[Placed]:
+    """Fetch or copy every source below ``scratch``: nothing of the user's is changed by a build."""
+    return [
+        await _place(request, source, number, kept, renew, scratch / "sources" / str(number))
+        for number, source in enumerate(wanted.sources)
+    ]
+
+
+async def _place(
+    request: PythonRequest,
+    source: Source,
+    number: int,
+    kept: Mapping[str, LockedPackage],
+    directory: Path,
+) -> Placed:
+    reference = source.reference
+    inside = f"{_SOURCES}/{number}"
+    directory.mkdir(parents=True)
+    if reference.kind == "git":
+        package = await _checked_out(request, reference, kept, directory / "tree")
+        return Placed(source, directory, f"{inside}/tree", package)
+    if reference.kind == "directory":
+        package = await _copied(request, reference, directory / "tree")
+        return Placed(source, directory, f"{inside}/tree", package)
+    package, path = await _archive(request, reference)
+    shutil.copyfile(path, directory / package.file)
+    return Placed(source, directory, f"{inside}/{package.file}", package)
+
+
+async def _checked_out(
+    request: PythonRequest,
+    reference: Reference,
+    kept: Mapping[str, LockedPackage],
+    place: Path,
+) -> LockedPackage:
+    import anyio.to_thread
+
+    from danlu.sources import git
+
+    cache = request.paths.cache / "git"
+    commit = ""
+    for one in kept.values():
+        same = (one.location, one.ref) == (reference.location, reference.reference)
+        if one.source == "git" and same:
+            commit = one.commit
+
+    def fetch() -> tuple[str, str]:
+        meant = commit or git.resolve(
+            reference.location, reference.reference, cache=cache, offline=request.offline
+        )
+        tree = git.checkout(reference.location, meant, cache=cache, offline=request.offline)
+        shutil.copytree(tree, place, symlinks=True)
+        return meant, git.tree_digest(tree)
+
+    commit, digest = await anyio.to_thread.run_sync(fetch)
+    return LockedPackage(
+        name=normalised(reference.name),
+        version="",
+        source="git",
+        sha256=digest,
+        location=reference.location,
+        commit=commit,
+        subdirectory=reference.subdirectory,
+        ref=reference.reference,
+    )
+
+
+async def _copied(request: PythonRequest, reference: Reference, place: Path) -> LockedPackage:
+    import anyio.to_thread
+
+    assert reference.path is not None
+    digest = await anyio.to_thread.run_sync(
+        partial(copy_directory, reference.path, place, request.project)
+    )
+    return LockedPackage(
+        name=normalised(reference.name),
+        version="",
+        source="local",
+        sha256=digest,
+        location=reference.location,
+        subdirectory=reference.subdirectory,
+    )
+
+
+def copy_directory(source: Path, place: Path, project: Path) -> str:
+    """Copy what counts of a source directory (ignore files apply); gives its digest."""
+    from danlu.sources.context import digest_of_members, members_of
+
+    # Outside the project its own ignore file counts.
+    base = project if source.is_relative_to(project) else source
+    members = members_of(base, str(source.relative_to(base)) or ".")
+    place.mkdir(parents=True)
+    for member in members:
+        original, target = base / member.path, place / member.inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if original.is_symlink():
+            target.symlink_to(original.readlink())
+        elif original.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            shutil.copy2(original, target)
+    return digest_of_members(base, members).removeprefix("sha256:")
+
+
+async def _archive(request: PythonRequest, reference: Reference) -> tuple[LockedPackage, Path]:
+    from urllib.parse import unquote, urlsplit
+
+    from danlu.sources.http import fetch
+
+    cache = request.paths.cache / "http"
+    url = reference.path.as_uri() if reference.path else reference.location
+    fetched = await fetch(url, None, cache=cache, offline=request.offline)
+    package = LockedPackage(
+        name=normalised(reference.name),
+        version="",
+        source="local" if reference.path else "url",
+        file=unquote(urlsplit(url).path).rpartition("/")[2],
+        sha256=fetched.sha256,
+        size=fetched.size,
+        location=reference.location,
+        subdirectory=reference.subdirectory,
+    )
+    return package, fetched.path
+
+
+_SCRIPT = """\
+export HOME=/tmp UV_CACHE_DIR=/run/danlu/resolve/cache UV_NO_PROGRESS=1 NO_COLOR=1
+export UV_PYTHON_DOWNLOADS=never
+uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources "$@"; }
+cd /run/danlu/resolve || exit 125
+uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
+uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt 2>messages.txt
+"""
+
+
+async def resolve_inside(
+    request: PythonRequest,
+    wanted: Wanted,
+    kept: Mapping[str, LockedPackage],
+    renew: Sequence[str],
+    scratch: Path,
+) -> tuple[LockedPackage, ...]:
+    """The whole resolution, run by ``request.run_inside``; source distributions are allowed."""
+    placed = await place_sources(request, wanted, kept, renew, scratch)
+    work = scratch / "work"
+    work.mkdir()
+    _write_inputs(wanted, placed, kept, work)
+    options = _options(request.target, wanted, renew)
+    environment = {
+        "PYTHON": request.executable,
+        "PLATFORM": " ".join(_platform(request.target)),
+        "OPTIONS": " ".join(options),
+        **_index_variables(request),
+    }
+    mounts = [
+        Mount(_UV, find_uv(), readonly=True),
+        Mount(_WORK, work),
+        *(Mount(f"{_SOURCES}/{n}", one.path) for n, one in enumerate(placed)),
+    ]
+    assert request.run_inside is not None
+    code = await request.run_inside(("/bin/sh", "-c", _SCRIPT), mounts, environment)
+    if code:
+        raise _refused(work, code)
+    return _results(request, wanted, placed, kept, work)
+
+
+def _platform(target: Target) -> list[str]:
+    return ["--python-version", target.python, "--python-platform", target.uv_platform]
+
+
+def _options(target: Target, wanted: Wanted, renew: Sequence[str]) -> list[str]:
+    options = _platform(target)
+    if wanted.constraints:
+        options += ["--constraints", "constraints.txt"]
+    return [*options, *renew]
+
+
+def _index_variables(request: PythonRequest) -> dict[str, str]:
+    """What the project itself says of indexes; the machine's own come with the sandbox."""
+    from danlu.sources.pypi.indexes import project_variables
+
+    return project_variables(request.indexes)
+
+
+def _write_inputs(
+    wanted: Wanted, placed: Sequence[Placed], kept: Mapping[str, LockedPackage], work: Path
+) -> None:
+    lines = [line.text for line in wanted.lines] + [one.line for one in placed]
+    (work / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
+    constraints = "".join(f"{line.text}\n" for line in wanted.constraints)
+    (work / "constraints.txt").write_text(constraints)
+    preferences = "".join(
+        f"{one.name}=={one.version}\n" for one in kept.values() if one.source in ("index", "sdist")
+    )
+    (work / "resolved.txt").write_text(preferences)
+
+
+def _refused(work: Path, code: int) -> Exception:
+    try:
+        text = (work / "messages.txt").read_text(errors="replace")
+    except OSError:
+        text = ""
+    if not text.strip():
+        return OutsideError(f"resolving in the sandbox ended with exit code {code}")
+    return refusal(text, doing="resolving the Python packages in the sandbox")
+
+
+def _results(
+    request: PythonRequest,
+    wanted: Wanted,
+    placed: Sequence[Placed],
+    kept: Mapping[str, LockedPackage],
+    work: Path,
+) -> tuple[LockedPackage, ...]:
+    text = (work / "pylock.toml").read_text(encoding="utf-8")
+    found: dict[str, LockedPackage] = {}
+    for file in read_pylock(text, request.target):
+        _check(file)
+        before = kept.get(normalised(file.name))
+        if before is not None and _same(before, file):
+            found[before.name] = before
+        elif not (file.direct and _SOURCES in file.url):
+            found[normalised(file.name)] = locked_file(file, wanted)
+    names = names_of_places(text)
+    for one in placed:
+        name, version = names.get(one.inside, ("", ""))
+        if name:
+            found[name] = replace(one.package, name=name, version=version)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _same(before: LockedPackage, file: File) -> bool:
+    indexed = before.source in ("index", "sdist") and not file.direct
+    return indexed and same_version(before.version, file.version)
+
+
+def names_of_places(text: str) -> dict[str, tuple[str, str]]:
+    """Name and version of the packages of a ``pylock.toml`` that lie at a place, by that place."""
+    found = {}
+    for package in tomllib.loads(text).get("packages", []):
+        entry = package.get("directory") or package.get("archive") or {}
+        place = str(entry.get("path", "")) or str(entry.get("url", "")).removeprefix("file://")
+        if place and not place.startswith("/"):
+            place = f"{_WORK}/{place}"
+        place = posixpath.normpath(place)
+        if entry.get("subdirectory"):
+            place = place.removesuffix("/" + entry["subdirectory"])
+        if _NAME.fullmatch(package["name"]):
+            found[place] = (normalised(package["name"]), str(package.get("version", "")))
+    return found
+
+
+_NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?")
+_FILE = re.compile(r"[A-Za-z0-9][\w.+!~-]*")
+
+
+def _check(file: File) -> None:
+    """What comes from inside may be anything: only what a lock may hold is taken."""
+    sound = (
+        _NAME.fullmatch(file.name)
+        and _FILE.fullmatch(file.file)
+        and re.fullmatch(r"[\w.!+-]*", file.version)
+        and re.fullmatch(r"[0-9a-f]{64}", file.sha256)
+    )
+    if not sound:
+        raise ResolveError(f"the package index gives no usable file for {file.name!r}")

@@ -1,0 +1,47 @@
+"""How chosen files become entries of the lock, and when two of them are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from urllib.parse import unquote, urlsplit
+
+from danlu.environment.lock import LockedPackage
+from danlu.resolve.python_wanted import Wanted, normalised
+from danlu.sources.pypi import File, Pin
+
+__all__ = ["locked_file", "preference", "same_version"]
+
+
+def preference(one: LockedPackage) -> Pin | None:
+    """What keeps a locked package at its version; None for one that the user's file places."""
+    return Pin(one.name, one.version) if one.source in ("index", "sdist") else None
+
+
+def same_version(first: str, second: str) -> bool:
+    """Whether two spellings mean one version (PEP 440)."""
+    if first == second:
+        return True
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(first) == Version(second)
+    except InvalidVersion:
+        return False
+
+
+def locked_file(file: File, wanted: Wanted) -> LockedPackage:
+    """A chosen file as the lock keeps it: without its address, unless the user gave that."""
+    package = LockedPackage(
+        name=normalised(file.name),
+        version=file.version,
+        source="index" if file.kind == "wheel" else "sdist",
+        file=file.file,
+        sha256=file.sha256,
+        size=file.size,
+    )
+    if not file.direct:
+        return package
+    if file.url.startswith("file:"):
+        path = unquote(urlsplit(file.url).path)
+        return replace(package, source="local", location=wanted.spelled.get(path, path))
+    return replace(package, source="url", location=file.url)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import StoreError
+from danlu.oci.tar import write_layer
 from danlu.store import Layer, Store, check_store
 
 MakeLayer = Callable[..., Layer]
@@ -289,3 +293,34 @@ def test_directory_of_something_else_is_refused(tmp_path: Path, text: str) -> No
     (tmp_path / "version").write_text(text)
     with pytest.raises(StoreError, match="not a danlu store"):
         Store.open(tmp_path)
+
+
+def check_without_permission(root: Path) -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    with Store.open(root) as store:
+        with store.staging() as tree:
+            (tree / "below").mkdir()
+            summary = write_layer(tree, None)
+            layer = store.commit_layer(tree, summary, created_by="x")
+        (layer.tree / "below").chmod(0)
+        with pytest.raises(StoreError, match="not allowed"):
+            store.check(repair=True)
+        change(store, "UPDATE layers SET boot = 'earlier'")
+        assert store.layer(layer.diff_id) == layer
+
+
+def test_tree_that_may_not_be_read_is_not_taken_for_damage() -> None:
+    # Imported now: who gave up being root may not read the interpreter's files.
+    importlib.import_module("danlu.store.check")
+    # Not tmp_path: only root may pass through the directories above it.
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o777)
+        child = multiprocessing.get_context("fork").Process(
+            target=check_without_permission, args=(Path(place) / "store",)
+        )
+        child.start()
+        child.join()
+    assert child.exitcode == 0

@@ -74,7 +74,7 @@ def _differs(
         digest = compute()
     except PermissionError:
         raise
-    except (OSError, ValueError, TypeError, DanluError) as error:
+    except (OSError, ValueError, TypeError, LookupError, DanluError) as error:
         return kind, str(error)
     return None if digest == expected else (kind, f"its content is now {digest}")
 

@@ -34,7 +34,8 @@ def _from_system(error: OSError, root: Path) -> StoreError:
     if isinstance(error, PermissionError):
         return StoreError(
             f"not allowed to use the store: {error}",
-            hint=f"{root} and all below it must belong to the user who builds",
+            hint=f"{root} must belong to the user who builds; what a rootless build made can only"
+            " be read and removed inside its user namespace, as danlu's commands do",
         )
     return StoreError(f"the store cannot be used: {error}")
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from danlu.errors import StoreError
+from danlu.errors import DanluError, StoreError
 from danlu.oci.digest import DiffId
 from danlu.store.core import SETTLED, Core
 from danlu.store.types import Layer
@@ -44,14 +44,23 @@ def _write(tree: Path, normalise: str, write: Callable[[bytes], object] | None) 
 
 
 def tree_digest(tree: Path, normalise: str) -> str:
-    """The diff id that ``tree`` has now."""
-    return _write(tree, normalise, None).diff_id
+    """The diff id that ``tree`` has now.
+
+    Raises :class:`PermissionError` where this account may not read it: that is no damage.
+    """
+    try:
+        return _write(tree, normalise, None).diff_id
+    except DanluError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise error.__cause__ from error
+        raise
 
 
 def write_tar(core: Core, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
     """Write the tar of a layer; see :meth:`Store.write_tar`."""
     layer = get(core, diff_id)
-    row = core.row("SELECT normalise FROM layers WHERE diff_id = ?", (diff_id,))
+    with core.reading():
+        row = core.row("SELECT normalise FROM layers WHERE diff_id = ?", (diff_id,))
     if layer is None or row is None:
         raise StoreError(
             f"the layer {diff_id} is gone from the store", hint="build again, it is made anew"
@@ -149,6 +158,8 @@ def _verify(core: Core, row: tuple[Any, ...]) -> bool:
         except PermissionError:
             # Outside the user namespace of a rootless build: who cannot read it cannot use it.
             return True
+        except DanluError:
+            same = False
     with core.writing() as connection:
         if same:
             connection.execute(

@@ -1,5 +1,5 @@
 """Environment and lock to build graph, one concern a module. Pure."""
 
-from danlu.assemble.assemble import assemble
+from danlu.assemble.assemble import assemble, assemble_system
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "assemble_system"]

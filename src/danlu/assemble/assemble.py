@@ -15,7 +15,7 @@ from danlu.environment.lock import FunctionLock
 from danlu.environment.types import Environment, Other
 from danlu.graph import Graph, ImageConfig, Merge, Platform, Unbuilt, Vertex
 
-__all__ = ["assemble"]
+__all__ = ["assemble", "assemble_system"]
 
 
 def assemble(
@@ -50,6 +50,12 @@ def assemble(
         platform=platform,
         epoch=situation.epoch,
     )
+
+
+def assemble_system(environment: Environment, lock: FunctionLock, platform: Platform) -> Graph:
+    """The graph of the base with the system packages alone: where packages are built."""
+    root = system_vertex(environment, lock, base_vertex(environment, lock, platform))
+    return Graph(root=root, config=ImageConfig(), platform=platform, epoch=lock.base.epoch)
 
 
 def _leaves(situation: Situation, system: Vertex) -> Sequence[Vertex]:

@@ -18,11 +18,13 @@ from danlu.oci.image import read_image
 
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
+    from danlu.oci.image import Image
     from danlu.store import Store, StoredImage
 
 __all__ = ["Output", "parse_output", "push_names", "write_output"]
 
 _TYPES = ("oci", "dir", "docker")
+_KINDS: dict[str, Compression] = {"zstd": "zstd", "gzip": "gzip", "none": "none"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def parse_output(text: str) -> Output:
             f"cannot write an image to {text!r}",
             hint="say type=oci|dir|docker,dest=PATH[,compression=zstd|gzip|none]",
         )
-    return Output(kind, Path(dest).expanduser(), compression)
+    return Output(kind, Path(dest).expanduser(), _KINDS.get(compression))
 
 
 def write_output(
@@ -73,20 +75,14 @@ def write_output(
             return "", str(output.dest)
         from danlu.oci import layout
 
-        kind = output.compression or _compression(compression)
+        kind = output.compression or _KINDS[compression]
         written = layout.write(output.dest, parsed, source, kind=kind, names=names)
     except OSError as error:
         raise OutsideError(f"cannot write {output.dest}: {error.strerror}") from error
     return written.manifest.digest, str(output.dest)
 
 
-def _compression(text: str) -> Compression:
-    if text == "gzip":
-        return "gzip"
-    return "none" if text == "none" else "zstd"
-
-
-def _write_archive(dest: Path, image, source: StoreLayers, names: Sequence[str]) -> None:  # type: ignore[no-untyped-def]
+def _write_archive(dest: Path, image: Image, source: StoreLayers, names: Sequence[str]) -> None:
     from danlu.oci import dockerarchive
 
     dest.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +128,7 @@ def push_names(
                 name,
                 parsed,
                 source,
-                kind=_compression(compression),
+                kind=_KINDS[compression],
                 config=settings.config,
                 scratch=store.root / "tmp",
                 transfer=lambda current, total, name=name: moved(name, current, total),

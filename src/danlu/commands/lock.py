@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,12 @@ from danlu.environment.lock import FunctionLock, Lock
 from danlu.environment.needs import fits
 from danlu.environment.types import Environment
 from danlu.errors import Difference, LockError
-from danlu.graph import Message, Platform, Progress
+from danlu.graph import Log, Message, Platform, Progress
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
-    from danlu.store import Store
+    from danlu.store import Layer, Store
 
 __all__ = ["LockReport", "Outcome", "bring_up_to_date", "changes", "lock"]
 
@@ -149,21 +149,64 @@ async def bring_up_to_date(
     from danlu.resolve.resolve import Resolving, resolve
 
     began = time.monotonic()
+
+    async def build_system(partial_lock: FunctionLock) -> Sequence[Layer]:
+        return await system_layers(
+            project,
+            environment,
+            partial_lock,
+            settings=settings,
+            store=store,
+            offline=offline,
+            progress=progress,
+        )
+
     resolving = Resolving(
         project=project.directory,
         paths=settings.paths,
         config=settings.config,
         platform=platform,
         store=store,
+        build_system=build_system,
         offline=offline,
         upgrade=upgrade,
         upgrade_all=upgrade_all,
+        heard=lambda line: progress(Log("", "resolve", line, time.monotonic() - began)),
         say=lambda text: progress(Message(text, time.monotonic() - began)),
     )
     new = await resolve(environment, old, inputs, resolving)
     lines = tuple(changes(old, new))
     project.write_lock(Lock({**project.lock.functions, project.function: new}))
     return Outcome(new, lines)
+
+
+async def system_layers(
+    project: Project,
+    environment: Environment,
+    lock: FunctionLock,
+    *,
+    settings: Settings,
+    store: Store,
+    offline: bool,
+    progress: Progress,
+) -> Sequence[Layer]:
+    """The layers of the base and the system packages of ``lock``, built where they are not."""
+    from danlu.assemble import assemble_system
+    from danlu.builder.embedded.build import solve
+    from danlu.builder.types import Request
+    from danlu.commands.build import parse_platform
+
+    graph = assemble_system(environment, lock, parse_platform(lock.platform))
+    request = Request(project=project.directory, offline=offline, apt_source=environment.apt_source)
+    result, _ = await solve(
+        graph,
+        request,
+        store=store,
+        paths=settings.paths,
+        config=settings.config,
+        progress=progress,
+    )
+    return result.stack
 
 
 def changes(old: FunctionLock | None, new: FunctionLock) -> Iterator[str]:

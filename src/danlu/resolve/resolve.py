@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import anyio
 
 from danlu.environment.inputs import Inputs
 from danlu.environment.lock import (
@@ -36,7 +33,7 @@ from danlu.errors import DanluError, ResolveError, Span, UsageError
 from danlu.graph import Deb, Platform
 
 if TYPE_CHECKING:
-    from danlu.store import Store
+    from danlu.store import Layer, Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
@@ -48,7 +45,9 @@ class Resolving:
     """What resolving works with: the project, the user's settings, and what may change.
 
     ``upgrade`` names packages that may take newer versions, ``upgrade_all`` lets everything;
-    otherwise what is locked stays as it is wherever it can. ``say`` takes a line for the user.
+    otherwise what is locked stays as it is wherever it can. ``build_system`` gives the layers of
+    the base and system packages of a lock, to run programs in. ``say`` takes a line for the user,
+    ``heard`` one that such a program printed.
     """
 
     project: Path
@@ -56,10 +55,12 @@ class Resolving:
     config: Configuration
     platform: Platform
     store: Store
+    build_system: Callable[[FunctionLock], Awaitable[Sequence[Layer]]]
     offline: bool = False
     upgrade: tuple[str, ...] = ()
     upgrade_all: bool = False
     say: Callable[[str], None] = lambda text: None
+    heard: Callable[[str], None] = lambda text: None
 
     @property
     def refresh(self) -> bool:
@@ -78,34 +79,16 @@ async def resolve(
     _check_upgrades(old, resolving)
     base = await _base(environment, old, resolving)
     python, names = await _python(environment, old, base, resolving)
-    found: dict[str, object] = {}
-
-    async def keep(name: str, work: Callable[[], Awaitable[object]]) -> None:
-        found[name] = await work()
-
-    sections: dict[str, Callable[[], Awaitable[object]]] = {
-        "system": partial(_system, environment, old, base, python, names, resolving),
-        "http": partial(_http, environment, old, resolving),
-        "images": partial(_images, environment, old, resolving),
-    }
-    await _together([partial(keep, name, work) for name, work in sections.items()])
     lock = FunctionLock(
         platform=str(resolving.platform),
         base=base,
         python=python,
+        system=await _system(environment, old, base, python, names, resolving),
+        http=await _http(environment, old, resolving),
+        images=await _images(environment, old, resolving),
         includes=_includes(environment),
-        **found,  # type: ignore[arg-type]
     )
     return await _packages(environment, old, lock, inputs, resolving)
-
-
-async def _together(pieces: list[Callable[[], Awaitable[object]]]) -> None:
-    try:
-        async with anyio.create_task_group() as group:
-            for piece in pieces:
-                group.start_soon(piece)
-    except BaseExceptionGroup as failures:
-        raise failures.exceptions[0] from failures
 
 
 def _check_upgrades(old: FunctionLock | None, resolving: Resolving) -> None:
@@ -117,7 +100,7 @@ def _check_upgrades(old: FunctionLock | None, resolving: Resolving) -> None:
         debs = (*old.base.packages, *(old.system.packages if old.system else ()))
         known = [*(deb.name for deb in debs), *(one.name for one in old.packages)]
         known += [one.reference for one in old.images]
-        known += [one.url for one in (*old.http, *old.includes)]
+        known += [*(one.url for one in old.http), *(one.url for one in old.includes)]
     for name in resolving.upgrade:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)

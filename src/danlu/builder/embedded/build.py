@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
-__all__ = ["build", "image_config"]
+__all__ = ["build", "image_config", "solve"]
 
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -41,6 +41,31 @@ async def build(
     The process must be root of its namespaces (:func:`danlu.sandbox.userns.enter`). Raises what
     the first failing vertex raises; what was finished before stays for the next time.
     """
+    result, reports = await solve(
+        graph, request, store=store, paths=paths, config=config, progress=progress
+    )
+    made_by = makers(graph, reports)
+    layers = [(layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack]
+    data = image_config(graph, layers, result.inherited)
+    image = store.put_image(
+        data,
+        [layer.diff_id for layer in result.stack],
+        names=request.names,
+        metadata=dict(request.metadata),
+    )
+    return Built(image, result.stack, reports)
+
+
+async def solve(
+    graph: Graph,
+    request: Request,
+    *,
+    store: Store,
+    paths: Paths,
+    config: Configuration,
+    progress: Progress,
+) -> tuple[Result, tuple[VertexReport, ...]]:
+    """The layers of ``graph``, without making an image of them, and how each vertex went."""
     with store.staging() as work:
         sandbox = Sandbox(work, name=config.runtime)
 
@@ -69,16 +94,7 @@ async def build(
 
         solver = Solver(store, context, progress, executors=Modules(), fresh=request.fresh)
         result = await solver.solve(graph)
-    made_by = makers(graph, solver.reports)
-    layers = [(layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack]
-    data = image_config(graph, layers, result.inherited)
-    image = store.put_image(
-        data,
-        [layer.diff_id for layer in result.stack],
-        names=request.names,
-        metadata=dict(request.metadata),
-    )
-    return Built(image, result.stack, tuple(solver.reports))
+        return result, tuple(solver.reports)
 
 
 async def run_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

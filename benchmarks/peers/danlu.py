@@ -44,7 +44,7 @@ class Danlu:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def version(self) -> str:
-        return output(str(self.program), "version").split()[-1]
+        return output(str(self.program), "--version").split()[-1]
 
     def _danlu(self, project: Path, *arguments: str | Path) -> float:
         return timed([self.program, *arguments], log=self.setting.log, cwd=project)

@@ -10,6 +10,7 @@ from danlu.environment.needs import python_needs
 from danlu.environment.types import Environment
 from danlu.resolve.python import PythonRequest, resolve_python
 from danlu.sources.pypi import Target, indexes_of
+from danlu.sources.pypi.building import BUILDER
 
 if TYPE_CHECKING:
     from danlu.resolve.python_inside import RunInside
@@ -64,7 +65,7 @@ def _inside(lock: FunctionLock, resolving: Resolving) -> RunInside:
             upper = work / "upper"
             upper.mkdir()
             root = Root(tuple(layer.tree for layer in layers), upper)
-            process = Process(tuple(args), environment)
+            process = Process(tuple(args), environment, uid=BUILDER, gid=BUILDER)
             return await sandbox.run(process, root, mounts=mounts, on_line=resolving.heard)
 
     return run

@@ -21,6 +21,7 @@ from danlu.errors import OutsideError, ResolveError
 from danlu.resolve.python_locked import locked_file, same_version
 from danlu.resolve.python_wanted import Source, Wanted, normalised
 from danlu.sandbox.types import Mount
+from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over
 from danlu.sources.pypi.compiling import File, read_pylock
 from danlu.sources.pypi.requirements import Reference
 from danlu.sources.pypi.target import Target
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Placed", "RunInside", "place_sources", "resolve_inside"]
 
-_UV = "/run/danlu/uv"
 _WORK = "/run/danlu/resolve"
 _SOURCES = "/run/danlu/sources"
 
@@ -162,26 +162,6 @@ async def _copied(request: PythonRequest, reference: Reference, place: Path) -> 
     )
 
 
-def copy_directory(source: Path, place: Path, project: Path) -> str:
-    """Copy what counts of a source directory (ignore files apply); gives its digest."""
-    from danlu.sources.context import digest_of_members, members_of
-
-    # Outside the project its own ignore file counts.
-    base = project if source.is_relative_to(project) else source
-    members = members_of(base, str(source.relative_to(base)) or ".")
-    place.mkdir(parents=True)
-    for member in members:
-        original, target = base / member.path, place / member.inside
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if original.is_symlink():
-            target.symlink_to(original.readlink())
-        elif original.is_dir():
-            target.mkdir(exist_ok=True)
-        else:
-            shutil.copy2(original, target)
-    return digest_of_members(base, members).removeprefix("sha256:")
-
-
 async def _archive(request: PythonRequest, reference: Reference) -> tuple[LockedPackage, Path]:
     from urllib.parse import unquote, urlsplit
 
@@ -225,6 +205,8 @@ async def resolve_inside(
     work = scratch / "work"
     work.mkdir()
     _write_inputs(wanted, placed, kept, work)
+    for tree in (work, *(one.path for one in placed)):
+        hand_over(tree)
     options = _options(request.target, wanted, renew)
     environment = {
         "PYTHON": request.executable,
@@ -233,7 +215,7 @@ async def resolve_inside(
         **_index_variables(request),
     }
     mounts = [
-        Mount(_UV, find_uv(), readonly=True),
+        Mount(UV_INSIDE, find_uv(), readonly=True),
         Mount(_WORK, work),
         *(Mount(f"{_SOURCES}/{n}", one.path) for n, one in enumerate(placed)),
     ]

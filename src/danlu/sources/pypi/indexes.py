@@ -19,7 +19,7 @@ from danlu.environment.types import PipIndex
 from danlu.sources.pypi.pipconfig import pip_options, values
 from danlu.sources.pypi.requirements import read_requirements
 
-__all__ = ["Indexes", "indexes_of", "project_variables", "uv_environment"]
+__all__ = ["Indexes", "as_address", "indexes_of", "project_variables", "uv_environment"]
 
 #: Bundles of the system's certificates; where one exists it is what pip would trust.
 _BUNDLES = (
@@ -77,7 +77,7 @@ def indexes_of(
             if entry.option:
                 value = entry.value
                 if entry.option in ("--find-links", "--index-url", "--extra-index-url"):
-                    value = _address(value, entry.file.parent)
+                    value = as_address(value, entry.file.parent)
                 found.setdefault(entry.option, []).append(value)
     default = next(iter(reversed(found.get("--index-url", []))), "")
     extra = tuple(found.get("--extra-index-url", ()))
@@ -101,7 +101,7 @@ def _host(url: str) -> str:
     return url.partition("://")[2].partition("/")[0].rpartition("@")[2]
 
 
-def _address(text: str, base: Path) -> str:
+def as_address(text: str, base: Path) -> str:
     """An index as an address: paths (``~`` too) become ``file://``, others stay as they are."""
     if "://" in text:
         return text
@@ -161,7 +161,7 @@ def _from_pip(options: Mapping[str, str], project: Path) -> dict[str, str]:
     """pip's options in uv's variables."""
 
     def addresses(name: str, separator: str = " ") -> str:
-        found = [_address(one, project) for one in values(options.get(name, ""))]
+        found = [as_address(one, project) for one in values(options.get(name, ""))]
         # uv parts these lists by a character that a path may hold.
         return separator.join(one.replace(separator, quote(separator)) for one in found)
 

@@ -98,7 +98,8 @@ async def _prepare(op: Wheel, context: Context) -> tuple[Wheel, Path | None]:
         )
         return op, _named(fetched.path, op.file, cache / "wheels" / fetched.sha256)
     path = context.inputs[0].artifacts["wheel"]
-    return replace(op, file=path.name, sha256=path.parent.name), path
+    version = op.version or path.name.split("-")[1]
+    return replace(op, file=path.name, version=version, sha256=path.parent.name), path
 
 
 def _named(path: Path, name: str, directory: Path) -> Path:

@@ -163,3 +163,11 @@ def test_another_python_is_refused_with_the_release_that_has_it(world: World) ->
 def test_what_is_no_version_is_refused(world: World, version: str) -> None:
     with pytest.raises(ResolveError, match="not a Python version"):
         world.python(version)
+
+
+def test_a_pin_wins_over_the_bare_name_and_two_pins_are_refused(world: World) -> None:
+    base = world.base()
+    world.archive.add("bookworm", Package("git", "1:2.45", "amd64"))
+    assert world.system(base, "git", "git=1:2.39")["git"] == "1:2.39"
+    with pytest.raises(ResolveError, match="pinned twice"):
+        world.system(base, "git=1:2.45", "git=1:2.39")

@@ -92,16 +92,31 @@ async def resolve_system(
 
     check_names(names)
     have = set(installed(status)) if status is not None else {deb.name for deb in base.packages}
-    wanted = sorted({name for name in names if "=" in name or name not in have})
+    _check_pins(names)
+    pinned = {_bare(name) for name in names if "=" in name}
+    wanted = sorted(
+        {name for name in names if "=" in name or (name not in have and name not in pinned)}
+    )
     if not wanted:
         return ()
     home = await _home(
         base, platform, apt=apt, paths=paths, config=config, offline=offline, refresh=refresh
     )
     text = status if status is not None else await _base_status(base, home, paths)
-    held = [deb for deb in keep if deb.name not in {_bare(one) for one in names if "=" in one}]
+    held = [deb for deb in keep if deb.name not in pinned]
     planned = await plan(home, wanted, status=text, keep=held)
     return planned.debs
+
+
+def _check_pins(names: Sequence[str]) -> None:
+    """Raise for a package that is pinned twice: apt would take the last."""
+    pins: dict[str, str] = {}
+    for name in names:
+        if "=" in name and pins.setdefault(_bare(name), name) != name:
+            raise ResolveError(
+                f"{_bare(name)} is pinned twice: {pins[_bare(name)]} and {name}",
+                hint="keep one of them",
+            )
 
 
 async def _base_status(base: LockedBase, home: Home, paths: Paths) -> str:

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
-from danlu.errors import OutsideError
+from danlu.errors import OutsideError, UsageError
 from danlu.sources.apt.archive import Archive
 from danlu.sources.apt.entries import to_deb822
 from danlu.sources.apt.host import HostApt, release_fields
 from danlu.sources.apt.messages import update_failure
-from danlu.util.files import write_atomic
+from danlu.util.files import remove_tree, write_atomic
 from danlu.util.locks import try_file_lock
 from danlu.util.process import Completed, run
 
@@ -29,6 +29,9 @@ __all__ = ["Home", "open_home"]
 
 #: Package lists younger than this (seconds) are used as they are.
 FRESH = 15 * 60
+
+#: Lists that nobody fetched again for so long (seconds) are removed.
+UNUSED = 30 * 24 * 3600
 
 _CONFIGURATION = """\
 Acquire::Retries "2";
@@ -136,9 +139,11 @@ class Home:
     def age(self) -> float:
         """Seconds since the lists were fetched; infinite when they never were."""
         try:
-            return max(0.0, time.time() - self.stamp.stat().st_mtime)
+            age = time.time() - self.stamp.stat().st_mtime
         except FileNotFoundError:
             return float("inf")
+        # A stamp from the future says that the clock was wrong, then or now.
+        return age if age > -60 else float("inf")
 
     async def refresh(self, *, force: bool = False, offline: bool = False) -> None:
         """Fetch the package lists where they are missing or not :data:`FRESH`, or if ``force``.
@@ -173,15 +178,27 @@ class Home:
                 output = await self._fetch_lists()
             if not output:
                 write_atomic(self.stamp, str(choice).encode(), sync=False)
+                self._forget_others()
                 return
         raise update_failure(output, what=self.what)
+
+    def _forget_others(self) -> None:
+        """Remove homes whose lists nobody fetched for long: one holds hundreds of megabytes."""
+        for other in self.directory.parent.iterdir():
+            stamp = other / "updated"
+            if not stamp.exists() or time.time() - stamp.stat().st_mtime < UNUSED:
+                continue
+            with try_file_lock(other / "lock") as held:
+                if held:
+                    remove_tree(other)
 
     async def _fetch_lists(self) -> str:
         """Run ``apt-get update``; what it printed where it failed, else nothing."""
         result = await self.run("apt-get", "-q", "update")
-        if result.code == 0:
-            return ""
         text = (result.stdout + result.stderr).decode(errors="replace")
+        # apt before 2.1 knows no Error-Mode and only warns.
+        if result.code == 0 and "Some index files failed to download" not in text:
+            return ""
         return text or f"apt-get update: exit code {result.code}"
 
     def _missing_optional(self, output: str) -> set[str]:
@@ -239,8 +256,16 @@ def _identity(archive: Archive) -> str:
 
 
 def open_home(archive: Archive, cache: Path, host: HostApt) -> Home:
-    """The private apt of ``archive`` below ``cache`` (``Paths.cache/"apt"``)."""
+    """The private apt of ``archive`` below ``cache`` (``Paths.cache/"apt"``).
+
+    Raises :class:`UsageError` where apt could not be told that path.
+    """
     name = f"{archive.distribution.codename}-{archive.architecture}-{_identity(archive)}"
     home = Home(archive, (cache / "homes" / name).absolute())
+    if any(sign in str(home.directory) for sign in '"\\\n'):
+        raise UsageError(  # apt.conf(5) has no way to quote a quote
+            f"apt cannot work in {home.directory}: the path has a quote or a backslash",
+            hint="set DANLU_HOME to another directory",
+        )
     home.prepare(host)
     return home

@@ -7,7 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
-from danlu.errors import DanluError, MachineError, OutsideError, ResolveError, TemporaryError
+from danlu.errors import (
+    DanluError,
+    MachineError,
+    OutsideError,
+    ResolveError,
+    StoreError,
+    TemporaryError,
+)
 
 __all__ = [
     "fetch_outcomes",
@@ -54,6 +61,11 @@ def nearest(name: str, names: Iterable[str], *, count: int = 3) -> tuple[str, ..
 
 def unreachable(output: str, *, what: str) -> DanluError:
     """The error for a request that failed: which host, and why in its own words."""
+    if "No space left on device" in output or "Disk quota exceeded" in output:
+        return StoreError(
+            f"{what} could not be kept: the disk is full",
+            hint="free some space; what was fetched so far is continued",
+        )
     failures = [match for line in _lines(output) if (match := _FETCH.match(line))]
     hosts = list(dict.fromkeys(host_of(match["uri"]) for match in failures))
     reasons = [line for line in _lines(output) if line.startswith(("E:", "W:", "Err:", "  "))]

@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9.+-]*(:[a-z0-9-]+)?(=[0-9A-Za-z.+:~*?-]+)?")
 _URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+)")
 
 #: Caches of statuses that are kept: each is as large as the lists' own (36 MB for Debian).
-_CACHES = 4
+_CACHES = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from danlu.environment.inputs import Inputs
 from danlu.environment.types import Environment
-from danlu.errors import DanluError, UsageError
+from danlu.errors import DanluError, NotBuiltYet, UsageError
 from danlu.graph import Graph, Message, Platform, Progress
 from danlu.graph.digest import digest_of
 from danlu.oci.digest import sha256
@@ -149,6 +149,7 @@ def _asked(
     project: Project, settings: Settings, options: BuildOptions, progress: Progress
 ) -> _Asked:
     environment = project.environment(offline=options.offline)
+    refuse_unbuilt(environment)
     return _Asked(
         project=project,
         settings=settings,
@@ -158,6 +159,17 @@ def _asked(
         platform=parse_platform(options.platform),
         progress=progress,
     )
+
+
+def refuse_unbuilt(environment: Environment) -> None:
+    """Raise :class:`NotBuiltYet` for a call that would change the image and is only planned."""
+    for call in environment.other:
+        if not call.at_start:
+            raise NotBuiltYet(
+                f"{call.function} is understood but not built by this version of danlu",
+                span=call.span,
+                hint="`danlu plan` shows the environment; take the call out to build the rest",
+            )
 
 
 def parse_platform(text: str) -> Platform:

@@ -1,0 +1,192 @@
+"""Everything a user can get wrong: one clear error, the right exit code, nothing half-written."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Project
+
+pytestmark = pytest.mark.real
+
+
+def refused(project: Project, *arguments: str, code: int) -> str:
+    """The program's one error message; no traceback, no lock it did not have."""
+    before = sorted(project.directory.iterdir())
+    done = project(*(arguments or ("build",)), check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("error:") == 1
+    assert sorted(project.directory.iterdir()) == before
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "place", "says"),
+    [
+        ("install.pyton()", "build.envd:3", "did you mean"),
+        ('install.python(verion="3.11")', "build.envd:3", "version"),
+        ("install.apt_packages(name=[1])", "build.envd:3", "1"),
+        ('io.copy("nope", "/x")', "build.envd:3", "there is no nope"),
+        ('install.python_packages(requirements="nope.txt")', "build.envd:3", "nope.txt"),
+        ('install.apt_packages(["gitt"])', "build.envd:3", "gitt"),
+        ('install.python(version="2.7")', "build.envd:3", "2.7"),
+        ("install.cuda(version='12.2')", "build.envd:3", "install.cuda"),
+    ],
+)
+def test_a_wrong_line_is_named(project: Project, line: str, place: str, says: str) -> None:
+    project.write(line)
+    text = refused(project, code=2)
+    assert place in text
+    assert says in text
+
+
+def test_unsatisfiable_packages_give_the_reason_in_a_few_lines(project: Project) -> None:
+    project.write('install.python_packages(name=["six==1.16.0", "six==1.15.0"])')
+    text = refused(project, code=2)
+    assert "six==1.16.0" in text
+    assert len(text.splitlines()) < 20
+
+
+def test_a_package_that_does_not_exist(project: Project) -> None:
+    project.write('install.python_packages(name=["danlu-no-such-package-ever"])')
+    assert "danlu-no-such-package-ever" in refused(project, code=2)
+
+
+def test_a_wheel_for_another_platform(project: Project) -> None:
+    name = "alchemy-1.0-cp39-cp39-win_amd64.whl"
+    with zipfile.ZipFile(project.directory / name, "w") as archive:
+        archive.writestr("alchemy-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: alchemy\n")
+    project.write(f'install.python_packages(local_wheels=["{name}"])')
+    assert name in refused(project, code=2)
+
+
+def test_an_unreachable_index(project: Project) -> None:
+    project.write(
+        'config.pip_index(url="http://127.0.0.1:9/simple")',
+        'install.python_packages(name=["danlu-no-such-package-ever"])',
+    )
+    text = refused(project, code=3)
+    assert "127.0.0.1:9" in text
+
+
+def test_an_unreachable_mirror(project: Project) -> None:
+    source = "deb [trusted=yes] http://127.0.0.1:9/debian bookworm main"
+    project.write(f'config.apt_source("{source}")', 'install.apt_packages(["file"])')
+    assert "127.0.0.1" in refused(project, code=3)
+
+
+def test_a_registry_that_is_not_there(project: Project) -> None:
+    project.write(base='    base(image="127.0.0.1:9/none:1")\n')
+    assert "127.0.0.1:9" in refused(project, code=3)
+
+
+def test_a_failing_step_shows_its_last_lines_and_its_place(project: Project) -> None:
+    project.write('run(["seq 100", "echo the reason >&2; exit 7"])')
+    done = project("build", check=False)
+    assert done.returncode == 1
+    assert "build.envd:3" in done.stderr
+    shown = done.stderr.split("error:")[1]
+    assert "the reason" in shown
+    assert "exit code 7" in shown
+    assert "\n  82\n" in re.sub(r" +", "  ", shown)
+    assert "81\n" not in shown
+
+
+def test_a_stale_lock_is_refused_when_frozen(project: Project) -> None:
+    project.write('install.apt_packages(["file"])')
+    project("lock")
+    project.write('install.apt_packages(["file", "less"])')
+    before = (project.directory / "danlu.lock").read_text()
+    assert "danlu lock" in refused(project, "build", "--frozen", code=2)
+    assert (project.directory / "danlu.lock").read_text() == before
+    done = project("lock", "--check", check=False)
+    assert done.returncode == 1
+
+
+def test_no_lock_is_refused_when_frozen(project: Project) -> None:
+    project.write()
+    assert "danlu lock" in refused(project, "build", "--frozen", code=2)
+
+
+def test_a_hand_edited_hash_is_found_out(project: Project) -> None:
+    project.write('install.python_packages(name=["zipp==3.20.0"])')
+    project("lock")
+    file = project.directory / "danlu.lock"
+    text = file.read_text()
+    found = re.search(r'zipp-3\.20\.0[^\n]*sha256 = "([0-9a-f]{64})"', text)
+    assert found
+    file.write_text(text.replace(found.group(1), "0" * 64))
+    assert "zipp" in refused(project, code=3)
+
+
+def test_a_locked_package_that_the_indexes_no_longer_have(project: Project) -> None:
+    project.write('install.python_packages(name=["zipp==3.19.1"])')
+    project("lock")
+    file = project.directory / "danlu.lock"
+    file.write_text(file.read_text().replace("3.19.1", "3.19.99"))
+    text = refused(project, code=3)
+    assert "zipp" in text
+    assert "--upgrade zipp" in text
+
+
+def test_a_lock_that_is_not_toml(project: Project) -> None:
+    project.write()
+    (project.directory / "danlu.lock").write_text("version = 1\n[[[\n")
+    assert "danlu.lock:2" in refused(project, code=2)
+
+
+def test_an_endless_build_file_ends(project: Project) -> None:
+    project.write("for i in range(1 << 40):", "    pass")
+    text = refused(project, code=2)
+    assert "build.envd" in text
+
+
+def test_a_build_file_that_takes_all_memory_ends(project: Project) -> None:
+    project.write(
+        'x = ["a" * 1000000]', "for i in range(1 << 40):", '    x.append("b" * 1000000 + str(i))'
+    )
+    refused(project, code=2)
+
+
+def test_an_include_cannot_read_files(project: Project, tmp_path: Path) -> None:
+    import subprocess
+
+    library = tmp_path / "lib"
+    library.mkdir()
+    (library / "build.envd").write_text('load("/etc/passwd", "x")\n')
+    run = ["git", "-c", "user.name=t", "-c", "user.email=t@e.org", "-C", str(library)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "1"]):
+        subprocess.run([*run, *words], check=True)
+    project.write("lib.x()", head=f'lib = include("file://{library}")\n\n')
+    assert "/etc/passwd" in refused(project, code=2)
+
+
+def test_a_full_disk_says_so(project: Project) -> None:
+    pytest.importorskip("os")
+    project.write('run(["dd if=/dev/zero of=/big bs=1M count=1 2>/dev/null; exit 28"])')
+    done = project("build", check=False)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("run", "--", "sh", "-c", "exit 5"), 5),
+        (("run", "--", "sh", "-c", "kill -TERM $$"), 143),
+        (("run", "--", "no-such-program"), 127),
+        (("run", "--", "/etc/passwd"), 126),
+        (("run", "-f", "nope.envd", "--", "true"), 125),
+        (("build", "-f", "nope.envd"), 2),
+        (("build", "-f", "build.envd:nope"), 2),
+        (("build", "--nope"), 2),
+        (("nope",), 2),
+        (("run", "-v", "/nope:/x", "--", "true"), 125),
+    ],
+)
+def test_exit_codes(project: Project, arguments: tuple[str, ...], code: int) -> None:
+    project.write()
+    assert project(*arguments, check=False).returncode == code

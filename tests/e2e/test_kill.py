@@ -1,0 +1,129 @@
+"""Killed at any moment, a build leaves nothing that counts as whole and is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import remove_tree
+from tests.e2e.conftest import Project
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+
+LINES = (
+    'install.apt_packages(["file", "bsdextrautils"])',
+    'install.python_packages(name=["numpy", "tqdm", "six"])',
+    'run(["for i in $(seq 200); do echo $i > /f$i; done", "sleep 0.2"])',
+)
+
+
+@pytest.fixture
+def own_home(real_home: Path) -> Iterator[Path]:
+    """A home of its own whose downloads are made once: only what is built is lost."""
+    home = real_home.parent / f"{real_home.name}-kill"
+    yield home
+    remove_tree(home)
+
+
+def start(project: Project, home: Path, *arguments: str) -> subprocess.Popen[str]:
+    danlu = Path(sys.executable).with_name("danlu")
+    return subprocess.Popen(
+        [str(danlu), *arguments],
+        cwd=project.directory,
+        env={**os.environ, "DANLU_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    return out
+
+
+def left_running(home: Path) -> list[str]:
+    """Command lines of processes that still work in ``home``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+            if str(home) in line:
+                found.append(line)
+    return found
+
+
+def wait_for_nothing(home: Path) -> None:
+    deadline = time.monotonic() + 10
+    while left_running(home):
+        assert time.monotonic() < deadline, left_running(home)
+        time.sleep(0.05)
+
+
+def test_killed_at_twenty_moments_the_digest_is_right(project: Project, own_home: Path) -> None:
+    project.write(*LINES)
+    report = project.directory.parent / "report.json"
+    began = time.monotonic()
+    finish(start(project, own_home, "build", "--metadata-file", str(report)))
+    right = json.loads(report.read_text())["image"]["config"]
+    finish(start(project, own_home, "build", "--no-cache"))
+    length = time.monotonic() - began
+    seed = random.randrange(1 << 30)
+    moments = random.Random(seed)
+    for _ in range(20):
+        process = start(project, own_home, "build", "--no-cache")
+        try:
+            process.wait(timeout=moments.uniform(0.05, max(1.0, length / 2)))
+        except subprocess.TimeoutExpired:
+            os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        wait_for_nothing(own_home)
+        again = start(project, own_home, "build", "--metadata-file", str(report))
+        finish(again)
+        assert json.loads(report.read_text())["image"]["config"] == right, f"seed {seed}"
+    finish(start(project, own_home, "image", "check"))
+
+
+def test_two_builds_at_once_share_a_store(project: Project, own_home: Path) -> None:
+    project.write(*LINES)
+    finish(start(project, own_home, "lock"))
+    reports = [project.directory.parent / f"{number}.json" for number in range(3)]
+    processes = [
+        start(project, own_home, "build", "--no-cache", "--metadata-file", str(report))
+        for report in reports
+    ]
+    for process in processes:
+        finish(process)
+    digests = {json.loads(report.read_text())["image"]["config"] for report in reports}
+    assert len(digests) == 1
+    finish(start(project, own_home, "image", "check"))
+
+
+def test_interrupted_it_ends_every_child_and_says_130(project: Project, own_home: Path) -> None:
+    project.write('run(["echo started; sleep 1000"])')
+    process = start(project, own_home, "build", "--progress", "plain")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "started" in line and "echo" not in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    wait_for_nothing(own_home)
+    assert not [
+        entry for entry in Path("/proc/mounts").read_text().splitlines() if str(own_home) in entry
+    ]

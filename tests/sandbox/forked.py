@@ -78,7 +78,7 @@ def become_ordinary(home: Path) -> None:
         if directory.stat().st_mode & 0o001 == 0:
             directory.chmod(0o711)
     for path in (home, *home.rglob("*")):
-        os.chown(path, user.pw_uid, user.pw_gid)
+        os.lchown(path, user.pw_uid, user.pw_gid)
     os.setgroups([])
     os.setresgid(*[user.pw_gid] * 3)
     os.setresuid(*[user.pw_uid] * 3)

@@ -17,6 +17,8 @@ __all__ = ["difference", "lay", "merged", "snapshot"]
 
 # What shows that an entry was changed: ctime cannot be set back.
 Signature = tuple[int, int, int, int]
+# On every directory that was copied: one made anew may get the inode number of one removed.
+_MARK = "user.danlu.copied"
 
 
 @contextmanager
@@ -88,7 +90,7 @@ def _copy_metadata(source: str, target: str, status: os.stat_result) -> None:
     if not stat.S_ISLNK(status.st_mode):
         os.chmod(target, status.st_mode & 0o7777)
     for name in os.listxattr(source, follow_symlinks=False):
-        if not name.startswith(("user.overlay.", "trusted.overlay.")):
+        if not name.startswith(("user.overlay.", "trusted.overlay.", _MARK)):
             value = os.getxattr(source, name, follow_symlinks=False)
             os.setxattr(target, name, value, follow_symlinks=False)
     times = (status.st_atime_ns, status.st_mtime_ns)
@@ -96,7 +98,13 @@ def _copy_metadata(source: str, target: str, status: os.stat_result) -> None:
 
 
 def snapshot(root: Path) -> dict[str, Signature]:
-    """Every entry below ``root``, by its path relative to it, as it is now."""
+    """Every entry below ``root``, by its path relative to it, as it is now.
+
+    Marks the directories, to know them again.
+    """
+    for path, status in _walk(str(root), ""):
+        if stat.S_ISDIR(status.st_mode):
+            os.setxattr(root / path, _MARK, b"y")
     return {path: _signature(status) for path, status in _walk(str(root), "")}
 
 
@@ -118,20 +126,36 @@ def _walk(root: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
 def difference(root: Path, before: dict[str, Signature], upper: Path) -> None:
     """Move what changed in ``root`` since ``before`` to ``upper``, in overlayfs's form."""
     now = dict(_walk(str(root), ""))
-    changed = [path for path, status in now.items() if before.get(path) != _signature(status)]
-    gone = [path for path in before if path not in now and _is_directory(_above(path), now)]
-    for path in changed:
-        _move(root, path, now, before, upper)
-    for path in gone:
-        _repeat_parents(root, path, now, upper)
-        parent = upper / _above(path)
-        if _above(path) and is_opaque(str(parent)):
-            continue
-        _make_whiteout(str(upper / path))
+    fresh = _fresh_directories(root, now, before)
+    for path, status in now.items():
+        if before.get(path) != _signature(status) or _above(path) in fresh:
+            _move(root, path, now, upper)
+            if path in fresh and path in before and _above(path) not in fresh:
+                os.setxattr(upper / path, OPAQUE, b"y")
+    for path in before:
+        above = _above(path)
+        if path not in now and above not in fresh and _is_directory(above, now):
+            _repeat_parents(root, path, now, upper)
+            _make_whiteout(str(upper / path))
     # A directory's time changes when entries are put in it, so times come last.
     for path, status in now.items():
         if stat.S_ISDIR(status.st_mode) and (upper / path).is_dir():
             os.utime(upper / path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _fresh_directories(
+    root: Path, now: dict[str, os.stat_result], before: dict[str, Signature]
+) -> set[str]:
+    """The directories that are not those of the layers at their path: nothing shines through."""
+    fresh: set[str] = set()
+    for path, status in now.items():
+        if not stat.S_ISDIR(status.st_mode):
+            continue
+        old = before.get(path)
+        same = old is not None and old[0] == status.st_ino and _MARK in os.listxattr(root / path)
+        if _above(path) in fresh or not same:
+            fresh.add(path)
+    return fresh
 
 
 def _is_directory(path: str, now: dict[str, os.stat_result]) -> bool:
@@ -142,22 +166,13 @@ def _above(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _move(
-    root: Path,
-    path: str,
-    now: dict[str, os.stat_result],
-    before: dict[str, Signature],
-    upper: Path,
-) -> None:
+def _move(root: Path, path: str, now: dict[str, os.stat_result], upper: Path) -> None:
     _repeat_parents(root, path, now, upper)
     status = now[path]
-    if not stat.S_ISDIR(status.st_mode):
+    if stat.S_ISDIR(status.st_mode):
+        _repeat(root, path, status, upper)
+    else:
         os.rename(root / path, upper / path)
-        return
-    _repeat(root, path, status, upper)
-    old = before.get(path)
-    if old is not None and old[0] != status.st_ino:
-        os.setxattr(upper / path, OPAQUE, b"y")
 
 
 def _repeat_parents(root: Path, path: str, now: dict[str, os.stat_result], upper: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 from danlu.errors import DanluError, MachineError
@@ -14,8 +13,6 @@ from danlu.util.paths import Paths
 
 __all__ = ["Finding", "check"]
 
-_GIB = 1 << 30
-_WANTED = 10 * _GIB
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -31,7 +28,8 @@ class Finding(NamedTuple):
 def check(paths: Paths | None = None) -> list[Finding]:
     """Look at everything, in the order in which it is needed; changes nothing on the machine.
 
-    ``paths`` says where the store is (default: where the environment says). Mounts are tried in a forked child, so this process stays as it was; it must have no threads.
+    ``paths`` says where the store is (default: where the environment says). Mounts are tried in
+    a forked child, so this process stays as it was; it must have no threads.
     """
     tests: list[Callable[[Paths], Finding]] = [
         _kernel,
@@ -43,7 +41,6 @@ def check(paths: Paths | None = None) -> list[Finding]:
         _overlay,
         _bootstrap,
         _apt,
-        _disk,
     ]
     where = paths or Paths.of()
     return [test(where) for test in tests]
@@ -121,18 +118,3 @@ def _bootstrap(paths: Paths) -> Finding:
 
 def _apt(paths: Paths) -> Finding:
     return _programs("apt (for os= and system packages)", ("apt-get",), "apt")
-
-
-def _disk(paths: Paths) -> Finding:
-    place = next(path for path in (paths.store, *paths.store.parents) if path.exists())
-    free = shutil.disk_usage(place).free
-    ok = free >= _WANTED
-    fix = "" if ok else f"free some space on {place}, or set DANLU_HOME to a larger disk"
-    return Finding("disk", ok, f"{free / _GIB:.0f} GiB free at {_shown(place)}", fix)
-
-
-def _shown(path: Path) -> str:
-    try:
-        return f"~/{path.relative_to(Path.home())}"
-    except ValueError:
-        return str(path)

@@ -22,6 +22,7 @@ from danlu.sandbox.types import Mount
 __all__ = ["Indexes", "environment", "read", "write"]
 
 _FILES = "/run/danlu/files"
+_SYSTEM_FILES = ("/etc/pip.conf", "/etc/uv/uv.toml")
 _PIP_FILE = "/etc/xdg/pip/pip.conf"
 _UV_FILE = "/etc/xdg/uv/uv.toml"
 
@@ -104,7 +105,7 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
     system = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
     return [
         *(Path(directory) / "pip/pip.conf" for directory in system),
-        Path("/etc/pip.conf"),
+        *(Path(path) for path in _SYSTEM_FILES if path.endswith("pip.conf")),
         home / ".pip/pip.conf",
         config / "pip/pip.conf",
         *([Path(named)] if named else []),
@@ -184,7 +185,10 @@ def _uv_files(environ: Mapping[str, str]) -> list[Path]:
     home = Path(environ.get("HOME", "/nonexistent"))
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     system = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
-    candidates = [*(Path(item) / "uv/uv.toml" for item in system), Path("/etc/uv/uv.toml")]
+    candidates = [
+        *(Path(item) / "uv/uv.toml" for item in system),
+        *(Path(path) for path in _SYSTEM_FILES if path.endswith("uv.toml")),
+    ]
     first = [path for path in candidates if path.is_file()][:1]
     named = environ.get("UV_CONFIG_FILE")
     return [Path(named)] if named else [*first, config / "uv/uv.toml"]

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from danlu.sandbox.commit import finish_upper
+from danlu.sandbox.union import is_opaque
+from tests.sandbox.trees import GONE, write
+
+EPOCH = 1_700_000_000
+
+
+def names(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+def test_volatile_files_go_and_their_directories_stay(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "etc/.pwd.lock": "",
+            "etc/passwd": "kept",
+            "etc/passwd-": "old",
+            "etc/ssh/ssh_host_ed25519_key": "private",
+            "etc/ssh/ssh_host_ed25519_key.pub": "public",
+            "etc/ssh/sshd_config": "kept",
+            "run/lock/x": "x",
+            "tmp/x": "x",
+            "usr/bin/x": "kept",
+            "var/cache/apt/archives/partial/": "",
+            "var/cache/apt/pkgcache.bin": "x",
+            "var/cache/debconf/config.dat": "kept",
+            "var/cache/debconf/config.dat-old": "x",
+            "var/cache/ldconfig/aux-cache": "x",
+            "var/lib/apt/extended_states": "kept",
+            "var/lib/apt/lists/x_InRelease": "x",
+            "var/lib/dbus/machine-id": "123",
+            "var/lib/dpkg/lock-frontend": "",
+            "var/lib/dpkg/status": "kept",
+            "var/lib/dpkg/status-old": "x",
+            "var/log/apt/term.log": "x",
+            "var/log/nginx/": "",
+            "var/tmp/x": "x",
+        },
+    )
+    finish_upper(tmp_path, EPOCH)
+    files = [name for name in names(tmp_path) if (tmp_path / name).is_file()]
+    assert files == [
+        "etc/passwd",
+        "etc/ssh/sshd_config",
+        "usr/bin/x",
+        "var/cache/debconf/config.dat",
+        "var/lib/apt/extended_states",
+        "var/lib/dpkg/status",
+    ]
+    assert {"var/log/nginx", "var/log/apt", "var/cache/apt/archives/partial", "run", "tmp"} < set(
+        names(tmp_path)
+    )
+    assert "run/lock" not in names(tmp_path)
+
+
+def test_deletions_of_volatile_files_go_too(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "var/log/": "opaque",
+            "var/log/dpkg.log": GONE,
+            "var/log/apt": GONE,
+            "etc/passwd-": GONE,
+            "etc/motd": GONE,
+            "tmp/": "opaque",
+            "tmp/x": GONE,
+        },
+    )
+    finish_upper(tmp_path, EPOCH)
+    assert names(tmp_path) == ["etc", "etc/motd", "tmp", "var", "var/log"]
+    assert not is_opaque(str(tmp_path / "var/log"))
+    assert not is_opaque(str(tmp_path / "tmp"))
+
+
+def test_the_machine_id_is_emptied(tmp_path: Path) -> None:
+    write(tmp_path, {"etc/machine-id": "0123456789abcdef\n"})
+    finish_upper(tmp_path, EPOCH)
+    assert (tmp_path / "etc/machine-id").read_text() == ""
+
+
+def test_times_after_the_epoch_are_set_to_it_and_older_ones_kept(tmp_path: Path) -> None:
+    write(tmp_path, {"usr/new": "x", "usr/old": "x", "usr/link": "->/nowhere"})
+    os.utime(tmp_path / "usr/old", (1000, 1000))
+    finish_upper(tmp_path, EPOCH)
+    times = {name: (tmp_path / name).lstat().st_mtime for name in names(tmp_path)}
+    assert times == {"usr": EPOCH, "usr/link": EPOCH, "usr/new": EPOCH, "usr/old": 1000}
+    assert tmp_path.stat().st_mtime == EPOCH
+
+
+def test_no_link_that_a_step_made_is_followed(tmp_path: Path) -> None:
+    outside = write(
+        tmp_path / "machine", {"log/kept": "k", "cache/apt/kept": "k", "machine-id": "id", "x": "k"}
+    )
+    times = {path: path.stat().st_mtime for path in outside.rglob("*")}
+    upper = write(
+        tmp_path / "upper",
+        {
+            "var": f"->{outside}",
+            "run": f"->{outside}",
+            "etc/machine-id": f"->{outside}/machine-id",
+            "etc/ssh": f"->{outside}",
+            "tmp/link": f"->{outside}",
+            "home": f"->{outside}/x",
+        },
+    )
+    finish_upper(upper, 1)
+    assert {path: path.stat().st_mtime for path in outside.rglob("*")} == times
+    assert (outside / "machine-id").read_text() == "id"
+    assert names(upper) == ["etc", "etc/machine-id", "etc/ssh", "home", "run", "tmp", "var"]
+
+
+def test_closed_directories_are_emptied_all_the_same(tmp_path: Path) -> None:
+    write(tmp_path, {"tmp/shut/in/x": "x"})
+    (tmp_path / "tmp/shut/in").chmod(0)
+    (tmp_path / "tmp/shut").chmod(0)
+    finish_upper(tmp_path, EPOCH)
+    assert names(tmp_path) == ["tmp"]
+
+
+def test_sockets_go(tmp_path: Path, monkeypatch: object) -> None:
+    write(tmp_path, {"root/x": "x"})
+    here = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind("root/agent")
+    finally:
+        os.chdir(here)
+    finish_upper(tmp_path, EPOCH)
+    assert names(tmp_path) == ["root", "root/x"]

@@ -1,0 +1,149 @@
+"""One stack of layers, mounted and copied: both must show, and record, the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.sandbox import _linux, copied, overlay
+from danlu.sandbox.types import Root
+from tests.sandbox.trees import GONE, read, write
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+Forked = Callable[[Callable[[], Any]], Any]
+
+BELOW: tuple[dict[str, object], ...] = (
+    {
+        "a": "1",
+        "d/x": "x",
+        "d/y": "y",
+        "e/f/g": "deep",
+        "link": "->a",
+        "old/one": "1",
+        "tree/sub/x": "x",
+        "tree/sub/y": "y",
+        "tree/away/z": "z",
+    },
+    {"d/x": GONE, "d/z": "z", "e/": "opaque", "e/new": "n", "a": "2"},
+    {"top": "t", "file/": "", "file/inner": "i"},
+)
+CHANGES = """
+echo changed > a
+rm d/y
+mkdir d/more; echo m > d/more/m
+rm -r old; mkdir old; echo two > old/two
+rm -r file; echo now-a-file > file
+rm top; mkdir top
+ln a hard
+chmod 700 d/z
+mv e/new e/moved
+mv tree kept; mkdir -p tree/sub; mv kept/sub/x tree/sub/x; mv kept/away tree/away; rm -r kept
+mkfifo pipe && rm pipe
+rm link; ln -s elsewhere link
+"""
+
+
+def layers(home: Path) -> tuple[Path, ...]:
+    return tuple(write(home / f"l{number}", below) for number, below in enumerate(BELOW))
+
+
+def change(merged: Path) -> None:
+    subprocess.run(["sh", "-ec", CHANGES], cwd=merged, check=True)
+
+
+def by_mount(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    (home / "upper").mkdir(parents=True)
+    with overlay.mounted(Root(layers(home), home / "upper"), home) as merged:
+        before = read(merged)
+        change(merged)
+        after = read(merged)
+    return before, after, read(home / "upper")
+
+
+def by_copy(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    stack = layers(home)
+    (home / "merged").mkdir()
+    (home / "upper").mkdir()
+    with copied.merged(stack, home / "merged", upper=home / "upper"):
+        before = read(home / "merged")
+        change(home / "merged")
+        after = read(home / "merged")
+    return before, after, read(home / "upper")
+
+
+def test_copies_show_and_record_what_a_mount_does(forked: Forked, home: Path) -> None:
+    mounted = forked(lambda: by_mount(home / "m"))
+    copies = forked(lambda: by_copy(home / "c"))
+    assert copies[0] == mounted[0]
+    assert copies[1] == mounted[1]
+    assert copies[2] == mounted[2]
+
+
+def test_a_recorded_change_over_the_layers_is_what_was_seen(forked: Forked, home: Path) -> None:
+    def act() -> tuple[dict[str, str], dict[str, str]]:
+        _, after, _ = by_copy(home / "c")
+        stack = (*(home / "c" / f"l{number}" for number in range(3)), home / "c" / "upper")
+        with overlay.mounted(Root(stack), home) as merged:
+            return after, read(merged)
+
+    after, again = forked(act)
+    assert again == after
+
+
+def test_a_store_on_an_overlay_works(forked: Forked, home: Path) -> None:
+    def act() -> tuple[bool, dict[str, str], dict[str, str]]:
+        outer = home / "outer"
+        for name in ("low", "up", "work", "here"):
+            (outer / name).mkdir(parents=True)
+        options = f"userxattr,lowerdir={outer}/low,upperdir={outer}/up,workdir={outer}/work"
+        _linux.mount("x", str(outer / "here"), "overlay", 0, options)
+        place = outer / "here"
+        for number, below in enumerate(BELOW):
+            # A whiteout cannot be made on an overlay; the fixture's are left to the other tests.
+            write(place / f"l{number}", {k: v for k, v in below.items() if v is not GONE})
+        stack = tuple(place / f"l{number}" for number in range(3))
+        (place / "upper").mkdir()
+        with overlay.mounted(Root(stack, place / "upper"), place) as merged:
+            change(merged)
+            after = read(merged)
+        again = (*stack, place / "upper")
+        with overlay.mounted(Root(again), place) as merged:
+            return overlay.supported(place), after, read(merged)
+
+    supported, after, again = forked(act)
+    assert not supported
+    assert again == after
+
+
+def test_nothing_below_is_ever_changed(forked: Forked, home: Path) -> None:
+    def act() -> bool:
+        stack = layers(home / "c")
+        before = [read(layer) for layer in stack]
+        for upper in (home / "u1", home / "u2"):
+            upper.mkdir()
+        with overlay.mounted(Root(stack, home / "u1"), home) as merged:
+            change(merged)
+        (home / "merged").mkdir()
+        with copied.merged(stack, home / "merged", upper=home / "u2"):
+            change(home / "merged")
+        return before == [read(layer) for layer in stack]
+
+    assert forked(act)
+
+
+def test_an_unmounted_root_is_gone_also_while_it_is_open(forked: Forked, home: Path) -> None:
+    def act() -> tuple[int, list[str]]:
+        stack = layers(home / "c")
+        with overlay.mounted(Root(stack), home) as merged:
+            handle = os.open(merged, os.O_RDONLY)
+        os.close(handle)
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return sum(str(home) in line for line in lines), sorted(os.listdir(home))
+
+    assert forked(act) == (0, ["c"])

@@ -7,7 +7,7 @@ Docker's image manifest version 2, schema 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -65,7 +65,7 @@ _INDEXES = (MediaType.INDEX, MediaType.DOCKER_LIST)
 #: What a registry is asked for.
 ACCEPTED_MANIFESTS = (*_MANIFESTS, *_INDEXES)
 
-_COMPRESSION = {
+_COMPRESSION: dict[str, Literal["none", "gzip", "zstd"]] = {
     MediaType.LAYER: "none",
     MediaType.DOCKER_LAYER: "none",
     MediaType.LAYER_GZIP: "gzip",
@@ -235,7 +235,7 @@ def parse_config(raw: bytes) -> Document[Config]:
     return Document(raw, MediaType.CONFIG, config)
 
 
-def layer_compression(media_type: str) -> str:
+def layer_compression(media_type: str) -> Literal["none", "gzip", "zstd"]:
     """``none``, ``gzip`` or ``zstd``; raises :class:`OutsideError` for what is no layer of ours."""
     try:
         return _COMPRESSION[media_type]

@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 #: Before each record: bytes of its literal, bytes of its path, bytes of that file.
 _HEAD = struct.Struct("<QIQ")
 #: More content of files that a later entry replaced is not worth keeping.
-_MAX_REPLACED = 16 << 20
+_MAX_REPLACED = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""Registries for tests: the fake, and Debian's real one, each with images in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+from danlu.oci.registry import Credentials, Endpoint, Registry
+from danlu.util.retry import Backoff
+
+ROUTINE = Backoff(attempts=4, first=0.0, longest=0.0)
+
+
+async def nobody(host: str) -> Credentials | None:
+    return None
+
+
+async def no_pause(seconds: float) -> None:
+    return
+
+
+@asynccontextmanager
+async def client(
+    host: str,
+    *,
+    login: Credentials | None = None,
+    ca: str = "",
+    insecure: bool = False,
+    backoff: Backoff = ROUTINE,
+) -> AsyncIterator[Registry]:
+    async def lookup(_: str) -> Credentials | None:
+        return login
+
+    endpoint = Endpoint(host, ca=ca, insecure=insecure)
+    async with Registry(endpoint, lookup=lookup, backoff=backoff, sleep=no_pause) as registry:
+        yield registry
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+
+@contextmanager
+def debian_registry(*, htpasswd: str = "") -> Iterator[str]:
+    """``docker-registry`` of the distribution, with an empty store; gives its host and port."""
+    place = Path(tempfile.mkdtemp(prefix="danlu-registry-"))
+    port = free_port()
+    config: dict[str, object] = {
+        "version": "0.1",
+        "storage": {"filesystem": {"rootdirectory": str(place / "data")}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+        "log": {"level": "error", "accesslog": {"disabled": True}},
+    }
+    if htpasswd:
+        (place / "htpasswd").write_text(htpasswd)
+        config["auth"] = {"htpasswd": {"realm": "real", "path": str(place / "htpasswd")}}
+    (place / "config.yml").write_text(json.dumps(config))
+    program = shutil.which("docker-registry")
+    assert program is not None
+    process = subprocess.Popen(
+        [program, "serve", str(place / "config.yml")],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        _wait(port)
+        yield f"localhost:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+        shutil.rmtree(place)
+
+
+def _wait(port: int) -> None:
+    """Until it answers; the kernel tells no one when a port begins to listen."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5):
+                return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+@contextmanager
+def environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

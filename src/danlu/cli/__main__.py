@@ -151,7 +151,7 @@ def _show(run: Session, error: DanluError) -> None:
 
         run.terminal.insist(json.dumps(messages.as_fields(error)))
     else:
-        messages.render(error, run.terminal)
+        messages.render(error, run.terminal, directory=run.project_directory)
     if run.verbosity and run.log.written:
         run.terminal.insist(f"log: {run.log.path}")
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
 
-from danlu.cli.terminal import Terminal, clean
+from danlu.cli.terminal import Terminal, clean, columns
 from danlu.errors import DanluError
 
 __all__ = ["as_fields", "render", "warn"]
 
 
-def render(error: DanluError, terminal: Terminal) -> None:
-    """Write ``error`` to stderr as a person reads it."""
+def render(error: DanluError, terminal: Terminal, *, directory: Path | None = None) -> None:
+    """Write ``error`` to stderr as a person reads it.
+
+    ``directory`` is where the file it names lies, if it does not bring the line itself.
+    """
+    if directory is not None and error.span is not None and not error.source_line:
+        error.source_line = _line_of(directory / error.span.file, error.span.line)
     for line in error_lines(error, terminal):
         terminal.insist(line)
 
@@ -50,6 +55,15 @@ def as_fields(error: DanluError) -> dict[str, object]:
     return fields | {"exit_code": error.exit_code}
 
 
+def _line_of(path: Path, number: int) -> str:
+    """A line of a file, empty where it cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return ""
+    return lines[number - 1] if 0 < number <= len(lines) else ""
+
+
 def _split(detail: str) -> list[str]:
     return detail.rstrip("\n").split("\n")  # not splitlines, which splits at more than lines
 
@@ -71,13 +85,7 @@ def _source(error: DanluError, terminal: Terminal) -> Iterator[str]:
     yield f"   {gutter} {bar}"
     yield f"   {terminal.style(number, 'blue')} {bar} {text}"
     if span.column:
-        before = _columns(line[left:start])
-        under = max(1, _columns(line[start : min(end, left + room)]))
+        before = columns(line[left:start])
+        under = max(1, columns(line[start : min(end, left + room)]))
         carets = terminal.style("^" * under, "red", "bold")
         yield f"   {gutter} {bar} {' ' * before}{carets}"
-
-
-def _columns(text: str) -> int:
-    """Terminal columns that ``text`` takes: two for wide characters, none for combining ones."""
-    wide = sum(unicodedata.east_asian_width(one) in "WF" for one in text)
-    return len(text) + wide - sum(unicodedata.combining(one) > 0 for one in text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from danlu.cli.terminal import Terminal, clean
+from danlu.cli.terminal import Terminal, clean, columns
 
 __all__ = ["print_json", "print_table"]
 
@@ -26,12 +26,16 @@ def print_table(
 ) -> None:
     """Write a table, columns two spaces apart; ``right`` are the columns aligned to the right."""
     cells = [[clean(cell) for cell in row] for row in rows]
-    columns = list(zip(head, *cells, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
+    widths = [max(map(columns, column)) for column in zip(head, *cells, strict=True)]
     for number, row in enumerate([list(head), *cells]):
         parts = [
-            cell.rjust(width) if index in right else cell.ljust(width)
+            _padded(cell, width, right=index in right)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         line = "  ".join(parts).rstrip()
         terminal.data(terminal.out_style(line, "bold") if number == 0 else line)
+
+
+def _padded(cell: str, width: int, *, right: bool) -> str:
+    space = " " * (width - columns(cell))
+    return space + cell if right else cell + space

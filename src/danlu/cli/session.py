@@ -36,6 +36,8 @@ class Session:
         self.progress = "auto"
         #: The exit code of danlu's own failures where it is not the error's (125 of ``run``).
         self.failure_code: int | None = None
+        #: Where the files that errors name are.
+        self.project_directory: Path | None = None
         self._renderer: Renderer | None = None
 
     @property
@@ -66,7 +68,9 @@ class Session:
         """The project that ``-f`` names, or that of the current directory."""
         from danlu.commands.project import Project
 
-        return Project.open(file, directory=self.directory)
+        found = Project.open(file, directory=self.directory)
+        self.project_directory = found.directory
+        return found
 
     def renderer(self, kind: str | None = None) -> Renderer:
         """The progress renderer of this run; made once, stopped by :meth:`close`."""

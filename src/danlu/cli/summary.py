@@ -64,7 +64,7 @@ def _headline(report: BuildReport, style: Any) -> str:
     cached = len(report.vertices) - len(fresh)
     counts = f"{len(fresh)} built, {cached} cached" if report.vertices else "nothing to do"
     added = sum(one.size for one in fresh)
-    new = f", {size(added)} new" if added else ""
+    new = f", {size(added)} new" if 0 < added < report.size else ""
     whole = f"{plural(len(report.layers), 'layer')}, {size(report.size)}{new}"
     return f"built {image} in {duration(report.seconds)}: {counts}; {whole}"
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
-__all__ = ["OutputClosed", "Terminal", "clean"]
+__all__ = ["OutputClosed", "Terminal", "clean", "columns"]
 
 _STYLES = {
     "bold": "1",
@@ -33,6 +33,16 @@ class OutputClosed(Exception):
 def clean(text: str) -> str:
     """``text`` without what would move the cursor, change colours or reorder the line."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text))
+
+
+def columns(text: str) -> int:
+    """Terminal columns that ``text`` takes: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    wide = sum(unicodedata.east_asian_width(one) in "WF" for one in text)
+    return len(text) + wide - sum(unicodedata.combining(one) > 0 for one in text)
 
 
 class Terminal:

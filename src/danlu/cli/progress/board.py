@@ -53,7 +53,11 @@ class _Branch:
 
 
 class Board:
-    """The state of a build; times are seconds since it began, as in events."""
+    """The state of a build.
+
+    Times are seconds since the first event came, by the clock of who watches: events of resolving
+    and of building count from different beginnings.
+    """
 
     def __init__(self) -> None:
         self._branches: dict[str, _Branch] = {}
@@ -70,21 +74,22 @@ class Board:
         """Whether there is anything to show: a vertex runs, or sources are being resolved."""
         return self.busy or bool(self._message and not self._branches)
 
-    def take(self, event: Event) -> None:
-        """Take one event in."""
+    def take(self, event: Event, now: float) -> None:
+        """Take in one event that came at ``now``."""
         match event:
             case Started():
-                branch = self._branches.setdefault(event.branch, _Branch(began=event.time))
-                branch.running[event.vertex] = _Running(clean(event.name), event.time)
+                self._message = ""
+                branch = self._branches.setdefault(event.branch, _Branch(began=now))
+                branch.running[event.vertex] = _Running(clean(event.name), now)
                 self._where[event.vertex] = event.branch
             case Finished():
-                self._finished(event)
+                self._finished(event, now)
             case Log():
                 running = self._running(event.vertex)
                 if running is not None and event.line.strip():
                     running.lines.append(clean(event.line.expandtabs()))
             case Transfer():
-                self._transferred(event)
+                self._transferred(event, now)
             case Message():
                 self._message = clean(event.text)
             case Ended():
@@ -108,21 +113,21 @@ class Board:
         branch = self._branches.get(self._where.get(vertex, ""))
         return branch.running.get(vertex) if branch else None
 
-    def _transferred(self, event: Transfer) -> None:
+    def _transferred(self, event: Transfer, now: float) -> None:
         """Bytes of a vertex; of something that is none (a push after the build) while they move."""
         running = self._running(event.vertex)
         if running is None:
-            branch = self._branches.setdefault("", _Branch(began=event.time))
-            running = _Running(clean(event.name), event.time)
+            branch = self._branches.setdefault("", _Branch(began=now))
+            running = _Running(clean(event.name), now)
             branch.running[event.vertex] = running
             self._where[event.vertex] = ""
         running.current, running.total = event.current, event.total
 
-    def _finished(self, event: Finished) -> None:
-        branch = self._branches.setdefault(event.branch, _Branch(began=event.time))
+    def _finished(self, event: Finished, now: float) -> None:
+        branch = self._branches.setdefault(event.branch, _Branch(began=now))
         branch.running.pop(event.vertex, None)
         self._where.pop(event.vertex, None)
-        branch.seconds = max(branch.seconds, event.time - branch.began)
+        branch.seconds = max(branch.seconds, now - branch.began)
         if event.error:
             branch.failed += 1
         elif event.cached:
@@ -183,6 +188,8 @@ def _counts(branch: _Branch) -> str:
 
 
 def _bytes(running: _Running) -> str:
+    if running.current >= running.total > 0:
+        return ""  # all is here; what still runs is something else
     if running.total:
         return f"  {size(running.current)} of {size(running.total)}"
     return f"  {size(running.current)}" if running.current else ""

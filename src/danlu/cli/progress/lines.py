@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from danlu.cli.terminal import clean
+from danlu.cli.terminal import clean, columns
 from danlu.cli.units import duration, size
 from danlu.graph.progress import Event, Finished, Log, Message, Started
 
@@ -10,8 +10,13 @@ __all__ = ["finished_line", "label", "log_line", "shorten"]
 
 
 def shorten(text: str, room: int) -> str:
-    """``text`` in at most ``room`` characters, its end cut."""
-    return text if len(text) <= room else text[: max(0, room - 1)] + "…"
+    """``text`` in at most ``room`` columns, its end cut."""
+    if columns(text) <= room:
+        return text
+    cut = text[: max(0, room - 1)]
+    while columns(cut) > room - 1:
+        cut = cut[:-1]
+    return cut + "…"
 
 
 def label(branch: str, name: str) -> str:

@@ -7,6 +7,8 @@ ended. What was cached is counted, not listed: a build in which nothing changed 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 
 from danlu.cli.progress.lines import finished_line, label, shorten
 from danlu.cli.terminal import Terminal, clean
@@ -23,16 +25,26 @@ _EVERY = 10.0
 
 _PREFIX = 40
 
+#: More vertices than this that are told of at once are told of in one line.
+_TOGETHER = 3
+
 
 class Plain:
     """Writes lines as events come."""
 
-    def __init__(self, terminal: Terminal, *, verbosity: int = 0) -> None:
+    def __init__(
+        self,
+        terminal: Terminal,
+        *,
+        verbosity: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._terminal = terminal
         self._verbose = verbosity > 0
         self._lock = threading.Lock()
         self._stopped = False
-        self._waiting: dict[str, Started] = {}
+        self._clock = clock
+        self._waiting: dict[str, tuple[float, Started]] = {}
         self._branches: dict[str, str] = {}
         self._told: dict[str, float] = {}
         self._cached: dict[str, int] = {}
@@ -43,19 +55,20 @@ class Plain:
         with self._lock:
             if self._stopped:
                 return
+            now = self._clock()
             match event:
                 case Started():
-                    self._waiting[event.vertex] = event
+                    self._waiting[event.vertex] = (now, event)
                     self._branches[event.vertex] = event.branch
                 case Finished():
                     self._finished(event)
                 case Log():
                     self._log(event)
                 case Transfer():
-                    self._transfer(event)
+                    self._transfer(event, now)
                 case Message():
                     self._write(clean(event.text))
-            self._announce(event.time)
+            self._announce(now)
 
     def stop(self) -> None:
         """Say how much was cached, where anything was written at all."""
@@ -72,15 +85,26 @@ class Plain:
         self._terminal.say(self._terminal.style(text, *styles))
 
     def _announce(self, now: float) -> None:
-        """Tell of the vertices that have been running for a while."""
-        for vertex, started in list(self._waiting.items()):
-            if now - started.time >= _PATIENCE:
-                self._begin(vertex)
+        """Tell of the vertices that have been running for a while, of many in one line."""
+        due: dict[str, list[Started]] = {}
+        for began, started in self._waiting.values():
+            if now - began >= _PATIENCE:
+                due.setdefault(started.branch, []).append(started)
+        for branch, group in due.items():
+            if len(group) <= _TOGETHER:
+                for started in group:
+                    self._begin(started.vertex)
+                continue
+            for started in group:
+                del self._waiting[started.vertex]
+            first = label(branch, group[0].name)
+            self._write(f"{first} and {len(group) - 1} more …", "dim")
 
     def _begin(self, vertex: str) -> None:
-        started = self._waiting.pop(vertex, None)
+        _, started = self._waiting.pop(vertex, (0.0, None))
         if started is not None:
-            self._write(f"{label(started.branch, started.name)} …", "dim")
+            name = label(started.branch, started.name)
+            self._write(name if name.endswith("…") else f"{name} …", "dim")
 
     def _finished(self, event: Finished) -> None:
         self._waiting.pop(event.vertex, None)
@@ -100,11 +124,11 @@ class Plain:
             name = shorten(label(branch, event.name), _PREFIX)
             self._write(f"{name} | {clean(event.line)}")
 
-    def _transfer(self, event: Transfer) -> None:
-        last = self._told.setdefault(event.vertex, event.time)
-        if event.time - last < _EVERY:
+    def _transfer(self, event: Transfer, now: float) -> None:
+        last = self._told.setdefault(event.vertex, now)
+        if now - last < _EVERY:
             return
-        self._told[event.vertex] = event.time
+        self._told[event.vertex] = now
         self._begin(event.vertex)
         branch = self._branches.get(event.vertex, "")
         total = f" of {size(event.total)}" if event.total else ""

@@ -19,14 +19,16 @@ __all__ = ["command"]
 
 @click.command(name="build", short_help="Build the image.")
 @file_option
-@click.option("-t", "--tag", "tags", multiple=True, metavar="REF", help="Name the image so.")
+@click.option(
+    "-t", "--tag", "tags", multiple=True, metavar="REF", help="Name the image so. Repeatable."
+)
 @click.option(
     "-o",
     "--output",
     "outputs",
     multiple=True,
     metavar="type=TYPE,dest=PATH",
-    help="Also write it: type=oci|docker (an archive), type=dir (an OCI layout). Repeatable.",
+    help="Also write it: type=oci or dir (an OCI layout), type=docker (a file). Repeatable.",
 )
 @click.option("--push", is_flag=True, help="Push it to the registries of its tags.")
 @click.option(
@@ -88,10 +90,11 @@ def command(
     image's digest is written to stdout; with --format json all of --metadata-file.
     """
     from danlu.commands.build import BuildOptions
+    from danlu.commands.images import normal_name
 
     with parse_secrets(secrets) as files:
         options = BuildOptions(
-            tags=tags,
+            tags=tuple(normal_name(one) for one in tags),
             outputs=outputs,
             push=push,
             builder=builder,

@@ -1,0 +1,288 @@
+"""Byte code of wheels, as layers of its own: compiled by the image's interpreter, kept for all.
+
+A layer holds ``__pycache__`` directories and nothing else, for one wheel's layer and one exact
+interpreter (two builds of one version differ). The files are of the unchecked kind (PEP 552):
+with their fixed times the sources could not be told from changed ones. Debian's packages compile
+the standard library themselves when they are installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from danlu.builder.embedded.context import Context
+from danlu.errors import MachineError, StepFailed
+from danlu.graph import WHEEL_TIME, Bytecode, Scheme
+from danlu.oci.digest import DiffId
+from danlu.oci.tar import Normalise, write_layer
+from danlu.sandbox.types import Mount, Process, Root
+from danlu.store import Layer, Store
+
+__all__ = ["Interpreter", "compile_layers", "execute", "find_interpreter", "known_layers"]
+
+#: Raised by one when a layer's form changes.
+_VERSION = 1
+
+_NORMALISE = Normalise(mtime=WHEEL_TIME, uid=0, gid=0)
+_WORK = "/run/danlu/bytecode"
+
+# Runs in the image, with whatever Python 3.7 or later that has. Two processes, the largest files
+# first, each the next that is left; what does not compile is left out, as pip does.
+_DRIVER = """\
+import os, py_compile, sys, warnings
+warnings.simplefilter("ignore")
+mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+with open(sys.argv[1], "rb") as file:
+    paths = [os.fsdecode(path) for path in file.read().split(b"\\0") if path]
+def work():
+    while True:
+        token = os.read(source, 4)
+        if len(token) < 4:
+            return
+        path = paths[int.from_bytes(token, "big")]
+        try:
+            py_compile.compile(path, doraise=True, invalidation_mode=mode)
+        except Exception:
+            pass
+sys.setrecursionlimit(20000)
+source, sink = os.pipe()
+children = []
+for _ in range(2):
+    child = os.fork()
+    if child == 0:
+        os.close(sink)
+        work()
+        os._exit(0)
+    children.append(child)
+os.close(source)
+try:
+    for number in range(len(paths)):
+        os.write(sink, number.to_bytes(4, "big"))
+except BrokenPipeError:
+    pass
+os.close(sink)
+sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python of an image: its absolute path there, and what names this very build of it."""
+
+    path: str
+    key: str
+
+
+def find_interpreter(store: Store, stack: Sequence[Layer], path: str) -> Interpreter:
+    """The interpreter at ``path`` of the image made of ``stack``, lowest layer first.
+
+    Its key is the hash of the program and of a shared libpython; computed once for a layer.
+    Raises :class:`MachineError` where there is none.
+    """
+    layer, name = _locate(stack, path)
+    note = f"interpreter:{_VERSION}:{layer.diff_id}:{name}"
+    known = store.record(note)
+    if known is None:
+        known = {"key": _program_key(layer.tree, name)}
+        store.put_record(note, known, layers=[layer.diff_id])
+    return Interpreter(path, str(known["key"]))
+
+
+def _locate(stack: Sequence[Layer], path: str) -> tuple[Layer, str]:
+    """The layer that has the file ``path`` ends at, and its name there; links are followed."""
+    name = os.path.normpath("/" + path).lstrip("/")
+    for _ in range(40):
+        for layer in reversed(stack):
+            found = _entry(layer.tree, name)
+            if found is None:
+                continue
+            if found == name and not (layer.tree / name).is_symlink():
+                return layer, name
+            link = os.readlink(layer.tree / found)
+            rest = name[len(found) :]
+            name = os.path.normpath(os.path.join("/", os.path.dirname(found), link)) + rest
+            name = name.lstrip("/")
+            break
+        else:
+            break
+    raise MachineError(f"the image has no Python at {path}")
+
+
+def _entry(tree: Path, name: str) -> str | None:
+    """The longest part of ``name`` that a layer decides: a link on the way, or the file itself."""
+    parts = name.split("/")
+    for count in range(1, len(parts) + 1):
+        part = "/".join(parts[:count])
+        if (tree / part).is_symlink():
+            return part
+    return name if (tree / name).is_file() else None
+
+
+def _program_key(tree: Path, name: str) -> str:
+    digest = hashlib.sha256()
+    program = tree / name
+    libraries = sorted((program.parent.parent / "lib").glob("**/libpython3*.so*"))
+    for file in (program, *libraries):
+        if file.is_file() and not file.is_symlink():
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _note(layer: Layer, interpreter: str) -> str:
+    return f"bytecode:{_VERSION}:{layer.diff_id}:{interpreter}"
+
+
+def known_layers(store: Store, layers: Iterable[Layer], interpreter: str) -> list[Layer]:
+    """The byte code that is there for ``layers`` and the interpreter of that key; for a start."""
+    found = []
+    for layer in layers:
+        record = store.record(_note(layer, interpreter))
+        compiled = store.layer(DiffId(record["layer"])) if record and record["layer"] else None
+        if compiled is not None:
+            found.append(compiled)
+    return found
+
+
+async def compile_layers(
+    layers: Sequence[Layer], interpreter: Interpreter, scheme: Scheme, context: Context
+) -> list[Layer]:
+    """Byte code for those of ``layers`` (wheels') that have none yet; then that of all of them.
+
+    ``context.below`` is the whole image, in which the interpreter runs without a network.
+    """
+    missing = [one for one in layers if context.store.record(_note(one, interpreter.key)) is None]
+    site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
+    sources = {layer: _sources(layer.tree, site) for layer in missing}
+    with context.store.staging() as work:
+        if any(sources.values()):
+            names = dict.fromkeys(name for some in sources.values() for name in some)
+            await _compile(list(names), interpreter, context, work)
+        await context.run_sync(_keep_all, sources, interpreter, context, work)
+    return known_layers(context.store, layers, interpreter.key)
+
+
+async def execute(op: Bytecode, context: Context) -> list[Layer]:
+    """One layer with the byte code of everything below ``op.roots``."""
+    names = dict.fromkeys(
+        name
+        for layer in context.below
+        for root in op.roots
+        for name in _sources(layer.tree, root.strip("/"))
+    )
+    interpreter = Interpreter(op.interpreter, "")
+    with context.store.staging() as work:
+        await _compile(list(names), interpreter, context, work)
+        tree = work / "tree"
+        await context.run_sync(partial(_gather, list(names), work / "upper", tree, move=True))
+        layer = await context.run_sync(_commit, tree, "python -m compileall", context.store)
+        return [layer] if layer is not None else []
+
+
+def _sources(tree: Path, root: str) -> list[str]:
+    """The Python files below ``root`` of a layer, relative to the image, the largest first."""
+    found: list[tuple[int, str]] = []
+    pending = [root]
+    while pending:
+        directory = pending.pop()
+        try:
+            entries = list(os.scandir(tree / directory))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        for entry in entries:
+            name = f"{directory}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(name)
+            elif entry.name.endswith(".py") and entry.is_file(follow_symlinks=False):
+                found.append((-entry.stat().st_size, name))
+    return [name for _, name in sorted(found)]
+
+
+async def _compile(
+    names: Sequence[str], interpreter: Interpreter, context: Context, work: Path
+) -> None:
+    """Compile ``names`` in place, in the image; what is new lies in ``work/upper`` then."""
+    shared = work / "shared"
+    shared.mkdir()
+    (work / "upper").mkdir()
+    (shared / "names").write_bytes(
+        b"".join(f"/{name}\0".encode("utf-8", "surrogateescape") for name in names)
+    )
+    (shared / "driver.py").write_text(_DRIVER)
+    last: list[str] = []
+    process = Process(
+        (interpreter.path, "-ISB", f"{_WORK}/driver.py", f"{_WORK}/names"),
+        {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"},
+    )
+    code = await context.sandbox.run(
+        process,
+        Root(tuple(layer.tree for layer in context.below), work / "upper"),
+        mounts=[Mount(_WORK, shared, readonly=True)],
+        network=False,
+        on_line=last.append,
+    )
+    if code:
+        raise StepFailed("compiling byte code failed", code=code, details=tuple(last[-10:]))
+
+
+def _keep_all(
+    sources: dict[Layer, list[str]], interpreter: Interpreter, context: Context, work: Path
+) -> None:
+    for number, (layer, names) in enumerate(sources.items()):
+        tree = work / f"tree-{number}"
+        _gather(names, work / "upper", tree)
+        made = _commit(tree, f"byte code of {layer.created_by}", context.store)
+        diff_ids = [layer.diff_id] + ([made.diff_id] if made else [])
+        context.store.put_record(
+            _note(layer, interpreter.key),
+            {"layer": made.diff_id if made else ""},
+            layers=diff_ids,
+        )
+
+
+def _gather(names: Sequence[str], upper: Path, tree: Path, *, move: bool = False) -> None:
+    """The compiled files of ``names`` as a tree; a file of two wheels goes to both."""
+    tree.mkdir()
+    listed: dict[str, dict[str, list[str]]] = {}
+    for name in names:
+        directory, _, file = name.rpartition("/")
+        if directory not in listed:
+            listed[directory] = _by_source(upper / directory / "__pycache__")
+        for compiled in listed[directory].get(file[:-3], ()):
+            target = tree / directory / "__pycache__" / compiled
+            target.parent.mkdir(parents=True, exist_ok=True)
+            source = upper / directory / "__pycache__" / compiled
+            if move:
+                os.rename(source, target)
+            else:
+                os.link(source, target)
+    for root, directories, files in os.walk(tree):
+        for each in directories:
+            os.chmod(os.path.join(root, each), 0o755)
+        for each in files:
+            os.chmod(os.path.join(root, each), 0o644)
+
+
+def _by_source(cache: Path) -> dict[str, list[str]]:
+    """Compiled files by the name of their source without ``.py``."""
+    found: dict[str, list[str]] = {}
+    if cache.is_dir() and not cache.is_symlink():
+        for name in os.listdir(cache):
+            match = re.fullmatch(r"(.+)\.[a-z]+-\d+\.pyc", name)
+            if match:
+                found.setdefault(match[1], []).append(name)
+    return found
+
+
+def _commit(tree: Path, made_by: str, store: Store) -> Layer | None:
+    if not any(tree.iterdir()):
+        return None
+    tree.chmod(0o755)
+    summary = write_layer(tree, None, normalise=_NORMALISE)
+    return store.commit_layer(tree, summary, created_by=made_by, normalise=_NORMALISE)

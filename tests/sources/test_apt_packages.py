@@ -379,4 +379,5 @@ def test_a_repository_holds_exactly_the_locked_files(world: World, tmp_path: Pat
 def test_nearest_names_are_few_and_close() -> None:
     names = ["libcurl4", "libcurl3", "curl", "git", "gitk", "zzz"]
     assert nearest("libcurl5", names)[0] in ("libcurl4", "libcurl3")
+    assert nearest("gti", names)[0] == "git"
     assert nearest("qqqq", names) == ()

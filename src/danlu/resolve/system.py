@@ -42,8 +42,8 @@ _OWN = {
 
 
 def _bare(name: str) -> str:
-    """``git=1:2.39*`` -> ``git``."""
-    return name.partition("=")[0]
+    """``git=1:2.39*`` and ``git:amd64`` -> ``git``."""
+    return name.partition("=")[0].partition(":")[0]
 
 
 async def _home(

@@ -145,6 +145,11 @@ def _usable_key(entry: Entry, family: str, mirror: Mirror | None) -> Entry:
     return replace(entry, signed_by=_key(family, mirror))
 
 
+def _keyring_package(family: str) -> str:
+    name = {"debian": "debian-archive-keyring"}.get(family, f"{family}-keyring")
+    return f"{family.capitalize()}'s package {name}"
+
+
 def _unknown(wanted: Distribution) -> MachineError:
     family = wanted.family
     return MachineError(
@@ -157,7 +162,7 @@ def _unknown(wanted: Distribution) -> MachineError:
             if family == "debian"
             else f'security = ["https://MIRROR/{family}"]',
             f'keyring = "/usr/share/keyrings/{family}-archive-keyring.gpg"'
-            f"  # the package {family}{'-archive' if family == 'debian' else ''}-keyring has it",
+            f"  # from {_keyring_package(family)}",
         ),
     )
 
@@ -166,7 +171,7 @@ def _check_keyring(mirror: Mirror, family: str) -> None:
     if mirror.keyring and not Path(mirror.keyring).expanduser().is_file():
         raise MachineError(
             f"[mirrors.{family}] keyring: {mirror.keyring} is not a file on this machine",
-            hint=f"the package {family}{'-archive' if family == 'debian' else ''}-keyring has it",
+            hint=f"it comes with {_keyring_package(family)}",
         )
 
 

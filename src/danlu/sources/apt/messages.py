@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _FETCH = re.compile(r"^(?:[EW]: Failed to fetch|Err:\d+|Ign:\d+) +(?P<uri>\S+)(?P<rest>.*)$")
+_SIGNATURE = re.compile(r"NO_PUBKEY|EXPKEYSIG|REVKEYSIG|BADSIG|GPG error")
 _LOCATE = re.compile(
     r"^E: (?:Unable to locate package (?P<name>\S+)"
     r"|Package '(?P<virtual>[^']+)' has no installation candidate"
@@ -55,8 +56,10 @@ def nearest(name: str, names: Iterable[str], *, count: int = 3) -> tuple[str, ..
         for one in names
         if one[:1] == name[:1] and abs(len(one) - len(name)) <= max(2, len(name) // 3)
     ]
+    # Letters in another order are the commonest slip, and difflib thinks little of it.
+    swapped = [one for one in plausible if sorted(one) == sorted(name)]
     close = difflib.get_close_matches(name, plausible, n=count, cutoff=0.75)
-    return tuple(close)
+    return tuple(dict.fromkeys((*swapped, *close)))[:count]
 
 
 def unreachable(output: str, *, what: str) -> DanluError:
@@ -82,19 +85,18 @@ def unreachable(output: str, *, what: str) -> DanluError:
 def update_failure(output: str, *, what: str) -> DanluError:
     """The error for a failed ``apt-get update`` of the lists of ``what`` (``debian12``)."""
     lines = _lines(output)
-    signature = [
-        line
-        for line in lines
-        if "NO_PUBKEY" in line or "is not signed" in line or "EXPKEYSIG" in line
-    ]
+    signature = [line for line in lines if _SIGNATURE.search(line)]
+    fetching = [line for line in lines if _FETCH.match(line)]
     unreached = [line for line in lines if "Could not" in line or "Temporary failure" in line]
-    if signature and not unreached:
+    # Without a Release file apt complains of its signature too; with one, only of that.
+    unsigned = [line for line in lines if "is not signed" in line and not fetching]
+    if (signature or unsigned) and not unreached:
         return MachineError(
             f"the package lists of {what} are signed with a key this machine does not trust",
             hint="install the newest keyring package of that distribution "
             "(debian-archive-keyring, ubuntu-keyring) or name the key file as `keyring` under "
             "[mirrors] in danlu's config.toml",
-            details=tuple(_without_credentials(line) for line in signature[:4]),
+            details=tuple(_without_credentials(line) for line in (signature or unsigned)[-3:]),
         )
     missing = [line for line in lines if "does not have a Release file" in line]
     if missing and not unreached:

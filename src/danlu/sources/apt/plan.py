@@ -153,10 +153,18 @@ async def _failure(home: Home, output: str) -> ResolveError:
         else:
             findings.append(f"{home.what} has no package {name!r}")
             close = nearest(name.lower(), known)
-            hints.append(f"did you mean {' or '.join(close)}?" if close else "")
+            hints.append(f"did you mean {' or '.join(close)}?" if close else _where(home))
     return ResolveError(
         "; ".join(findings),
         hint="; ".join(dict.fromkeys(one for one in hints if one)),
+    )
+
+
+def _where(home: Home) -> str:
+    components = dict.fromkeys(part for one in home.archive.entries for part in one.components)
+    return (
+        f"danlu looked in {', '.join(components)}; other components and archives can be named "
+        "with config.apt_source(...)"
     )
 
 

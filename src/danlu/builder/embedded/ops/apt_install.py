@@ -82,7 +82,7 @@ async def execute(op: AptInstall, context: Context) -> list[Layer]:
 
 def _write_lists(op: AptInstall, cache: Cache, directory: Path) -> None:
     """The sources, and which packages to install, to mark as automatic, and as manual."""
-    requested = {name.partition("=")[0] for name in op.requested}
+    requested = {name.partition("=")[0].partition(":")[0] for name in op.requested}
     # Who asked for a virtual package asked for the one that provides it.
     wanted = {
         deb.name

@@ -1,0 +1,263 @@
+"""Images of a registry in the store, and out of it again."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import random
+import tarfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import ChecksumError, OutsideError
+from danlu.graph import Platform
+from danlu.oci.digest import DiffId, parse_digest
+from danlu.oci.exporting import Blob, make_manifest
+from danlu.oci.image import Image, make_image
+from danlu.oci.types import Descriptor, Index, MediaType, encode
+from danlu.oci.types import Platform as OciPlatform
+from danlu.sources import image as images
+from danlu.store import Store
+from danlu.testing.registry import FakeRegistry
+from danlu.util.config import Configuration, RegistryAccess
+from tests.oci.layers import Trees, image_of
+
+pytestmark = pytest.mark.anyio
+AMD64, ARM64 = Platform("linux", "amd64"), Platform("linux", "arm64")
+CONFIG = Configuration()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeRegistry]:
+    async with FakeRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "store") as store:
+        yield store
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Trees:
+    return Trees(tmp_path / "trees")
+
+
+async def pushed(
+    fake: FakeRegistry, source: Trees, image: Image, tmp_path: Path, name: str = "app:1"
+) -> str:
+    return await images.push(
+        f"{fake.host}/{name}", image, source, config=CONFIG, scratch=tmp_path / "scratch"
+    )
+
+
+async def test_what_was_pushed_is_resolved_and_pulled(
+    fake: FakeRegistry, store: Store, source: Trees, tmp_path: Path
+) -> None:
+    image = image_of(source, [{"a": "1"}, {"d/b": random.Random(1).randbytes(300_000)}])
+    digest = await pushed(fake, source, image, tmp_path)
+    name = f"{fake.host}/app:1"
+    assert await images.resolve(name, AMD64, config=CONFIG) == digest
+    moved: list[tuple[int, int]] = []
+    pulled = await images.pull(
+        name, digest, store=store, config=CONFIG, transfer=lambda *pair: moved.append(pair)
+    )
+    assert pulled.config == image.config
+    assert [one.diff_id for one in pulled.layers] == list(image.diff_ids)
+    assert [one.created_by for one in pulled.layers] == ["layer 0", "layer 1"]
+    assert (pulled.layers[0].tree / "a").read_text() == "1"
+    assert moved[-1][0] == moved[-1][1] > 300_000
+
+
+async def test_a_second_pull_asks_nobody(
+    fake: FakeRegistry, store: Store, source: Trees, tmp_path: Path
+) -> None:
+    image = image_of(source, [{"a": "1"}])
+    digest = await pushed(fake, source, image, tmp_path)
+    name = f"{fake.host}/app:1"
+    first = await images.pull(name, digest, store=store, config=CONFIG)
+    fake.log.clear()
+    again = await images.pull(name, digest, store=store, config=CONFIG, offline=True)
+    assert again == first
+    assert fake.log == []
+
+
+async def test_layers_of_other_images_are_not_fetched_again(
+    fake: FakeRegistry, store: Store, source: Trees, tmp_path: Path
+) -> None:
+    base = image_of(source, [{"a": "1"}])
+    digest = await pushed(fake, source, base, tmp_path)
+    await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
+    more = source.add({"b": "2"})
+    both = make_image([(base.diff_ids[0], ""), (more, "")], architecture="amd64")
+    digest = await pushed(fake, source, both, tmp_path, "app:2")
+    fake.log.clear()
+    await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
+    blobs = [one.path.rpartition("/")[2] for one in fake.requests("GET", "/blobs/")]
+    assert len(blobs) == 2  # the config and the new layer
+
+
+async def test_offline_asks_nobody(fake: FakeRegistry, store: Store) -> None:
+    with pytest.raises(OutsideError, match="--offline"):
+        await images.resolve(f"{fake.host}/app", AMD64, config=CONFIG, offline=True)
+    with pytest.raises(OutsideError, match="--offline"):
+        await images.pull(
+            f"{fake.host}/app", "sha256:" + "0" * 64, store=store, config=CONFIG, offline=True
+        )
+    assert fake.log == []
+
+
+def strangers_layer() -> bytes:
+    """A tar as no code of ours writes it: dot slashes, no order, GNU names, blocks of 10 KiB."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, content in [("./z", b"1" * 700), ("./a/" + "n" * 120, b"2"), ("./z", b"3")]:
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime, info.uname = len(content), 1234567890, "someone"
+            tar.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def put_image(
+    fake: FakeRegistry, layer: bytes, *, diff_id: str = "", architecture: str = "amd64"
+) -> tuple[Image, str]:
+    """Put an image of one gzipped layer into the registry; gives it and its digest."""
+    diff_id = diff_id or "sha256:" + hashlib.sha256(layer).hexdigest()
+    image = make_image([(DiffId(diff_id), "")], architecture=architecture)
+    packed = gzip.compress(layer, mtime=0)
+    blob = Blob("gzip", parse_digest(fake.put_blob("app", packed)), len(packed))
+    fake.put_blob("app", image.config)
+    return image, fake.put_manifest("app", make_manifest(image, [blob]).raw, tag="1")
+
+
+async def test_a_strangers_layer_is_kept_so_that_it_can_be_pushed_bit_for_bit(
+    fake: FakeRegistry, store: Store, tmp_path: Path
+) -> None:
+    layer = strangers_layer()
+    image, digest = put_image(fake, layer)
+    pulled = await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
+    assert pulled.layers[0].created_by == f"pulled from {fake.host}/app:latest@{digest}"
+    again = io.BytesIO()
+    summary = store.write_tar(image.diff_ids[0], again.write)
+    assert again.getvalue() == layer
+    assert summary.diff_id == image.diff_ids[0]
+    assert store.check() == []
+    known = store.compressed(image.diff_ids[0], "gzip")
+    assert known is not None
+    assert known.digest == "sha256:" + hashlib.sha256(gzip.compress(layer, mtime=0)).hexdigest()
+
+
+async def test_the_image_of_an_index_is_chosen_by_platform(
+    fake: FakeRegistry, store: Store
+) -> None:
+    _, amd64 = put_image(fake, strangers_layer())
+    _, arm64 = put_image(fake, strangers_layer(), architecture="arm64")
+    index = Index(
+        manifests=(
+            _descriptor(fake, amd64, OciPlatform("unknown", "unknown")),
+            _descriptor(fake, arm64, OciPlatform("arm64", "linux", "v8")),
+            _descriptor(fake, amd64, OciPlatform("amd64", "linux")),
+        ),
+        media_type=MediaType.INDEX,
+    )
+    whole = fake.put_manifest("app", encode(index), tag="all")
+    for reference in (f"{fake.host}/app:all", f"{fake.host}/app@{whole}"):
+        assert await images.resolve(reference, AMD64, config=CONFIG) == amd64
+        assert await images.resolve(reference, ARM64, config=CONFIG) == arm64
+        with pytest.raises(OutsideError, match="is not made for linux/s390x") as caught:
+            await images.resolve(reference, Platform("linux", "s390x"), config=CONFIG)
+        assert caught.value.hint == "it is made for linux/amd64, linux/arm64/v8"
+    pulled = await images.pull(
+        f"{fake.host}/app", whole, store=store, config=CONFIG, platform=ARM64
+    )
+    assert json.loads(pulled.config)["architecture"] == "arm64"
+
+
+def _descriptor(fake: FakeRegistry, digest: str, platform: OciPlatform) -> Descriptor:
+    raw, kind = fake.manifests["app", digest]
+    return Descriptor(kind, parse_digest(digest), len(raw), platform=platform)
+
+
+async def test_an_image_for_another_platform_is_refused_when_resolved(
+    fake: FakeRegistry,
+) -> None:
+    put_image(fake, strangers_layer(), architecture="arm64")
+    with pytest.raises(OutsideError, match="is not made for linux/amd64"):
+        await images.resolve(f"{fake.host}/app:1", AMD64, config=CONFIG)
+
+
+async def test_a_layer_that_is_not_what_the_config_says_is_refused(
+    fake: FakeRegistry, store: Store
+) -> None:
+    _, digest = put_image(fake, strangers_layer(), diff_id="sha256:" + "0" * 64)
+    with pytest.raises(ChecksumError, match="but its image says"):
+        await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
+    assert store.layer(DiffId("sha256:" + "0" * 64)) is None
+    assert list((store.root / "layers").iterdir()) == []
+
+
+async def test_a_wrong_blob_never_reaches_the_store(fake: FakeRegistry, store: Store) -> None:
+    _, digest = put_image(fake, strangers_layer())
+    packed = gzip.compress(strangers_layer(), mtime=0)
+    blob = "sha256:" + hashlib.sha256(packed).hexdigest()
+    fake.wrong[blob] = packed[:-1] + bytes([packed[-1] ^ 1])
+    with pytest.raises(ChecksumError):
+        await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
+    assert list((store.root / "layers").iterdir()) == []
+
+
+async def test_a_mirror_is_asked_first_and_the_registry_where_it_fails(
+    fake: FakeRegistry, store: Store
+) -> None:
+    _, digest = put_image(fake, strangers_layer())
+    async with FakeRegistry() as mirror:
+        config = Configuration(
+            registries={fake.host: RegistryAccess(mirror=f"http://{mirror.host}/proxied")}
+        )
+        name = f"{fake.host}/app:1"
+        assert await images.resolve(name, AMD64, config=config) == digest
+        assert mirror.requests("GET", "/v2/proxied/app/manifests/1")
+        mirror.blobs = fake.blobs
+        mirror.linked["proxied/app"] = fake.linked["app"]
+        for target in ("1", digest):
+            mirror.manifests["proxied/app", target] = fake.manifests["app", target]
+        fake.log.clear()
+        assert await images.resolve(name, AMD64, config=config) == digest
+        await images.pull(name, digest, store=store, config=config)
+        assert fake.log == []
+
+
+async def test_a_pulled_image_is_pushed_elsewhere_without_being_compressed_again(
+    fake: FakeRegistry, store: Store, tmp_path: Path
+) -> None:
+    from danlu.commands.layersource import StoreLayers
+
+    image, digest = put_image(fake, strangers_layer())
+    await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
+    again = await images.push(
+        f"{fake.host}/app:2",
+        image,
+        StoreLayers(store),
+        config=CONFIG,
+        scratch=tmp_path,
+        kind="gzip",
+    )
+    assert fake.requests("POST") == []
+    assert again == digest

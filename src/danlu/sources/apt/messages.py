@@ -71,8 +71,9 @@ def unreachable(output: str, *, what: str) -> DanluError:
         )
     failures = [match for line in _lines(output) if (match := _FETCH.match(line))]
     hosts = list(dict.fromkeys(host_of(match["uri"]) for match in failures))
-    reasons = [line for line in _lines(output) if line.startswith(("E:", "W:", "Err:", "  "))]
-    details = tuple(dict.fromkeys(_without_credentials(line.strip()) for line in reasons))[:8]
+    final = [line for line in _lines(output) if line.startswith("E: Failed to fetch")]
+    reasons = final or [line for line in _lines(output) if line.startswith(("E:", "W:", "Err:"))]
+    details = tuple(dict.fromkeys(_without_credentials(line) for line in reasons))[:3]
     where = " and ".join(hosts) or "the package mirror"
     return TemporaryError(
         f"{what} could not be fetched from {where}",

@@ -41,11 +41,12 @@ def read_source(source: Path, directory: Path, draft: Draft) -> str:
 
 def detect(directory: Path, draft: Draft) -> str:
     """Fill ``draft`` from what ``directory`` holds, declared packages before guessed ones."""
+    wanted = ""
     for name in _declared(directory):
-        found = read_source(directory / name, directory, draft)
-        if draft.needs_python or draft.image:
-            return found
-    return _from_imports(directory, draft)
+        wanted = read_source(directory / name, directory, draft) or wanted
+        if draft.packages or draft.requirements or draft.system:
+            return wanted
+    return _from_imports(directory, draft) or wanted
 
 
 def program_of(directory: Path, source: Path | None = None) -> str:

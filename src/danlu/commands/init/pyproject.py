@@ -30,7 +30,7 @@ def read_pyproject(path: Path, draft: Draft) -> str:
         wanted = str(project.get("requires-python", ""))
         if "dependencies" in project.get("dynamic", []):
             draft.notes.append(f"{path.name} computes its dependencies; they are not in the file")
-    draft.wants_python = True
+    draft.wants_python = bool(project or poetry)
     _source_layout(path.parent, project or poetry, draft)
     return wanted
 

@@ -101,7 +101,7 @@ def _pip(command: str, installed: Installed) -> bool:
         r"^(?:uv\s+)?(?:\S*python3?\S*\s+-m\s+)?pip3?\s+install\s+(.*)$", command, re.DOTALL
     )
     words = _words(match[1]) if match else None
-    if words is None or any(re.search(r"[$`|<>]\s*\S*\(|^[|&<>]$", one) for one in words):
+    if words is None or any(re.match(r"[|&<>`]|\d?>", one) for one in words):
         return False
     found = Installed()
     rest = iter(words)

@@ -1,0 +1,463 @@
+"""Build files made from what a directory holds; each is evaluated by the language itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.commands.init import InitReport, init
+from danlu.commands.init.machine import PYTHONS, here, release_of_image
+from danlu.environment.types import Copy, Environment, Run
+from danlu.errors import UsageError
+
+
+class OneFile:
+    """A loader of the language that reads a directory and nothing else."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def read(self, path: str) -> str:
+        return (self.directory / path).read_text(encoding="utf-8")
+
+    def include(self, url: str, ref: str) -> Any:
+        raise AssertionError("nothing is included")
+
+
+@pytest.fixture(autouse=True)
+def debian(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Debian 12, whatever this machine is, with no environment active."""
+    monkeypatch.setattr("danlu.commands.init.here", lambda: "debian12")
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def made(directory: Path, **options: Any) -> tuple[InitReport, Environment]:
+    from danlu.lang import evaluate
+
+    report = init(directory, **options)
+    return report, evaluate(report.path.name, loader=OneFile(directory))
+
+
+def names(environment: Environment) -> list[str]:
+    return sorted(name for one in environment.python_packages for name in one.names)
+
+
+def runs(environment: Environment) -> list[tuple[str, ...]]:
+    return [step.commands for step in environment.steps if isinstance(step, Run)]
+
+
+def write(directory: Path, name: str, text: str) -> Path:
+    path = directory / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_an_empty_directory_gives_an_environment_with_python(tmp_path: Path) -> None:
+    _, environment = made(tmp_path)
+    assert environment.base.os == "debian12"
+    assert environment.python is not None
+    assert environment.python.version == "3.11"
+
+
+def test_imports_become_distributions(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "train.py",
+        "import os, json, numpy as np, cv2, yaml\n"
+        "from sklearn.linear_model import Ridge\nfrom PIL import Image\nimport bs4\n"
+        "from google.cloud import storage\nimport helpers.deep\nfrom . import sibling\n"
+        "def late():\n    import torch\n",
+    )
+    write(tmp_path, "helpers/deep.py", "import pandas\n")
+    report, environment = made(tmp_path)
+    assert names(environment) == [
+        "PyYAML",
+        "beautifulsoup4",
+        "google-cloud-storage",
+        "numpy",
+        "opencv-python-headless",
+        "pandas",
+        "pillow",
+        "scikit-learn",
+        "torch",
+    ]
+    assert report.guessed["pandas"] == "helpers/deep.py"
+    assert report.program == "train.py"
+
+
+def test_what_is_imported_only_where_it_is_there_is_left_out(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.py",
+        "from typing import TYPE_CHECKING\nimport numpy\n"
+        "try:\n    import cupy\nexcept ImportError:\n    cupy = None\n"
+        "if TYPE_CHECKING:\n    import jax\n",
+    )
+    report, environment = made(tmp_path)
+    assert names(environment) == ["numpy"]
+    assert "cupy" in report.text
+    assert "jax" not in report.text
+
+
+def test_files_that_are_not_the_program_do_not_count(tmp_path: Path) -> None:
+    for name in (".venv/x.py", "node_modules/x.py", "tests/x.py", "build/x.py", ".git/x.py"):
+        write(tmp_path, name, "import flask\n")
+    write(tmp_path, "own/pyvenv.cfg", "")
+    write(tmp_path, "own/lib/x.py", "import flask\n")
+    assert names(made(tmp_path)[1]) == []
+
+
+def test_every_module_of_the_standard_library_is_known(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "".join(f"import {name}\n" for name in sorted(sys.stdlib_module_names)))
+    assert names(made(tmp_path)[1]) == []
+
+
+def test_the_projects_own_environment_knows_better_than_the_table(tmp_path: Path) -> None:
+    site = ".venv/lib/python3.11/site-packages"
+    write(
+        tmp_path,
+        f"{site}/odd_dist-1.0.dist-info/METADATA",
+        "Metadata-Version: 2.1\nName: odd-dist\n",
+    )
+    write(tmp_path, f"{site}/odd_dist-1.0.dist-info/top_level.txt", "strange\n")
+    write(tmp_path, "a.py", "import strange\n")
+    assert names(made(tmp_path)[1]) == ["odd-dist"]
+
+
+@pytest.mark.parametrize("text", ["print 'old'\n", "\0", "def f(:\n", "\udcff", "(" * 5000])
+def test_a_file_that_is_no_python_is_told_and_skipped(tmp_path: Path, text: str) -> None:
+    (tmp_path / "old.py").write_bytes(text.encode("utf-8", "surrogateescape"))
+    write(tmp_path, "new.py", "import numpy\n")
+    report, environment = made(tmp_path)
+    assert names(environment) == ["numpy"]
+    assert any("old.py" in note for note in report.notes)
+
+
+def test_a_requirements_file_is_used_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path, "requirements.txt", "numpy\n")
+    write(tmp_path, "train.py", "import torch\n")
+    report, environment = made(tmp_path)
+    assert environment.python_packages[0].requirements == "requirements.txt"
+    assert names(environment) == []
+    assert report.source == "requirements.txt"
+
+
+def test_a_requirements_file_outside_of_the_project_is_refused(tmp_path: Path) -> None:
+    other = write(tmp_path, "other/requirements.txt", "numpy\n")
+    (tmp_path / "project").mkdir()
+    with pytest.raises(UsageError, match="outside"):
+        init(tmp_path / "project", source=other)
+
+
+PYPROJECT = """
+[project]
+name = "thing"
+requires-python = ">=3.12"
+dependencies = ["numpy>=2", 'torch; sys_platform == "linux"']
+"""
+
+
+def test_pyproject_chooses_a_distribution_with_its_python(tmp_path: Path) -> None:
+    write(tmp_path, "pyproject.toml", PYPROJECT)
+    write(tmp_path, "src/thing/__init__.py", "")
+    report, environment = made(tmp_path)
+    assert environment.base.os == "debian13"
+    assert names(environment) == ["numpy>=2", 'torch; sys_platform == "linux"']
+    assert dict(environment.environ[0].variables)["PYTHONPATH"] == "/workspace/src"
+    assert any("debian13" in note for note in report.notes)
+
+
+POETRY = """
+[tool.poetry]
+name = "thing"
+[tool.poetry.dependencies]
+python = "^3.10"
+numpy = "^1.26.4"
+pandas = "~2.1"
+torch = {version = "2.4.1", extras = ["opt"]}
+private = {git = "https://example.org/x.git", tag = "v1"}
+flask = "*"
+zero = "^0.0.3"
+maybe = {version = "1", optional = true}
+"""
+
+
+def test_poetrys_tables_are_read(tmp_path: Path) -> None:
+    write(tmp_path, "pyproject.toml", POETRY)
+    assert names(made(tmp_path)[1]) == [
+        "flask",
+        "numpy>=1.26.4,<2",
+        "pandas>=2.1,<2.2",
+        "private @ git+https://example.org/x.git@v1",
+        "torch[opt]==2.4.1",
+        "zero>=0.0.3,<0.0.4",
+    ]
+
+
+def test_a_pyproject_without_dependencies_leaves_it_to_the_imports(tmp_path: Path) -> None:
+    write(tmp_path, "pyproject.toml", '[project]\nname = "x"\nrequires-python = "==3.12.*"\n')
+    write(tmp_path, "a.py", "import numpy\n")
+    _, environment = made(tmp_path)
+    assert names(environment) == ["numpy"]
+    assert environment.base.os == "ubuntu24.04"
+
+
+def test_a_pyproject_that_only_configures_tools_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path, "pyproject.toml", "[tool.ruff]\nline-length = 100\n")
+    write(tmp_path, "a.py", "import numpy\n")
+    assert names(made(tmp_path)[1]) == ["numpy"]
+
+
+CONDA = """\
+name: thing
+channels: [pytorch, conda-forge]
+dependencies:
+  - python=3.10
+  - conda-forge::numpy=1.26
+  - pandas>=2,<3
+  - pytorch=2.1.0=py310_cuda
+  - ffmpeg   # for videos
+  - cudatoolkit=11.8
+  - libgcc-ng
+  - r-base
+  - pip
+  - pip:
+    - transformers==4.40.0
+    - "einops"
+    - -r more.txt
+variables:
+  TOKENIZERS_PARALLELISM: "false"
+"""
+
+
+def test_a_conda_environment_becomes_wheels_and_system_packages(tmp_path: Path) -> None:
+    write(tmp_path, "more.txt", "rich\n")
+    source = write(tmp_path, "environment.yml", CONDA)
+    report, environment = made(tmp_path, source=source)
+    assert environment.base.os == "ubuntu22.04"
+    assert names(environment) == [
+        "einops",
+        "numpy==1.26.*",
+        "pandas>=2,<3",
+        "torch==2.1.0",
+        "transformers==4.40.0",
+    ]
+    assert environment.system_packages[0].names == ("ffmpeg",)
+    assert [one.requirements for one in environment.python_packages if one.requirements] == [
+        "more.txt"
+    ]
+    assert dict(environment.environ[0].variables) == {"TOKENIZERS_PARALLELISM": "false"}
+    for left in ("cudatoolkit=11.8", "libgcc-ng", "r-base"):
+        assert f"#   {left}" in report.text
+
+
+def test_yaml_that_is_not_understood_is_refused_with_its_line(tmp_path: Path) -> None:
+    source = write(tmp_path, "environment.yml", "dependencies:\n  - numpy\n  deep:\n    - x\n")
+    with pytest.raises(UsageError) as caught:
+        init(tmp_path, source=source)
+    assert caught.value.span is not None
+    assert caught.value.span.line == 3
+
+
+DOCKERFILE = """\
+# syntax=docker/dockerfile:1
+ARG PY=3.11
+FROM python:${PY}-slim AS app
+ENV DEBIAN_FRONTEND=noninteractive LANG="C.UTF-8" \\
+    PATH=/opt/tool/bin:$PATH
+WORKDIR /app
+RUN apt-get update && apt-get install -y --no-install-recommends git \\
+    # a comment in between
+    ffmpeg && \\
+    rm -rf /var/lib/apt/lists/*
+COPY requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt && pip install "torch==2.4.*" --index-url https://example.org/simple
+COPY . /app
+RUN ./configure "a && b" && make -j4; echo done
+EXPOSE 8080
+HEALTHCHECK CMD true
+ENTRYPOINT ["python", "main.py"]
+"""
+
+
+def test_a_dockerfile_becomes_declarations_and_steps(tmp_path: Path) -> None:
+    write(tmp_path, "requirements.txt", "numpy\n")
+    source = write(tmp_path, "Dockerfile", DOCKERFILE)
+    report, environment = made(tmp_path, source=source)
+    assert environment.base.image == "python:3.11-slim"
+    assert environment.python is None
+    assert environment.system_packages[0].names == ("git", "ffmpeg")
+    assert names(environment) == ["torch==2.4.*"]
+    assert [one.requirements for one in environment.python_packages if one.requirements] == [
+        "requirements.txt"
+    ]
+    assert environment.pip_index is not None
+    assert dict(environment.environ[0].variables)["DEBIAN_FRONTEND"] == "noninteractive"
+    assert environment.environ[0].extra_path == ("/opt/tool/bin",)
+    assert environment.entrypoint is not None
+    assert environment.entrypoint.args == ("python", "main.py")
+    assert [(s.source, s.target) for s in environment.steps if isinstance(s, Copy)] == [
+        (".", "/app")
+    ]
+    assert runs(environment) == [("cd /app", './configure "a && b"', "make -j4", "echo done")]
+    assert "HEALTHCHECK CMD true" in report.text
+    assert "EXPOSE 8080" in report.text
+
+
+def test_python_of_a_debian_image_is_installed(tmp_path: Path) -> None:
+    text = (
+        "FROM debian:bookworm-slim\n"
+        "RUN apt-get install -y python3 python3-pip git\n"
+        "RUN pip3 install numpy\n"
+    )
+    _, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", text))
+    assert environment.python is not None
+    assert environment.python.version == "3.11"
+    assert environment.system_packages[0].names == ("git",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if true; then apt-get install -y git; fi",
+        "apt-get install -y $PACKAGES",
+        "pip install .",
+        "curl x | sh && (cd /tmp; make)",
+        "pip install numpy || true",
+    ],
+)
+def test_what_is_not_plain_stays_the_command_it_was(tmp_path: Path, script: str) -> None:
+    text = f"FROM python:3.11\nRUN {script}\n"
+    _, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", text))
+    assert runs(environment) == [(script,)]
+    assert environment.system_packages == ()
+
+
+def test_the_last_stage_of_a_dockerfile_counts(tmp_path: Path) -> None:
+    text = (
+        "FROM golang:1 AS b\nRUN make x\n"
+        "FROM python:3.11\nCOPY --from=b /x /y\nRUN <<EOF\necho 1\nEOF\n"
+    )
+    report, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", text))
+    assert environment.base.image == "python:3.11"
+    assert runs(environment) == [("echo 1",)]
+    assert "COPY --from=b" in report.text
+    assert any("last stage" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("text", ["", "RUN x\n", "FROM scratch\n", "FROM\n"])
+def test_a_dockerfile_without_a_base_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError):
+        init(tmp_path, source=write(tmp_path, "Dockerfile", text))
+
+
+def notebook(*cells: str) -> str:
+    return json.dumps(
+        {"cells": [{"cell_type": "code", "source": one.splitlines(True)} for one in cells]}
+    )
+
+
+def test_a_notebook_gives_imports_and_what_it_installs_itself(tmp_path: Path) -> None:
+    text = notebook(
+        "!pip install -q einops 'timm>=1'\n%matplotlib inline\nimport numpy as np",
+        "%%bash\nimport nothing",
+        "!apt-get install -y ffmpeg\nimport einops\nnp.ones?\nfor x in []:\n    !ls",
+    )
+    source = write(tmp_path, "work.ipynb", text)
+    report, environment = made(tmp_path, source=source)
+    assert names(environment) == ["einops", "numpy", "timm>=1"]
+    assert environment.system_packages[0].names == ("ffmpeg",)
+    assert environment.jupyter is not None
+    assert report.program == "work.ipynb"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [1]}', '{"cells": 3}'])
+def test_what_is_no_notebook_is_told(tmp_path: Path, text: str) -> None:
+    source = write(tmp_path, "x.ipynb", text)
+    report, _ = made(tmp_path, source=source)
+    assert any("x.ipynb" in note for note in report.notes)
+
+
+def test_build_py_says_the_same_as_build_envd(tmp_path: Path) -> None:
+    write(tmp_path, "environment.yml", CONDA)
+    one = tmp_path / "one"
+    one.mkdir()
+    write(one, "environment.yml", CONDA)
+    text = init(tmp_path, python=True).text
+    assert text.startswith("# ")
+    assert "from danlu import base, install, runtime\n" in text
+    assert text.partition("def build")[2] == init(one).text.partition("def build")[2]
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_nothing_is_replaced_unless_forced(tmp_path: Path, python: bool) -> None:
+    write(tmp_path, "build.envd", "mine")
+    with pytest.raises(UsageError, match=r"build\.envd already"):
+        init(tmp_path, python=python)
+    assert (tmp_path / "build.envd").read_text() == "mine"
+
+
+def test_force_replaces_the_file(tmp_path: Path) -> None:
+    write(tmp_path, "build.envd", "mine")
+    assert init(tmp_path, force=True).text == (tmp_path / "build.envd").read_text()
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "notes.md"])
+def test_a_source_that_is_absent_or_unknown_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path, "notes.md", "")
+    with pytest.raises(UsageError) as caught:
+        init(tmp_path, source=tmp_path / name)
+    assert "requirements.txt" in caught.value.hint
+
+
+def test_strings_survive_whatever_they_hold(tmp_path: Path) -> None:
+    hostile = (
+        "FROM python:3.11\n"
+        'ENV A="q\\"uote \\\\ back" B=丹炉 C="tab\there"\n'
+        'RUN echo \'"""\' "\\n"\n'
+    )
+    _, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", hostile))
+    values = dict(environment.environ[0].variables)
+    assert values == {"A": 'q"uote \\ back', "B": "丹炉", "C": "tab\there"}
+    assert runs(environment) == [('echo \'"""\' "\\n"',)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('ID=debian\nVERSION_ID="12"\n', "debian12"),
+        ('ID=ubuntu\nVERSION_ID="24.04"\n', "ubuntu24.04"),
+        ("ID=linuxmint\nVERSION_ID=22\nUBUNTU_CODENAME=noble\n", "ubuntu24.04"),
+        ("ID=fedora\nVERSION_ID=42\n", "debian12"),
+        ("", "debian12"),
+    ],
+)
+def test_the_base_is_of_the_machines_family(tmp_path: Path, text: str, expected: str) -> None:
+    assert here(write(tmp_path, "os-release", text)) == expected
+
+
+def test_the_pythons_of_releases_agree_with_the_resolvers_table() -> None:
+    from danlu.resolve.system import _OWN
+
+    for version, releases in _OWN.items():
+        for release in releases:
+            assert PYTHONS.get(release, version) == version
+
+
+@pytest.mark.parametrize(
+    ("image", "release"),
+    [
+        ("debian:bookworm-slim", "debian12"),
+        ("docker.io/library/ubuntu:22.04", "ubuntu22.04"),
+        ("localhost:5000/debian", ""),
+        ("python:3.11", ""),
+    ],
+)
+def test_the_release_of_an_image_is_read_from_its_name(image: str, release: str) -> None:
+    assert release_of_image(image) == release

@@ -1,0 +1,137 @@
+"""What uv is told about indexes: pip's configuration, the project's, the user's own for uv."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from danlu.environment.types import PipIndex
+from danlu.sources.pypi.indexes import Indexes, indexes_of, uv_environment
+from danlu.sources.pypi.pipconfig import pip_options
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / ".config" / "pip").mkdir(parents=True)
+    return tmp_path
+
+
+def environ(home: Path, **more: str) -> dict[str, str]:
+    return {
+        "HOME": str(home),
+        "VIRTUAL_ENV": str(home / "venv"),
+        "XDG_CONFIG_DIRS": str(home),
+        **more,
+    }
+
+
+def pip_conf(home: Path, text: str) -> None:
+    (home / ".config" / "pip" / "pip.conf").write_text(text)
+
+
+def test_pips_lists_become_uvs(home: Path) -> None:
+    pip_conf(
+        home,
+        "[global]\nindex-url = https://one.test/simple\n"
+        "extra-index-url =\n    https://two.test/simple\n    file:///srv/three\n"
+        "find-links = /srv/wheels /srv/more,wheels\ntrusted-host = one.test two.test:8080\n",
+    )
+    env = uv_environment(Indexes(), home, environ(home))
+    assert env["UV_DEFAULT_INDEX"] == "https://one.test/simple"
+    assert env["UV_INDEX"] == "https://two.test/simple file:///srv/three"
+    assert env["UV_FIND_LINKS"] == "file:///srv/wheels,file:///srv/more%2Cwheels"
+    assert env["UV_INSECURE_HOST"] == "one.test two.test:8080"
+    assert env["UV_INDEX_STRATEGY"] == "unsafe-best-match"
+
+
+def test_relative_and_home_paths_are_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    pip_conf(home, "[global]\nfind-links = wheels ~/more\n")
+    env = uv_environment(Indexes(), home / "project", environ(home))
+    assert env["UV_FIND_LINKS"] == f"file://{home}/project/wheels,file://{home}/more"
+
+
+def test_the_install_section_and_variables_win(home: Path) -> None:
+    pip_conf(home, "[install]\nindex-url = https://b.test\n[global]\nindex_url = https://a.test\n")
+    assert pip_options(environ(home))["index-url"] == "https://b.test"
+    assert (
+        pip_options(environ(home, PIP_INDEX_URL="https://c.test"))["index-url"] == "https://c.test"
+    )
+
+
+def test_no_configuration_file_is_read_where_pip_reads_none(home: Path) -> None:
+    pip_conf(home, "[global]\nindex-url = https://a.test\n")
+    assert "index-url" not in pip_options(environ(home, PIP_CONFIG_FILE=os.devnull))
+
+
+def test_a_broken_file_stops_nothing(home: Path) -> None:
+    pip_conf(home, "this is not ini")
+    assert uv_environment(Indexes(), home, environ(home))["NO_COLOR"] == "1"
+
+
+def test_uvs_own_variables_win_over_pips_configuration(home: Path) -> None:
+    pip_conf(home, "[global]\nindex-url = https://pip.test\nextra-index-url = https://pip2.test\n")
+    env = uv_environment(Indexes(), home, environ(home, UV_INDEX_URL="https://uv.test"))
+    assert "UV_DEFAULT_INDEX" not in env
+    assert env["UV_INDEX_URL"] == "https://uv.test"
+    assert env["UV_INDEX"] == "https://pip2.test"
+
+
+def test_uvs_own_files_win_over_pips_configuration(home: Path) -> None:
+    pip_conf(home, "[global]\nindex-url = https://pip.test\nextra-index-url = https://pip2.test\n")
+    (home / ".config" / "uv").mkdir()
+    (home / ".config" / "uv" / "uv.toml").write_text(
+        '[[index]]\nurl = "https://uv.test"\ndefault = true\n[pip]\nextra-index-url = ["https://x"]\n'
+    )
+    env = uv_environment(Indexes(), home, environ(home))
+    assert "UV_DEFAULT_INDEX" not in env
+    assert "UV_INDEX" not in env
+    assert "UV_INDEX_STRATEGY" not in env, "what is said in uv's words is searched in uv's way"
+
+
+def test_the_environments_index_wins_over_everything(home: Path) -> None:
+    pip_conf(home, "[global]\nindex-url = https://pip.test\nextra-index-url = https://pip2.test\n")
+    indexes = indexes_of(PipIndex("https://own.test/simple", "https://extra.test", True), [])
+    env = uv_environment(indexes, home, environ(home, UV_INDEX_URL="https://uv.test"))
+    assert env["UV_DEFAULT_INDEX"] == "https://own.test/simple"
+    assert "UV_INDEX_URL" not in env
+    assert env["UV_INDEX"] == "https://extra.test https://pip2.test"
+    assert env["UV_INSECURE_HOST"] == "own.test extra.test"
+
+
+def test_requirements_files_name_indexes_too(home: Path) -> None:
+    (home / "sub").mkdir()
+    (home / "r.txt").write_text("--extra-index-url=https://w.test/cpu\n-r sub/more.txt\n--pre\n")
+    (home / "sub" / "more.txt").write_text("-f ./wheels # beside\n--index-url https://${HOST}/s\n")
+    indexes = indexes_of(None, [home / "r.txt"], {"HOST": "h.test"})
+    assert indexes == Indexes(
+        default="https://h.test/s",
+        extra=("https://w.test/cpu",),
+        find_links=(f"file://{home}/sub/wheels",),
+        prereleases=True,
+    )
+
+
+def test_pips_certificate_is_trusted(home: Path) -> None:
+    pip_conf(home, f"[global]\ncert = {home}/ca.pem\n")
+    (home / "ca.pem").touch()
+    env = uv_environment(Indexes(), home, environ(home))
+    assert env["SSL_CERT_FILE"] == f"{home}/ca.pem"
+    env = uv_environment(Indexes(), home, environ(home, SSL_CERT_FILE="/mine"))
+    assert env["SSL_CERT_FILE"] == "/mine"
+
+
+def test_pips_proxy_is_used_unless_one_is_set(home: Path) -> None:
+    pip_conf(home, "[global]\nproxy = proxy.test:3128\n")
+    assert uv_environment(Indexes(), home, environ(home))["HTTPS_PROXY"] == "http://proxy.test:3128"
+    env = uv_environment(Indexes(), home, environ(home, https_proxy="http://other"))
+    assert "HTTPS_PROXY" not in env
+
+
+def test_what_would_change_our_cache_or_output_is_taken_away(home: Path) -> None:
+    hostile = {"UV_NO_CACHE": "1", "UV_COMPILE_BYTECODE": "1", "UV_LINK_MODE": "symlink"}
+    hostile |= {"PYTHONPATH": "/evil", "UV_PYTHON": "3.8", "UV_REQUIRE_HASHES": "1"}
+    env = uv_environment(Indexes(), home, environ(home, **hostile))
+    assert not hostile.keys() & env.keys()

@@ -21,7 +21,7 @@ from danlu.errors import OutsideError, ResolveError
 from danlu.resolve.python_locked import locked_file, same_version
 from danlu.resolve.python_wanted import Source, Wanted, normalised
 from danlu.sandbox.types import Mount
-from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over
+from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over, indexes_inside
 from danlu.sources.pypi.compiling import File, read_pylock
 from danlu.sources.pypi.requirements import Reference
 from danlu.sources.pypi.target import Target
@@ -76,12 +76,11 @@ async def place_sources(
     request: PythonRequest,
     wanted: Wanted,
     kept: Mapping[str, LockedPackage],
-    renew: Sequence[str],
     scratch: Path,
 ) -> list[Placed]:
     """Fetch or copy every source below ``scratch``: nothing of the user's is changed by a build."""
     return [
-        await _place(request, source, number, kept, renew, scratch / "sources" / str(number))
+        await _place(request, source, number, kept, scratch / "sources" / str(number))
         for number, source in enumerate(wanted.sources)
     ]
 
@@ -186,7 +185,8 @@ async def _archive(request: PythonRequest, reference: Reference) -> tuple[Locked
 _SCRIPT = """\
 export HOME=/tmp UV_CACHE_DIR=/run/danlu/resolve/cache UV_NO_PROGRESS=1 NO_COLOR=1
 export UV_PYTHON_DOWNLOADS=never
-uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources "$@"; }
+uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources \
+    ${UV_NO_INDEX:+--no-index} "$@"; }
 cd /run/danlu/resolve || exit 125
 uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
 uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt 2>messages.txt
@@ -201,23 +201,25 @@ async def resolve_inside(
     scratch: Path,
 ) -> tuple[LockedPackage, ...]:
     """The whole resolution, run by ``request.run_inside``; source distributions are allowed."""
-    placed = await place_sources(request, wanted, kept, renew, scratch)
+    placed = await place_sources(request, wanted, kept, scratch)
     work = scratch / "work"
     work.mkdir()
     _write_inputs(wanted, placed, kept, work)
     for tree in (work, *(one.path for one in placed)):
         hand_over(tree)
     options = _options(request.target, wanted, renew)
+    variables, places = indexes_inside(request.indexes, request.project)
     environment = {
         "PYTHON": request.executable,
         "PLATFORM": " ".join(_platform(request.target)),
         "OPTIONS": " ".join(options),
-        **_index_variables(request),
+        **variables,
     }
     mounts = [
         Mount(UV_INSIDE, find_uv(), readonly=True),
         Mount(_WORK, work),
         *(Mount(f"{_SOURCES}/{n}", one.path) for n, one in enumerate(placed)),
+        *places,
     ]
     assert request.run_inside is not None
     code = await request.run_inside(("/bin/sh", "-c", _SCRIPT), mounts, environment)
@@ -235,13 +237,6 @@ def _options(target: Target, wanted: Wanted, renew: Sequence[str]) -> list[str]:
     if wanted.constraints:
         options += ["--constraints", "constraints.txt"]
     return [*options, *renew]
-
-
-def _index_variables(request: PythonRequest) -> dict[str, str]:
-    """What the project itself says of indexes; the machine's own come with the sandbox."""
-    from danlu.sources.pypi.indexes import project_variables
-
-    return project_variables(request.indexes)
 
 
 def _write_inputs(

@@ -5,16 +5,38 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
 
+from danlu.sandbox.types import Mount
 from danlu.sources.context import digest_of_members, members_of
+from danlu.sources.pypi.indexes import Indexes, as_address, uv_environment
 
-__all__ = ["BUILDER", "UV_INSIDE", "copy_directory", "hand_over"]
+__all__ = ["BUILDER", "UV_INSIDE", "copy_directory", "hand_over", "indexes_inside"]
 
 #: Who runs a stranger's build code inside: nobody, in the image and in the namespace.
 BUILDER = 65534
 
 #: Where uv is seen inside.
 UV_INSIDE = "/run/danlu/uv"
+
+_PLACES = "/run/danlu/indexes"
+
+#: uv's variables that hold addresses, and what parts these.
+_ADDRESSES = {
+    "UV_DEFAULT_INDEX": " ",
+    "UV_EXTRA_INDEX_URL": " ",
+    "UV_FIND_LINKS": ",",
+    "UV_INDEX": " ",
+    "UV_INDEX_URL": " ",
+}
+_PASSED = (
+    "UV_EXCLUDE_NEWER",
+    "UV_INDEX_STRATEGY",
+    "UV_INSECURE_HOST",
+    "UV_NO_INDEX",
+    "UV_PRERELEASE",
+    "UV_RESOLUTION",
+)
 
 
 def copy_directory(source: Path, place: Path, project: Path) -> str:
@@ -45,3 +67,29 @@ def hand_over(tree: Path) -> None:
     for root, directories, files in os.walk(tree):
         for name in (*directories, *files):
             os.chown(os.path.join(root, name), BUILDER, BUILDER, follow_symlinks=False)
+
+
+def indexes_inside(indexes: Indexes, project: Path) -> tuple[dict[str, str], list[Mount]]:
+    """The variables that make uv inside search where it does outside, and the mounts they need."""
+    outside = uv_environment(indexes, project)
+    found = {name: outside[name] for name in _PASSED if outside.get(name)}
+    places: dict[str, Path] = {}
+    for name, separator in _ADDRESSES.items():
+        addresses = [one for one in outside.get(name, "").split(separator) if one]
+        if addresses:
+            found[name] = separator.join(_inside(one, project, places) for one in addresses)
+    mounts = [Mount(target, source, readonly=True) for target, source in sorted(places.items())]
+    return found, mounts
+
+
+def _inside(address: str, project: Path, places: dict[str, Path]) -> str:
+    """An address as it is inside; a directory or page of this machine is noted in ``places``."""
+    if "://" not in address or address.startswith("file:"):
+        address = as_address(address, project)
+        path = Path(unquote(urlsplit(address).path))
+        # The pages of a "simple" index point to files beside it.
+        shown = path.parent if path.name == "simple" or not path.is_dir() else path
+        if shown.is_dir() and shown != Path("/"):
+            places[f"{_PLACES}{shown}"] = shown
+            return f"file://{quote(_PLACES + str(path))}"
+    return address

@@ -72,10 +72,14 @@ class Uv:
         common = ["--quiet", "--cache-dir", str(self.cache), "--python", sys.executable]
         if self.offline or offline:
             common.append("--offline")
+        environment = uv_environment(self.indexes, self.project)
+        # Of all index options this one alone has no variable that uv reads.
+        if environment.pop("UV_NO_INDEX", ""):
+            common.append("--no-index")
         args = [str(find_uv()), *command, *common, *options]
         done = await run(
             ["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *args],
-            env=uv_environment(self.indexes, self.project),
+            env=environment,
             cwd=self.project,
         )
         return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")

@@ -16,8 +16,13 @@ from danlu.graph import BuildWheel
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.sources.http import fetch
 from danlu.sources.pypi import Indexes, Uv, find_uv
-from danlu.sources.pypi.building import BUILDER, UV_INSIDE, copy_directory, hand_over
-from danlu.sources.pypi.indexes import project_variables
+from danlu.sources.pypi.building import (
+    BUILDER,
+    UV_INSIDE,
+    copy_directory,
+    hand_over,
+    indexes_inside,
+)
 from danlu.sources.pypi.simple import fetch_file
 
 __all__ = ["execute"]
@@ -33,7 +38,7 @@ for python in python{{version}} /usr/local/bin/python3 /usr/bin/python3 python3 
     command -v "$python" >/dev/null && break
 done
 cd {_WORK} && exec {UV_INSIDE} build --quiet --wheel --no-sources --out-dir {_WORK}/out \\
-    --python "$(command -v "$python")" "$SOURCE"
+    --python "$(command -v "$python")" ${{UV_NO_INDEX:+--no-index}} "$SOURCE"
 """
 
 
@@ -111,10 +116,11 @@ async def _build(op: BuildWheel, context: Context, source: str, work: Path) -> N
         last.append(line)
         context.log(line)
 
+    indexes, places = indexes_inside(context.indexes or Indexes(), context.project)
     variables = {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         **dict(context.inputs[0].inherited.environment),
-        **project_variables(context.indexes or Indexes()),
+        **indexes,
         "HOME": f"{_WORK}/home",
         "LC_ALL": "C.UTF-8",
         "PYTHONHASHSEED": "0",
@@ -129,6 +135,7 @@ async def _build(op: BuildWheel, context: Context, source: str, work: Path) -> N
     script = _SCRIPT.replace("{version}", op.scheme.version)
     process = Process(("/bin/sh", "-c", script), variables, "/", BUILDER, BUILDER)
     mounts = [Mount(_WORK, work / "build"), Mount(UV_INSIDE, find_uv(), readonly=True)]
+    mounts += places
     root = Root(tuple(layer.tree for layer in context.below), work / "upper")
     code = await context.sandbox.run(
         process, root, mounts=mounts, network=not context.offline, on_line=heard

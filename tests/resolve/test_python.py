@@ -1,0 +1,355 @@
+"""Declarations become exact files; what is locked stays; what is wrong is told with its line."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.environment.lock import LockedPackage
+from danlu.environment.types import PythonPackages
+from danlu.errors import DanluError, OutsideError, ResolveError, Span
+from danlu.resolve.python import PythonRequest, resolve_python
+from danlu.sandbox.types import Mount
+from danlu.sources.pypi import Indexes, Target
+from danlu.testing.wheels import make_wheel, sha256_of
+from danlu.util.paths import Paths
+
+DEBIAN = Target("3.11.2", "glibc 2.36")
+
+
+@pytest.fixture(autouse=True)
+def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+
+
+class Resolver:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.links = root / "links"
+        self.project = root / "project"
+        self.links.mkdir()
+        self.project.mkdir()
+
+    def request(self, *names: str, line: int = 0, **more: object) -> PythonRequest:
+        declared = PythonPackages(names=names, span=Span("build.envd", line), **more)  # type: ignore[arg-type]
+        return PythonRequest(
+            [declared],
+            DEBIAN,
+            self.project,
+            Paths.of({"DANLU_HOME": str(self.root / "home")}),
+            Indexes(find_links=(self.links.as_uri(),), no_index=True),
+        )
+
+    def __call__(
+        self, request: PythonRequest, old: Sequence[LockedPackage] = (), **more: object
+    ) -> tuple[LockedPackage, ...]:
+        async def run() -> tuple[LockedPackage, ...]:
+            return await resolve_python(request, old, **more)  # type: ignore[arg-type]
+
+        return anyio.run(run)
+
+    def pins(self, packages: Sequence[LockedPackage]) -> list[str]:
+        return [f"{one.name}=={one.version}" for one in packages]
+
+
+@pytest.fixture
+def resolver(tmp_path: Path) -> Resolver:
+    return Resolver(tmp_path)
+
+
+def test_names_become_files_with_what_they_need(resolver: Resolver) -> None:
+    app = make_wheel(resolver.links, "My.App", "1.0", requires=["lib>=1"])
+    lib = make_wheel(resolver.links, "lib", "2.0")
+    assert resolver(resolver.request("my_app")) == (
+        LockedPackage("lib", "2.0", "index", lib.name, sha256_of(lib), lib.stat().st_size),
+        LockedPackage("my-app", "1.0", "index", app.name, sha256_of(app), app.stat().st_size),
+    )
+
+
+def test_nothing_declared_is_nothing_locked(resolver: Resolver) -> None:
+    assert resolver(resolver.request()) == ()
+
+
+def test_what_is_locked_stays_when_something_is_added(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    old = resolver(resolver.request("a"))
+    make_wheel(resolver.links, "a", "2.0")
+    make_wheel(resolver.links, "b", "1.0")
+    assert resolver.pins(resolver(resolver.request("a", "b"), old)) == ["a==1.0", "b==1.0"]
+
+
+def test_upgrading_takes_what_is_newer(resolver: Resolver) -> None:
+    for name in ("a", "b"):
+        make_wheel(resolver.links, name, "1.0")
+    old = resolver(resolver.request("a", "b"))
+    for name in ("a", "b"):
+        make_wheel(resolver.links, name, "2.0")
+    request = resolver.request("a", "b")
+    assert resolver.pins(resolver(request, old, upgrade=("a",))) == ["a==2.0", "b==1.0"]
+    assert resolver.pins(resolver(request, old, upgrade_all=True)) == ["a==2.0", "b==2.0"]
+
+
+def test_a_locked_version_that_no_longer_fits_changes(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    old = resolver(resolver.request("a"))
+    make_wheel(resolver.links, "a", "2.0")
+    assert resolver.pins(resolver(resolver.request("a>=2"), old)) == ["a==2.0"]
+
+
+def test_what_is_no_longer_asked_for_goes(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    make_wheel(resolver.links, "b", "1.0")
+    old = resolver(resolver.request("a", "b"))
+    assert resolver.pins(resolver(resolver.request("b"), old)) == ["b==1.0"]
+
+
+def test_the_wheel_for_the_target_is_chosen(resolver: Resolver) -> None:
+    for tag in (
+        "cp311-cp311-manylinux_2_28_x86_64",
+        "cp312-cp312-manylinux_2_28_x86_64",
+        "cp311-cp311-musllinux_1_2_x86_64",
+        "cp311-cp311-win_amd64",
+        "py3-none-any",
+    ):
+        make_wheel(resolver.links, "native", tag=tag)
+    request = resolver.request("native")
+    assert resolver(request)[0].file == "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
+    alpine = replace(request, target=Target("3.11.9", "musl 1.2"))
+    assert resolver(alpine)[0].file == "native-1.0-cp311-cp311-musllinux_1_2_x86_64.whl"
+
+
+def test_a_local_version_wins_over_the_same_without(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "torch", "2.13.0")
+    make_wheel(resolver.links, "torch", "2.13.0+cpu")
+    (one,) = resolver(resolver.request("torch==2.13.0"))
+    assert one.version == "2.13.0+cpu"
+
+
+def test_a_requirements_file_is_read_with_all_it_includes(resolver: Resolver) -> None:
+    for version in ("1.0", "2.0"):
+        make_wheel(resolver.links, "a", version)
+    make_wheel(resolver.links, "b", requires=["c"])
+    for version in ("1.0", "3.0"):
+        make_wheel(resolver.links, "c", version)
+    local = make_wheel(resolver.project / "req" / "wheels", "local")
+    (resolver.project / "req" / "main.txt").write_text(
+        "a ==1.0 ; python_version >= '3.11' # comment\n"
+        "never ; sys_platform == 'win32'\n-r more.txt\n-c bounds.txt\n./wheels/" + local.name + "\n"
+    )
+    (resolver.project / "req" / "more.txt").write_text("b\\\n>=0\n")
+    (resolver.project / "req" / "bounds.txt").write_text("c<2\nunused==9\n")
+    packages = resolver(resolver.request(requirements="req/main.txt"))
+    assert resolver.pins(packages) == ["a==1.0", "b==1.0", "c==1.0", "local==1.0"]
+    assert packages[3].source == "local"
+    assert packages[3].location == f"req/wheels/{local.name}"
+
+
+def test_hashes_of_a_requirements_file_are_kept_to(resolver: Resolver) -> None:
+    wheel = make_wheel(resolver.links, "a")
+    file = resolver.project / "r.txt"
+    file.write_text(f"a==1.0 --hash=sha256:{sha256_of(wheel)}\n")
+    assert resolver.pins(resolver(resolver.request(requirements="r.txt"))) == ["a==1.0"]
+    file.write_text(f"a==1.0 --hash=sha256:{'0' * 64}\n")
+    with pytest.raises(ResolveError, match="none of the hashes"):
+        resolver(resolver.request(requirements="r.txt"))
+
+
+def test_the_dependencies_of_a_project_are_read_without_building_it(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "a")
+    file = resolver.project / "pyproject.toml"
+    file.write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["a"]\n')
+    assert resolver.pins(resolver(resolver.request(requirements="pyproject.toml"))) == ["a==1.0"]
+    file.write_text('[project]\nname = "x"\nversion = "1"\ndynamic = ["dependencies"]\n')
+    with pytest.raises(ResolveError, match="running the project's build"):
+        resolver(resolver.request(requirements="pyproject.toml"))
+
+
+def test_local_wheels_are_kept_by_path_and_hash(resolver: Resolver) -> None:
+    wheel = make_wheel(resolver.project, "local", requires=["dep"])
+    make_wheel(resolver.links, "dep")
+    packages = resolver(resolver.request(local_wheels=(wheel.name,)))
+    assert resolver.pins(packages) == ["dep==1.0", "local==1.0"]
+    assert (packages[1].location, packages[1].sha256) == (wheel.name, sha256_of(wheel))
+
+
+def test_a_wheel_for_another_platform_is_told_with_its_line(resolver: Resolver) -> None:
+    wheel = make_wheel(resolver.project, "w", tag="cp39-cp39-win_amd64")
+    with pytest.raises(ResolveError, match="another Python or platform") as caught:
+        resolver(resolver.request(local_wheels=(wheel.name,), line=7))
+    assert caught.value.span == Span("build.envd", 7)
+
+
+def test_the_reason_is_short_and_names_the_line(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    with pytest.raises(ResolveError) as caught:
+        resolver(resolver.request("a>=2", line=4))
+    assert caught.value.span == Span("build.envd", 4)
+    assert len(caught.value.details) <= 4
+    assert "a" in caught.value.details[0]
+    assert "unsatisfiable" not in caught.value.details[0]
+
+
+def test_a_line_of_a_requirements_file_is_named(resolver: Resolver) -> None:
+    (resolver.project / "r.txt").write_text("# one\nnot a requirement\n")
+    with pytest.raises(ResolveError) as caught:
+        resolver(resolver.request(requirements="r.txt"))
+    assert caught.value.span == Span("r.txt", 2)
+
+
+def test_an_index_that_does_not_answer_is_named(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    request = replace(resolver.request("a"), indexes=Indexes(default="http://127.0.0.1:9/simple"))
+    with pytest.raises(OutsideError, match=r"127\.0\.0\.1:9"):
+        resolver(request)
+
+
+def test_credentials_are_in_no_message(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    where = "http://user:hunter2@127.0.0.1:9/simple"
+    request = replace(resolver.request("a"), indexes=Indexes(default=where))
+    with pytest.raises(OutsideError) as caught:
+        resolver(request)
+    assert "hunter2" not in repr((caught.value.message, caught.value.details, caught.value.hint))
+
+
+def source_distribution(directory: Path, marker: Path, name: str = "evil") -> Path:
+    """An sdist whose build leaves ``marker``."""
+    tree = directory / f"{name}-1.0"
+    tree.mkdir(parents=True)
+    (tree / "setup.py").write_text(
+        f"open({str(marker)!r}, 'w').close()\n"
+        f"from setuptools import setup\nsetup(name={name!r}, version='1.0')\n"
+    )
+    (tree / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    target = directory / f"{name}-1.0.tar.gz"
+    with tarfile.open(target, "w:gz") as archive:
+        archive.add(tree, arcname=tree.name)
+    return target
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "evil",
+        "-e ./src/evil-1.0",
+        "--editable=./src/evil-1.0",
+        "./src/evil-1.0",
+        "./src/evil-1.0.tar.gz",
+        "evil @ file://{project}/src/evil-1.0.tar.gz",
+        "-e file://{project}/src/evil-1.0",
+        "evil \\\n -e ./src/evil-1.0",
+        "evil # \\\n-e ./src/evil-1.0",
+        "-r deeper.txt",
+    ],
+)
+def test_nothing_of_a_strangers_runs_on_this_machine(resolver: Resolver, line: str) -> None:
+    marker = resolver.root / "ran"
+    archive = source_distribution(resolver.project / "src", marker)
+    (resolver.links / archive.name).write_bytes(archive.read_bytes())
+    (resolver.project / "deeper.txt").write_text("-e ./src/evil-1.0\n")
+    text = line.replace("{project}", str(resolver.project))
+    (resolver.project / "r.txt").write_text(text + "\n")
+    with pytest.raises(ResolveError):
+        resolver(resolver.request(requirements="r.txt"))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["-e .", "--find-links=/x", "-r x.txt", "hg+https://h/r", "a b"])
+def test_names_are_no_options(resolver: Resolver, name: str) -> None:
+    with pytest.raises(ResolveError):
+        resolver(resolver.request(name))
+
+
+class Inside:
+    """Stands for the sandbox: notes what it is given, and answers as uv inside would."""
+
+    def __init__(self, resolved: str, pylock: str, code: int = 0) -> None:
+        self.resolved, self.pylock, self.code = resolved, pylock, code
+        self.requirements = ""
+        self.mounts: Sequence[Mount] = ()
+
+    async def __call__(
+        self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
+    ) -> int:
+        self.mounts = mounts
+        work = next(one.source for one in mounts if one.target == "/run/danlu/resolve")
+        assert work is not None
+        self.requirements = (work / "requirements.txt").read_text()
+        (work / "resolved.txt").write_text(self.resolved)
+        (work / "pylock.toml").write_text(self.pylock)
+        (work / "messages.txt").write_text("error: it broke\n")
+        return self.code
+
+
+_PYLOCK = 'lock-version = "1.0"\ncreated-by = "uv"\n'
+
+
+def test_a_directory_is_resolved_inside_and_kept_by_its_content(resolver: Resolver) -> None:
+    tree = resolver.project / "pkg"
+    tree.mkdir()
+    (tree / "setup.py").write_text("x")
+    inside = Inside(
+        "", _PYLOCK + '[[packages]]\nname = "Pkg"\ndirectory = { path = "../sources/0/tree" }\n'
+    )
+    request = replace(resolver.request("./pkg"), run_inside=inside)
+    (one,) = resolver(request)
+    assert (one.name, one.source, one.location) == ("pkg", "local", "pkg")
+    assert len(one.sha256) == 64
+    assert inside.requirements == "/run/danlu/sources/0/tree\n"
+    (tree / "setup.py").write_text("y")
+    assert resolver(request)[0].sha256 != one.sha256
+
+
+def test_a_source_distribution_is_kept_by_file_and_hash(resolver: Resolver) -> None:
+    archive = source_distribution(resolver.root / "sd", resolver.root / "ran")
+    (resolver.links / archive.name).write_bytes(archive.read_bytes())
+    digest = sha256_of(archive)
+    inside = Inside(
+        "evil==1.0\n",
+        _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
+        f'sdist = {{ url = "file:///x/{archive.name}", hashes = {{ sha256 = "{digest}" }} }}\n',
+    )
+    (one,) = resolver(replace(resolver.request("evil"), run_inside=inside))
+    assert one == LockedPackage("evil", "1.0", "sdist", archive.name, digest)
+    assert not (resolver.root / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        'name = "../x"\nversion = "1"',
+        'name = "x"\nversion = "1; rm"',
+        'name = "x"\nversion = "1"\nwheels = [{ name = "../../x-1-py3-none-any.whl", url = "u" }]',
+        'name = "x"\nversion = "1"\nsdist = { name = "a/../b.tar.gz", url = "http://h/x" }',
+    ],
+)
+def test_what_comes_from_inside_is_checked(resolver: Resolver, entry: str) -> None:
+    (resolver.project / "pkg").mkdir()
+    (resolver.project / "pkg" / "setup.py").touch()
+    inside = Inside("", f"{_PYLOCK}[[packages]]\n{entry}\n")
+    try:
+        found = resolver(replace(resolver.request("./pkg"), run_inside=inside))
+    except DanluError:
+        return
+    assert found == ()
+
+
+def test_a_failure_inside_is_told(resolver: Resolver) -> None:
+    (resolver.project / "pkg").mkdir()
+    (resolver.project / "pkg" / "setup.py").touch()
+    inside = Inside("", "", code=2)
+    with pytest.raises(ResolveError) as caught:
+        resolver(replace(resolver.request("./pkg"), run_inside=inside))
+    assert "it broke" in caught.value.details[0]

@@ -36,7 +36,7 @@ def test_what_was_written_is_read(tmp_path: Path, source: Trees, pack: type[byte
     with dockerarchive.opened(path) as archive:
         (found,) = archive.images
         assert found.image == image
-        assert found.names == ("me/app:1", "debian:latest")
+        assert found.names == ("docker.io/me/app:1", "docker.io/library/debian:latest")
         for diff_id, member in zip(image.diff_ids, found.members, strict=True):
             root = tmp_path / diff_id[7:]
             root.mkdir()

@@ -58,7 +58,8 @@ def write(
         sink(data)
 
     config = f"{_hex(image.digest)}.json"
-    tags = tuple(Reference.parse(name).familiar for name in names)
+    # In full: podman takes a short name for one of its own, localhost/NAME.
+    tags = tuple(str(Reference.parse(name)) for name in names)
     layers = tuple(f"{_hex(diff_id)}.tar" for diff_id in image.diff_ids)
     listed = msgspec.json.encode([_Entry(config=config, repo_tags=tags, layers=layers)])
     _member(put, "manifest.json", listed)

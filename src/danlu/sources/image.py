@@ -15,7 +15,7 @@ from danlu.graph import Platform
 from danlu.oci.compress import decompressed
 from danlu.oci.digest import DiffId, Digest, parse_digest
 from danlu.oci.reference import Reference
-from danlu.oci.tar import extract_with_recipe, rewrite_layer
+from danlu.oci.tar import extract_with_recipe
 from danlu.oci.types import Descriptor, Document, Index, Manifest, layer_compression
 
 if TYPE_CHECKING:
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from danlu.oci.exporting import LayerSource
     from danlu.oci.image import Image
     from danlu.oci.registry import Endpoint, Registry
+    from danlu.oci.tar.read import Readable
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
 
-__all__ = ["Pulled", "pull", "push", "resolve", "this_platform"]
+__all__ = ["Pulled", "keep_layer", "pull", "push", "resolve", "this_platform"]
 
 _T = TypeVar("_T")
 _LAYERS_AT_ONCE = 3
@@ -203,9 +204,9 @@ class _Fetch:
                 await self._registry.blob(
                     self._named.repository, descriptor, file.write, progress=self._progress
                 )
-            unpack = partial(_unpack, self._store, place, kind, diff_id)
             made_by = made_by or f"pulled from {self._named.familiar}"
-            layer = await anyio.to_thread.run_sync(unpack, made_by)
+            unpack = partial(_unpack_file, self._store, blob, kind, diff_id, made_by)
+            layer = await anyio.to_thread.run_sync(unpack)
         self._store.put_compressed(diff_id, kind, descriptor.digest, descriptor.size)
         return layer
 
@@ -215,24 +216,33 @@ class _Fetch:
             self._moved(self._current, self._total)
 
 
-def _unpack(store: Store, place: Path, kind: Compression, diff_id: DiffId, made_by: str) -> Layer:
-    """Unpack ``place``/blob and commit it, if its content is what the image says."""
-    tree = place / "tree"
-    tree.mkdir()
-    # Whatever our umask: the root of a layer may become that of a container.
-    os.chmod(tree, 0o755)
-    with (place / "blob").open("rb") as file:
-        extracted = extract_with_recipe(decompressed(kind, file), tree)
-    summary, recipe = extracted.summary, extracted.recipe
-    if summary.diff_id != diff_id:
-        raise ChecksumError(f"a layer is {summary.diff_id}, but its image says {diff_id}")
-    (place / "blob").unlink()
-    if recipe is None or rewrite_layer(tree, None, recipe).diff_id != diff_id:
-        raise OutsideError(
-            f"the layer {diff_id} is too odd a tar to be written again from its files",
-            hint="please report which image that is",
-        )
-    return store.commit_layer(tree, summary, created_by=made_by, normalise=recipe)
+def _unpack_file(
+    store: Store, blob: Path, kind: Compression, diff_id: DiffId, made_by: str
+) -> Layer:
+    with blob.open("rb") as file:
+        return keep_layer(store, decompressed(kind, file), diff_id, made_by)
+
+
+def keep_layer(store: Store, stream: Readable, diff_id: DiffId, made_by: str) -> Layer:
+    """Unpack a layer's uncompressed tar into the store, if its digest is ``diff_id``.
+
+    Raises :class:`ChecksumError` where it is another's.
+    """
+    with store.staging() as place:
+        tree = place / "tree"
+        tree.mkdir()
+        # Whatever our umask: the root of a layer may become that of a container.
+        os.chmod(tree, 0o755)
+        extracted = extract_with_recipe(stream, tree)
+        summary, recipe = extracted.summary, extracted.recipe
+        if summary.diff_id != diff_id:
+            raise ChecksumError(f"a layer is {summary.diff_id}, but its image says {diff_id}")
+        if recipe is None:
+            raise OutsideError(
+                f"the layer {diff_id} is too odd a tar to be written again from its files",
+                hint="please report which image that is",
+            )
+        return store.commit_layer(tree, summary, created_by=made_by, normalise=recipe)
 
 
 async def push(

@@ -23,7 +23,7 @@ from danlu.oci.tar.overlay import (
 )
 from danlu.oci.tar.places import Places, split
 from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
-from danlu.oci.tar.recipe import Recipe, Recorder
+from danlu.oci.tar.recipe import Recipe, Recorder, rewrite_layer
 from danlu.oci.tar.summary import LayerSummary
 
 __all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
@@ -60,8 +60,17 @@ def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) ->
 
 
 def extract_with_recipe(stream: Readable, root: Path, *, limits: Limits = Limits()) -> Extracted:
-    """Unpack as :func:`extract_layer` does, and learn how to write the tar again."""
-    return _extract(stream, root, limits, Recorder())
+    """Unpack as :func:`extract_layer` does, and learn how to write the tar again.
+
+    The recipe has been tried; there is none for a tar so odd that it did not work.
+    """
+    extracted = _extract(stream, root, limits, Recorder())
+    summary, recipe = extracted.summary, extracted.recipe
+    try:
+        works = recipe is not None and rewrite_layer(root, None, recipe) == summary
+    except StoreError:
+        works = False
+    return Extracted(summary, recipe if works else None)
 
 
 def _extract(stream: Readable, root: Path, limits: Limits, recorder: Recorder | None) -> Extracted:
@@ -79,7 +88,7 @@ def _extract(stream: Readable, root: Path, limits: Limits, recorder: Recorder | 
             extractor.add(entry)
         extractor.finish()
     summary = LayerSummary(DiffId(reader.digest()), reader.size, entries)
-    recipe = None if recorder is None else recorder.recipe(reader.literal())
+    recipe = None if recorder is None else recorder.recipe(reader.literal(), entries)
     return Extracted(summary, recipe)
 
 

@@ -33,27 +33,33 @@ _MAX_REPLACED = 64 << 20
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """``records`` (zstd) are literal bytes and paths in turn; ``replaced`` the content of files
-    that the tree no longer has, by the number of their record.
+    that the tree no longer has, by the number of their record; ``entries`` are those of the tar.
     """
 
     records: bytes
+    entries: int
     replaced: Mapping[int, bytes] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, object]:
         """As plain JSON values."""
         replaced = {str(one): _text(data) for one, data in self.replaced.items()}
-        return {"records": _text(self.records), "replaced": replaced}
+        return {"records": _text(self.records), "entries": self.entries, "replaced": replaced}
 
     @classmethod
     def from_plain(cls, value: Mapping[str, object]) -> Recipe:
         """From what :meth:`to_plain` gave; raises :class:`StoreError` for anything else."""
         records, replaced = value.get("records"), value.get("replaced")
-        if not isinstance(records, str) or not isinstance(replaced, Mapping):
-            raise StoreError("the recipe of a layer is damaged")
-        return cls(
-            base64.b64decode(records),
-            {int(one): base64.b64decode(data) for one, data in replaced.items()},
-        )
+        entries = value.get("entries")
+        try:
+            if not (isinstance(records, str) and isinstance(replaced, Mapping)):
+                raise ValueError("fields are missing")
+            return cls(
+                base64.b64decode(records),
+                entries if isinstance(entries, int) else 0,
+                {int(one): base64.b64decode(data) for one, data in replaced.items()},
+            )
+        except (ValueError, TypeError) as error:
+            raise StoreError(f"the recipe of a layer is damaged: {error}") from error
 
 
 def _text(data: bytes) -> str:
@@ -88,13 +94,13 @@ class Recorder:
             self._replaced[number] = data
             self._replaced_bytes += len(data)
 
-    def recipe(self, rest: bytes) -> Recipe | None:
+    def recipe(self, rest: bytes, entries: int) -> Recipe | None:
         """The recipe, ``rest`` being what came last; None where it would be too big."""
         self._add(rest, b"", 0)
         self._records.append(self._zstd.flush())
         if self._replaced_bytes > _MAX_REPLACED:
             return None
-        return Recipe(b"".join(self._records), self._replaced)
+        return Recipe(b"".join(self._records), entries, self._replaced)
 
     def _add(self, literal: bytes, path: bytes, size: int) -> None:
         self._count += 1
@@ -111,7 +117,7 @@ def rewrite_layer(
     the tree lacks what the recipe needs.
     """
     digest = hashlib.sha256()
-    size = files = 0
+    size = 0
 
     def put(data: bytes) -> None:
         nonlocal size
@@ -129,10 +135,9 @@ def rewrite_layer(
                 elif path:
                     for piece in _content(places, path, length):
                         put(piece)
-                files += bool(path)
     except OSError as error:
         raise StoreError(f"cannot read the layer at {root}: {error}") from error
-    return LayerSummary(DiffId("sha256:" + digest.hexdigest()), size, files)
+    return LayerSummary(DiffId("sha256:" + digest.hexdigest()), size, recipe.entries)
 
 
 def _records(recipe: Recipe) -> Iterator[tuple[bytes, bytes, int]]:

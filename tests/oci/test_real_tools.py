@@ -1,0 +1,247 @@
+"""What other programs make of what we write, and we of what they write."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.oci import dockerarchive, layout
+from danlu.oci.compress import Compression
+from danlu.oci.image import Image
+from danlu.oci.registry import push_image
+from danlu.oci.tar import extract_layer
+from danlu.oci.types import Manifest
+from tests.oci.layers import Trees, image_of
+from tests.oci.registries import client, debian_registry
+
+pytestmark = pytest.mark.real
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(one) for one in command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Trees:
+    return Trees(tmp_path / "trees")
+
+
+@pytest.fixture
+def image(source: Trees) -> Image:
+    return image_of(source, [{"etc/one": "1\n", "é" * 70: "2"}, {"etc/two": "x" * 100_000}])
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory of a short name, as podman and Docker's sockets need it."""
+    with tempfile.TemporaryDirectory(prefix="dl") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def podman(place: Path) -> list[str]:
+    """podman's command with a store of its own."""
+    options = ["--root", str(place / "root"), "--runroot", str(place / "run")]
+    return ["podman", *options, "--storage-driver", "vfs"]
+
+
+@pytest.fixture
+def docker(place: Path) -> Iterator[list[str]]:
+    """docker's command with a daemon of its own."""
+    socket = f"unix://{place}/docker.sock"
+    options = ["--data-root", f"{place}/data", "--exec-root", f"{place}/exec", "-H", socket]
+    options += ["--pidfile", f"{place}/pid", "--bridge", "none", "--iptables=false"]
+    options += ["--ip6tables=false", "--storage-driver", "vfs"]
+    with (place / "log").open("w") as log:
+        daemon = subprocess.Popen(["dockerd", *options], stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 60
+        while subprocess.run(["docker", "-H", socket, "info"], capture_output=True).returncode:
+            assert daemon.poll() is None, (place / "log").read_text()[-2000:]
+            assert time.monotonic() < end, (place / "log").read_text()[-2000:]
+            time.sleep(0.1)
+        yield ["docker", "-H", socket]
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[str]:
+    with debian_registry() as host:
+        yield host
+
+
+@pytest.mark.parametrize("kind", ["none", "gzip", "zstd"])
+def test_skopeo_reads_our_layout(
+    tmp_path: Path, source: Trees, image: Image, kind: Compression
+) -> None:
+    written = layout.write(tmp_path / "out", image, source, kind=kind, names=["me/app:v1"])
+    seen = json.loads(run("skopeo", "inspect", f"oci:{tmp_path}/out:v1"))
+    assert seen["Digest"] == written.manifest.digest
+    config = run("skopeo", "inspect", "--config", "--raw", f"oci:{tmp_path}/out:v1")
+    assert config.encode() == image.config
+    run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"dir:{tmp_path}/dir")
+
+
+def test_we_read_the_layout_of_skopeo(tmp_path: Path, source: Trees, image: Image) -> None:
+    layout.write(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
+    run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"oci:{tmp_path}/copy:other")
+    (found,) = layout.read(tmp_path / "copy")
+    assert found.image == image
+    assert found.names == ("other",)
+
+
+def test_skopeo_and_we_read_each_others_docker_archives(
+    tmp_path: Path, source: Trees, image: Image
+) -> None:
+    with (tmp_path / "ours.tar").open("wb") as file:
+        dockerarchive.write(image, source, file.write, names=["me/app:v1"])
+    run("skopeo", "copy", f"docker-archive:{tmp_path}/ours.tar", f"oci:{tmp_path}/copy:x")
+    (found,) = layout.read(tmp_path / "copy")
+    assert found.image.diff_ids == image.diff_ids
+    run(
+        "skopeo",
+        "copy",
+        f"oci:{tmp_path}/copy:x",
+        f"docker-archive:{tmp_path}/theirs.tar:docker.io/me/app:v2",
+    )
+    with dockerarchive.opened(tmp_path / "theirs.tar") as archive:
+        (one,) = archive.images
+        assert one.names == ("docker.io/me/app:v2",)
+        for number, member in enumerate(one.members):
+            root = tmp_path / f"root{number}"
+            root.mkdir()
+            assert extract_layer(archive.layer(member), root).diff_id == image.diff_ids[number]
+
+
+def test_podman_loads_our_docker_archive(
+    tmp_path: Path, source: Trees, image: Image, podman: list[str]
+) -> None:
+    with (tmp_path / "image.tar").open("wb") as file:
+        dockerarchive.write(image, source, file.write, names=["me/app:v1"])
+    run(*podman, "load", "-i", tmp_path / "image.tar")
+    (seen,) = json.loads(run(*podman, "image", "inspect", "docker.io/me/app:v1"))
+    assert seen["RootFS"]["Layers"] == list(image.diff_ids)
+    assert seen["Config"]["Cmd"] == ["/hello"]
+
+
+@pytest.mark.parametrize("kind", ["gzip", "zstd"])
+def test_podman_pulls_what_we_pushed(
+    tmp_path: Path, source: Trees, image: Image, podman: list[str], host: str, kind: Compression
+) -> None:
+    async def push() -> None:
+        async with client(host) as registry:
+            await push_image(
+                registry, f"pod/{kind}", image, source, scratch=tmp_path, tags=["v1"], kind=kind
+            )
+
+    anyio.run(push)
+    run(*podman, "pull", "--tls-verify=false", f"{host}/pod/{kind}:v1")
+    (seen,) = json.loads(run(*podman, "image", "inspect", f"{host}/pod/{kind}:v1"))
+    assert seen["RootFS"]["Layers"] == list(image.diff_ids)
+    mount = run(*podman, "image", "mount", f"{host}/pod/{kind}:v1").strip()
+    assert Path(mount, "etc/one").read_text() == "1\n"
+    assert Path(mount, "é" * 70).read_text() == "2"
+    run(*podman, "image", "unmount", f"{host}/pod/{kind}:v1")
+
+
+def test_buildah_pulls_our_layout(tmp_path: Path, source: Trees, image: Image, place: Path) -> None:
+    layout.write(tmp_path / "out", image, source, names=["me/app:v1"])
+    buildah = ["buildah", "--root", str(place / "root"), "--runroot", str(place / "run")]
+    buildah += ["--storage-driver", "vfs"]
+    run(*buildah, "pull", f"oci:{tmp_path}/out:v1")
+    assert len(json.loads(run(*buildah, "images", "--json"))) == 1
+
+
+def test_docker_loads_and_saves_our_archive(
+    tmp_path: Path, source: Trees, image: Image, docker: list[str]
+) -> None:
+    with (tmp_path / "ours.tar").open("wb") as file:
+        dockerarchive.write(image, source, file.write, names=["me/app:v1"])
+    run(*docker, "load", "-i", tmp_path / "ours.tar")
+    (seen,) = json.loads(run(*docker, "image", "inspect", "me/app:v1"))
+    assert seen["RootFS"]["Layers"] == list(image.diff_ids)
+    assert seen["Id"] == image.digest
+    run(*docker, "save", "-o", tmp_path / "theirs.tar", "me/app:v1")
+    with dockerarchive.opened(tmp_path / "theirs.tar") as archive:
+        (one,) = archive.images
+        assert one.image == image
+        for number, member in enumerate(one.members):
+            root = tmp_path / f"root{number}"
+            root.mkdir()
+            assert extract_layer(archive.layer(member), root).diff_id == image.diff_ids[number]
+
+
+def test_docker_pulls_what_we_pushed(
+    tmp_path: Path, source: Trees, image: Image, docker: list[str], host: str
+) -> None:
+    # Docker before 23 unpacks no zstd.
+    async def push() -> None:
+        async with client(host) as registry:
+            await push_image(
+                registry, "dock/app", image, source, scratch=tmp_path, tags=["v1"], kind="gzip"
+            )
+
+    anyio.run(push)
+    run(*docker, "pull", f"{host}/dock/app:v1")
+    (seen,) = json.loads(run(*docker, "image", "inspect", f"{host}/dock/app:v1"))
+    assert seen["Id"] == image.digest
+
+
+def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image, host: str) -> None:
+    layout.write(tmp_path / "out", image, source, kind="none", names=["me/app:v1"])
+    run(
+        "skopeo",
+        "copy",
+        "--dest-tls-verify=false",
+        "--format=v2s2",
+        f"oci:{tmp_path}/out:v1",
+        f"docker://{host}/sko/app:v1",
+    )
+
+    async def pull() -> Image:
+        async with client(host) as registry:
+            document = await registry.manifest("sko/app", "v1")
+            assert isinstance(document.value, Manifest)
+            assert "docker" in document.media_type
+            return await registry.image("sko/app", document.value)
+
+    assert anyio.run(pull).diff_ids == image.diff_ids
+
+
+def test_real_tools_use_the_fake_registry(tmp_path: Path, source: Trees, image: Image) -> None:
+    import sys
+
+    layout.write(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "danlu.testing.registry", "--user", "me:secret"],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        name = f"docker://{process.stdout.readline().strip()}/x/app:v1"
+        options = ["--dest-tls-verify=false", "--dest-creds=me:secret"]
+        run("skopeo", "copy", *options, f"oci:{tmp_path}/out:v1", name)
+        seen = run("skopeo", "inspect", "--tls-verify=false", "--creds=me:secret", name)
+        assert json.loads(seen)["Env"] == ["PATH=/bin"]
+    finally:
+        process.terminate()
+        process.communicate()

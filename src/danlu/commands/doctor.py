@@ -90,7 +90,7 @@ def _uv(paths: Paths) -> Iterator[Check]:
 def _sandbox(paths: Paths) -> Iterator[Check]:
     from danlu.sandbox import doctor
 
-    for name, ok, detail, fix in doctor.check():
+    for name, ok, detail, fix in doctor.check(paths):
         yield Check(name, ok, detail, fix)
 
 

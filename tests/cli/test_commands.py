@@ -1,0 +1,395 @@
+"""The commands as they are typed: what they call, what they print where, how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.commands.build import BuildOptions, BuildReport, LayerReport, StepReport
+from danlu.commands.lock import LockReport
+from danlu.oci.image import make_image
+from danlu.oci.tar import Normalise, write_layer
+from danlu.store import Store
+
+from .conftest import Cli
+
+FILE = 'def build():\n    base(os="debian12")\n    install.python_packages(["numpy"])\n'
+DIGEST = "sha256:" + "ab" * 32
+
+
+@pytest.fixture(autouse=True)
+def build_file(home: Path) -> None:
+    Path("build.envd").write_text(FILE)
+
+
+def report(**changed: Any) -> BuildReport:
+    values: dict[str, Any] = {
+        "digest": "",
+        "config": DIGEST,
+        "size": 2_000_000,
+        "layers": (LayerReport("", DIGEST, 1_000_000, "base"),) * 2,
+        "lock": DIGEST,
+        "vertices": (
+            StepReport("base", True, 0.0, "build.envd:2:5", DIGEST, 1_000_000),
+            StepReport("numpy", False, 1.5, "build.envd:3:5", DIGEST, 1_000_000),
+        ),
+        "seconds": 1.26,
+        "builder": "embedded",
+        "names": ("demo:latest",),
+    }
+    return BuildReport(**{**values, **changed})
+
+
+Seen = dict[str, Any]
+
+
+def standing_in(seen: Seen, answer: Any) -> Callable[..., Any]:
+    def call(project: Any, **named: Any) -> Any:
+        seen.update(named, project=project)
+        return answer
+
+    return call
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    found: Seen = {}
+    monkeypatch.setattr("danlu.commands.build.build", standing_in(found, report()))
+    monkeypatch.setattr("danlu.commands.run.run", standing_in(found, 7))
+    locked = LockReport(True, ("locked numpy 2.4.0",), Path("danlu.lock"))
+    monkeypatch.setattr("danlu.commands.lock.lock", standing_in(found, locked))
+    return found
+
+
+def test_a_build_ends_with_one_line(cli: Cli, seen: Seen) -> None:
+    result = cli("build", "-t", "demo")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == (
+        "built abababababab demo:latest in 1.3 s: 1 built, 1 cached; 2 layers, 2.0 MB, 1.0 MB new\n"
+    )
+
+
+def test_a_build_that_changed_nothing_is_one_line(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = report(unchanged=True, vertices=(), seconds=0.04)
+    monkeypatch.setattr("danlu.commands.build.build", standing_in({}, same))
+    assert cli("build").err == "up to date: abababababab demo:latest in 0.0 s\n"
+
+
+def test_a_build_tells_how_the_lock_changed_and_what_was_written(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = report(lock_changes=("locked numpy 2.4.0",), outputs=("/tmp/x.tar",))
+    monkeypatch.setattr("danlu.commands.build.build", standing_in({}, told))
+    assert cli("build").err.splitlines()[:2] == ["locked numpy 2.4.0", "wrote /tmp/x.tar"]
+
+
+def test_a_quiet_build_gives_the_digest_and_nothing_else(cli: Cli, seen: Seen) -> None:
+    for arguments in (("-q", "build"), ("build", "-q")):
+        result = cli(*arguments)
+        assert (result.out, result.err) == (f"{DIGEST}\n", "")
+
+
+def test_a_build_as_json_is_the_metadata_of_the_contract(cli: Cli, seen: Seen) -> None:
+    found = json.loads(cli("build", "--format", "json").out)
+    assert set(found) == {"image", "lock", "vertices", "seconds", "builder"}
+    assert set(found["image"]) == {"digest", "config", "size", "layers"}
+    assert set(found["image"]["layers"][0]) == {"digest", "diff_id", "size", "created_by"}
+    assert set(found["vertices"][0]) == {"name", "cached", "seconds", "line"}
+
+
+def test_json_progress_ends_with_what_was_built(cli: Cli, seen: Seen) -> None:
+    found = json.loads(cli("build", "--progress", "json").err)
+    assert (found["type"], found["config"], found["cached"]) == ("built", DIGEST, 1)
+
+
+def test_every_option_of_a_build_arrives(cli: Cli, seen: Seen) -> None:
+    Path("token").write_text("x")
+    result = cli(
+        *["build", "-f", "build.envd:build", "-t", "a", "-t", "localhost:5000/b:1"],
+        *["-o", "type=oci,dest=x", "--push", "--builder", "embedded", "--platform", "linux/amd64"],
+        *["--frozen", "--offline", "--no-cache", "--secret", "id=token,src=token", "--ssh"],
+        *["--debug", "--metadata-file", "m.json", "--compression", "gzip"],
+    )
+    assert result.code == 0
+    assert seen["options"] == BuildOptions(
+        tags=("a:latest", "localhost:5000/b:1"),
+        outputs=("type=oci,dest=x",),
+        push=True,
+        builder="embedded",
+        platform="linux/amd64",
+        frozen=True,
+        offline=True,
+        no_cache=True,
+        secrets=(("token", Path("token").absolute()),),
+        ssh=True,
+        debug=True,
+        metadata_file=Path("m.json"),
+        compression="gzip",
+    )
+    assert seen["project"].function == "build"
+
+
+def test_a_wrong_tag_is_refused_before_anything_is_built(cli: Cli, seen: Seen) -> None:
+    result = cli("build", "-t", "BAD NAME")
+    assert result.code == 2
+    assert not seen
+
+
+def test_a_secret_of_a_variable_is_a_file_while_it_is_needed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret")
+    held: list[tuple[Path, str, int]] = []
+
+    def build(project: Any, *, options: BuildOptions, **_: Any) -> BuildReport:
+        ((_, path),) = options.secrets
+        held.append((path, path.read_text(), path.stat().st_mode & 0o777))
+        return report()
+
+    monkeypatch.setattr("danlu.commands.build.build", build)
+    assert cli("build", "--secret", "id=token,env=TOKEN").code == 0
+    ((path, text, mode),) = held
+    assert (text, mode) == ("s3cret", 0o600)
+    assert not path.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names", "everything"),
+    [
+        ([], None, False),
+        (["--upgrade"], None, True),
+        (["--upgrade", "numpy", "--upgrade", "torch"], ("numpy", "torch"), False),
+        (["--upgrade=numpy"], ("numpy",), False),
+    ],
+)
+def test_a_lock_upgrades_what_is_named_or_all(
+    cli: Cli, seen: Seen, arguments: list[str], names: tuple[str, ...] | None, everything: bool
+) -> None:
+    result = cli("lock", *arguments)
+    assert (seen["upgrade"], seen["upgrade_all"]) == (names, everything)
+    assert result.err == "locked numpy 2.4.0\nwrote danlu.lock\n"
+
+
+def test_a_lock_as_json(cli: Cli, seen: Seen) -> None:
+    found = json.loads(cli("lock", "--format", "json").out)
+    assert found == {"changed": True, "changes": ["locked numpy 2.4.0"], "path": "danlu.lock"}
+
+
+@pytest.mark.parametrize("dashes", [[], ["--"]])
+def test_a_program_is_run_with_its_own_options_and_code(
+    cli: Cli, seen: Seen, dashes: list[str]
+) -> None:
+    given = ["-v", "/a:/b:ro", "-e", "K=V", "--gpus", "all", "--user", "1000", "--frozen"]
+    program = ["python", "-v", "train.py", "--help", "-q", "--", "x"]
+    result = cli("run", *given, *dashes, *program)
+    assert result == type(result)(7, "", "")
+    assert seen["args"] == tuple(program)
+    assert seen["volumes"] == ("/a:/b:ro",)
+    assert seen["environment"] == ("K=V",)
+    assert (seen["gpus"], seen["user"], seen["frozen"], seen["terminal"]) == (
+        "all",
+        "1000",
+        True,
+        False,
+    )
+
+
+def test_init_then_plan(cli: Cli) -> None:
+    Path("build.envd").unlink()
+    Path("train.py").write_text("import numpy\n")
+    result = cli("init")
+    assert result.code == 0
+    assert "danlu run -- python train.py" in result.err
+    planned = cli("plan")
+    assert planned.code == 0
+    assert "numpy" in planned.out
+
+
+def test_a_plan_is_data_and_what_to_do_is_talk(cli: Cli) -> None:
+    result = cli("plan")
+    assert result.out.splitlines()[0].startswith("build.envd:build for linux/")
+    assert "? base debian12" in result.out
+    assert "danlu lock" in result.err
+    assert "\x1b" not in result.out + result.err
+
+
+def test_a_plan_as_json_and_as_dot(cli: Cli) -> None:
+    found = json.loads(cli("plan", "--format", "json", "--why").out)
+    assert {"digest", "name", "branch", "kind", "inputs", "lines"} <= set(found["vertices"][0])
+    assert {"state", "why"} <= set(found["vertices"][0])
+    dot = cli("plan", "--format", "dot").out
+    assert dot.startswith("digraph danlu {")
+    assert dot.count("{") == dot.count("}")
+
+
+def test_a_build_files_error_is_shown_with_its_line(cli: Cli) -> None:
+    Path("build.envd").write_text("def build():\n    base(os='debian12')\n    instal.python()\n")
+    result = cli("plan")
+    assert result.code == 2
+    assert "--> build.envd:3" in result.err
+    assert "   3 |     instal.python()" in result.err
+    assert "^" in result.err
+
+
+def test_config_shows_one_value_plainly(cli: Cli) -> None:
+    assert cli("config", "builder").out == "embedded\n"
+    assert "SETTING" in cli("config").out
+    result = cli("config", "bilder")
+    assert result.code == 2
+    assert "builder" in result.err
+
+
+def test_doctor_exits_with_4_where_something_is_missing(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacking = [("OCI runtime", False, "neither runc nor crun", "apt install runc")]
+    monkeypatch.setattr("danlu.sandbox.doctor.check", lambda paths: lacking)
+    result = cli("doctor")
+    assert result.code == 4
+    assert "FAIL  OCI runtime" in result.out
+    assert "apt install runc" in result.out
+    found = json.loads(cli("doctor", "--format", "json").out)
+    assert {"name", "ok", "detail", "fix"} == set(found[0])
+
+
+def test_version_names_what_danlu_stands_on(cli: Cli) -> None:
+    assert {"danlu", "python", "uv"} <= set(json.loads(cli("version", "--format", "json").out))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_call_the_program_back(cli: Cli, shell: str) -> None:
+    assert "_DANLU_COMPLETE" in cli("completion", shell).out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("danlu bu", "build"), ("danlu image pr", "prune"), ("danlu build --no", "--no-cache")],
+)
+def test_the_shell_is_told_what_could_follow(program: Cli, line: str, expected: str) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    result = program(_DANLU_COMPLETE="bash_complete", **words)
+    assert f"plain,{expected}" in result.out.splitlines()
+
+
+def put_image(home: Path, text: str, *names: str) -> str:
+    normalise = Normalise(mtime=1)
+    with Store.open(home / "store") as store:
+        with store.staging() as staged:
+            root = staged / "tree"
+            root.mkdir()
+            (root / "file").write_text(text)
+            summary = write_layer(root, None, normalise=normalise)
+            layer = store.commit_layer(root, summary, created_by=text, normalise=normalise)
+        made = make_image([(layer.diff_id, text)], architecture="amd64", environment=[("A", "1")])
+        return store.put_image(made.config, made.diff_ids, names=names, metadata={}).digest
+
+
+def test_images_are_listed_shown_and_told_of(cli: Cli, home: Path) -> None:
+    digest = put_image(home, "first", "demo:latest")
+    listed = cli("image", "ls").out.splitlines()
+    assert listed[0].split() == ["NAME", "IMAGE", "SIZE", "CREATED", "FROM"]
+    assert listed[1].split()[:2] == ["demo:latest", digest[7:19]]
+    assert cli("image", "ls", "-q").out == f"{digest}\n"
+    assert json.loads(cli("image", "ls", "--format", "json").out)[0]["names"] == ["demo:latest"]
+    shown = cli("image", "show", "demo").out
+    assert digest in shown
+    assert "A=1" in shown
+    assert "first" in cli("image", "history", "demo").out
+    assert json.loads(cli("image", "show", "demo", "--format", "json").out)["digest"] == digest
+
+
+def test_images_are_named_compared_and_removed(cli: Cli, home: Path) -> None:
+    put_image(home, "first", "a:1")
+    put_image(home, "second", "b:1")
+    assert cli("image", "tag", "a:1", "c:1").code == 0
+    assert cli("image", "diff", "a:1", "c:1").code == 0
+    result = cli("image", "diff", "a:1", "b:1")
+    assert result.code == 1
+    assert [line[0] for line in result.out.splitlines()] == ["-", "+"]
+    assert cli("image", "rm", "a:1", "b:1").code == 0
+    assert cli("image", "ls").out.count("c:1") == 1
+    assert cli("image", "rm", "a:1").code == 2
+
+
+@pytest.mark.real
+def test_images_go_out_and_come_in(program: Cli, home: Path) -> None:
+    put_image(home, "first", "demo:1")
+    for place in ("x.tar", "layout"):
+        assert program("image", "save", "demo:1", "-o", place).code == 0
+        other = {"DANLU_HOME": f"{home}-{place}"}
+        assert program("image", "load", place, **other).code == 0
+        assert "demo:1" in program("image", "ls", **other).out
+        assert program("image", "check", **other).code == 0
+
+
+@pytest.mark.real
+def test_pruning_keeps_what_has_a_name(program: Cli, home: Path) -> None:
+    named, nameless = put_image(home, "first", "demo:1"), put_image(home, "second")
+    assert program("image", "prune").code == 0
+    assert nameless in program("image", "ls", "-q").out
+    result = program("image", "prune", "--all", "--format", "json")
+    assert json.loads(result.out)["images"] == 1
+    assert program("image", "ls", "-q").out == f"{named}\n"
+
+
+@pytest.mark.real
+def test_damage_is_found_repaired_and_gone(program: Cli, home: Path) -> None:
+    put_image(home, "first", "demo:1")
+    with Store.open(home / "store") as store:
+        layer = store.layer(store.images()[0].layers[0])
+        assert layer is not None
+        (layer.tree / "file").write_text("changed")
+    assert program("image", "check").code == 3
+    assert program("image", "check", "--repair").code == 0
+    assert program("image", "check").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["prune", "--keep", "3x"], ["prune", "--all", "--keep", "1"]]
+)
+def test_a_wrong_size_is_wrong_usage(cli: Cli, arguments: list[str]) -> None:
+    assert cli("image", *arguments).code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("10", 10),
+        ("20GB", 20 * 10**9),
+        ("1GiB", 1 << 30),
+        ("1.5M", 1_500_000),
+        ("2k", 2000),
+    ],
+)
+def test_sizes_are_read_with_their_units(text: str, count: int) -> None:
+    from danlu.cli.values import parse_bytes
+
+    assert parse_bytes(text) == count
+
+
+def test_colours_only_where_they_are_wanted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from danlu.cli.terminal import Terminal
+
+    class Tty:
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    def colored(**environ: str) -> bool:
+        return Terminal(err=Tty(), out=Tty(), environ=environ).color  # type: ignore[arg-type]
+
+    assert colored(TERM="xterm")
+    assert not colored(TERM="xterm", NO_COLOR="1")
+    assert colored(TERM="xterm", NO_COLOR="")
+    assert not colored(TERM="dumb")
+    assert not colored()
+    assert os.environ.get("NO_COLOR") is None

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import stat
 import tarfile
 import tempfile
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.errors import DanluError, StoreError
+from danlu.errors import DanluError, MachineError, StoreError
 from danlu.oci.tar import (
     LayerError,
     LayerSummary,
@@ -25,6 +26,7 @@ from danlu.oci.tar import (
     rewrite_layer,
     write_layer,
 )
+from danlu.oci.tar.header import header, padding
 from tests.oci.trees import Node, children, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
@@ -336,3 +338,60 @@ def test_any_layer_is_written_again_from_its_recipe(tree: Mapping[bytes, Node]) 
         assert extracted.recipe is not None
         rewrite_layer(second, again.write, extracted.recipe)
         assert again.getvalue() == stream.getvalue()
+
+
+@pytest.mark.parametrize("evil", ["\x1b[2J", "a\nerror: fake", "\udcff"])
+def test_a_strangers_words_cannot_steer_the_terminal(tmp_path: Path, evil: str) -> None:
+    data = archive([("char", f"x{evil}y")], kind=tarfile.GNU_FORMAT)
+    with pytest.raises(LayerError) as caught:
+        extract_layer(io.BytesIO(data), tmp_path)
+    assert str(caught.value).isprintable()
+    str(caught.value).encode()
+
+
+def test_layers_too_deep_to_be_removed_again_are_refused(tmp_path: Path) -> None:
+    deep = "a/" * 300
+    with pytest.raises(LayerError, match="deep"):
+        extract(tmp_path / "r", ("file", "a/" * 500 + "f", ""))
+    with pytest.raises(LayerError, match="deep"):
+        extract(tmp_path / "s", ("dir", deep), ("link", "l", deep), ("file", f"l/{deep}f", ""))
+
+
+def test_headers_that_only_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    pax = header(b"x", b"x", mode=0, size=12) + b"12 comment=\n" + bytes(500)
+    with pytest.raises(LayerError, match="too many extension headers"):
+        extract_layer(io.BytesIO(pax * 100), tmp_path)
+    chunks = []
+    for number in range(10):
+        record = f"{number}=".encode() + b"v" * 200_000
+        body = b"200009 " + record + b"\n"
+        body = str(len(body)).encode() + body[6:]
+        chunks.append(header(b"x", b"g", mode=0, size=len(body)) + body + padding(len(body)))
+    with pytest.raises(LayerError, match="global headers"):
+        extract_layer(io.BytesIO(b"".join(chunks)), tmp_path)
+
+
+def test_what_comes_after_the_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+    class Long:
+        left = 1 << 28
+
+        def read(self, size: int, /) -> bytes:
+            size = min(size, self.left)
+            self.left -= size
+            return bytes(size)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    extracted = extract_with_recipe(Long(), tmp_path)
+    assert extracted.recipe is not None
+    assert len(extracted.recipe.records) < 1 << 20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_attributes_that_do_not_fit_are_no_full_disk(tmp_path: Path) -> None:
+    data = archive([("file", "f", "")], pax={"SCHILY.xattr.user.big": "v" * 65_000})
+    try:
+        extract_layer(io.BytesIO(data), tmp_path)
+    except MachineError as error:
+        assert "extended attribute user.big" in str(error)
+    else:
+        assert len(os.getxattr(tmp_path / "f", "user.big")) == 65_000

@@ -5,8 +5,11 @@ moby, image/spec/spec.md, "Combined Image JSON + Filesystem Changeset Format".
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import posixpath
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from danlu.oci.image import Image, read_image
 from danlu.oci.reference import Reference
 from danlu.oci.tar.header import END, header, padding
 from danlu.oci.tar.read import LayerError, Readable
+from danlu.oci.text import printable
 from danlu.oci.types import MAX_DOCUMENT
 
 __all__ = ["Archive", "ArchiveImage", "opened", "write"]
@@ -129,7 +133,7 @@ class Archive:
             info = self._members.get(posixpath.normpath(target))
         file = self._tar.extractfile(info) if info is not None and info.isreg() else None
         if file is None:
-            raise OutsideError(f"{self._name} lacks {name!r}")
+            raise OutsideError(f"{self._name} lacks {printable(name)!r}")
         return file
 
     def _document(self, name: str) -> bytes:
@@ -141,8 +145,10 @@ class Archive:
     def _images(self) -> Iterator[ArchiveImage]:
         try:
             entries = msgspec.json.decode(self._document("manifest.json"), type=list[_Entry])
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise OutsideError(f"{self._name}: manifest.json cannot be read: {error}") from error
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+            raise OutsideError(
+                f"{self._name}: manifest.json cannot be read: {printable(str(error))}"
+            ) from error
         for entry in entries:
             image = read_image(self._document(entry.config))
             # The config's name is its digest, in all versions since Docker 1.10.
@@ -164,7 +170,6 @@ def opened(path: Path) -> Iterator[Archive]:
     try:
         with tarfile.open(path) as tar:
             yield Archive(tar, path.name)
-    except (tarfile.TarError, EOFError) as error:
-        raise LayerError(f"{path.name} is no image archive, or damaged: {error}") from error
-    except KeyError as error:
-        raise OutsideError(f"{path.name} is no image archive: {error}") from error
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        reason = printable(str(error))
+        raise LayerError(f"{path.name} is no image archive, or damaged: {reason}") from error

@@ -13,6 +13,7 @@ import msgspec
 
 from danlu.errors import OutsideError
 from danlu.oci.digest import Digest, is_digest, sha256
+from danlu.oci.text import printable
 
 __all__ = [
     "ACCEPTED_MANIFESTS",
@@ -216,12 +217,14 @@ def parse_manifest(raw: bytes, media_type: str = "") -> Document[Manifest] | Doc
         raise OutsideError("the manifest says that it is one image and several at once")
     known = (*_MANIFESTS, *_INDEXES)
     if said in known and probe.media_type in known and said != probe.media_type:
-        raise OutsideError(f"the manifest is sent as {said} but says that it is {probe.media_type}")
+        raise OutsideError(
+            f"the manifest is sent as {said} but says that it is {printable(probe.media_type)}"
+        )
     kind = probe.media_type or (said if said in known else "")
     wanted = _INDEXES if is_index else _MANIFESTS
     kind = kind or wanted[0]
     if kind not in wanted:
-        raise OutsideError(f"the manifest is of a kind that danlu does not read: {kind}")
+        raise OutsideError(f"the manifest is of a kind that danlu does not read: {printable(kind)}")
     if is_index:
         return Document(raw, kind, _decode(raw, Index, "image index"))
     return Document(raw, kind, _decode(raw, Manifest, "image manifest"))
@@ -241,7 +244,7 @@ def layer_compression(media_type: str) -> Literal["none", "gzip", "zstd"]:
         return _COMPRESSION[media_type]
     except KeyError:
         raise OutsideError(
-            f"the image has a layer of a kind that danlu does not read: {media_type}",
+            f"the image has a layer of a kind that danlu does not read: {printable(media_type)}",
             hint="is it an image? registries keep other artifacts too",
         ) from None
 
@@ -252,4 +255,4 @@ def _decode(raw: bytes, kind: type[_T], what: str) -> _T:
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise OutsideError(f"the {what} cannot be read: {error}") from error
+        raise OutsideError(f"the {what} cannot be read: {printable(str(error))}") from error

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from danlu.errors import DanluError, OutsideError, TemporaryError
+from danlu.oci.text import printable
 
 __all__ = ["Later", "NotFound", "failure", "translated"]
 
@@ -66,10 +67,8 @@ async def _reason(response: aiohttp.ClientResponse) -> str:
         errors = msgspec.json.decode(body, type=_Errors).errors
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, msgspec.ValidationError):
         return ""
-    texts = [one.message or one.code for one in errors]
-    # What a stranger says goes to a terminal: one line, nothing but characters.
-    text = "; ".join("".join(c for c in text if c.isprintable()) for text in texts if text)
-    return f": {text[:300]}" if text else ""
+    text = "; ".join(one.message or one.code for one in errors)
+    return f": {printable(text)}" if text else ""
 
 
 def _retry_after(text: str) -> float:
@@ -108,4 +107,4 @@ def translated(host: str) -> Iterator[None]:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+    return printable(lines[0]) if lines else type(error).__name__

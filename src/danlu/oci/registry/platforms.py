@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from danlu.errors import OutsideError
+from danlu.oci.text import printable
 from danlu.oci.types import Descriptor, Index, Platform
 
 __all__ = ["pick"]
@@ -50,4 +51,4 @@ def _fits(platform: Platform, wanted: Platform, *, exact: bool) -> bool:
 
 def _shown(platform: Platform) -> str:
     parts = (platform.os, platform.architecture, platform.variant)
-    return "/".join(part for part in parts if part)
+    return printable("/".join(part for part in parts if part))

@@ -20,7 +20,7 @@ from danlu.oci.types import Descriptor
 __all__ = ["push_image"]
 
 #: Layers in transfer at once, and layers being compressed at once.
-_TRANSFERS = 4
+_TRANSFERS = 8
 _COMPRESSORS = 1
 
 

@@ -25,6 +25,7 @@ from danlu.oci.tar.places import Places, split
 from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
 from danlu.oci.tar.recipe import Recipe, Recorder, rewrite_layer
 from danlu.oci.tar.summary import LayerSummary
+from danlu.oci.text import printable
 
 __all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
 
@@ -33,7 +34,7 @@ __all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
 class Limits:
     """What a layer may ask for at most: entries, and bytes of its uncompressed tar."""
 
-    entries: int = 5_000_000
+    entries: int = 2_000_000
     size: int = 1 << 40
 
 
@@ -74,7 +75,7 @@ def extract_with_recipe(stream: Readable, root: Path, *, limits: Limits = Limits
 
 
 def _extract(stream: Readable, root: Path, limits: Limits, recorder: Recorder | None) -> Extracted:
-    reader = TarReader(stream, limit=limits.size, literal=recorder is not None)
+    reader = TarReader(stream, limit=limits.size, literal=recorder.literal if recorder else None)
     entries = 0
     with _disk_errors(root), Places(os.fsencode(root)) as places:
         extractor = _Extractor(reader, places, recorder)
@@ -88,7 +89,7 @@ def _extract(stream: Readable, root: Path, limits: Limits, recorder: Recorder | 
             extractor.add(entry)
         extractor.finish()
     summary = LayerSummary(DiffId(reader.digest()), reader.size, entries)
-    recipe = None if recorder is None else recorder.recipe(reader.literal(), entries)
+    recipe = None if recorder is None else recorder.recipe(entries)
     return Extracted(summary, recipe)
 
 
@@ -103,7 +104,9 @@ def _disk_errors(root: Path) -> Iterator[None]:
                 hint="free some with `danlu image prune`",
             ) from error
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
-            raise LayerError(f"the layer holds a name that no file can have: {error}") from error
+            raise LayerError(
+                f"the layer holds a name that no file can have: {printable(str(error))}"
+            ) from error
         raise StoreError(f"cannot unpack a layer below {root}: {error}") from error
 
 
@@ -143,7 +146,7 @@ class _Extractor:
             self._makers[entry.kind](parent, parts, entry)
         else:
             raise LayerError(
-                f"the layer holds a device, /{os.fsdecode(entry.name)}",
+                f"the layer holds a device, /{printable(entry.name)}",
                 hint="danlu makes no devices; whoever builds the image can leave it out",
             )
 
@@ -213,7 +216,7 @@ class _Extractor:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(parts[-1], flags, 0o600, dir_fd=parent)
         if self._recorder is not None:
-            self._recorder.file(self._reader.literal(), parts, entry.size)
+            self._recorder.file(parts, entry.size)
         try:
             for piece in self._reader.content():
                 view = memoryview(piece)
@@ -230,7 +233,7 @@ class _Extractor:
     def _hard_link(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
         target = split(entry.link)
         missing = LayerError(
-            f"/{os.fsdecode(entry.name)} is a link to /{os.fsdecode(entry.link)}, "
+            f"/{printable(entry.name)} is a link to /{printable(entry.link)}, "
             "which the layer does not have"
         )
         if not target:
@@ -243,7 +246,7 @@ class _Extractor:
 
     def _symlink(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
         if not entry.link:
-            raise LayerError(f"/{os.fsdecode(entry.name)} is a link to nothing")
+            raise LayerError(f"/{printable(entry.name)} is a link to nothing")
         os.symlink(entry.link, parts[-1], dir_fd=parent)
         self._own(parent, parts[-1], entry)
 
@@ -269,7 +272,7 @@ class _Extractor:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise MachineError(
-                f"/{os.fsdecode(entry.name)} belongs to {entry.uid}:{entry.gid}, "
+                f"/{printable(entry.name)} belongs to {entry.uid}:{entry.gid}, "
                 "which this account has no ids for",
                 hint="give it more subordinate ids in /etc/subuid and /etc/subgid",
             ) from error
@@ -287,9 +290,11 @@ def _set_attribute(descriptor: int, name: str, value: bytes) -> None:
     try:
         os.setxattr(descriptor, name, value)
     except OSError as error:
-        if error.errno in (errno.EOPNOTSUPP, errno.EPERM):
+        # ext4 has 4 KiB for all attributes of a file, and says that the disk is full.
+        too_big = error.errno == errno.E2BIG or (error.errno == errno.ENOSPC and len(value) > 1024)
+        if too_big or error.errno in (errno.EOPNOTSUPP, errno.EPERM):
             raise MachineError(
-                f"the store's file system cannot hold the extended attribute {name}",
+                f"the store's file system cannot hold the extended attribute {printable(name)}",
                 hint="move the store to ext4, xfs or btrfs with DANLU_HOME",
             ) from error
         raise
@@ -304,5 +309,5 @@ def _status(parent: int, base: bytes) -> os.stat_result | None:
 
 def _times(entry: Entry) -> tuple[int, int]:
     if abs(entry.mtime) > (1 << 63) - 1:
-        raise LayerError(f"/{os.fsdecode(entry.name)} has a time that no file can have")
+        raise LayerError(f"/{printable(entry.name)} has a time that no file can have")
     return entry.mtime, entry.mtime

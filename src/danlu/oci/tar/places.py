@@ -8,10 +8,13 @@ from types import TracebackType
 
 from danlu.oci.tar.overlay import OPAQUE_XATTR, is_whiteout
 from danlu.oci.tar.read import LayerError
+from danlu.oci.text import printable
 
 __all__ = ["Places", "split"]
 
 _MAX_LINKS = 40
+#: What removes trees may recurse; nobody's directories are a tenth as deep.
+_MAX_DEPTH = 400
 _KEPT = 64
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -19,10 +22,12 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def split(name: bytes) -> tuple[bytes, ...]:
     """The components of a name in a layer; raises :class:`LayerError` for one that leads out."""
     if name.startswith(b"/"):
-        raise LayerError(f"the layer holds the absolute name {os.fsdecode(name)!r}")
+        raise LayerError(f"the layer holds the absolute name {printable(name)!r}")
     parts = tuple(part for part in name.split(b"/") if part not in (b"", b"."))
     if b".." in parts or b"\0" in name:
-        raise LayerError(f"the layer holds a name that leads out of it: {os.fsdecode(name)!r}")
+        raise LayerError(f"the layer holds a name that leads out of it: {printable(name)!r}")
+    if len(parts) > _MAX_DEPTH:
+        raise LayerError(f"the layer holds a name {len(parts)} directories deep")
     return parts
 
 
@@ -99,6 +104,8 @@ class Places:
                         os.close(at)
                         at = below
                         real.append(part)
+                        if len(real) > _MAX_DEPTH:
+                            raise LayerError(f"the layer leads too deep at {_shown(parts)}")
                         continue
                     links += 1
                     if links > _MAX_LINKS:
@@ -137,7 +144,7 @@ def _open(parent: int, name: bytes, *, make: bool) -> int | bytes | None:
     if not make:
         return None
     if not is_whiteout(status):
-        raise LayerError(f"the layer needs a directory where it has a file: {os.fsdecode(name)!r}")
+        raise LayerError(f"the layer needs a directory where it has a file: {printable(name)!r}")
     # What lower layers have here is deleted, and this is a new directory.
     os.unlink(name, dir_fd=parent)
     made = _make(parent, name)
@@ -154,4 +161,4 @@ def _make(parent: int, name: bytes) -> int:
 
 
 def _shown(parts: tuple[bytes, ...]) -> str:
-    return "/" + os.fsdecode(b"/".join(parts))
+    return "/" + printable(b"/".join(parts))

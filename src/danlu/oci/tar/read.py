@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from danlu.errors import OutsideError
+from danlu.oci.text import printable
 
 __all__ = ["Entry", "LayerError", "Readable", "TarReader"]
 
@@ -20,6 +21,8 @@ _BLOCK = 512
 _CHUNK = 1 << 20
 #: The most bytes of one extension header: xattr values are at most 64 KiB, names 4 KiB.
 _MAX_EXTENSION = 1 << 20
+#: Usual are one or two before an entry.
+_MAX_EXTENSIONS = 16
 _MAX_PATH = 4096
 _EMPTY = bytes(_BLOCK)
 
@@ -54,11 +57,17 @@ class Entry:
 class TarReader:
     """Iterates over the entries of ``stream``; :meth:`content` gives the bytes of the last one.
 
-    More than ``limit`` bytes raise :class:`LayerError`. With ``literal``, what came besides the
-    content that was read is kept until :meth:`literal` asks for it.
+    More than ``limit`` bytes raise :class:`LayerError`. ``literal`` is given all that came besides
+    the content that was asked for: headers, padding, content nobody read.
     """
 
-    def __init__(self, stream: Readable, *, limit: int, literal: bool = False) -> None:
+    def __init__(
+        self,
+        stream: Readable,
+        *,
+        limit: int,
+        literal: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._stream = stream
         self._limit = limit
         self._hash = hashlib.sha256()
@@ -69,15 +78,7 @@ class TarReader:
         self._left = 0
         self._padding = 0
         self._globals: dict[bytes, bytes] = {}
-        self._literal: list[bytes] | None = [] if literal else None
-
-    def literal(self) -> bytes:
-        """Headers, padding and content nobody read, since this was asked for last."""
-        if self._literal is None:
-            return b""
-        pieces = b"".join(self._literal)
-        self._literal.clear()
-        return pieces
+        self._literal = literal
 
     def digest(self) -> str:
         """The digest of all bytes received so far."""
@@ -114,7 +115,7 @@ class TarReader:
 
     def _note(self, piece: bytes) -> None:
         if self._literal is not None:
-            self._literal.append(piece)
+            self._literal(piece)
 
     def _exactly(self, size: int) -> bytes:
         end = self._at + size
@@ -145,7 +146,7 @@ class TarReader:
         self._skip(self._left + self._padding)
         self._left = self._padding = 0
         records: dict[bytes, bytes] = {}
-        while True:
+        for _ in range(_MAX_EXTENSIONS):
             if self._at >= len(self._buffer) and not self._fill():
                 return None
             block = self._exactly(_BLOCK)
@@ -158,10 +159,13 @@ class TarReader:
             data = self._extension(_number(block[124:136]))
             if kind == b"g":
                 self._globals.update(_parse_pax(data))
+                if sum(map(len, self._globals.values())) > _MAX_EXTENSION:
+                    raise LayerError("the layer's global headers are bigger than any should be")
             elif kind == b"x":
                 records.update(_parse_pax(data))
             else:
-                records[b"path" if kind == b"L" else b"linkpath"] = data.rstrip(b"\0")
+                records[b"path" if kind == b"L" else b"linkpath"] = _text(data)
+        raise LayerError("the layer has too many extension headers before an entry")
 
     def _extension(self, size: int) -> bytes:
         if size > _MAX_EXTENSION:
@@ -261,9 +265,7 @@ def _name(block: bytes) -> bytes:
 
 def _checked(name: bytes) -> bytes:
     if b"\0" in name or len(name) > _MAX_PATH:
-        raise LayerError(
-            f"the layer holds a name that no file can have: {os.fsdecode(name[:80])!r}"
-        )
+        raise LayerError(f"the layer holds a name that no file can have: {printable(name[:80])!r}")
     return name
 
 

@@ -20,6 +20,7 @@ from danlu.errors import StoreError
 from danlu.oci.digest import DiffId
 from danlu.oci.tar.places import Places, split
 from danlu.oci.tar.summary import LayerSummary
+from danlu.oci.text import printable
 
 __all__ = ["Recipe", "Recorder", "rewrite_layer"]
 
@@ -28,6 +29,8 @@ _CHUNK = 1 << 20
 _HEAD = struct.Struct("<QIQ")
 #: More content of files that a later entry replaced is not worth keeping.
 _MAX_REPLACED = 64 << 20
+#: Headers compress to some thirty bytes an entry.
+_MAX_RECORDS = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +78,23 @@ class Recorder:
         self._zstd = zstandard.ZstdCompressor(level=3).compressobj()
         self._records: list[bytes] = []
         self._numbers: dict[tuple[bytes, ...], int] = {}
+        self._size = 0
+        self._literals: list[bytes] = []
+        self._gathered = 0
         self._count = 0
         self._replaced: dict[int, bytes] = {}
         self._replaced_bytes = 0
 
-    def file(self, literal: bytes, parts: tuple[bytes, ...], size: int) -> None:
-        """After ``literal`` came the content of the file ``parts``, ``size`` bytes."""
-        self._add(literal, b"/".join(parts), size)
+    def literal(self, piece: bytes) -> None:
+        """Bytes that the tree does not tell."""
+        self._literals.append(piece)
+        self._gathered += len(piece)
+        if self._gathered > _CHUNK:
+            self._add(b"", 0)
+
+    def file(self, parts: tuple[bytes, ...], size: int) -> None:
+        """Now comes the content of the file ``parts``, ``size`` bytes."""
+        self._add(b"/".join(parts), size)
         self._numbers[parts] = self._count - 1
 
     def replacing(self, parts: tuple[bytes, ...], parent: int) -> None:
@@ -91,21 +104,31 @@ class Recorder:
             path = f"/proc/self/fd/{parent}/".encode() + b"/".join(one[len(parts) - 1 :])
             with open(path, "rb") as file:
                 data = file.read(_MAX_REPLACED + 1)
-            self._replaced[number] = data
             self._replaced_bytes += len(data)
+            if self._replaced_bytes <= _MAX_REPLACED:
+                self._replaced[number] = data
 
-    def recipe(self, rest: bytes, entries: int) -> Recipe | None:
-        """The recipe, ``rest`` being what came last; None where it would be too big."""
-        self._add(rest, b"", 0)
-        self._records.append(self._zstd.flush())
-        if self._replaced_bytes > _MAX_REPLACED:
+    def recipe(self, entries: int) -> Recipe | None:
+        """The recipe of a tar of so many entries; None where it would be too big."""
+        self._add(b"", 0)
+        self._keep(self._zstd.flush())
+        if self._replaced_bytes > _MAX_REPLACED or self._size > _MAX_RECORDS:
             return None
         return Recipe(b"".join(self._records), entries, self._replaced)
 
-    def _add(self, literal: bytes, path: bytes, size: int) -> None:
+    def _add(self, path: bytes, size: int) -> None:
+        literal = b"".join(self._literals)
+        self._literals.clear()
+        self._gathered = 0
         self._count += 1
         head = _HEAD.pack(len(literal), len(path), size)
-        self._records.append(self._zstd.compress(head + literal + path))
+        self._keep(self._zstd.compress(head + literal + path))
+
+    def _keep(self, made: bytes) -> None:
+        self._size += len(made)
+        # Beyond that it will not be used: what a stranger sends must not fill our memory.
+        if self._size <= _MAX_RECORDS:
+            self._records.append(made)
 
 
 def rewrite_layer(
@@ -157,16 +180,16 @@ def _content(places: Places, path: bytes, size: int) -> Iterator[bytes]:
     parts = split(path)
     parent = places.find(parts[:-1])
     if parent is None:
-        raise StoreError(f"the layer lacks the directory of /{os.fsdecode(path)}")
+        raise StoreError(f"the layer lacks the directory of /{printable(path)}")
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(parts[-1], flags, dir_fd=parent)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise StoreError(f"the layer has no file /{os.fsdecode(path)}")
+            raise StoreError(f"the layer has no file /{printable(path)}")
         while size:
             piece = os.read(descriptor, min(size, _CHUNK))
             if not piece:
-                raise StoreError(f"the layer's file /{os.fsdecode(path)} is too short")
+                raise StoreError(f"the layer's file /{printable(path)} is too short")
             size -= len(piece)
             yield piece
     finally:

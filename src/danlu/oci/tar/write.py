@@ -20,6 +20,7 @@ from danlu.oci.tar.overlay import (
     travels,
 )
 from danlu.oci.tar.summary import LayerSummary
+from danlu.oci.text import printable
 
 __all__ = ["Normalise", "write_layer"]
 
@@ -108,7 +109,7 @@ class _Writer:
             directory, slash, base = name.rpartition(b"/")
             if base.startswith(WHITEOUT_PREFIX):
                 raise UsageError(
-                    f"/{os.fsdecode(name)} cannot be part of an image",
+                    f"/{printable(name)} cannot be part of an image",
                     hint="names that begin with '.wh.' mean deletions in image layers",
                 )
             kind = stat.S_IFMT(status.st_mode)
@@ -126,7 +127,7 @@ class _Writer:
                 self._bare(directory + slash + WHITEOUT_PREFIX + base)
             elif kind != stat.S_IFSOCK:
                 raise UsageError(
-                    f"/{os.fsdecode(name)} is a device and cannot be part of an image",
+                    f"/{printable(name)} is a device and cannot be part of an image",
                     hint="devices belong to the machine an environment runs on; remove it again",
                 )
 
@@ -147,7 +148,7 @@ class _Writer:
             while left:
                 piece = os.read(descriptor, min(left, _CHUNK))
                 if not piece:
-                    raise StoreError(f"/{os.fsdecode(name)} became shorter while it was read")
+                    raise StoreError(f"/{printable(name)} became shorter while it was read")
                 self._emit(piece)
                 left -= len(piece)
         finally:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from danlu.environment.lock import LockedPackage
-from danlu.errors import OutsideError, ResolveError
+from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.resolve.python_locked import locked_file, same_version
 from danlu.resolve.python_wanted import Source, Wanted, normalised
 from danlu.sandbox.types import Mount
@@ -189,7 +189,11 @@ uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources \
     ${UV_NO_INDEX:+--no-index} "$@"; }
 cd /run/danlu/resolve || exit 125
 uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
-uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt 2>messages.txt
+uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt 2>messages.txt || exit
+# What stands at a place has its version nowhere in these: only an installer says it.
+test ! -s placed.txt || /run/danlu/uv pip install --dry-run --no-deps --python "$PYTHON" \
+    --target /tmp/none ${UV_NO_INDEX:+--no-index} $PLATFORM -r placed.txt 2>versions.txt
+true
 """
 
 
@@ -210,6 +214,8 @@ async def resolve_inside(
     options = _options(request.target, wanted, renew)
     variables, places = indexes_inside(request.indexes, request.project)
     environment = {
+        "LC_ALL": "C.UTF-8",
+        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "PYTHON": request.executable,
         "PLATFORM": " ".join(_platform(request.target)),
         "OPTIONS": " ".join(options),
@@ -224,7 +230,7 @@ async def resolve_inside(
     assert request.run_inside is not None
     code = await request.run_inside(("/bin/sh", "-c", _SCRIPT), mounts, environment)
     if code:
-        raise _refused(work, code)
+        raise _refused(work, code, placed)
     return _results(request, wanted, placed, kept, work)
 
 
@@ -250,16 +256,25 @@ def _write_inputs(
         f"{one.name}=={one.version}\n" for one in kept.values() if one.source in ("index", "sdist")
     )
     (work / "resolved.txt").write_text(preferences)
+    (work / "placed.txt").write_text("".join(f"{one.line}\n" for one in placed))
 
 
-def _refused(work: Path, code: int) -> Exception:
+def _refused(work: Path, code: int, placed: Sequence[Placed]) -> DanluError:
+    """uv's refusal in the user's words, with the line of the source it is about."""
     try:
         text = (work / "messages.txt").read_text(errors="replace")
     except OSError:
         text = ""
     if not text.strip():
         return OutsideError(f"resolving in the sandbox ended with exit code {code}")
-    return refusal(text, doing="resolving the Python packages in the sandbox")
+    about = next((one for one in placed if one.inside in text), None)
+    for one in placed:
+        location = one.source.reference.location
+        text = text.replace(f"file://{one.inside}", location).replace(one.inside, location)
+    error = refusal(text, doing="resolving the Python packages in the sandbox")
+    if about is not None:
+        error.span = about.source.where
+    return error
 
 
 def _results(
@@ -278,9 +293,10 @@ def _results(
             found[before.name] = before
         elif not (file.direct and _SOURCES in file.url):
             found[normalised(file.name)] = locked_file(file, wanted)
-    names = names_of_places(text)
+    names, versions = names_of_places(text), _versions(work)
     for one in placed:
         name, version = names.get(one.inside, ("", ""))
+        version = version or versions.get(name, "")
         if name:
             found[name] = replace(one.package, name=name, version=version)
     return tuple(found[name] for name in sorted(found))
@@ -305,6 +321,16 @@ def names_of_places(text: str) -> dict[str, tuple[str, str]]:
         if _NAME.fullmatch(package["name"]):
             found[place] = (normalised(package["name"]), str(package.get("version", "")))
     return found
+
+
+def _versions(work: Path) -> dict[str, str]:
+    """What an installer would say it installs: ``+ name==version (from file://…)``."""
+    try:
+        text = (work / "versions.txt").read_text(errors="replace")
+    except OSError:
+        return {}
+    lines = re.findall(r"^ *\+ ([\w.-]+)==([\w.!+-]+)", text, re.MULTILINE)
+    return {normalised(name): version for name, version in lines}
 
 
 _NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?")

@@ -22,7 +22,7 @@ from danlu.errors import (
 from danlu.sources.pypi.indexes import Indexes, uv_environment
 from danlu.sources.pypi.target import Target
 
-__all__ = ["Uv", "find_uv", "reason_of", "refusal", "target_options"]
+__all__ = ["Uv", "build_hint", "find_uv", "reason_of", "refusal", "target_options"]
 
 
 @functools.cache
@@ -137,9 +137,23 @@ _TEMPORARY = (
 )
 
 
+def build_hint(text: str) -> str:
+    """What usually helps after a build that ended like this."""
+    if re.search(r"unable to detect version|git.*(not found|No such file)", text):
+        return 'its version comes from git, which runs inside: install.apt_packages(["git"])'
+    return "compilers and headers are system packages: install.apt_packages(...)"
+
+
 def refusal(text: str, *, doing: str) -> DanluError:
     """uv's failure as one of our errors; ``doing`` completes "… failed" sentences of ours."""
     reasons = reason_of(text)
+    if "Failed to build" in text or "[stderr]" in text:
+        # What matters of a build's output is its end.
+        return ResolveError(
+            reasons[0] if reasons else f"{doing} failed",
+            details=tuple(_quietened(line) for line in text.rstrip().splitlines()[-16:]),
+            hint=build_hint(text),
+        )
     if "No space left on device" in text:
         return StoreError("the disk is full", hint="free some space, or `danlu image prune`")
     if "Hash mismatch" in text:

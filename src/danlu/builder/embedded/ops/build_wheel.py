@@ -24,6 +24,7 @@ from danlu.sources.pypi.building import (
     indexes_inside,
 )
 from danlu.sources.pypi.simple import fetch_file
+from danlu.sources.pypi.uv import build_hint
 
 __all__ = ["execute"]
 
@@ -145,7 +146,7 @@ async def _build(op: BuildWheel, context: Context, source: str, work: Path) -> N
             f"building {op.name} {op.version} ended with exit code {code}".replace("  ", " "),
             code=code,
             details=tuple(last),
-            hint="compilers and headers are system packages: install.apt_packages(...)",
+            hint=build_hint("\n".join(last)),
         )
 
 

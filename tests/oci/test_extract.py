@@ -389,9 +389,12 @@ def test_what_comes_after_the_end_does_not_fill_the_memory(tmp_path: Path) -> No
 
 def test_attributes_that_do_not_fit_are_no_full_disk(tmp_path: Path) -> None:
     data = archive([("file", "f", "")], pax={"SCHILY.xattr.user.big": "v" * 65_000})
+    (tmp_path / "probe").touch()
     try:
-        extract_layer(io.BytesIO(data), tmp_path)
-    except MachineError as error:
-        assert "extended attribute user.big" in str(error)
+        os.setxattr(tmp_path / "probe", "user.big", b"v" * 65_000)
+    except OSError:
+        with pytest.raises(MachineError, match=r"the extended attribute user\.big"):
+            extract_layer(io.BytesIO(data), tmp_path)
     else:
+        extract_layer(io.BytesIO(data), tmp_path)
         assert len(os.getxattr(tmp_path / "f", "user.big")) == 65_000

@@ -91,7 +91,7 @@ def test_a_build_tells_how_the_lock_changed_and_what_was_written(
 
 
 def test_a_quiet_build_gives_the_digest_and_nothing_else(cli: Cli, seen: Seen) -> None:
-    for arguments in (("-q", "build"), ("build", "-q")):
+    for arguments in (["-q", "build"], ["build", "-q"]):
         result = cli(*arguments)
         assert (result.out, result.err) == (f"{DIGEST}\n", "")
 
@@ -155,8 +155,8 @@ def test_a_secret_of_a_variable_is_a_file_while_it_is_needed(
 
     monkeypatch.setattr("danlu.commands.build.build", build)
     assert cli("build", "--secret", "id=token,env=TOKEN").code == 0
-    ((path, text, mode),) = held
-    assert (text, mode) == ("s3cret", 0o600)
+    path = held[0][0]
+    assert held[0][1:] == ("s3cret", 0o600)
     assert not path.parent.exists()
 
 

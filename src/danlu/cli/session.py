@@ -79,6 +79,7 @@ class Session:
 
             if kind is not None:
                 self.progress = kind
+            self.terminal.mute = self.progress == "json"
             chosen = "quiet" if self.quiet and self.progress == "auto" else self.progress
             self._renderer = make(chosen, self.terminal, verbosity=self.verbosity)
         return self._renderer

@@ -50,7 +50,8 @@ def build_summary(report: BuildReport, run: Session) -> None:
     for line in report.lock_changes:
         terminal.say(terminal.style(clean(line), "dim"))
     for place in report.outputs:
-        terminal.say(f"wrote {clean(place)}")
+        verb = "pushed" if place in report.names else "wrote"
+        terminal.say(f"{verb} {clean(place)}")
     mark = "✓ " if terminal.unicode and terminal.interactive else ""
     terminal.say(terminal.style(mark, "green") + _headline(report, terminal.style))
 
@@ -84,4 +85,4 @@ def _summary_event(report: BuildReport, run: Session) -> None:
         "unchanged": report.unchanged,
         "seconds": round(report.seconds, 3),
     }
-    run.terminal.say(json.dumps(event))
+    run.terminal.insist(json.dumps(event))

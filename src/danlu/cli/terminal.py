@@ -71,6 +71,8 @@ class Terminal:
         encoding = (getattr(self.err, "encoding", "") or "").lower().replace("-", "")
         self.unicode = encoding.startswith("utf")
         self.quiet = False
+        #: Set where stderr is for machines: then only what insists is written.
+        self.mute = False
         #: Set while something is drawn at the bottom of the terminal: puts a line above it.
         self.above: Callable[[str], None] | None = None
 
@@ -106,7 +108,7 @@ class Terminal:
 
     def say(self, text: str) -> None:
         """Write one line of talk to stderr, unless the run is to be quiet."""
-        if not self.quiet:
+        if not (self.quiet or self.mute):
             self.insist(text)
 
     def insist(self, text: str) -> None:

@@ -92,6 +92,7 @@ def command(
     from danlu.commands.build import BuildOptions
     from danlu.commands.images import normal_name
 
+    _refuse_impossible(tags, outputs, push=push)
     with parse_secrets(secrets) as files:
         options = BuildOptions(
             tags=tuple(normal_name(one) for one in tags),
@@ -109,6 +110,17 @@ def command(
             compression=compression,
         )
         _build(file, options, form=form, progress=progress)
+
+
+def _refuse_impossible(tags: tuple[str, ...], outputs: tuple[str, ...], *, push: bool) -> None:
+    """Say before a long build what would only be found at its end."""
+    if push and not tags:
+        raise click.UsageError("--push needs a name: give one with -t REGISTRY/NAME:TAG")
+    if outputs:
+        from danlu.commands.export import parse_output
+
+        for text in outputs:
+            parse_output(text)
 
 
 def _build(file: str | None, options: BuildOptions, *, form: str, progress: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import sys
 import warnings
 from collections.abc import Iterator
@@ -70,7 +71,8 @@ def scan(paths: Iterator[Path] | list[Path], directory: Path) -> Found:
     for path in listed:
         shown = os.path.relpath(path, directory)
         try:
-            if path.stat().st_size > _LARGEST:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode) or status.st_size > _LARGEST:
                 continue
             text = read_notebook(path, found) if path.suffix == ".ipynb" else _read(path)
             _collect(text, shown, local, found)

@@ -70,14 +70,9 @@ def working(run: Session, kind: str, name: str) -> Iterator[Callable[[Event], No
     watch = run.watch(kind)
     began = time.monotonic()
     watch(Started(name, name, "", 0.0))
-    failed = "interrupted"
     try:
         yield watch
-        failed = ""
-    except Exception as error:
-        failed = str(error)
-        raise
-    finally:
         passed = time.monotonic() - began
-        watch(Finished(name, name, "", passed, passed, cached=False, error=failed))
+        watch(Finished(name, name, "", passed, passed, cached=False))
+    finally:
         run.stop_progress()

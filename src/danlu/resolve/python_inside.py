@@ -6,6 +6,7 @@ away. What comes back is text that this code could have written, so it is checke
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import shutil
@@ -14,7 +15,9 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from danlu.environment.lock import LockedPackage
 from danlu.errors import DanluError, OutsideError, ResolveError
@@ -189,11 +192,8 @@ uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources \
     ${UV_NO_INDEX:+--no-index} "$@"; }
 cd /run/danlu/resolve || exit 125
 uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
-uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt 2>messages.txt || exit
-# What stands at a place has its version nowhere in these: only an installer says it.
-test ! -s placed.txt || /run/danlu/uv pip install --dry-run --no-deps --python "$PYTHON" \
-    --target /tmp/none ${UV_NO_INDEX:+--no-index} $PLATFORM -r placed.txt 2>versions.txt
-true
+uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt \
+    2>messages.txt
 """
 
 
@@ -256,7 +256,6 @@ def _write_inputs(
         f"{one.name}=={one.version}\n" for one in kept.values() if one.source in ("index", "sdist")
     )
     (work / "resolved.txt").write_text(preferences)
-    (work / "placed.txt").write_text("".join(f"{one.line}\n" for one in placed))
 
 
 def _refused(work: Path, code: int, placed: Sequence[Placed]) -> DanluError:
@@ -324,13 +323,22 @@ def names_of_places(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _versions(work: Path) -> dict[str, str]:
-    """What an installer would say it installs: ``+ name==version (from file://…)``."""
-    try:
-        text = (work / "versions.txt").read_text(errors="replace")
-    except OSError:
-        return {}
-    lines = re.findall(r"^ *\+ ([\w.-]+)==([\w.!+-]+)", text, re.MULTILINE)
-    return {normalised(name): version for name, version in lines}
+    """Versions of packages that stand at a place, as far as uv's cache inside tells.
+
+    Only for people to read: the hash says what is built.
+    """
+    found: dict[str, str] = {}
+    for root, _, files in os.walk(work / "cache"):
+        path = Path(root) / "metadata.msgpack"
+        if path.name not in files or path.is_symlink() or path.stat().st_size > 1 << 20:
+            continue
+        try:
+            name, version, *_ = msgspec.msgpack.decode(path.read_bytes(), type=list[Any])
+        except (msgspec.DecodeError, ValueError, OSError):
+            continue
+        if isinstance(version, str) and re.fullmatch(r"[\w.!+-]+", version):
+            found[normalised(str(name))] = version
+    return found
 
 
 _NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?")

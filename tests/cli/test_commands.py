@@ -149,7 +149,7 @@ def test_a_secret_of_a_variable_is_a_file_while_it_is_needed(
     held: list[tuple[Path, str, int]] = []
 
     def build(project: Any, *, options: BuildOptions, **_: Any) -> BuildReport:
-        ((_, path),) = options.secrets
+        path = options.secrets[0][1]
         held.append((path, path.read_text(), path.stat().st_mode & 0o777))
         return report()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 
 import click
@@ -24,6 +25,7 @@ def run(arguments: list[str]) -> int:
     """Run the command that ``arguments`` name, and give the program's exit code."""
     if "_DANLU_COMPLETE" in os.environ:
         return _complete()
+    _fill_standard_descriptors()
     this = Session(arguments)
     _listen_for_termination()
     try:
@@ -48,6 +50,20 @@ def _listen_for_termination() -> None:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+
+
+def _fill_standard_descriptors() -> None:
+    """Open /dev/null where a standard stream is closed, or the next file would become our stdout.
+
+    Python has None for such a stream, which much code does not expect.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
 def _invoke(this: Session, arguments: list[str]) -> int:

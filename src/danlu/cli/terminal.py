@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from danlu.errors import OutsideError
+
 __all__ = ["OutputClosed", "Terminal", "clean", "columns"]
 
 _STYLES = {
@@ -105,6 +107,9 @@ class Terminal:
         except BrokenPipeError as error:
             self._abandon_out()
             raise OutputClosed from error
+        except OSError as error:
+            self._abandon_out()
+            raise OutsideError(f"cannot write to stdout: {error.strerror}") from error
 
     def say(self, text: str) -> None:
         """Write one line of talk to stderr, unless the run is to be quiet."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from danlu.environment.inputs import Inputs
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, NotBuiltYet, UsageError
-from danlu.graph import Graph, Message, Platform, Progress
+from danlu.graph import Graph, Platform, Progress
 from danlu.graph.digest import digest_of
 from danlu.oci.digest import sha256
 
@@ -201,22 +201,25 @@ def _known(asked: _Asked, store: Store) -> StoredImage | None:
 def _build(asked: _Asked) -> BuildReport:
     import anyio
 
+    from danlu.commands import upkeep
     from danlu.sandbox import userns
+    from danlu.store import Store
 
     # Before any thread or event loop: a process with threads cannot enter a user namespace.
     userns.enter(asked.settings.paths)
-    return anyio.run(partial(_build_async, asked))
-
-
-async def _build_async(asked: _Asked) -> BuildReport:
-    from danlu.store import Store
-
     with Store.open(asked.settings.paths.store) as store, store.lease():
-        lock, changes = await _locked(asked, store)
-        graph = _graph(asked, lock)
-        built = await _run_builder(asked, graph, store)
-        _remember(asked, store, built, graph)
-        return _finish(asked, store, built.image, built.vertices, changes, unchanged=False)
+        built, changes = anyio.run(partial(_build_async, asked, store))
+        report = _finish(asked, store, built.image, built.vertices, changes, unchanged=False)
+    upkeep.start(report.config, asked.settings)
+    return report
+
+
+async def _build_async(asked: _Asked, store: Store) -> tuple[Built, tuple[str, ...]]:
+    lock, changes = await _locked(asked, store)
+    graph = _graph(asked, lock)
+    built = await _run_builder(asked, graph, lock, store)
+    _remember(asked, store, built, graph)
+    return built, changes
 
 
 async def _locked(asked: _Asked, store: Store) -> tuple[FunctionLock, tuple[str, ...]]:
@@ -233,8 +236,6 @@ async def _locked(asked: _Asked, store: Store) -> tuple[FunctionLock, tuple[str,
         offline=asked.options.offline,
         progress=asked.progress,
     )
-    for line in outcome.lines:
-        asked.progress(Message(line, time.monotonic() - asked.began))
     return outcome.lock, outcome.lines
 
 
@@ -244,7 +245,7 @@ def _graph(asked: _Asked, lock: FunctionLock) -> Graph:
     return assemble(asked.environment, lock, asked.inputs, platform=asked.platform)
 
 
-async def _run_builder(asked: _Asked, graph: Graph, store: Store) -> Built:
+async def _run_builder(asked: _Asked, graph: Graph, lock: FunctionLock, store: Store) -> Built:
     from danlu.builder.embedded.build import build as embedded
     from danlu.builder.types import Request
 
@@ -257,7 +258,7 @@ async def _run_builder(asked: _Asked, graph: Graph, store: Store) -> Built:
         offline=asked.options.offline,
         fresh=asked.options.no_cache,
         secrets=dict(asked.options.secrets),
-        metadata={"file": asked.project.file, "function": asked.project.function},
+        metadata=_metadata(asked, lock),
         debug=asked.options.debug,
         apt_source=asked.environment.apt_source,
         pip_index=asked.environment.pip_index,
@@ -275,6 +276,17 @@ async def _run_builder(asked: _Asked, graph: Graph, store: Store) -> Built:
         config=asked.settings.config,
         progress=asked.progress,
     )
+
+
+def _metadata(asked: _Asked, lock: FunctionLock) -> dict[str, str]:
+    """What the store keeps with the image, beside what the image itself says."""
+    from danlu.assemble.layout import scheme_of
+    from danlu.commands.bytecode import described
+
+    own = {"file": asked.project.file, "function": asked.project.function}
+    if lock.python is None:
+        return own
+    return own | described(lock.python.executable, scheme_of(lock.python))
 
 
 def _remember(asked: _Asked, store: Store, built: Built, graph: Graph) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ class Output:
 
 def parse_output(text: str) -> Output:
     """``-o``'s value; raises :class:`UsageError` for what it cannot mean."""
-    fields = dict(part.partition("=")[::2] for part in text.split(","))
+    fields = {name: value for name, _, value in (one.partition("=") for one in text.split(","))}
     kind, dest = fields.pop("type", "oci"), fields.pop("dest", "")
     compression = fields.pop("compression", None)
     if (
@@ -118,8 +118,11 @@ def push_names(
     began = time.monotonic()
     source, parsed = StoreLayers(store), read_image(image.config)
 
-    def moved(name: str, current: int, total: int) -> None:
-        progress(Transfer(name, name, current, total, time.monotonic() - began))
+    def meter(name: str) -> Callable[[int, int], None]:
+        def moved(current: int, total: int) -> None:
+            progress(Transfer(name, name, current, total, time.monotonic() - began))
+
+        return moved
 
     async def all_of_them() -> str:
         digest = ""
@@ -131,7 +134,7 @@ def push_names(
                 kind=_KINDS[compression],
                 config=settings.config,
                 scratch=store.root / "tmp",
-                transfer=lambda current, total, name=name: moved(name, current, total),
+                transfer=meter(name),
             )
         return digest
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.commands.build import BuildOptions, image_of
+from danlu.commands.bytecode import bytecode_trees
 from danlu.errors import StoreError, UsageError
 from danlu.graph import Progress
 from danlu.graph.imageconfig import image_config_of
@@ -50,14 +51,15 @@ def run(
     from danlu.engine.embedded import run as run_here
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
-        layers = [store.layer(diff_id) for diff_id in image.layers]
-        trees = tuple(layer.tree for layer in layers if layer is not None)
-        if len(trees) != len(image.layers):
+        found = [store.layer(diff_id) for diff_id in image.layers]
+        stack = [layer for layer in found if layer is not None]
+        if len(stack) != len(image.layers):
             raise StoreError(
                 "layers of the image are gone from the store", hint="run `danlu build` again"
             )
+        trees = tuple(layer.tree for layer in stack)
         return run_here(
-            trees,
+            (*trees, *bytecode_trees(store, image, stack)),
             image_config_of(image.config),
             args=args,
             project=project.directory,

@@ -104,8 +104,8 @@ class AptArchive:
         # HTTP compares times in whole seconds: each writing is a minute after the last.
         self._writes += 1
         when = 1_717_243_200 + 60 * self._writes
-        for path in (release, *directory.rglob("Packages")):
-            os.utime(path, (when, when))
+        for file in (release, *directory.rglob("Packages")):
+            os.utime(file, (when, when))
 
 
 def _fill(tree: Path, files: Mapping[str, str], mode: int) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -41,7 +42,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``jobs`` is how many steps run at once (0: as many as there are cores), ``store_limit`` how
     large the store may grow (``"50GB"``; empty: without limit), ``runtime`` the OCI runtime's name
-    or path (empty: the first one found).
+    or path (empty: the first one found), ``upkeep`` whether byte code is made and the store kept
+    in shape in the background after a build.
     """
 
     mirrors: dict[str, Mirror] = {}
@@ -50,10 +52,11 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     runtime: str = ""
     jobs: int = 0
     store_limit: str = ""
+    upkeep: Literal["background", "off"] = "background"
 
 
 #: What a variable (``DANLU_JOBS``) or a flag may set too; tables only stand in the file.
-_SIMPLE = ("builder", "runtime", "jobs", "store_limit")
+_SIMPLE = ("builder", "runtime", "jobs", "store_limit", "upkeep")
 
 _HINT = "see `danlu config` for what may be set"
 
@@ -67,9 +70,9 @@ def load_configuration(
     """The configuration of ``path`` under the variables of ``environ`` under ``flags`` (D12).
 
     An absent file is empty, and so is an empty variable; a flag that is None was not given.
-    Variables are ``DANLU_BUILDER``, ``DANLU_RUNTIME``, ``DANLU_JOBS``, ``DANLU_STORE_LIMIT``; flags
-    have the fields' names. Raises :class:`UsageError` naming the file, the variable or the flag
-    that is wrong.
+    Variables are ``DANLU_BUILDER``, ``DANLU_RUNTIME``, ``DANLU_JOBS``, ``DANLU_STORE_LIMIT``,
+    ``DANLU_UPKEEP``; flags have the fields' names. Raises :class:`UsageError` naming the file, the
+    variable or the flag that is wrong.
     """
     env = os.environ if environ is None else environ
     merged = _from_file(path)

@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from danlu.builder.embedded.context import Context
-from danlu.builder.embedded.ops.copy_context import copy_members
-from danlu.builder.embedded.ops.leaf import commit_tree
+from danlu.builder.embedded.ops.leaf import commit_tree, copy_members
 from danlu.errors import StepFailed
 from danlu.graph import Exec
 from danlu.oci.tar import Normalise

@@ -1,0 +1,106 @@
+"""Byte code for a start: which layers of it fit an image, and making what is missing (D4)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from danlu.graph import Scheme
+
+if TYPE_CHECKING:
+    from danlu.commands.settings import Settings
+    from danlu.store import Layer, Store, StoredImage
+
+__all__ = ["bytecode_trees", "compile_image", "described", "wheels_as_they_were"]
+
+
+def described(executable: str, scheme: Scheme) -> dict[str, str]:
+    """What an image's metadata keeps of its Python, for :func:`bytecode_trees`."""
+    return {
+        "python": executable,
+        "prefix": scheme.prefix,
+        "version": scheme.version,
+        "site_packages": scheme.site_packages,
+        "interpreter": scheme.interpreter,
+    }
+
+
+def _scheme(image: StoredImage) -> Scheme | None:
+    fields = ("prefix", "version", "site_packages", "interpreter")
+    if not all(name in image.metadata for name in (*fields, "python")):
+        return None
+    return Scheme(**{name: str(image.metadata[name]) for name in fields})
+
+
+def bytecode_trees(store: Store, image: StoredImage, stack: Sequence[Layer]) -> tuple[Path, ...]:
+    """Trees to lay over the image's own: the byte code that there is for its wheels."""
+    scheme = _scheme(image)
+    if scheme is None:
+        return ()
+    from danlu.builder.embedded.ops.bytecode import find_interpreter, known_layers
+
+    wheels = wheels_as_they_were(stack, scheme)
+    if not wheels:
+        return ()
+    interpreter = find_interpreter(store, stack, str(image.metadata["python"]))
+    return tuple(layer.tree for layer in known_layers(store, wheels, interpreter.key))
+
+
+def wheels_as_they_were(stack: Sequence[Layer], scheme: Scheme) -> list[Layer]:
+    """The layers of wheels that no later layer touches.
+
+    Byte code of the unchecked kind would hide a source that a step changed: where a later layer
+    has an entry of a wheel's name, the wheel is compiled by whoever imports it.
+    """
+    site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
+    names = [_names(layer.tree / site) for layer in stack]
+    found = []
+    later: set[str] = set()
+    for layer, own in zip(reversed(stack), reversed(names), strict=True):
+        if own and any(name.endswith(".dist-info") for name in own) and not own & later:
+            found.append(layer)
+        elif own:
+            later |= own
+    return found[::-1]
+
+
+def _names(directory: Path) -> set[str]:
+    try:
+        return set(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+async def compile_image(store: Store, image: StoredImage, settings: Settings) -> None:
+    """Make the byte code that the image's wheels lack; nothing where it has no Python of ours."""
+    scheme = _scheme(image)
+    found = [store.layer(diff_id) for diff_id in image.layers]
+    stack = [layer for layer in found if layer is not None]
+    if scheme is None or len(stack) != len(image.layers):
+        return
+    wheels = wheels_as_they_were(stack, scheme)
+    if not wheels:
+        return
+    from danlu.builder.embedded.build import run_sync
+    from danlu.builder.embedded.context import Context
+    from danlu.builder.embedded.ops.bytecode import compile_layers, find_interpreter
+    from danlu.sandbox.sandbox import Sandbox
+
+    interpreter = find_interpreter(store, stack, str(image.metadata["python"]))
+    with store.staging() as work:
+        context = Context(
+            store=store,
+            paths=settings.paths,
+            config=settings.config,
+            sandbox=Sandbox(work, name=settings.config.runtime),
+            project=work,
+            below=tuple(stack),
+            inputs=(),
+            log=lambda line: None,
+            transfer=lambda current, total: None,
+            run_sync=run_sync,
+            offline=True,
+        )
+        await compile_layers(wheels, interpreter, scheme, context)

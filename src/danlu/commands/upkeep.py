@@ -1,0 +1,86 @@
+"""What is done after a build while nobody waits: syncing, byte code, keeping the store's limit.
+
+It runs as a process of its own at the lowest priority, so that a build's end is its end.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from danlu.errors import DanluError
+from danlu.util.locks import try_file_lock
+
+if TYPE_CHECKING:
+    from danlu.commands.settings import Settings
+
+__all__ = ["main", "start", "work"]
+
+
+def start(digest: str, settings: Settings) -> None:
+    """Begin the upkeep after the image ``digest`` was built, unless the user wants none."""
+    if settings.config.upkeep == "off":
+        return
+    # What it prints goes nowhere: the terminal is the user's again.
+    subprocess.Popen(
+        [sys.executable, "-m", "danlu.commands.upkeep", digest],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+        env={**os.environ, **_home(settings)},
+    )
+
+
+def _home(settings: Settings) -> dict[str, str]:
+    """A relative ``DANLU_HOME`` means another directory where the child works."""
+    return {"DANLU_HOME": str(settings.paths.data)} if os.environ.get("DANLU_HOME") else {}
+
+
+def work(digest: str, settings: Settings) -> None:
+    """Sync the store, make the image's byte code, and keep the store within its limit."""
+    import anyio
+
+    from danlu.commands.bytecode import compile_image
+    from danlu.sandbox import userns
+    from danlu.store import Store
+    from danlu.util.human import parse_size
+
+    userns.enter(settings.paths)
+    with Store.open(settings.paths.store) as store:
+        store.settle()
+        with store.lease():
+            image = store.image(digest)
+            if image is not None:
+                anyio.run(partial(compile_image, store, image, settings))
+        if settings.config.store_limit:
+            store.collect(parse_size(settings.config.store_limit))
+
+
+def main(digest: str) -> int:
+    """The process: at idle priority, and only one of it at a time for a store."""
+    from danlu.commands.settings import Settings
+    from danlu.util.config import load_configuration
+    from danlu.util.paths import Paths
+
+    os.nice(19)
+    if hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    paths = Paths.of()
+    settings = Settings(paths, load_configuration(paths.config_file))
+    with try_file_lock(settings.paths.data / "upkeep.lock") as free:
+        if not free:
+            return 0
+        try:
+            work(digest, settings)
+        except DanluError:
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

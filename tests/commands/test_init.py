@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from danlu.commands.init import InitReport, init
 from danlu.commands.init.machine import PYTHONS, here, release_of_image
@@ -461,3 +463,77 @@ def test_the_pythons_of_releases_agree_with_the_resolvers_table() -> None:
 )
 def test_the_release_of_an_image_is_read_from_its_name(image: str, release: str) -> None:
     assert release_of_image(image) == release
+
+
+WORDS = st.lists(
+    st.sampled_from(
+        [
+            "FROM",
+            "RUN",
+            "COPY",
+            "ENV",
+            "ARG",
+            "ADD",
+            "ENTRYPOINT",
+            "WORKDIR",
+            "USER",
+            "CMD",
+            "python:3.11",
+            "--from=b",
+            "apt-get install -y",
+            "pip install",
+            "-r",
+            "a=b",
+            "x",
+            "$Y",
+            "${Z:-1}",
+            "&&",
+            ";",
+            "'",
+            '"',
+            "\\\n",
+            "\n",
+            "[",
+            "]",
+            "{",
+            "<<EOF",
+            "EOF",
+            "#",
+            "=",
+            "dependencies:",
+            "- ",
+            "  - pip:",
+            "numpy=1",
+            "variables:",
+            "channels: [a]",
+            ":",
+            "丹",
+        ]
+    ),
+    max_size=30,
+)
+
+
+@pytest.mark.parametrize("name", ["Dockerfile", "environment.yml", "x.ipynb", "pyproject.toml"])
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(words=WORDS, beginning=st.sampled_from(["", "FROM python:3.11\n"]))
+def test_whatever_a_file_holds_it_is_refused_or_gives_a_build_file(
+    tmp_path_factory: pytest.TempPathFactory, name: str, words: list[str], beginning: str
+) -> None:
+    from danlu.commands.init.detect import read_source
+    from danlu.commands.init.draft import Draft, render
+
+    directory = tmp_path_factory.mktemp("fuzz")
+    path = write(directory, name, beginning * (name == "Dockerfile") + " ".join(words))
+    draft = Draft(os="debian12")
+    try:
+        read_source(path, directory, draft)
+    except UsageError:
+        return
+    compile(render(draft), "build.envd", "exec")
+
+
+def test_a_files_name_cannot_write_into_the_build_file(tmp_path: Path) -> None:
+    path = write(tmp_path, 'x\n    run(["evil"])\n#.txt', "numpy\n")
+    _, environment = made(tmp_path, source=path)
+    assert environment.steps == ()

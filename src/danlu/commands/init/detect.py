@@ -80,7 +80,7 @@ def _declared(directory: Path) -> list[str]:
     names = ["requirements.txt", "pyproject.toml", "environment.yml", "environment.yaml"]
     found = [name for name in names if (directory / name).is_file()]
     if not found:
-        other = sorted(one.name for one in directory.glob("requirements*.txt"))
+        other = sorted(one.name for one in directory.glob("requirements*.txt") if one.is_file())
         found = other if len(other) == 1 else []
     return found
 

@@ -67,7 +67,7 @@ def _another_stage(stage: _Stage) -> None:
 
 
 def _base(text: str, draft: Draft) -> str:
-    words = [one for one in shlex.split(text) if not one.startswith("--")]
+    words = [one for one in text.split() if not one.startswith("--")]
     image = words[0] if words else ""
     if image == "scratch" or not image:
         raise UsageError("an image from scratch has no base that danlu could build on")
@@ -185,7 +185,7 @@ def _copy(name: str, text: str, stage: _Stage) -> None:
 
 def _env(text: str, stage: _Stage) -> None:
     draft = stage.draft
-    first = text.split(None, 1)
+    first = text.split(None, 1) or [""]
     try:
         if "=" in first[0]:
             pairs = [one.partition("=")[::2] for one in shlex.split(text)]
@@ -195,6 +195,9 @@ def _env(text: str, stage: _Stage) -> None:
         draft.left.append(f"ENV {text}")
         return
     for name, raw in pairs:
+        if not name:
+            draft.left.append(f"ENV {text}")
+            continue
         value = _expanded(raw, {**stage.values, **draft.environment})
         if name == "PATH" and re.search(r"\$\{?PATH", raw):
             parts = [one for one in value.split(":") if "$" not in one and one]

@@ -54,7 +54,8 @@ class Draft:
 def render(draft: Draft, *, python: bool = False) -> str:
     """The text of ``build.envd``, or with ``python`` of ``build.py``."""
     calls = list(_calls(draft))
-    lines = [f"# The environment of this project, from {draft.source}.", ""]
+    source = " ".join(draft.source.split())
+    lines = [f"# The environment of this project, from {source}.", ""]
     if python:
         names = sorted({call.function.partition(".")[0] for call in calls})
         lines += [f"from danlu import {', '.join(names)}", "", ""]

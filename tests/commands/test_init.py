@@ -465,53 +465,12 @@ def test_the_release_of_an_image_is_read_from_its_name(image: str, release: str)
     assert release_of_image(image) == release
 
 
-WORDS = st.lists(
-    st.sampled_from(
-        [
-            "FROM",
-            "RUN",
-            "COPY",
-            "ENV",
-            "ARG",
-            "ADD",
-            "ENTRYPOINT",
-            "WORKDIR",
-            "USER",
-            "CMD",
-            "python:3.11",
-            "--from=b",
-            "apt-get install -y",
-            "pip install",
-            "-r",
-            "a=b",
-            "x",
-            "$Y",
-            "${Z:-1}",
-            "&&",
-            ";",
-            "'",
-            '"',
-            "\\\n",
-            "\n",
-            "[",
-            "]",
-            "{",
-            "<<EOF",
-            "EOF",
-            "#",
-            "=",
-            "dependencies:",
-            "- ",
-            "  - pip:",
-            "numpy=1",
-            "variables:",
-            "channels: [a]",
-            ":",
-            "丹",
-        ]
-    ),
-    max_size=30,
-)
+PIECES = """
+FROM RUN COPY ENV ARG ADD ENTRYPOINT WORKDIR USER CMD python:3.11 --from=b pip install -r a=b x $Y
+${Z:-1} && ; ' " [ ] { <<EOF EOF # = apt-get -y dependencies: - pip: numpy=1 variables: : 丹
+""".split()
+
+WORDS = st.lists(st.sampled_from([*PIECES, "\n", "\\\n", "  - ", "channels: [a]"]), max_size=30)
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "environment.yml", "x.ipynb", "pyproject.toml"])

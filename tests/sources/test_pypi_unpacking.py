@@ -390,6 +390,7 @@ def test_a_file_the_index_no_longer_has_is_named(unpacker: Unpacker) -> None:
     make_wheel(unpacker.links, "moved", version="2.0", files={"k.py": "1"})
     with pytest.raises(OutsideError, match=r"moved-1\.0-py3-none-any\.whl") as caught:
         unpacker.unpack([wheel])
+    assert "moved 2.0" in caught.value.hint
     assert "--upgrade moved" in caught.value.hint
 
 

@@ -18,8 +18,17 @@ from danlu.errors import OutsideError, ResolveError
 from danlu.graph import WHEEL_TIME, Scheme
 from danlu.sources.pypi import record
 from danlu.sources.pypi.record import Row
+from danlu.util.files import remove_tree
 
-__all__ = ["Distribution", "Incomplete", "finish_tree", "installed", "split", "take_all"]
+__all__ = [
+    "Distribution",
+    "Incomplete",
+    "collision",
+    "finish_tree",
+    "installed",
+    "split",
+    "take_all",
+]
 
 #: Files of a ``.dist-info`` that say how, by whom and from where it was installed.
 _NOTES = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json"}
@@ -233,11 +242,12 @@ def finish_tree(
     if direct_url is not None:
         _write(info / "direct_url.json", direct_url, tree, rows)
     site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
-    listed = _complete(tree, one, rows, alone)
+    listed, directories = _complete(tree, one, rows, alone)
     lines = [Row(posixpath.relpath(path, site), row.hash, row.size) for path, row in listed.items()]
     lines.append(Row(posixpath.relpath(os.path.relpath(info / "RECORD", tree), site)))
-    (info / "RECORD").write_bytes(record.write_record(lines))
-    _fix_times(tree)
+    _write(info / "RECORD", record.write_record(lines), tree, rows)
+    os.utime(info / "RECORD", (WHEEL_TIME, WHEEL_TIME))
+    _fix_directories(directories)
 
 
 def _write(path: Path, data: bytes, tree: Path, rows: dict[str, Row], mode: int = 0o644) -> None:
@@ -278,65 +288,56 @@ def _write_scripts(
 
 def _complete(
     tree: Path, one: Distribution, rows: Mapping[str, Row], alone: bool
-) -> dict[str, Row]:
-    """The rows of exactly the files that are there."""
+) -> tuple[dict[str, Row], list[str]]:
+    """The rows of exactly the files that are there, and all directories, parents first.
+
+    Files get their one mode and time on the way: a tree is walked once.
+    """
     found: dict[str, Row] = {}
     root = str(tree)
-    for path in _files(root):
-        name = path[len(root) + 1 :]
-        row = rows.get(name)
-        if row is None and not alone:
-            raise Incomplete([one.name])
-        if row is None or not row.hash:
-            data = Path(path).read_bytes()
-            row = Row(name, record.record_hash(data), str(len(data)))
-        found[name] = row
-    return found
-
-
-def _files(root: str) -> Iterator[str]:
-    """All files below ``root``; byte code is removed on the way, links are refused."""
-    pending = [root]
-    while pending:
-        directory = pending.pop()
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                if entry.is_symlink():
-                    raise OutsideError(f"a wheel holds the symbolic link {entry.name!r}")
-                if entry.is_dir():
-                    if entry.name == "__pycache__":
-                        _remove_byte_code(entry.path)
-                    else:
-                        pending.append(entry.path)
-                else:
-                    yield entry.path
-
-
-def _remove_byte_code(path: str) -> None:
-    from danlu.util.files import remove_tree
-
-    remove_tree(Path(path))
-
-
-def _fix_times(tree: Path) -> None:
-    """One mode rule and one time for everything; a wrong mode is mended on a copy.
-
-    The inodes belong to uv's cache too: another name there must not change its mode with ours.
-    """
-    directories = [str(tree)]
+    directories = [root]
     for directory in directories:
         with os.scandir(directory) as entries:
             for entry in entries:
                 status = entry.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
-                    directories.append(entry.path)
-                    continue
-                wanted = 0o755 if status.st_mode & 0o111 else 0o644
-                if stat.S_IMODE(status.st_mode) != wanted:
-                    _own_copy(entry.path, wanted)
-                    os.utime(entry.path, (WHEEL_TIME, WHEEL_TIME))
-                elif status.st_mtime_ns != WHEEL_TIME * 10**9:
-                    os.utime(entry.path, (WHEEL_TIME, WHEEL_TIME))
+                    if entry.name == "__pycache__":
+                        remove_tree(Path(entry.path))
+                    else:
+                        directories.append(entry.path)
+                elif stat.S_ISREG(status.st_mode):
+                    name = entry.path[len(root) + 1 :]
+                    found[name] = _row(entry.path, name, one, rows, alone)
+                    _fix_file(entry.path, status)
+                else:
+                    raise OutsideError(f"the wheel of {one.name} holds the link {entry.name!r}")
+    return found, directories
+
+
+def _row(path: str, name: str, one: Distribution, rows: Mapping[str, Row], alone: bool) -> Row:
+    row = rows.get(name)
+    if row is None and not alone:
+        raise Incomplete([one.name])
+    if row is None or not row.hash:
+        data = Path(path).read_bytes()
+        row = Row(name, record.record_hash(data), str(len(data)))
+    return row
+
+
+def _fix_file(path: str, status: os.stat_result) -> None:
+    """One rule for modes, one time; a wrong mode is mended on a copy.
+
+    The inode belongs to uv's cache too: its other name must not change its mode with ours.
+    """
+    wanted = 0o755 if status.st_mode & 0o111 else 0o644
+    if stat.S_IMODE(status.st_mode) != wanted:
+        _own_copy(path, wanted)
+        os.utime(path, (WHEEL_TIME, WHEEL_TIME))
+    elif status.st_mtime_ns != WHEEL_TIME * 10**9:
+        os.utime(path, (WHEEL_TIME, WHEEL_TIME))
+
+
+def _fix_directories(directories: Sequence[str]) -> None:
     for directory in reversed(directories):
         if stat.S_IMODE(os.stat(directory).st_mode) != 0o755:
             os.chmod(directory, 0o755)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from danlu.errors import OutsideError, ResolveError
+from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.graph import Wheel
 from danlu.sources.pypi import record
+from danlu.sources.pypi.compiling import read_pins
 from danlu.sources.pypi.splitting import (
     Distribution,
     Incomplete,
@@ -150,7 +151,7 @@ async def _installed_prefix(
     prefix = workspace / "prefix-online"
     refused = await _install(uv, wheels, lines, prefix, offline=False)
     if refused:
-        raise _gone(wheels, refused)
+        raise await _gone(uv, wheels, refused, workspace)
     return prefix
 
 
@@ -186,7 +187,7 @@ def _missing(wheels: Sequence[Wheel], message: str) -> str:
     return ", ".join(f"{one.name} {one.version}" for one in named or wheels)
 
 
-def _gone(wheels: Sequence[Wheel], message: str) -> Exception:
+async def _gone(uv: Uv, wheels: Sequence[Wheel], message: str, workspace: Path) -> DanluError:
     """uv's refusal of an exact list: nearly always a file that an index no longer has."""
     error = refusal(message, doing="fetching the Python packages")
     if not isinstance(error, ResolveError):
@@ -194,9 +195,23 @@ def _gone(wheels: Sequence[Wheel], message: str) -> Exception:
     named = [one for one in wheels if re.search(rf"\b{re.escape(one.name)}\b", message)]
     if not named:
         return error
+    gone = named[0]
+    instead = await _replacement(uv, gone, workspace)
     return OutsideError(
-        f"the package indexes no longer have {named[0].file} ({named[0].name} {named[0].version}),"
+        f"the package indexes no longer have {gone.file} ({gone.name} {gone.version}),"
         " which the lock names",
-        hint=f"`danlu lock --upgrade {named[0].name}` replaces it by what there is",
+        hint=f"they have {instead}: `danlu lock --upgrade {gone.name}` takes it"
+        if instead
+        else f"they have no {gone.name} that fits",
         details=error.details,
     )
+
+
+async def _replacement(uv: Uv, gone: Wheel, workspace: Path) -> str:
+    """What the indexes have instead of a wheel: ``name version``, or nothing."""
+    source = workspace / "replacement.txt"
+    source.write_text(f"{gone.name}\n", encoding="utf-8")
+    options = [*_platform([gone]), "--no-deps", "--only-binary", ":all:", "--no-header"]
+    code, output, _ = await uv.run(("pip", "compile"), [*options, "--no-annotate", str(source)])
+    pins = read_pins(output) if not code else ()
+    return f"{pins[0].name} {pins[0].version or pins[0].url}" if pins else ""

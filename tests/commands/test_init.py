@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -465,10 +466,13 @@ def test_the_release_of_an_image_is_read_from_its_name(image: str, release: str)
     assert release_of_image(image) == release
 
 
-PIECES = """
+PIECES = re.findall(
+    r"\S+",
+    """
 FROM RUN COPY ENV ARG ADD ENTRYPOINT WORKDIR USER CMD python:3.11 --from=b pip install -r a=b x $Y
 ${Z:-1} && ; ' " [ ] { <<EOF EOF # = apt-get -y dependencies: - pip: numpy=1 variables: : 丹
-""".split()
+""",
+)
 
 WORDS = st.lists(st.sampled_from([*PIECES, "\n", "\\\n", "  - ", "channels: [a]"]), max_size=30)
 

@@ -40,13 +40,8 @@ def parse_output(text: str) -> Output:
     """``-o``'s value; raises :class:`UsageError` for what it cannot mean."""
     fields = {name: value for name, _, value in (one.partition("=") for one in text.split(","))}
     kind, dest = fields.pop("type", "oci"), fields.pop("dest", "")
-    compression = fields.pop("compression", None)
-    if (
-        kind not in _TYPES
-        or not dest
-        or fields
-        or compression not in (None, "zstd", "gzip", "none")
-    ):
+    compression = fields.pop("compression", "")
+    if kind not in _TYPES or not dest or fields or compression not in ("", *_KINDS):
         raise UsageError(
             f"cannot write an image to {text!r}",
             hint="say type=oci|dir|docker,dest=PATH[,compression=zstd|gzip|none]",

@@ -120,7 +120,11 @@ def test_with_a_lock_everything_has_its_version_and_line(
 def test_a_changed_line_makes_the_lock_stale(tmp_path: Path, settings: Settings) -> None:
     locked(project(tmp_path), package("numpy"))
     changed = project(tmp_path, FILE.replace('"einops"', '"rich"'))
-    assert plan(changed, settings=settings).stale == "Python packages"
+    planned = plan(changed, settings=settings)
+    assert planned.stale == "Python packages"
+    (unresolved,) = [one for one in planned.vertices if one.unresolved]
+    assert {"numpy", "rich"} <= set(unresolved.describes)
+    assert "base debian12 (2 packages)" in by_name(planned)
     other_base = project(tmp_path, FILE.replace("debian12", "debian13"))
     planned = plan(other_base, settings=settings)
     assert (planned.lock, planned.stale) == ("stale", "base")
@@ -253,6 +257,19 @@ def test_why_tells_the_version_that_a_package_had(built: Path, settings: Setting
     assert found["einops 1.0"].state == "cached"
     assert found["run make data"].state == "maybe"
     assert found["run make data"].why == "stands on numpy 2.0"
+
+
+def test_why_says_of_steps_that_they_stand_on_what_is_not_resolved(
+    built: Path, settings: Settings
+) -> None:
+    project(built, FILE.replace('"einops"', '"einops", "rich"'))
+    found = forecasts(built, settings)
+    assert found["run make data"].state == "maybe"
+    assert found["run make data"].why == "stands on 4 Python requirements"
+    project(built, FILE.replace('["git"]', '["git", "curl"]'))
+    found = forecasts(built, settings)
+    assert found["base debian12 (2 packages)"].state == "cached"
+    assert found["run make data"].state == "maybe"
 
 
 def test_why_tells_that_layers_are_gone(built: Path, settings: Settings) -> None:

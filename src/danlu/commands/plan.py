@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from danlu.environment.types import Environment
-from danlu.graph import Graph, Unbuilt, Unresolved, Vertex
+from danlu.graph import Graph, Merge, Platform, Unbuilt, Unresolved, Vertex
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
+    from danlu.environment.inputs import Inputs
     from danlu.environment.lock import FunctionLock
 
 __all__ = ["Forecast", "LockState", "Plan", "PlannedVertex", "plan"]
@@ -72,7 +73,6 @@ def plan(project: Project, *, settings: Settings, platform: str = "", why: bool 
     Raises :class:`~danlu.errors.UsageError` of several kinds where the build file or the lock is
     wrong.
     """
-    from danlu.assemble import assemble
     from danlu.commands.build import parse_platform
     from danlu.environment.needs import fits
 
@@ -80,7 +80,7 @@ def plan(project: Project, *, settings: Settings, platform: str = "", why: bool 
     inputs, target = project.inputs(environment), parse_platform(platform)
     section = project.lock.functions.get(project.function)
     stale = fits(environment, section, target, inputs) if section else ""
-    graph = assemble(environment, _usable(section, stale), inputs, platform=target)
+    graph = _graph(environment, section, inputs, target, stale=stale)
     planned = Plan(
         file=project.file,
         function=project.function,
@@ -94,9 +94,42 @@ def plan(project: Project, *, settings: Settings, platform: str = "", why: bool 
     return _with_forecasts(planned, graph, project, settings, section) if why else planned
 
 
-def _usable(section: FunctionLock | None, stale: str) -> FunctionLock | None:
-    """The lock as far as it can be planned with: all else stands on platform, base and Python."""
-    return None if stale in ("platform", "base", "python") else section
+def _graph(
+    environment: Environment,
+    section: FunctionLock | None,
+    inputs: Inputs,
+    platform: Platform,
+    *,
+    stale: str,
+) -> Graph:
+    """The graph, where what no longer fits the lock is as unresolved as without a lock."""
+    from danlu.assemble import assemble
+
+    nothing = assemble(environment, None, inputs, platform=platform)
+    if section is None or stale in ("platform", "base", "python"):
+        return nothing  # all else stands on these
+    open_again: tuple[str, ...] = ("Python packages",) if stale == "Python packages" else ()
+    if stale == "system packages":
+        open_again = ("system packages", "Python packages")
+        section = replace(section, system=None)
+    if not open_again:
+        return assemble(environment, section, inputs, platform=platform)
+    leaves = tuple(
+        replace(one, inputs=())
+        for one in nothing.walk()
+        if isinstance(one.op, Unresolved) and one.op.kind in open_again
+    )
+    graph = assemble(environment, replace(section, packages=()), inputs, platform=platform)
+    return replace(graph, root=_with_leaves(graph.root, leaves))
+
+
+def _with_leaves(root: Vertex, leaves: tuple[Vertex, ...]) -> Vertex:
+    """``root`` with ``leaves`` in the merge that all steps stand on."""
+    if isinstance(root.op, Merge) and root.branch == "environment":
+        return replace(root, inputs=(*root.inputs, *leaves))
+    if not root.inputs:
+        return Vertex(Merge(), (root, *leaves), name="environment", branch="environment")
+    return replace(root, inputs=(_with_leaves(root.inputs[0], leaves), *root.inputs[1:]))
 
 
 def _planned(vertex: Vertex) -> PlannedVertex:

@@ -16,7 +16,7 @@ from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError
 from danlu.graph import WHEEL_TIME, Scheme, Wheel, WheelSource
 from danlu.oci.tar import Normalise, write_layer
 from danlu.sources.pypi import Indexes, Uv, materialise
-from danlu.sources.pypi.splitting import installed
+from danlu.sources.pypi.splitting import Incomplete, finish_tree, installed, split, take_all
 from danlu.testing.wheels import make_wheel, sha256_of
 
 SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
@@ -438,3 +438,64 @@ def test_the_host_is_nowhere_in_a_layer(unpacker: Unpacker) -> None:
             data = path.read_bytes()
             assert str(unpacker.root).encode() not in data
             assert sys.executable.encode() not in data
+
+
+def prefix_with(root: Path, **wheels: dict[str, bool]) -> Path:
+    """A prefix as an installer leaves it; files that are false are in no RECORD."""
+    site = root / "lib/python3.11/site-packages"
+    for name, files in wheels.items():
+        info = site / f"{name}-1.dist-info"
+        info.mkdir(parents=True)
+        for path in files:
+            (site / path).parent.mkdir(parents=True, exist_ok=True)
+            (site / path).write_text(name)
+        listed = [path for path, there in files.items() if there]
+        (info / "RECORD").write_text(
+            "".join(f"{one},,\n" for one in [*listed, f"{info.name}/RECORD"])
+        )
+    return root
+
+
+def trees_for(root: Path, *names: str) -> dict[str, Path]:
+    trees = {name: root / "trees" / name for name in names}
+    for tree in trees.values():
+        tree.mkdir(parents=True)
+    return trees
+
+
+def test_unlisted_files_among_several_ask_for_another_way(tmp_path: Path) -> None:
+    prefix = prefix_with(tmp_path / "p", a={"s/a.py": True, "s/extra": False}, b={"s/b.py": True})
+    trees = trees_for(tmp_path, "a", "b")
+    with pytest.raises(Incomplete) as caught:
+        split(prefix, installed(prefix), SCHEME, trees)
+    assert caught.value.names == {"a", "b"}
+
+
+def test_unlisted_files_among_a_wheels_own_are_its(tmp_path: Path) -> None:
+    prefix = prefix_with(tmp_path / "p", a={"s/a.py": True, "s/extra": False}, b={"t/b.py": True})
+    trees = trees_for(tmp_path, "a", "b")
+    found = installed(prefix)
+    split(prefix, found, SCHEME, trees)
+    finish_tree(trees["a"], found[0], SCHEME, [])
+    assert "s/extra" in record_of(trees["a"], "a-1.dist-info")
+
+
+def test_alone_everything_is_the_wheels(tmp_path: Path) -> None:
+    prefix = prefix_with(tmp_path / "p", a={"s/a.py": True, "top.txt": False})
+    (prefix / ".lock").touch()
+    trees = trees_for(tmp_path, "a")
+    found = installed(prefix)
+    take_all(prefix, found[0], SCHEME, trees["a"])
+    finish_tree(trees["a"], found[0], SCHEME, [])
+    assert "top.txt" in record_of(trees["a"], "a-1.dist-info")
+    assert not (trees["a"] / "opt/venv/.lock").exists()
+
+
+def test_a_link_in_a_prefix_is_refused(tmp_path: Path) -> None:
+    prefix = prefix_with(tmp_path / "p", a={"s/a.py": True})
+    (prefix / "lib/python3.11/site-packages/s/link").symlink_to("/etc/passwd")
+    trees = trees_for(tmp_path, "a")
+    found = installed(prefix)
+    split(prefix, found, SCHEME, trees)
+    with pytest.raises(OutsideError, match="link"):
+        finish_tree(trees["a"], found[0], SCHEME, [])

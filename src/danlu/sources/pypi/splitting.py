@@ -222,12 +222,11 @@ def finish_tree(
     hosts: Sequence[str],
     *,
     direct_url: bytes | None = None,
-    alone: bool = False,
 ) -> None:
     """Make a tree what its wheel says and nothing more: scripts, notes, RECORD, modes, times.
 
-    ``alone`` says that all the tree holds is the wheel's, listed or not; else an unlisted file
-    raises :class:`Incomplete`.
+    A file that no RECORD lists and that is here all the same lay among the wheel's own: it gets
+    its row.
     """
     info = tree / _target(one.info, one.site, scheme)
     rows = {
@@ -242,7 +241,7 @@ def finish_tree(
     if direct_url is not None:
         _write(info / "direct_url.json", direct_url, tree, rows)
     site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
-    listed, directories = _complete(tree, one, rows, alone)
+    listed, directories = _complete(tree, one, rows)
     lines = [Row(posixpath.relpath(path, site), row.hash, row.size) for path, row in listed.items()]
     lines.append(Row(posixpath.relpath(os.path.relpath(info / "RECORD", tree), site)))
     _write(info / "RECORD", record.write_record(lines), tree, rows)
@@ -287,7 +286,7 @@ def _write_scripts(
 
 
 def _complete(
-    tree: Path, one: Distribution, rows: Mapping[str, Row], alone: bool
+    tree: Path, one: Distribution, rows: Mapping[str, Row]
 ) -> tuple[dict[str, Row], list[str]]:
     """The rows of exactly the files that are there, and all directories, parents first.
 
@@ -307,17 +306,15 @@ def _complete(
                         directories.append(entry.path)
                 elif stat.S_ISREG(status.st_mode):
                     name = entry.path[len(root) + 1 :]
-                    found[name] = _row(entry.path, name, one, rows, alone)
+                    found[name] = _row(entry.path, name, rows)
                     _fix_file(entry.path, status)
                 else:
                     raise OutsideError(f"the wheel of {one.name} holds the link {entry.name!r}")
     return found, directories
 
 
-def _row(path: str, name: str, one: Distribution, rows: Mapping[str, Row], alone: bool) -> Row:
+def _row(path: str, name: str, rows: Mapping[str, Row]) -> Row:
     row = rows.get(name)
-    if row is None and not alone:
-        raise Incomplete([one.name])
     if row is None or not row.hash:
         data = Path(path).read_bytes()
         row = Row(name, record.record_hash(data), str(len(data)))

@@ -34,7 +34,6 @@ class Unpacked:
     wheel: Wheel
     tree: Path
     distribution: Distribution
-    alone: bool = False
 
     def finish(self) -> Path:
         """Rewrite what names this machine and fix modes and times; blocking, for a thread."""
@@ -47,7 +46,6 @@ class Unpacked:
             self.wheel.scheme,
             host_interpreters(),
             direct_url=direct,
-            alone=self.alone,
         )
         return self.tree
 
@@ -177,8 +175,7 @@ async def _unpack(
     else:
         split(prefix, [found[name] for name in trees], wheels[0].scheme, trees)
     return [
-        Unpacked(one, trees[_canonical(one.name)], found[_canonical(one.name)], alone)
-        for one in wheels
+        Unpacked(one, trees[_canonical(one.name)], found[_canonical(one.name)]) for one in wheels
     ]
 
 

@@ -1,0 +1,150 @@
+"""HTTP files: fetched once, verified, resumed, tried again where that can help."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
+from danlu.sources import http
+from danlu.sources.http import Fetched, fetch
+
+BODY = bytes(range(256)) * 4096
+SHA = hashlib.sha256(BODY).hexdigest()
+
+
+class Server(ThreadingHTTPServer):
+    """Serves :data:`BODY`; ``plan`` says how each request in turn is answered."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.plan: list[str] = []
+        self.requests: list[dict[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/file.bin"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self.server.requests.append({name.lower(): text for name, text in self.headers.items()})
+        how = self.server.plan.pop(0) if self.server.plan else "whole"
+        if how.isdigit():
+            self.send_error(int(how))
+            return
+        start = 0
+        wanted = self.headers.get("Range", "")
+        if wanted and how != "ignore":
+            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{len(BODY) - 1}/{len(BODY)}")
+        else:
+            self.send_response(200)
+        self.send_header("Content-Length", str(len(BODY) - start))
+        self.send_header("ETag", '"one"')
+        self.end_headers()
+        self.wfile.write(BODY[start : len(BODY) // 2 if how == "half" else None])
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(http, "_PAUSE", 0.001)
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def get(url: str, sha256: str | None, cache: Path, *, offline: bool = False) -> Fetched:
+    async def run() -> Fetched:
+        return await fetch(url, sha256, cache=cache, offline=offline, environ={})
+
+    return anyio.run(run)
+
+
+def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
+    first = get(server.url, SHA, tmp_path)
+    assert (first.path.read_bytes(), first.sha256, first.size) == (BODY, SHA, len(BODY))
+    assert get(server.url, f"sha256:{SHA}", tmp_path, offline=True) == first
+    assert len(server.requests) == 1
+
+
+def test_without_a_hash_it_is_asked_for_again(server: Server, tmp_path: Path) -> None:
+    assert get(server.url, None, tmp_path).sha256 == SHA
+    assert get(server.url, None, tmp_path).sha256 == SHA
+    assert len(server.requests) == 2
+
+
+def test_other_bytes_are_a_checksum_error_and_not_kept(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(ChecksumError, match="not what was expected"):
+        get(server.url, "0" * 64, tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
+
+
+def test_a_broken_transfer_is_resumed(server: Server, tmp_path: Path) -> None:
+    server.plan = ["half", "whole"]
+    assert get(server.url, SHA, tmp_path).size == len(BODY)
+    assert server.requests[1]["range"].startswith("bytes=")
+    assert server.requests[1]["if-range"] == '"one"'
+
+
+def test_a_server_that_cannot_resume_starts_again(server: Server, tmp_path: Path) -> None:
+    server.plan = ["half", "ignore"]
+    assert get(server.url, SHA, tmp_path).sha256 == SHA
+
+
+def test_a_busy_server_is_tried_again(server: Server, tmp_path: Path) -> None:
+    server.plan = ["503", "429", "whole"]
+    assert get(server.url, SHA, tmp_path).sha256 == SHA
+
+
+def test_a_server_that_stays_busy_is_a_temporary_error(server: Server, tmp_path: Path) -> None:
+    server.plan = ["503"] * 10
+    with pytest.raises(TemporaryError, match="503"):
+        get(server.url, SHA, tmp_path)
+    assert len(server.requests) == 4
+
+
+def test_a_refusal_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+    server.plan = ["404"] * 3
+    with pytest.raises(OutsideError, match="404") as caught:
+        get(server.url, SHA, tmp_path)
+    assert not isinstance(caught.value, TemporaryError)
+    assert len(server.requests) == 1
+
+
+def test_offline_asks_nobody(server: Server, tmp_path: Path) -> None:
+    with pytest.raises(OutsideError, match="offline"):
+        get(server.url, SHA, tmp_path, offline=True)
+    assert not server.requests
+
+
+def test_credentials_are_in_no_message(server: Server, tmp_path: Path) -> None:
+    server.plan = ["401"]
+    with pytest.raises(OutsideError) as caught:
+        get(server.url.replace("//", "//user:hunter2@"), SHA, tmp_path)
+    assert "hunter2" not in caught.value.message
+
+
+def test_local_addresses_work_and_others_do_not(tmp_path: Path) -> None:
+    (tmp_path / "a b").write_bytes(BODY)
+    assert get((tmp_path / "a b").as_uri(), SHA, tmp_path / "c").size == len(BODY)
+    with pytest.raises(UsageError, match="ftp"):
+        get("ftp://h/x", None, tmp_path / "c")

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from danlu.environment.inputs import Inputs
-from danlu.environment.types import Environment
 from danlu.errors import DanluError, NotBuiltYet, UsageError
-from danlu.graph import Graph, Platform, Progress
-from danlu.graph.digest import digest_of
 from danlu.oci.digest import sha256
 
 if TYPE_CHECKING:
     from danlu.builder.types import Built, VertexReport
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
+    from danlu.environment.inputs import Inputs
     from danlu.environment.lock import FunctionLock
+    from danlu.environment.types import Environment
+    from danlu.graph import Graph, Platform, Progress
     from danlu.store import Layer, Store, StoredImage
+
+T = TypeVar("T")
 
 __all__ = ["BuildOptions", "BuildReport", "LayerReport", "StepReport", "build", "image_of"]
 
@@ -86,20 +87,29 @@ class BuildReport:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A build as it was asked for, with all that decides whether it was done before."""
+class _Order:
+    """A build as it was ordered."""
 
     project: Project
     settings: Settings
     options: BuildOptions
-    environment: Environment
-    inputs: Inputs
-    platform: Platform
     progress: Progress
     began: float = field(default_factory=time.monotonic)
 
+
+@dataclass(frozen=True)
+class _Asked:
+    """An order with what the build file says: all that decides whether it was done before."""
+
+    order: _Order
+    environment: Environment
+    inputs: Inputs
+    platform: Platform
+
     def key(self, lock_text: str) -> str:
         """Under what a finished build of exactly this is remembered."""
+        from danlu.graph.digest import digest_of
+
         # A lock is taken by its bytes: it need not even be parsed where nothing changed.
         lock = sha256(lock_text.encode())
         return digest_of(["build", _VERSION, self.environment, self.inputs, self.platform, lock])
@@ -117,47 +127,60 @@ def build(
     Raises :class:`~danlu.errors.DanluError` of many kinds; nothing is half-done then: the lock is
     replaced whole or not at all, and names move only to finished images.
     """
-    from danlu.store import Store
-
-    asked = _asked(project, settings, options, progress)
-    with Store.open(settings.paths.store) as store:
-        known = None if options.no_cache else _known(asked, store)
-        if known is not None:
-            return _finish(asked, store, known, (), (), unchanged=True)
-    return _build(asked)
+    order = _Order(project, settings, options, progress)
+    return _fulfil(order, lambda store, image: _finish(order, store, image))
 
 
 def image_of(
     project: Project, *, settings: Settings, options: BuildOptions, progress: Progress
 ) -> StoredImage:
     """The image of the project's environment, built where it is not there yet."""
+    order = _Order(project, settings, options, progress)
+    return _fulfil(order, lambda store, outcome: outcome.image)
+
+
+def _fulfil(order: _Order, give: Callable[[Store, _Outcome], T]) -> T:
+    """What ``give`` makes of the image, which is found or built."""
     from danlu.store import Store
 
-    asked = _asked(project, settings, options, progress)
-    with Store.open(settings.paths.store) as store:
-        known = _known(asked, store)
+    with Store.open(order.settings.paths.store) as store:
+        known = _known(order, store)
         if known is not None:
-            return known
-    report = _build(asked)
-    with Store.open(settings.paths.store) as store:
-        found = store.image(report.config)
-    assert found is not None
-    return found
+            return give(store, _Outcome(known, unchanged=True))
+        asked = _asked(order)
+        known = None if order.options.no_cache else _built_before(asked, store)
+        if known is not None:
+            return give(store, _Outcome(known, unchanged=True))
+    return _build(asked, give)
 
 
-def _asked(
-    project: Project, settings: Settings, options: BuildOptions, progress: Progress
-) -> _Asked:
-    environment = project.environment(offline=options.offline)
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """An image, and how it came about."""
+
+    image: StoredImage
+    vertices: tuple[VertexReport, ...] = ()
+    changes: tuple[str, ...] = ()
+    unchanged: bool = False
+
+
+def _known(order: _Order, store: Store) -> StoredImage | None:
+    """The project's image, if nothing at all changed since it was built."""
+    from danlu.commands.known import find
+
+    if order.options.no_cache or order.options.platform:
+        return None
+    return find(store, order.project)
+
+
+def _asked(order: _Order) -> _Asked:
+    environment = order.project.environment(offline=order.options.offline)
     refuse_unbuilt(environment)
     return _Asked(
-        project=project,
-        settings=settings,
-        options=options,
+        order=order,
         environment=environment,
-        inputs=project.inputs(environment),
-        platform=parse_platform(options.platform),
-        progress=progress,
+        inputs=order.project.inputs(environment),
+        platform=parse_platform(order.options.platform),
     )
 
 
@@ -176,6 +199,8 @@ def parse_platform(text: str) -> Platform:
     """``linux/amd64`` as a platform; empty for this machine's."""
     import os
 
+    from danlu.graph import Platform
+
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
     if not text:
         return Platform("linux", machine)
@@ -190,51 +215,61 @@ def parse_platform(text: str) -> Platform:
     return Platform(*words)
 
 
-def _known(asked: _Asked, store: Store) -> StoredImage | None:
+def _built_before(asked: _Asked, store: Store) -> StoredImage | None:
     """The image an earlier build of exactly this gave, if it is still there."""
-    if not asked.project.lock_text:
+    from danlu.commands.known import remember
+
+    project = asked.order.project
+    if not project.lock_text:
         return None
-    record = store.record(asked.key(asked.project.lock_text))
-    return store.image(record["config"]) if record else None
+    record = store.record(asked.key(project.lock_text))
+    image = store.image(record["config"]) if record else None
+    if image is not None:
+        remember(store, project, asked.inputs, image)
+    return image
 
 
-def _build(asked: _Asked) -> BuildReport:
+def _build(asked: _Asked, give: Callable[[Store, _Outcome], T]) -> T:
     import anyio
 
     from danlu.commands import upkeep
+    from danlu.graph.progress import Ended
     from danlu.sandbox import userns
     from danlu.store import Store
 
+    settings = asked.order.settings
     # Before any thread or event loop: a process with threads cannot enter a user namespace.
-    userns.enter(asked.settings.paths)
-    with Store.open(asked.settings.paths.store) as store, store.lease():
-        built, changes = anyio.run(partial(_build_async, asked, store))
-        report = _finish(asked, store, built.image, built.vertices, changes, unchanged=False)
-    upkeep.start(report.config, asked.settings)
-    return report
+    userns.enter(settings.paths)
+    with Store.open(settings.paths.store) as store, store.lease():
+        outcome = anyio.run(partial(_build_async, asked, store))
+        # Whoever draws must have ended before a program that is to run has the terminal.
+        asked.order.progress(Ended(time.monotonic() - asked.order.began))
+        given = give(store, outcome)
+    upkeep.start(outcome.image.digest, settings)
+    return given
 
 
-async def _build_async(asked: _Asked, store: Store) -> tuple[Built, tuple[str, ...]]:
+async def _build_async(asked: _Asked, store: Store) -> _Outcome:
     lock, changes = await _locked(asked, store)
     graph = _graph(asked, lock)
     built = await _run_builder(asked, graph, lock, store)
     _remember(asked, store, built, graph)
-    return built, changes
+    return _Outcome(built.image, built.vertices, changes)
 
 
 async def _locked(asked: _Asked, store: Store) -> tuple[FunctionLock, tuple[str, ...]]:
     from danlu.commands.lock import bring_up_to_date
 
     outcome = await bring_up_to_date(
-        asked.project,
+        asked.order.project,
         asked.environment,
         asked.inputs,
-        settings=asked.settings,
+        settings=asked.order.settings,
         platform=asked.platform,
         store=store,
-        frozen=asked.options.frozen,
-        offline=asked.options.offline,
-        progress=asked.progress,
+        frozen=asked.order.options.frozen,
+        offline=asked.order.options.offline,
+        progress=asked.order.progress,
     )
     return outcome.lock, outcome.lines
 
@@ -249,21 +284,21 @@ async def _run_builder(asked: _Asked, graph: Graph, lock: FunctionLock, store: S
     from danlu.builder.embedded.build import build as embedded
     from danlu.builder.types import Request
 
-    chosen = asked.options.builder or asked.settings.config.builder
+    chosen = asked.order.options.builder or asked.order.settings.config.builder
     if chosen != "embedded":
         raise UsageError(f"there is no builder {chosen!r} yet", hint="use --builder embedded")
     request = Request(
-        project=asked.project.directory,
-        names=asked.options.tags,
-        offline=asked.options.offline,
-        fresh=asked.options.no_cache,
-        secrets=dict(asked.options.secrets),
+        project=asked.order.project.directory,
+        names=asked.order.options.tags,
+        offline=asked.order.options.offline,
+        fresh=asked.order.options.no_cache,
+        secrets=dict(asked.order.options.secrets),
         metadata=_metadata(asked, lock),
-        debug=asked.options.debug,
+        debug=asked.order.options.debug,
         apt_source=asked.environment.apt_source,
         pip_index=asked.environment.pip_index,
         requirements=tuple(
-            asked.project.directory / one.requirements
+            asked.order.project.directory / one.requirements
             for one in asked.environment.python_packages
             if one.requirements
         ),
@@ -272,9 +307,9 @@ async def _run_builder(asked: _Asked, graph: Graph, lock: FunctionLock, store: S
         graph,
         request,
         store=store,
-        paths=asked.settings.paths,
-        config=asked.settings.config,
-        progress=asked.progress,
+        paths=asked.order.settings.paths,
+        config=asked.order.settings.config,
+        progress=asked.order.progress,
     )
 
 
@@ -283,58 +318,54 @@ def _metadata(asked: _Asked, lock: FunctionLock) -> dict[str, str]:
     from danlu.assemble.layout import scheme_of
     from danlu.commands.bytecode import described
 
-    own = {"file": asked.project.file, "function": asked.project.function}
+    own = {"file": asked.order.project.file, "function": asked.order.project.function}
     if lock.python is None:
         return own
     return own | described(lock.python.executable, scheme_of(lock.python))
 
 
 def _remember(asked: _Asked, store: Store, built: Built, graph: Graph) -> None:
-    text = asked.project.lock_path.read_text(encoding="utf-8")
+    from danlu.commands.known import remember
+
+    text = asked.order.project.lock_path.read_text(encoding="utf-8")
     layers = [layer.diff_id for layer in built.layers]
     store.put_record(asked.key(text), {"config": built.image.digest}, layers=layers)
     vertices = [
         {"name": one.name, "digest": one.digest, "spans": [str(span) for span in one.spans]}
         for one in graph.walk()
     ]
-    key = f"last-build:{asked.project.directory}:{asked.project.function}"
+    key = f"last-build:{asked.order.project.directory}:{asked.order.project.function}"
     store.put_record(key, {"vertices": vertices, "config": built.image.digest})
+    remember(store, asked.order.project, asked.inputs, built.image)
 
 
-def _finish(
-    asked: _Asked,
-    store: Store,
-    image: StoredImage,
-    vertices: tuple[VertexReport, ...],
-    changes: tuple[str, ...],
-    *,
-    unchanged: bool,
-) -> BuildReport:
-    for name in asked.options.tags:
+def _finish(order: _Order, store: Store, outcome: _Outcome) -> BuildReport:
+    image = outcome.image
+    for name in order.options.tags:
         store.tag(name, image.digest)
-    manifest, outputs = _hand_out(asked, store, image)
+    manifest, outputs = _hand_out(order, store, image)
     report = BuildReport(
         digest=manifest,
         config=image.digest,
-        layers=_layer_reports(asked, store, image),
+        layers=_layer_reports(order, store, image),
         size=sum(layer.size for layer in _layers(store, image)),
-        lock=sha256(asked.project.lock_path.read_bytes()),
-        vertices=tuple(_step_report(one) for one in vertices),
-        seconds=time.monotonic() - asked.began,
+        lock=sha256(order.project.lock_path.read_bytes()),
+        vertices=tuple(_step_report(one) for one in outcome.vertices),
+        seconds=time.monotonic() - order.began,
         builder="embedded",
-        names=asked.options.tags,
-        lock_changes=changes,
-        unchanged=unchanged,
+        names=order.options.tags,
+        lock_changes=outcome.changes,
+        unchanged=outcome.unchanged,
         outputs=outputs,
     )
-    if asked.options.metadata_file:
-        write_metadata(report, asked.options.metadata_file)
+    if order.options.metadata_file:
+        write_metadata(report, order.options.metadata_file)
     return report
 
 
-def _hand_out(asked: _Asked, store: Store, image: StoredImage) -> tuple[str, tuple[str, ...]]:
+def _hand_out(order: _Order, store: Store, image: StoredImage) -> tuple[str, tuple[str, ...]]:
     """Write and push what was asked for; the digest of the last manifest made, and places."""
-    options = asked.options
+    options = order.options
     if not options.outputs and not options.push:
         return "", ()
     from danlu.commands.export import push_names, write_output
@@ -352,9 +383,9 @@ def _hand_out(asked: _Asked, store: Store, image: StoredImage) -> tuple[str, tup
             store,
             image,
             options.tags,
-            settings=asked.settings,
+            settings=order.settings,
             compression=options.compression,
-            progress=asked.progress,
+            progress=order.progress,
         )
         places.extend(options.tags)
     return manifest, tuple(places)
@@ -365,10 +396,10 @@ def _layers(store: Store, image: StoredImage) -> list[Layer]:
     return [layer for layer in found if layer is not None]
 
 
-def _layer_reports(asked: _Asked, store: Store, image: StoredImage) -> tuple[LayerReport, ...]:
+def _layer_reports(order: _Order, store: Store, image: StoredImage) -> tuple[LayerReport, ...]:
     reports = []
     for layer in _layers(store, image):
-        made = store.compressed(layer.diff_id, asked.options.compression)
+        made = store.compressed(layer.diff_id, order.options.compression)
         digest = made.digest if made else ""
         reports.append(LayerReport(digest, layer.diff_id, layer.size, layer.created_by))
     return tuple(reports)

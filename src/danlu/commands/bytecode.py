@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.graph import Scheme
-
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
+    from danlu.graph import Scheme
     from danlu.store import Layer, Store, StoredImage
 
 __all__ = ["bytecode_trees", "compile_image", "described", "wheels_as_they_were"]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.environment.inputs import Inputs, named_files, needs_context
-from danlu.environment.lock import Lock
-from danlu.environment.types import Environment
 from danlu.errors import Span, UsageError
 from danlu.util.files import write_atomic
 
 if TYPE_CHECKING:
+    from danlu.environment.inputs import Inputs
+    from danlu.environment.lock import Lock
+    from danlu.environment.types import Environment
     from danlu.lang.types import Included
     from danlu.util.paths import Paths
 
@@ -33,6 +33,8 @@ class Project:
     file: str
     function: str
     paths: Paths
+    #: The project's texts that evaluating read, by their path: :meth:`environment` fills it.
+    texts: dict[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def open(
@@ -78,9 +80,11 @@ class Project:
     @cached_property
     def lock(self) -> Lock:
         """The lock as it is on disk; an empty one where there is none."""
+        from danlu.environment.lock import Lock
+        from danlu.resolve.lockfile import read_lock
+
         if not self.lock_text:
             return Lock()
-        from danlu.resolve.lockfile import read_lock
 
         return read_lock(self.lock_text, self.lock_path.name)
 
@@ -106,6 +110,7 @@ class Project:
 
         Raises :class:`UsageError` with the line that names a file which is not there.
         """
+        from danlu.environment.inputs import Inputs, named_files, needs_context
         from danlu.sources.context import digest_of_path
 
         files: dict[str, str] = {}
@@ -139,7 +144,9 @@ class ProjectLoader:
 
     def read(self, path: str) -> str:
         """The text of a file of the project; :class:`FileNotFoundError` where there is none."""
-        return (self.project.directory / path).read_text(encoding="utf-8")
+        text = (self.project.directory / path).read_text(encoding="utf-8")
+        self.project.texts[path] = text
+        return text
 
     def include(self, url: str, ref: str) -> Included:
         """The build files of a repository, at the locked commit if the lock knows it."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from danlu.commands.build import BuildOptions, image_of
 from danlu.commands.bytecode import bytecode_trees
 from danlu.errors import StoreError, UsageError
-from danlu.graph import Progress
 from danlu.graph.imageconfig import image_config_of
 from danlu.sandbox.types import Mount
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
+    from danlu.graph import Progress
 
 __all__ = ["parse_volume", "run"]
 

@@ -1,12 +1,29 @@
-"""An image's configuration as the OCI writes it, read as the part that running and building use."""
+"""What an image says of how it runs, as a value and read from the OCI's form of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
-from danlu.graph.types import ImageConfig
+__all__ = ["ImageConfig", "image_config_of"]
 
-__all__ = ["image_config_of"]
+
+@dataclass(frozen=True, slots=True)
+class ImageConfig:
+    """What an image says of how it runs (OCI image spec, config.md).
+
+    ``environment`` is laid over the base image's, and ``path`` goes before its PATH.
+    """
+
+    environment: tuple[tuple[str, str], ...] = ()
+    path: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    working_directory: str = "/"
+    user: str = ""
+    exposed_ports: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
 
 
 class _Run(msgspec.Struct, rename="pascal"):

@@ -27,6 +27,7 @@ from functools import cached_property
 from typing import Literal
 
 from danlu.errors import Span
+from danlu.graph.imageconfig import ImageConfig
 
 __all__ = [
     "WHEEL_TIME",
@@ -350,23 +351,6 @@ class Vertex:
         from danlu.graph.digest import vertex_digest
 
         return vertex_digest(self)
-
-
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
-    """What an image says of how it runs (OCI image spec, config.md).
-
-    ``environment`` is laid over the base image's, and ``path`` goes before its PATH.
-    """
-
-    environment: tuple[tuple[str, str], ...] = ()
-    path: tuple[str, ...] = ()
-    entrypoint: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
-    working_directory: str = "/"
-    user: str = ""
-    exposed_ports: tuple[str, ...] = ()
-    labels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

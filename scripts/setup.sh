@@ -22,7 +22,6 @@ has() { command -v "$1" >/dev/null 2>&1; }
 find_missing() {
     has runc || has crun || need runc "runs build steps and commands in containers, without a daemon"
     has newuidmap || need uidmap "lets an ordinary user build: maps subordinate user ids"
-    has mmdebstrap || need mmdebstrap "makes a Debian or Ubuntu base system from the distribution's packages"
     has git || need git "fetches included libraries and sources"
     [[ -e /etc/ssl/certs/ca-certificates.crt ]] || need ca-certificates "to verify whom is talked to"
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||

@@ -38,8 +38,8 @@ def missing_for_real() -> str:
         return "real tests need Linux"
     if not (_has("runc") or _has("crun")):
         return "no OCI runtime (runc or crun) here: make setup"
-    if not _has("mmdebstrap"):
-        return "no mmdebstrap here: make setup"
+    if not _has("apt-get"):
+        return "no apt-get here: bases are made of packages of the Debian family"
     if os.geteuid() != 0:
         if not (_has("newuidmap") and _has("newgidmap")):
             return "an ordinary user needs newuidmap: make setup"

@@ -13,7 +13,6 @@ __all__ = ["versions"]
 _PROGRAMS = {
     "runc": "--version",
     "crun": "--version",
-    "mmdebstrap": "--version",
     "git": "--version",
 }
 

@@ -39,7 +39,6 @@ def check(paths: Paths | None = None) -> list[Finding]:
         _subordinate_ids,
         _namespaces,
         _overlay,
-        _bootstrap,
         _apt,
     ]
     where = paths or Paths.of()
@@ -110,10 +109,6 @@ def _tried(name: str, test: Callable[[Paths], str], paths: Paths) -> Finding:
         return Finding(name, True, test(paths))
     except DanluError as error:
         return Finding(name, False, error.message, error.hint)
-
-
-def _bootstrap(paths: Paths) -> Finding:
-    return _programs("mmdebstrap (for os=)", ("mmdebstrap",), "mmdebstrap")
 
 
 def _apt(paths: Paths) -> Finding:

@@ -6,6 +6,7 @@ import os
 import pickle
 import pwd
 import shutil
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -44,9 +45,13 @@ def inside(function: Callable[[], T], *, home: Path, ordinary: bool) -> T:
         os.close(read)
         _child(function, write, home, ordinary)
     os.close(write)
-    with os.fdopen(read, "rb") as file:
-        data = file.read()
-    os.waitpid(child, 0)
+    try:
+        with os.fdopen(read, "rb") as file:
+            data = file.read()
+    finally:
+        # It has ended, or the test's limit is over.
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
     if not data:
         raise AssertionError("the child ended without a result")
     good, value = pickle.loads(data)

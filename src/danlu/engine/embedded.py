@@ -164,9 +164,10 @@ def _send(keeper: int, number: int) -> bool:
     if first is None:
         children.kill_inside(keeper)
         return False
-    below = children.children(first)
-    if below:
-        children.send(below[0], number)
+    if children.words(first)[2:3] in ([_WAIT], [_WAIT_ONE_STREAM]):
+        # The waiting shell drops it; its one child is the program.
+        for program in children.children(first):
+            children.send(program, number)
     elif children.heeds(first, number):
         children.send(first, number)
     else:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 
-__all__ = ["children", "heeds", "kill_inside", "program_inside", "send"]
+__all__ = ["children", "heeds", "kill_inside", "program_inside", "send", "words"]
 
 
 def children(process: int) -> list[int]:
@@ -47,6 +47,15 @@ def heeds(process: int, number: int) -> bool:
             if line.startswith(("SigCgt:", "SigIgn:")):
                 masks |= int(line.split()[1], 16)
     return bool(masks >> (number - 1) & 1)
+
+
+def words(process: int) -> list[str]:
+    """The argument vector of ``process``; empty where it has gone."""
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            return file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return []
 
 
 def send(process: int, number: int) -> None:

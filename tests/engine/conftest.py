@@ -1,0 +1,3 @@
+from tests.sandbox.conftest import forked, home
+
+__all__ = ["forked", "home"]

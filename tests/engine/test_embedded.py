@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import struct
+import termios
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from fcntl import ioctl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.engine import embedded
+from danlu.errors import UsageError
+from danlu.graph.types import ImageConfig
+from danlu.sandbox.types import Mount
+from tests.sandbox.forked import account, busybox
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+
+Forked = Callable[[Callable[[], Any]], Any]
+
+
+def prepare(home: Path) -> Path:
+    base = home / "base"
+    if not base.exists():
+        busybox(base)
+        (home / "work").mkdir()
+    return base
+
+
+def run(home: Path, *args: str, config: ImageConfig | None = None, **more: Any) -> tuple[int, str]:
+    """The exit code and merged output of a command; must be called in a namespace."""
+    base = prepare(home)
+    output = home / "output"
+    saved = os.dup(1), os.dup(2)
+    handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    try:
+        code = embedded.run([base], config or ImageConfig(), args=args, work=home / "work", **more)
+    finally:
+        os.dup2(saved[0], 1)
+        os.dup2(saved[1], 2)
+    return code, output.read_text()
+
+
+def sh(home: Path, script: str, **more: Any) -> tuple[int, str]:
+    return run(home, "sh", "-c", script, **more)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 9", 9), ("kill -15 $$", 143), ("exec nothing", 127), ("/etc", 126)],
+)
+def test_the_code_is_the_programs(forked: Forked, home: Path, script: str, code: int) -> None:
+    assert forked(lambda: sh(home, script))[0] == code
+
+
+def test_output_and_errors_keep_their_order(forked: Forked, home: Path) -> None:
+    script = "for i in 1 2 3; do echo o$i; echo e$i >&2; done"
+    assert forked(lambda: sh(home, script))[1] == "o1\ne1\no2\ne2\no3\ne3\n"
+
+
+def test_nothing_of_a_run_is_kept(forked: Forked, home: Path) -> None:
+    def act() -> tuple[str, list[str]]:
+        sh(home, "echo x > /kept; echo x > /etc/passwd")
+        _, output = sh(home, "cat /kept; head -n1 /etc/passwd")
+        return output, [path.name for path in (home / "work").iterdir() if path.is_dir()]
+
+    output, left = forked(act)
+    assert "No such file" in output
+    assert "root:x:0:0" in output
+    assert left == []
+
+
+def test_files_made_in_the_project_belong_to_the_caller(forked: Forked, home: Path) -> None:
+    project = home / "project"
+    project.mkdir()
+    (project / "mine").write_text("read\n")
+    code, output = forked(lambda: sh(home, "pwd; cat mine; echo x > made", project=project))
+    assert (code, output) == (0, "/workspace\nread\n")
+    assert (project / "made").stat().st_uid == project.stat().st_uid
+    assert project.stat().st_uid in (os.geteuid(), account().pw_uid)
+
+
+def test_variables_of_the_image_are_under_those_given(forked: Forked, home: Path) -> None:
+    config = ImageConfig(environment=(("A", "image"), ("B", "image")), working_directory="/etc")
+    code, output = forked(
+        lambda: sh(home, "echo $A $B $HOME; pwd", config=config, environment={"B": "given"})
+    )
+    assert (code, output) == (0, "image given /root\n/etc\n")
+
+
+def test_the_user_is_looked_up_in_the_image(forked: Forked, home: Path) -> None:
+    assert forked(lambda: sh(home, "id", user="worker"))[1] == (
+        "uid=1000(worker) gid=1000(worker) groups=50(extra)\n"
+    )
+
+
+def test_the_images_own_command_is_the_default(forked: Forked, home: Path) -> None:
+    config = ImageConfig(entrypoint=("sh", "-c"), command=("echo mine",))
+    assert forked(lambda: run(home, config=config)) == (0, "mine\n")
+
+
+def test_volumes_are_mounted_where_asked(forked: Forked, home: Path) -> None:
+    data = home / "data"
+    data.mkdir()
+    (data / "x").write_text("x\n")
+    volume = Mount("/data/in", data, readonly=True)
+    script = "cat /data/in/x; touch /data/in/y 2>/dev/null || echo closed"
+    assert forked(lambda: sh(home, script, volumes=[volume]))[1] == "x\nclosed\n"
+
+
+def test_a_root_without_a_shell_runs_its_program(forked: Forked, home: Path) -> None:
+    def act() -> list[int]:
+        base = prepare(home)
+        (base / "bin/sh").unlink()
+        return [run(home, name)[0] for name in ("true", "false", "nothing")]
+
+    assert forked(act) == [0, 1, 127]
+
+
+def test_gpus_are_refused_for_now(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--gpus"):
+        embedded.run([], ImageConfig(), args=["x"], work=tmp_path, gpus="all")
+
+
+def signalled(
+    home: Path, number: int, args: Sequence[str], *, shell: bool, ready: str = ""
+) -> tuple[int, str]:
+    """Run in a child and send it a signal, once it printed or (``ready``) is that command."""
+    base = prepare(home)
+    if not shell:
+        (base / "bin/sh").rename(base / "bin/ash")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(write, 1)
+        os.dup2(write, 2)
+        os._exit(embedded.run([base], ImageConfig(), args=args, work=home / "work"))
+    os.close(write)
+    said = b"" if ready else os.read(read, 100)
+    while ready and not any(line.startswith(ready) for line in commands()):
+        os.sched_yield()
+    os.kill(child, number)
+    _, status = os.waitpid(child, 0)
+    while chunk := os.read(read, 100):
+        said += chunk
+    return os.waitstatus_to_exitcode(status), said.decode()
+
+
+def commands() -> list[str]:
+    """The command lines of all processes."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found.append(path.read_text(errors="replace").replace("\0", " "))
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("shell", [True, False])
+def test_a_signal_ends_a_program_that_does_not_handle_it(
+    forked: Forked, home: Path, number: int, shell: bool
+) -> None:
+    ready = f"sleep 4{os.getpid()}"
+    code, _ = forked(lambda: signalled(home, number, ready.split(), shell=shell, ready=ready))
+    assert code == 128 + number
+
+
+@pytest.mark.parametrize("shell", [True, False])
+def test_a_program_handles_its_signals_itself(forked: Forked, home: Path, shell: bool) -> None:
+    name = "sh" if shell else "ash"
+    script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+    code, said = forked(lambda: signalled(home, signal.SIGTERM, [name, "-c", script], shell=shell))
+    assert (code, said) == (3, "ready\ncaught\n")
+
+
+class Screen:
+    """The other end of a terminal."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self.text = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self.handle, keys.encode())
+
+    def until(self, wanted: str) -> None:
+        """Read until ``wanted`` was shown; what was read before it is forgotten."""
+        while wanted not in self.text:
+            ready, _, _ = select.select([self.handle], [], [], 20)
+            assert ready, f"{wanted!r} never came: {self.text!r}"
+            try:
+                chunk = os.read(self.handle, 4096)
+            except OSError:
+                chunk = b""
+            assert chunk, f"{wanted!r} never came: {self.text!r}"
+            self.text += chunk.decode(errors="replace")
+        self.text = self.text.partition(wanted)[2]
+
+
+def resize(handle: int, rows: int, columns: int) -> None:
+    ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def test_a_terminal_is_joined_resized_and_given_back(forked: Forked, home: Path) -> None:
+    def act() -> tuple[int, bool]:
+        base = prepare(home)
+        child, handle = pty.fork()
+        if child == 0:
+            config = ImageConfig(environment=(("PS1", "ready> "),))
+            os._exit(embedded.run([base], config, args=["sh"], work=home / "work", terminal=True))
+        before = termios.tcgetattr(handle)
+        screen = Screen(handle)
+        screen.until("ready> ")
+        resize(handle, 33, 77)
+        # The size follows a signal: ask until it is there.
+        screen.type("until [ \"$(stty size)\" = '33 77' ]; do :; done; tty; echo si''zed\n")
+        screen.until("/dev/pts/0")
+        screen.until("sized")
+        screen.type("echo st''arted; sleep 100\n")
+        screen.until("started")
+        screen.type("\x03")
+        screen.until("ready> ")
+        screen.type("exit 5\n")
+        _, status = os.waitpid(child, 0)
+        same = termios.tcgetattr(handle)[:4] == before[:4]
+        return os.waitstatus_to_exitcode(status), same
+
+    assert forked(act) == (5, True)
+
+
+def test_control_c_ends_a_program_on_a_terminal(forked: Forked, home: Path) -> None:
+    def act() -> int:
+        base = prepare(home)
+        child, handle = pty.fork()
+        if child == 0:
+            args = ["sh", "-c", "echo ready; sleep 100"]
+            code = embedded.run([base], ImageConfig(), args=args, work=home / "work", terminal=True)
+            os._exit(code)
+        screen = Screen(handle)
+        screen.until("ready")
+        screen.type("\x03")
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert forked(act) == 130

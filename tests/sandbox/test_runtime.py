@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import MachineError
+from danlu.sandbox import bundle, runtime
+from danlu.sandbox.types import Mount, Process
+
+
+def logged(tmp_path: Path, message: str) -> Path:
+    path = tmp_path / "log"
+    entry = {"level": "error", "msg": message, "time": "2026-01-01T00:00:00Z"}
+    path.write_text(json.dumps({"level": "warning", "msg": "w"}) + f"\n{json.dumps(entry)}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ('exec: "x": executable file not found in $PATH: unknown', 127),
+        ('exec: "/x": stat /x: no such file or directory: unknown', 127),
+        ("exec /x: no such file or directory", 127),
+        ('exec: "/etc": permission denied: unknown', 126),
+        ("exec /x: exec format error", 126),
+        ("executable file `x` not found in $PATH: No such file or directory", 127),
+        ("error during container init: error mounting", 125),
+        ('chdir to cwd ("/x") set in config.json failed: permission denied', 125),
+    ],
+)
+def test_a_program_that_did_not_start_has_a_shells_code(
+    tmp_path: Path, said: str, code: int
+) -> None:
+    log = logged(tmp_path, f"unable to start container process: {said}")
+    got, reason = runtime.outcome(1, log, "x")
+    assert got == code
+    assert reason
+
+
+def test_a_program_that_ran_keeps_its_code(tmp_path: Path) -> None:
+    assert runtime.outcome(1, tmp_path / "absent", "x") == (1, "")
+    assert runtime.outcome(-9, tmp_path / "absent", "x") == (137, "")
+    assert runtime.outcome(0, logged(tmp_path, "late"), "x") == (0, "")
+
+
+def test_a_missing_runtime_says_what_to_install() -> None:
+    with pytest.raises(MachineError, match="no-such-runtime") as caught:
+        runtime.find("no-such-runtime")
+    assert "apt-get install runc" in caught.value.hint
+
+
+def around(*, network: bool = True) -> bundle.Surroundings:
+    return bundle.Surroundings(
+        root=Path("/r"),
+        devices=Path("/d"),
+        network=network,
+        terminal_group=None,
+        fresh_sysfs=True,
+        seccomp=True,
+    )
+
+
+def test_a_namespace_of_the_network_is_made_only_to_have_none() -> None:
+    def kinds(network: bool) -> set[str]:
+        made = bundle.configuration(Process(("x",)), (), around(network=network))
+        return {item["type"] for item in made["linux"]["namespaces"]}
+
+    assert kinds(True) == {"pid", "ipc", "uts", "mount"}
+    assert kinds(False) == {"pid", "ipc", "uts", "mount", "network"}
+
+
+def test_only_root_holds_capabilities() -> None:
+    for uid in (0, 1000):
+        made = bundle.configuration(Process(("x",), uid=uid), (), around())
+        held = made["process"]["capabilities"]
+        assert bool(held["effective"]) is (uid == 0)
+        assert "CAP_SYS_ADMIN" not in held["bounding"]
+        assert "CAP_NET_RAW" not in held["bounding"]
+
+
+def test_mounts_come_in_the_order_given_and_hold_no_devices() -> None:
+    mounts = (Mount("/b", Path("/x"), readonly=True), Mount("/a", kind="tmpfs"))
+    made = bundle.configuration(Process(("x",)), mounts, around())["mounts"][-2:]
+    assert [mount["destination"] for mount in made] == ["/b", "/a"]
+    assert "ro" in made[0]["options"]
+    assert all("nodev" in mount["options"] for mount in made)

@@ -38,7 +38,7 @@ _SCRIPT = f"""\
 for python in python{{version}} /usr/local/bin/python3 /usr/bin/python3 python3 python; do
     command -v "$python" >/dev/null && break
 done
-cd {_WORK} && exec {UV_INSIDE} build --quiet --wheel --no-sources --out-dir {_WORK}/out \\
+cd {_WORK} && exec {UV_INSIDE} build --wheel --no-sources --out-dir {_WORK}/out \\
     --python "$(command -v "$python")" ${{UV_NO_INDEX:+--no-index}} "$SOURCE"
 """
 

@@ -1,0 +1,178 @@
+"""The layers of wheels: from indexes, from the project, from addresses, from builds."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from danlu.builder.embedded.context import Context, Result
+from danlu.builder.embedded.ops.wheel import check_collisions, execute, execute_all
+from danlu.errors import ChecksumError, OutsideError, ResolveError
+from danlu.graph import WHEEL_TIME, Scheme, Wheel, WheelSource
+from danlu.oci.tar import Normalise, write_layer
+from danlu.sources.pypi import Indexes
+from danlu.store import Layer, Store
+from danlu.testing.wheels import make_wheel, sha256_of
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+
+SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+SITE = "opt/venv/lib/python3.11/site-packages"
+
+
+async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return await anyio.to_thread.run_sync(functools.partial(function, *args, **kwargs))
+
+
+class Builder:
+    def __init__(self, root: Path, store: Store) -> None:
+        self.links = root / "links"
+        self.project = root / "project"
+        self.links.mkdir()
+        self.project.mkdir()
+        self.store = store
+        self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
+
+    def context(self, **more: Any) -> Context:
+        return Context(
+            store=self.store,
+            paths=self.paths,
+            config=Configuration(),
+            sandbox=cast(Any, None),
+            project=self.project,
+            below=(),
+            inputs=more.pop("inputs", ()),
+            log=lambda line: None,
+            transfer=lambda current, total: None,
+            run_sync=in_thread,
+            indexes=Indexes(find_links=(self.links.as_uri(),), no_index=True),
+            **more,
+        )
+
+    def op(self, path: Path, kind: Any = "index", location: str = "") -> Wheel:
+        name, version = path.name.split("-")[:2]
+        source = WheelSource(kind, location)
+        return Wheel(name, version, path.name, sha256_of(path), source, SCHEME)
+
+    def build(self, *ops: Wheel, **more: Any) -> list[Layer]:
+        made = anyio.run(execute_all, ops, self.context(**more))
+        return [layer for layers in made for layer in layers]
+
+
+@pytest.fixture
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Builder]:
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    with Store.open(tmp_path / "home" / "store") as store:
+        yield Builder(tmp_path, store)
+
+
+def test_each_wheel_is_one_layer_in_the_order_asked(builder: Builder) -> None:
+    ops = [
+        builder.op(make_wheel(builder.links, name, files={f"{name}.py": name}))
+        for name in ("zeta", "alpha", "mid")
+    ]
+    layers = builder.build(*ops)
+    assert [layer.created_by for layer in layers] == ["zeta 1.0", "alpha 1.0", "mid 1.0"]
+    for layer, op in zip(layers, ops, strict=True):
+        assert (layer.tree / SITE / f"{op.name}.py").read_text() == op.name
+        again = write_layer(layer.tree, None, normalise=Normalise(WHEEL_TIME, WHEEL_TIME, 0, 0))
+        assert again.diff_id == layer.diff_id
+
+
+def test_a_layer_is_the_same_in_any_company_and_order(builder: Builder) -> None:
+    ops = [
+        builder.op(make_wheel(builder.links, name, files={"ns/" + name: "", "ns/same": "x"}))
+        for name in ("a", "b", "c")
+    ]
+    together = builder.build(*ops)
+    assert [builder.build(op)[0].diff_id for op in ops] == [one.diff_id for one in together]
+    assert {one.diff_id for one in builder.build(*ops[::-1])} == {o.diff_id for o in together}
+
+
+def test_schemes_are_kept_apart(builder: Builder) -> None:
+    op = builder.op(make_wheel(builder.links, "a", files={"a.py": ""}))
+    other = Wheel(
+        op.name, op.version, op.file, op.sha256, op.source, Scheme("/o", "3.9", "l", "/p")
+    )
+    first, second = builder.build(op, other)
+    assert (first.tree / SITE / "a.py").exists()
+    assert (second.tree / "o/l/a.py").exists()
+
+
+def test_a_local_wheel_comes_from_the_project(builder: Builder) -> None:
+    path = make_wheel(builder.project / "wheels", "mine", files={"m.py": "1"})
+    (layer,) = builder.build(builder.op(path, "local", f"wheels/{path.name}"))
+    names = {one.name for one in (layer.tree / SITE / "mine-1.0.dist-info").iterdir()}
+    assert names == {"METADATA", "WHEEL", "RECORD", "INSTALLER"}, "no direct_url.json, no host"
+
+
+def test_a_local_wheel_that_changed_is_refused(builder: Builder) -> None:
+    path = make_wheel(builder.project, "mine", files={"m.py": "1"})
+    op = builder.op(path, "local", path.name)
+    make_wheel(builder.project, "mine", files={"m.py": "2"})
+    with pytest.raises((ChecksumError, OutsideError)):
+        builder.build(op)
+    path.unlink()
+    with pytest.raises(OutsideError, match="gone from the project"):
+        builder.build(op)
+
+
+def test_a_wheel_of_an_address_says_where_it_is_from(builder: Builder, tmp_path: Path) -> None:
+    path = make_wheel(tmp_path / "remote", "far", files={"f.py": "1"})
+    (layer,) = builder.build(builder.op(path, "url", path.as_uri()))
+    text = (layer.tree / SITE / "far-1.0.dist-info/direct_url.json").read_text()
+    assert sha256_of(path) in text
+    assert path.as_uri() in text
+
+
+def test_a_built_wheel_is_its_inputs_artifact(builder: Builder) -> None:
+    made = make_wheel(builder.project, "made", files={"m.py": "1"})
+    place = builder.paths.cache / "wheels" / sha256_of(made) / made.name
+    place.parent.mkdir(parents=True)
+    made.rename(place)
+    op = Wheel("made", "", "", "", WheelSource("built"), SCHEME)
+    inputs = (Result((), (), artifacts={"wheel": place}),)
+    (layer,) = anyio.run(execute, op, builder.context(inputs=inputs))
+    assert (layer.tree / SITE / "m.py").read_text() == "1"
+    assert layer.created_by == "made 1.0"
+
+
+def test_what_the_cache_has_needs_no_network(builder: Builder) -> None:
+    path = make_wheel(builder.links, "kept", files={"k.py": "1"})
+    op = builder.op(path)
+    (first,) = builder.build(op)
+    (again,) = builder.build(op, offline=True)
+    assert again.diff_id == first.diff_id
+    other = builder.op(make_wheel(builder.links, "absent", files={"k.py": "1"}))
+    (builder.links / other.file).unlink()
+    with pytest.raises(OutsideError, match="--offline"):
+        builder.build(other, offline=True)
+
+
+def test_wheels_of_different_builds_are_compared_too(builder: Builder) -> None:
+    def layer(name: str, content: str) -> Layer:
+        files = {"shared/deep/x.py": content, f"shared/{name}.py": name, f"{name}.py": ""}
+        return builder.build(builder.op(make_wheel(builder.links, name, files=files)))[0]
+
+    left, same, right = layer("left", "1"), layer("same", "1"), layer("right", "2")
+    check_collisions([left, same])
+    with pytest.raises(ResolveError, match=r"(left|same) and right both have .*/x\.py"):
+        check_collisions([left, same, right])
+
+
+def test_a_file_where_another_wheel_has_a_directory_is_a_collision(builder: Builder) -> None:
+    first = builder.build(builder.op(make_wheel(builder.links, "a", files={"x": "file"})))
+    second = builder.build(builder.op(make_wheel(builder.links, "b", files={"x/y.py": ""})))
+    with pytest.raises(ResolveError, match="a and b both have"):
+        check_collisions([*first, *second])

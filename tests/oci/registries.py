@@ -54,15 +54,18 @@ def free_port() -> int:
 
 
 @contextmanager
-def debian_registry(*, htpasswd: str = "") -> Iterator[str]:
-    """``docker-registry`` of the distribution, with an empty store; gives its host and port."""
+def debian_registry(*, htpasswd: str = "", log: Path | None = None) -> Iterator[str]:
+    """``docker-registry`` of the distribution, with an empty store; gives its host and port.
+
+    ``log`` gets its access log, a line a request.
+    """
     place = Path(tempfile.mkdtemp(prefix="danlu-registry-"))
     port = free_port()
     config: dict[str, object] = {
         "version": "0.1",
         "storage": {"filesystem": {"rootdirectory": str(place / "data")}},
         "http": {"addr": f"127.0.0.1:{port}"},
-        "log": {"level": "error", "accesslog": {"disabled": True}},
+        "log": {"level": "error", "accesslog": {"disabled": log is None}},
     }
     if htpasswd:
         (place / "htpasswd").write_text(htpasswd)
@@ -70,11 +73,10 @@ def debian_registry(*, htpasswd: str = "") -> Iterator[str]:
     (place / "config.yml").write_text(json.dumps(config))
     program = shutil.which("docker-registry")
     assert program is not None
-    process = subprocess.Popen(
-        [program, "serve", str(place / "config.yml")],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    with (log or Path(os.devnull)).open("ab") as output:
+        process = subprocess.Popen(
+            [program, "serve", str(place / "config.yml")], stdout=output, stderr=output
+        )
     try:
         _wait(port)
         yield f"localhost:{port}"

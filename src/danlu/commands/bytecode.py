@@ -30,6 +30,8 @@ def _scheme(image: StoredImage) -> Scheme | None:
     fields = ("prefix", "version", "site_packages", "interpreter")
     if not all(name in image.metadata for name in (*fields, "python")):
         return None
+    from danlu.graph import Scheme
+
     return Scheme(**{name: str(image.metadata[name]) for name in fields})
 
 

@@ -1,0 +1,130 @@
+"""Images pushed, pulled, built upon, and run by other engines."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import remove_tree
+from tests.e2e.conftest import Project
+from tests.oci.registries import debian_registry
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.skipif(not shutil.which("docker-registry"), reason="no docker-registry here"),
+]
+
+
+@dataclass
+class Registry:
+    """A real registry, and what it was asked since it was last looked at."""
+
+    host: str
+    log: Path
+    seen: int = 0
+
+    def uploads(self) -> list[str]:
+        """What was put there: ``blob`` or ``manifest``, once each."""
+        lines = self.log.read_text().splitlines()
+        new, self.seen = lines[self.seen :], len(lines)
+        put = [line for line in new if re.search(r'"PUT /v2/\S+ HTTP/1.1" 201', line)]
+        return ["manifest" if "/manifests/" in line else "blob" for line in put]
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    log = tmp_path / "registry.log"
+    log.touch()
+    with debian_registry(log=log) as host:
+        yield Registry(host, log)
+
+
+def packages(*names: str) -> str:
+    return f"install.python_packages(name={list(names)!r})"
+
+
+def test_after_one_package_a_push_moves_that_package_and_the_manifest(
+    project: Project, registry: Registry
+) -> None:
+    name = f"{registry.host}/team/env:1"
+    project.write(packages("numpy", "six"))
+    project("build", "-t", name, "--push")
+    first = registry.uploads()
+    assert first.count("manifest") == 1
+    assert first.count("blob") > 5
+    project.write(packages("numpy", "six", "tqdm"))
+    project("build", "-t", name, "--push")
+    # The wheel's layer, the image's configuration, the manifest.
+    assert sorted(registry.uploads()) == ["blob", "blob", "manifest"]
+    project("build", "-t", name, "--push")
+    assert registry.uploads().count("blob") == 0
+
+
+def test_pulled_into_an_empty_store_it_is_the_same_image(
+    project: Project, registry: Registry, real_home: Path
+) -> None:
+    name = f"{registry.host}/team/env:pull"
+    project.write(packages("six"))
+    report = project.build("-t", name, "--push")
+    home = real_home.parent / f"{real_home.name}-pull"
+    try:
+        environ = {"DANLU_HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        danlu = Path(__import__("sys").executable).with_name("danlu")
+        for words in (["pull", name], ["check"]):
+            subprocess.run([str(danlu), "image", *words], env=environ, check=True, cwd="/")
+        shown = subprocess.run(
+            [str(danlu), "image", "show", name, "--format", "json"],
+            env=environ,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd="/",
+        ).stdout
+    finally:
+        remove_tree(home)
+    assert report["image"]["config"] in shown
+
+
+def test_an_image_of_a_registry_is_a_base(project: Project, registry: Registry) -> None:
+    name = f"{registry.host}/team/base:1"
+    project.write('install.apt_packages(["python3"])', 'run(["echo base > /base"])')
+    project("build", "-t", name, "--push")
+    project.write(
+        'install.apt_packages(["file"])',
+        packages("six"),
+        'io.copy("/base", "/copied", image="' + name + '")',
+        base=f'    base(image="{name}")\n',
+    )
+    assert project.run("cat", "/base", "/copied") == "base\nbase"
+    assert project.run("python", "-c", "import six; print(six.__name__)") == "six"
+    assert project.run("file", "--version").startswith("file-")
+    assert "sha256:" in (project.directory / "danlu.lock").read_text()
+
+
+@pytest.mark.skipif(not shutil.which("podman"), reason="no podman here")
+def test_podman_runs_what_was_pushed(project: Project, registry: Registry) -> None:
+    name = f"{registry.host}/team/env:podman"
+    project.write(
+        packages("six"), 'config.entrypoint(args=["python", "-c", "import six; print(6 * 7)"])'
+    )
+    project("build", "-t", name, "--push")
+    place = Path(subprocess.run(["mktemp", "-d"], capture_output=True, text=True).stdout.strip())
+    options = ["--root", str(place / "root"), "--runroot", str(place / "run")]
+    pull = ["podman", *options, "pull", "-q", "--tls-verify=false", name]
+    try:
+        subprocess.run(pull, check=True, capture_output=True)
+        mount = ["podman", *options, "image", "mount", name]
+        tree = Path(
+            subprocess.run(mount, check=True, capture_output=True, text=True).stdout.strip()
+        )
+        assert (tree / "opt/venv/bin/python").is_symlink()
+        subprocess.run(["podman", *options, "image", "umount", name], check=True)
+    finally:
+        subprocess.run(["podman", *options, "rmi", "-af"], check=False, capture_output=True)
+        shutil.rmtree(place, ignore_errors=True)

@@ -285,9 +285,9 @@ def limit(seconds: int) -> Iterator[None]:
 
 
 def test_the_machines_certificates_and_indexes_are_seen_inside(
-    forked: Forked, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    forked: Forked, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bundle, wheels = tmp_path / "bundle.pem", tmp_path / "wheels"
+    bundle, wheels = home.parent / "bundle.pem", home.parent / "wheels"
     bundle.write_text("certificates\n")
     wheels.mkdir()
     (wheels / "thing.whl").write_text("wheel")

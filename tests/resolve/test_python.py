@@ -353,3 +353,14 @@ def test_a_failure_inside_is_told(resolver: Resolver) -> None:
     with pytest.raises(ResolveError) as caught:
         resolver(replace(resolver.request("./pkg"), run_inside=inside))
     assert "it broke" in caught.value.details[0]
+
+
+def test_a_version_that_a_file_spells_otherwise_can_be_locked(resolver: Resolver) -> None:
+    from danlu.environment.lock import FunctionLock, Lock, LockedBase
+    from danlu.resolve.lockfile import read_lock, write_lock
+
+    make_wheel(resolver.links, "certifi", "2022.06.15")
+    packages = resolver(resolver.request("certifi"))
+    lock = Lock({"build": FunctionLock("linux/amd64", LockedBase("", 0), packages=packages)})
+    assert read_lock(write_lock(lock), "danlu.lock") == lock
+    assert resolver(resolver.request("certifi"), packages) == packages

@@ -398,3 +398,10 @@ def test_attributes_that_do_not_fit_are_no_full_disk(tmp_path: Path) -> None:
     else:
         extract_layer(io.BytesIO(data), tmp_path)
         assert len(os.getxattr(tmp_path / "f", "user.big")) == 65_000
+
+
+def test_a_header_with_a_wrong_sum_is_refused(tmp_path: Path) -> None:
+    data = bytearray(archive([("file", "name", "1")]))
+    data[0] ^= 1
+    with pytest.raises(LayerError, match="wrong check sum"):
+        extract_layer(io.BytesIO(bytes(data)), tmp_path)

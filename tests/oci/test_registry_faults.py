@@ -264,6 +264,25 @@ async def test_a_password_goes_to_no_other_host_on_a_redirect(fake: FakeRegistry
         assert "Authorization" not in other.log[0].headers
 
 
+@pytest.mark.parametrize("tokens", [True, False])
+async def test_a_host_we_are_sent_to_cannot_ask_for_our_password(
+    fake: FakeRegistry, tokens: bool
+) -> None:
+    async with FakeRegistry() as thief:
+        thief.put_blob("r", BIG)
+        thief.users, thief.tokens = {"x": "y"}, tokens
+        fake.users, fake.redirect_blobs_to = {"me": "secret"}, thief.url
+        with pytest.raises(OutsideError):
+            await fetch(fake, login=ME)
+        fake.uploads_at = thief.url
+        async with client(fake.host, login=ME) as registry:
+            with pytest.raises(OutsideError):
+                await registry.push_blob("r", sha256(b"x"), b"x")
+        assert {one.method for one in thief.log} == {"GET", "PUT"}
+        assert not any("Authorization" in one.headers for one in thief.log)
+        assert thief.requests(path="/token") == []
+
+
 async def test_passwords_are_not_sent_in_the_clear(tmp_path: Path) -> None:
     tls, ca = certificate(tmp_path)
     async with FakeRegistry() as thief, FakeRegistry(tls=tls) as fake:

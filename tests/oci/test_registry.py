@@ -177,6 +177,6 @@ async def test_an_index_is_told_from_a_manifest(host: str, source: Trees, tmp_pa
         one = await push_image(registry, "multi", image, source, scratch=tmp_path)
         index = Index(manifests=(one,), media_type=MediaType.INDEX)
         document = Document(encode(index), MediaType.INDEX, index)
-        await registry.push_manifest("multi", document, "all")  # type: ignore[arg-type]
+        await registry.push_manifest("multi", document, "all")
         found = await registry.manifest("multi", "all")
     assert found.value == index

@@ -68,7 +68,8 @@ class FakeRegistry:
     which; ``manifests`` maps (repository, tag or digest) to bytes and media type. ``faults`` are
     used up in order. ``ranges``: whether a part of a blob may be asked for; ``resumable``: whether
     an upload's progress may be. With ``users`` (name to password) a login is needed, by token, or
-    by password alone where ``tokens`` is false; ``public`` lets everybody pull.
+    by password alone where ``tokens`` is false; ``public`` lets everybody pull. With
+    ``redirect_blobs_to`` and ``uploads_at`` (addresses) other servers have the blobs.
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
@@ -85,6 +86,7 @@ class FakeRegistry:
         self.ranges = True
         self.resumable = True
         self.redirect_blobs_to = ""
+        self.uploads_at = ""
         self.token_life: float = 300
         self.realm = ""
         self._tls = tls
@@ -306,8 +308,9 @@ class FakeRegistry:
 
     def _accepted(self, name: str, status: int = 202) -> web.Response:
         upload = self._uploads[name]
+        place = f"{self.uploads_at}/v2/{upload.repository}/blobs/uploads/{name}"
         headers = {
-            "Location": f"/v2/{upload.repository}/blobs/uploads/{name}?_state=a%2Fb%3D%3D",
+            "Location": f"{place}?_state=a%2Fb%3D%3D",
             "Range": f"0-{max(0, len(upload.data) - 1)}",
             "Docker-Upload-UUID": name,
         }

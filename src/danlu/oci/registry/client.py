@@ -209,13 +209,15 @@ class Registry:
         while not await self._again(upload.go_on):
             pass
 
-    async def push_manifest(self, repository: str, document: Document[Manifest], tag: str) -> None:
+    async def push_manifest(
+        self, repository: str, document: Document[Manifest] | Document[Index], tag: str
+    ) -> None:
         """Give a manifest to the registry under ``tag``; an empty one means under its digest."""
         target = tag or document.digest
         await self._again(lambda: self._put_manifest(repository, document, target))
 
     async def _put_manifest(
-        self, repository: str, document: Document[Manifest], target: str
+        self, repository: str, document: Document[Manifest] | Document[Index], target: str
     ) -> None:
         async with self._transport.request(
             "PUT",

@@ -127,6 +127,9 @@ class Transport:
                     return
 
     def _ask_again(self, response: aiohttp.ClientResponse, scope: str) -> bool:
+        if not self.same_origin(response.url):
+            # A host we were only sent to must not say where our password goes.
+            return False
         self._auth.forget(scope)
         return self._auth.challenged(response.headers.getall("WWW-Authenticate", []))
 

@@ -12,6 +12,7 @@ import pytest
 
 from danlu.sandbox import _linux, copied, overlay
 from danlu.sandbox.types import Root
+from danlu.util.files import remove_tree
 from tests.sandbox.trees import GONE, read, write
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
@@ -119,6 +120,26 @@ def test_a_store_on_an_overlay_works(forked: Forked, home: Path) -> None:
     supported, after, again = forked(act)
     assert not supported
     assert again == after
+
+
+def test_a_second_copy_adds_to_the_same_upper(forked: Forked, home: Path) -> None:
+    def act() -> tuple[dict[str, str], dict[str, str]]:
+        stack = layers(home / "c")
+        uppers = home / "mounted", home / "copied"
+        for upper in uppers:
+            upper.mkdir()
+        for script in (change, lambda merged: (merged / "again").write_text("x")):
+            with overlay.mounted(Root(stack, uppers[0]), home) as merged:
+                script(merged)
+            target = home / "merged"
+            target.mkdir()
+            with copied.merged(stack, target, upper=uppers[1]):
+                script(target)
+            remove_tree(target)
+        return read(uppers[0]), read(uppers[1])
+
+    mounted, copies = forked(act)
+    assert copies == mounted
 
 
 def test_nothing_below_is_ever_changed(forked: Forked, home: Path) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.errors import MachineError
+from danlu.errors import MachineError, UsageError
 from danlu.sandbox import secrets, userns
+from danlu.sandbox.prepare import check
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, Process, Root
 from tests.sandbox.forked import busybox
@@ -325,6 +326,34 @@ def test_a_runtime_that_fails_is_told_as_the_machines_fault(forked: Forked, home
         return ""
 
     assert forked(act) == "runc could not start a step 4"
+
+
+@pytest.mark.parametrize("target", ["relative", "/", "/a/../..", "/proc/x", "/sys", "/dev"])
+def test_a_place_where_nothing_can_be_mounted_is_refused(tmp_path: Path, target: str) -> None:
+    with pytest.raises(UsageError):
+        check([Mount(target, tmp_path)])
+
+
+def test_a_user_beyond_the_accounts_ids_is_refused(forked: Forked, home: Path) -> None:
+    def act() -> str:
+        try:
+            step(home, "true", uid=70000)
+        except MachineError as error:
+            return error.message
+        return "ran" if not userns.unprivileged() else "ran where it cannot"
+
+    assert forked(act) in (
+        "ran",
+        "user 2147483648 is not among the subordinate ids of this account",
+    )
+
+
+def test_a_second_step_adds_to_the_same_upper(forked: Forked, home: Path) -> None:
+    def act() -> list[str]:
+        step(home, "echo 1 > /one; rm /etc/group")
+        return step(home, "cat /one; ls /etc; echo 2 > /two").upper
+
+    assert forked(act) == ["etc", "etc/group", "one", "two"]
 
 
 def test_one_id_is_enough_for_root_only(forked: Forked, home: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,7 +119,10 @@ def _process(
 
 
 def _one_stream() -> bool:
-    output, errors = os.fstat(1), os.fstat(2)
+    try:
+        output, errors = os.fstat(1), os.fstat(2)
+    except OSError:
+        return False
     return (output.st_dev, output.st_ino) == (errors.st_dev, errors.st_ino)
 
 
@@ -132,27 +135,35 @@ def _launch(chosen: runtime.Runtime, place: Path, *, terminal: bool) -> int:
         # With a terminal the runtime must stay in our session to read it. Without, it gets one
         # of its own: Ctrl-C then reaches the program once, through us.
         pid = os.posix_spawn(command[0], command, chosen.environment(), setsid=not terminal)
-        keeper.append(pid)
+        keeper(pid)
         _, status = os.waitpid(pid, 0)
     code = os.waitstatus_to_exitcode(status)
     return -killed[0] if killed else code
 
 
 @contextmanager
-def _forwarding(killed: list[int]) -> Iterator[list[int]]:
-    """Pass signals on to the program of the keeper that is put in the list.
+def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
+    """Give a function that takes the keeper; pass signals, earlier ones too, on to its program.
 
     ``killed`` notes a signal that had to be turned into a kill.
     """
-    keeper: list[int] = []
+    keepers: list[int] = []
+    waiting: list[int] = []
 
     def forward(number: int, frame: object) -> None:
-        if keeper and not _send(keeper[0], number):
+        if not keepers:
+            waiting.append(number)
+        elif not _send(keepers[0], number):
             killed.append(number)
+
+    def take(keeper: int) -> None:
+        keepers.append(keeper)
+        for number in waiting:
+            forward(number, None)
 
     before = {number: signal.signal(number, forward) for number in _FORWARDED}
     try:
-        yield keeper
+        yield take
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -131,7 +131,7 @@ def _standard_mounts(around: Surroundings) -> list[dict[str, Any]]:
         _special("/dev/mqueue", "mqueue", quiet),
         _special("/sys", "sysfs", [*quiet, "ro"])
         if around.fresh_sysfs
-        else _special("/sys", "bind", ["rbind", *quiet, "ro"], source="/sys"),
+        else _special("/sys", "bind", ["rbind", *quiet, "rro"], source="/sys"),
     ]
 
 
@@ -145,9 +145,11 @@ def _special(target: str, kind: str, options: list[str], *, source: str = "") ->
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
-    access = ["ro"] if mount.readonly else ["rw"]
     if mount.kind == "tmpfs":
-        return _special(mount.target, "tmpfs", ["nosuid", "nodev", "mode=1777", *access])
+        only = ["ro"] if mount.readonly else []
+        return _special(mount.target, "tmpfs", ["nosuid", "nodev", "mode=1777", *only])
+    # "rro": what is mounted below is read-only too (Linux >= 5.12).
+    access = ["ro", "rro"] if mount.readonly else ["rw"]
     return _special(mount.target, "bind", ["rbind", "nodev", *access], source=str(mount.source))
 
 

@@ -23,11 +23,18 @@ _MARK = "user.danlu.copied"
 
 @contextmanager
 def merged(layers: Sequence[Path], target: Path, *, upper: Path | None) -> Iterator[None]:
-    """Fill the empty directory ``target`` with ``layers``; changes go to ``upper`` afterwards."""
+    """Fill the empty directory ``target`` with ``layers``; changes go to ``upper`` afterwards.
+
+    What ``upper`` has already is a change too.
+    """
     for layer in layers:
         lay(layer, target)
-    target.chmod(0o755)
     before = snapshot(target)
+    if upper is not None:
+        lay(upper, target)
+        for entry in list(upper.iterdir()):
+            remove_tree(entry)
+    target.chmod(0o755)
     _linux.mount(str(target), str(target), flags=_linux.MS_BIND)
     try:
         flags = _linux.MS_BIND | _linux.MS_REMOUNT | _linux.MS_NODEV

@@ -48,8 +48,8 @@ def check(paths: Paths | None = None) -> list[Finding]:
 def _kernel(paths: Paths) -> Finding:
     release = os.uname().release
     numbers = [int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit()]
-    ok = tuple(numbers) >= (5, 11)
-    fix = "" if ok else "use Linux 5.11 or newer: ordinary users cannot mount overlays before"
+    ok = tuple(numbers) >= (5, 12)
+    fix = "" if ok else "use Linux 5.12 or newer"
     return Finding("kernel", ok, f"Linux {release}", fix)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,14 +12,14 @@ from tempfile import mkdtemp
 
 import msgspec
 
-from danlu.errors import MachineError
+from danlu.errors import StoreError, UsageError
 from danlu.sandbox import bundle, devices, overlay, scaffold, userns
 from danlu.sandbox.trust import Trust
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.sandbox.union import Union
 from danlu.util.files import remove_tree
 
-__all__ = ["prepared"]
+__all__ = ["check", "prepared"]
 
 _SHELL = "/bin/sh"
 _TERMINAL_GROUP = 5
@@ -40,8 +41,10 @@ def prepared(
     Mount points that the root lacks lie in a layer of their own, so the upper never shows them.
     ``shell`` is a script that starts the program, its ``"$@"``, where the root has a shell.
     """
-    if process.uid or process.gid:
-        userns.require_ids("running as another user than root")
+    userns.require_id(process.uid, process.gid)
+    if userns.single_id():
+        process = dataclasses.replace(process, groups=())
+    check(mounts)
     place = Path(mkdtemp(prefix="run.", dir=work))
     try:
         union = Union(root.layers)
@@ -62,8 +65,29 @@ def prepared(
                 network=network,
             )
             yield place
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"the disk is full: {error.filename or work}",
+                hint="`danlu image prune` makes room; DANLU_HOME moves the store",
+            ) from error
+        raise
     finally:
         remove_tree(place)
+
+
+def check(mounts: Sequence[Mount]) -> None:
+    """Refuse mounts whose target or source cannot be; raises :class:`UsageError`."""
+    for mount in mounts:
+        parts = [part for part in mount.target.split("/") if part not in ("", ".")]
+        if not mount.target.startswith("/") or ".." in parts or not parts:
+            raise UsageError(f"{mount.target!r} is no place to mount at", hint="name a path: /data")
+        if parts[0] in ("proc", "sys") or parts == ["dev"]:
+            raise UsageError(
+                f"nothing can be mounted at {mount.target}: the kernel's files are there"
+            )
+        if mount.kind == "bind" and (mount.source is None or not mount.source.exists()):
+            raise UsageError(f"{mount.source} is not there to be mounted")
 
 
 def _by_shell(process: Process, union: Union, script: str) -> Process:
@@ -115,8 +139,6 @@ def _with_mount_points(
     points = [scaffold.MountPoint(target, True) for target in ("/proc", "/dev", "/sys")]
     for mount in mounts:
         directory = mount.kind == "tmpfs" or mount.source is None or mount.source.is_dir()
-        if mount.source is not None and not mount.source.exists():
-            raise MachineError(f"{mount.source} is not there to be mounted")
         points.append(scaffold.MountPoint(mount.target, directory))
     points.append(scaffold.MountPoint(process.working_directory, True))
     layer = place / "points"
@@ -141,7 +163,13 @@ def _write_configuration(
         fresh_sysfs=not userns.unprivileged() or not network,
         seccomp=True,
     )
-    data = msgspec.json.encode(bundle.configuration(process, mounts, around))
+    try:
+        data = msgspec.json.encode(bundle.configuration(process, mounts, around))
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"an argument, a variable or a path is not UTF-8: {error.object!r}",
+            hint="rename it: container runtimes take UTF-8 only",
+        ) from error
     # The configuration holds the environment, which may hold secrets.
     descriptor = os.open(place / "config.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -97,6 +97,8 @@ class Sandbox:
             stderr=None if joined else STDOUT,
             env=self._runtime.environment(),
             cwd=place,
+            # Ctrl-C is ours to handle; a terminal is read only from our session.
+            start_new_session=not joined,
         )
         try:
             if on_line is not None:
@@ -112,15 +114,19 @@ async def _stream(child: Child, on_line: Callable[[str], None]) -> None:
     assert child.stdout is not None
     pending = b""
     async for chunk in child.stdout:
-        text = (pending + chunk).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        text = pending + chunk
+        # The rest of "\r\n" may come with the next chunk.
+        held = b"\r" if text.endswith(b"\r") else b""
+        text = text.removesuffix(held).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         *lines, pending = text.split(b"\n")
+        pending += held
         for line in lines:
             _say(line, on_line)
         if len(pending) > _PIECE:
             _say(pending, on_line)
             pending = b""
     if pending:
-        _say(pending, on_line)
+        _say(pending.removesuffix(b"\r"), on_line)
 
 
 def _say(line: bytes, on_line: Callable[[str], None]) -> None:

@@ -17,6 +17,7 @@ __all__ = ["OPAQUE", "WHITEOUT", "Union", "is_opaque", "is_whiteout"]
 OPAQUE = "user.overlay.opaque"
 WHITEOUT = "user.overlay.whiteout"
 _LINKS = 40
+_READ = 1 << 20
 
 
 def is_whiteout(path: str, status: os.stat_result) -> bool:
@@ -97,12 +98,12 @@ class Union:
         self._cache[parts] = [directory, *below]
 
     def read(self, target: str) -> bytes | None:
-        """The content of the file at ``target``, or None where there is none."""
+        """The first MiB of the file at ``target``, or None where there is none."""
         path = self.entry(self.resolve(target))
         if path is None or not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
-            return file.read()
+            return file.read(_READ)
 
     def _find(self, parts: tuple[str, ...]) -> tuple[str | None, list[str]]:
         *above, name = parts

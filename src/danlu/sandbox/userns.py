@@ -27,6 +27,7 @@ __all__ = [
     "caller",
     "enter",
     "entered",
+    "require_id",
     "require_ids",
     "single_id",
     "subordinate_count",
@@ -113,6 +114,24 @@ def require_ids(what: str) -> None:
     if _missing is not None:
         raise MachineError(message, hint=_missing.hint, details=(_missing.message,))
     raise MachineError(message, hint="run danlu outside this user namespace")
+
+
+def require_id(uid: int, gid: int) -> None:
+    """Refuse a user or a group that has no id here; raises :class:`MachineError`."""
+    if uid or gid:
+        require_ids("running as another user than root")
+    for name, number in (("user", uid), ("group", gid)):
+        if not _is_mapped(name[0], number):
+            raise MachineError(
+                f"{name} {number} is not among the subordinate ids of this account",
+                hint="give the account more ids in /etc/subuid and /etc/subgid",
+            )
+
+
+def _is_mapped(kind: str, number: int) -> bool:
+    with open(f"/proc/self/{kind}id_map") as file:
+        rows = [[int(word) for word in line.split()] for line in file]
+    return any(inside <= number < inside + count for inside, _, count in rows)
 
 
 def _check_owner(store: Path) -> None:

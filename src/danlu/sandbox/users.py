@@ -9,7 +9,8 @@ from danlu.sandbox.union import Union
 
 __all__ = ["User", "find"]
 
-_HIGHEST = 2**32 - 2
+# What runc takes.
+_HIGHEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _match(entries: list[list[str]], wanted: str) -> list[str] | None:
 
 
 def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and int(text) <= _HIGHEST
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _HIGHEST
 
 
 def _lines(union: Union, path: str, fields: int) -> list[list[str]]:

@@ -114,11 +114,11 @@ def test_two_builds_at_once_share_a_store(project: Project, own_home: Path) -> N
 
 
 def test_interrupted_it_ends_every_child_and_says_130(project: Project, own_home: Path) -> None:
-    project.write('run(["echo started; sleep 1000"])')
+    project.write('run(["echo ready-$((6 * 7)); sleep 1000"])')
     process = start(project, own_home, "build", "--progress", "plain")
     assert process.stderr is not None
     for line in process.stderr:
-        if "started" in line and "echo" not in line:
+        if "ready-42" in line:
             break
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=20)

@@ -29,7 +29,8 @@ def test_one_package_more_is_one_layer_more_of_its_size(project: Project) -> Non
     assert len(added) == 1
     assert "tqdm" in added[0]["created_by"]
     ran = [one["name"] for one in after["vertices"] if not one["cached"]]
-    assert [name.split()[0] for name in ran] == ["tqdm"]
+    # Another test may have made its layer already: one store serves all projects.
+    assert {name.split()[0] for name in ran} <= {"tqdm"}
 
 
 def test_manifests_share_every_other_layer_descriptor(project: Project) -> None:

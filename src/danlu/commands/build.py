@@ -29,7 +29,10 @@ __all__ = ["BuildOptions", "BuildReport", "LayerReport", "StepReport", "build", 
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """The flags of ``danlu build``; see the command line's reference."""
+    """The flags of ``danlu build``; see the command line's reference.
+
+    An empty ``compression`` is zstd for what is written here, and gzip for what is pushed.
+    """
 
     tags: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -43,7 +46,7 @@ class BuildOptions:
     ssh: bool = False
     debug: bool = False
     metadata_file: Path | None = None
-    compression: str = "zstd"
+    compression: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +376,7 @@ def _hand_out(order: _Order, store: Store, image: StoredImage) -> tuple[str, tup
     manifest, places = "", []
     for text in options.outputs:
         manifest, place = write_output(
-            store, image, text, names=options.tags, compression=options.compression
+            store, image, text, names=options.tags, compression=options.compression or "zstd"
         )
         places.append(place)
     if options.push:
@@ -384,7 +387,7 @@ def _hand_out(order: _Order, store: Store, image: StoredImage) -> tuple[str, tup
             image,
             options.tags,
             settings=order.settings,
-            compression=options.compression,
+            compression=options.compression or "gzip",
             progress=order.progress,
         )
         places.extend(options.tags)
@@ -396,10 +399,15 @@ def _layers(store: Store, image: StoredImage) -> list[Layer]:
     return [layer for layer in found if layer is not None]
 
 
+def _compression(options: BuildOptions) -> str:
+    # Docker before version 23 cannot read zstd, and a registry serves whoever asks.
+    return options.compression or ("gzip" if options.push else "zstd")
+
+
 def _layer_reports(order: _Order, store: Store, image: StoredImage) -> tuple[LayerReport, ...]:
     reports = []
     for layer in _layers(store, image):
-        made = store.compressed(layer.diff_id, order.options.compression)
+        made = store.compressed(layer.diff_id, _compression(order.options))
         digest = made.digest if made else ""
         reports.append(LayerReport(digest, layer.diff_id, layer.size, layer.created_by))
     return tuple(reports)

@@ -98,7 +98,7 @@ def push_names(
     names: Sequence[str],
     *,
     settings: Settings,
-    compression: str = "zstd",
+    compression: str = "gzip",
     progress: Progress,
 ) -> str:
     """Push the image under each of ``names``; gives the manifest's digest.

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from danlu.errors import ChecksumError, UsageError
+from danlu.errors import UsageError
 
 if TYPE_CHECKING:
     from danlu.oci.compress import Compression
@@ -113,22 +113,12 @@ def _layer(
     opened: Callable[[], AbstractContextManager[Readable]],
 ) -> None:
     """Unpack one layer, unless it is here, and compare it with what the image says of it."""
-    from danlu.oci.tar.extract import extract_with_recipe
+    from danlu.sources.image import keep_layer
 
     diff_id = image.diff_ids[number]
-    if store.layer(diff_id) is not None:
-        return
-    with store.staging() as staging:
-        root = staging / "tree"
-        root.mkdir()
+    if store.layer(diff_id) is None:
         with opened() as stream:
-            extracted = extract_with_recipe(stream, root)
-        summary = extracted.summary
-        if summary.diff_id != diff_id:
-            raise ChecksumError(f"layer {number + 1} is {summary.diff_id}, not {diff_id}")
-        store.commit_layer(
-            root, summary, created_by=image.created_by[number], normalise=extracted.recipe
-        )
+            keep_layer(store, stream, diff_id, image.created_by[number])
 
 
 def spooled(stream: BinaryIO, directory: Path) -> Path:

@@ -34,7 +34,7 @@ def remember(store: Store, project: Project, inputs: Inputs, image: StoredImage)
         return
     value: dict[str, Any] = {
         "texts": {path: _hash(text) for path, text in project.texts.items()},
-        "files": dict(inputs.files),
+        "files": {**inputs.files, **inputs.packages},
         "context": inputs.context,
         "lock": _hash(project.lock_path.read_text(encoding="utf-8")),
         "image": image.digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -121,7 +122,24 @@ class Project:
                 error.span = _naming(environment, path)
                 raise
         context = digest_of_path(self.directory, ".") if needs_context(environment) else ""
-        return Inputs(files, context)
+        return Inputs(files, self._packages(environment), context)
+
+    def _packages(self, environment: Environment) -> dict[str, str]:
+        """Digests of all that Python packages draw in from this machine, by path."""
+        if not environment.python_packages:
+            return {}
+        from danlu.sources.context import digest_of_path
+        from danlu.sources.pypi.requirements import drawn_in
+
+        paths = drawn_in(environment.python_packages, self.directory)
+        found = {}
+        for path in paths:
+            name = os.path.relpath(path, self.directory)
+            outside = name.startswith("..")
+            if path.exists():
+                base, below = (path.parent, path.name) if outside else (self.directory, name)
+                found[name] = digest_of_path(base, below)
+        return found
 
 
 def _naming(environment: Environment, path: str) -> Span | None:

@@ -15,11 +15,13 @@ class Inputs:
     """Digests (``sha256:…``) of what an environment takes from the project.
 
     ``files`` maps a path, as the build file names it, to the digest of its content: requirements
-    files (with all they include), local wheels and archives, sources of ``io.copy``.
+    files, local wheels, sources of ``io.copy``. ``packages`` maps every path that Python packages
+    draw in, also through requirements files: wheels, archives, directories to build.
     ``context`` is the digest of the whole project where a step sees it, else empty.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     context: str = ""
 
 

@@ -111,10 +111,7 @@ def packages_inputs(
     """Digest of what the Python packages are resolved from."""
     needs = python_needs(environment)
     names = sorted({name for one in needs for name in one.names})
-    files = sorted(
-        {(path, inputs.files.get(path, "")) for one in needs for path in one.local_wheels}
-        | {(one.requirements, inputs.files.get(one.requirements, "")) for one in needs}
-    )
+    files = [sorted({one.requirements for one in needs}), sorted(inputs.packages.items())]
     index = environment.pip_index
     where = [index.url, index.extra_url, index.trust] if index else []
     interpreter = [python.version, python.provider] if python else []

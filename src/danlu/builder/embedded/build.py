@@ -66,6 +66,7 @@ async def solve(
     progress: Progress,
 ) -> tuple[Result, tuple[VertexReport, ...]]:
     """The layers of ``graph``, without making an image of them, and how each vertex went."""
+    indexes = indexes_of(request.pip_index, request.requirements)
     with store.staging() as work:
         sandbox = Sandbox(work, name=config.runtime)
 
@@ -88,7 +89,7 @@ async def solve(
                 offline=request.offline,
                 debug=request.debug,
                 apt_source=request.apt_source,
-                indexes=indexes_of(request.pip_index, request.requirements),
+                indexes=indexes,
                 secrets=request.secrets,
             )
 

@@ -22,6 +22,7 @@ _MODULES = {
     "AptInstall": "apt_install",
     "Bootstrap": "bootstrap",
     "BuildWheel": "build_wheel",
+    "Bytecode": "bytecode",
     "CopyContext": "copy_context",
     "CopyImage": "copy_image",
     "Exec": "exec",

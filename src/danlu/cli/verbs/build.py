@@ -53,9 +53,7 @@ __all__ = ["command"]
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "gzip", "none"]),
-    default="zstd",
-    show_default=True,
-    help="How layers are compressed when they are written or pushed.",
+    help="How layers are compressed (default: zstd when written, gzip when pushed).",
 )
 @click.option(
     "--metadata-file",
@@ -81,7 +79,7 @@ def command(
     no_cache: bool,
     ssh: bool,
     debug: bool,
-    compression: str,
+    compression: str | None,
     metadata_file: Path | None,
 ) -> None:
     """Build the image.
@@ -107,7 +105,7 @@ def command(
             ssh=ssh,
             debug=debug,
             metadata_file=metadata_file,
-            compression=compression,
+            compression=compression or "",
         )
         _build(file, options, form=form, progress=progress)
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
+from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError
 
 __all__ = [
     "Entry",
     "Reference",
+    "drawn_in",
     "included_files",
     "project_files",
     "read_requirements",
@@ -167,6 +169,19 @@ def project_files(path: Path) -> tuple[Path, ...]:
             if reference and reference.path and reference.path not in files:
                 files.append(reference.path)
     return tuple(files)
+
+
+def drawn_in(declared: Iterable[PythonPackages], project: Path) -> tuple[Path, ...]:
+    """All files and directories of this machine that ``declared`` packages come from, sorted."""
+    found: set[Path] = set()
+    for packages in declared:
+        for name in (*packages.names, *packages.local_wheels):
+            reference = reference_of(name.removeprefix("-e ").strip(), project)
+            if reference and reference.path:
+                found.add(reference.path)
+        if packages.requirements:
+            found.update(project_files(project / packages.requirements))
+    return tuple(sorted(found))
 
 
 def _local(text: str, base: Path) -> Path | None:

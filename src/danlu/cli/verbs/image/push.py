@@ -17,9 +17,9 @@ __all__ = ["command"]
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "gzip", "none"]),
-    default="zstd",
+    default="gzip",
     show_default=True,
-    help="How layers are compressed.",
+    help="How layers are compressed. zstd is faster; Docker reads it from version 23 on.",
 )
 @progress_option
 @verbosity_options

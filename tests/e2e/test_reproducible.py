@@ -82,7 +82,9 @@ def importable() -> dict[str, str]:
 
 
 def runs(become: list[str], python: str, environ: dict[str, str]) -> bool:
-    command = [*become, python, "-c", "import aiohttp, msgspec, starlark, danlu"]
+    # uv looks for the interpreter's real place, which others may not see.
+    code = "import os, sys, msgspec, starlark, danlu; os.path.realpath(sys.executable, strict=True)"
+    command = [*become, python, "-c", code]
     variables = {**os.environ, **environ}
     try:
         done = subprocess.run(command, env=variables, capture_output=True, cwd="/", check=False)

@@ -191,6 +191,25 @@ def test_a_signal_ends_a_program_that_does_not_handle_it(
     assert code == 128 + number
 
 
+def test_a_signal_that_the_caller_ignores_is_not_passed_on(forked: Forked, home: Path) -> None:
+    def act() -> tuple[int, str]:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        script = "echo ready; sleep 0.3; echo lived"
+        return signalled(home, signal.SIGHUP, ["sh", "-c", script], shell=True)
+
+    assert forked(act) == (0, "ready\nlived\n")
+
+
+def test_what_the_program_leaves_running_ends_with_it(forked: Forked, home: Path) -> None:
+    marker = f"sleep 5{os.getpid()}"
+
+    def act() -> tuple[int, list[str]]:
+        code, _ = sh(home, f"{marker} & exit 4")
+        return code, [line for line in commands() if line.startswith(marker)]
+
+    assert forked(act) == (4, [])
+
+
 @pytest.mark.parametrize("shell", [True, False])
 def test_a_program_handles_its_signals_itself(forked: Forked, home: Path, shell: bool) -> None:
     name = "sh" if shell else "ash"

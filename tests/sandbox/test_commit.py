@@ -124,7 +124,16 @@ def test_closed_directories_are_emptied_all_the_same(tmp_path: Path) -> None:
     assert names(tmp_path) == ["tmp"]
 
 
-def test_sockets_go(tmp_path: Path, monkeypatch: object) -> None:
+def test_a_tree_of_any_depth_is_finished(tmp_path: Path) -> None:
+    deep = tmp_path / "usr"
+    for _ in range(15):
+        deep = deep / "/".join(["d"] * 80)
+        deep.mkdir(parents=True)
+    finish_upper(tmp_path, EPOCH)
+    assert deep.stat().st_mtime == EPOCH
+
+
+def test_sockets_go(tmp_path: Path) -> None:
     write(tmp_path, {"root/x": "x"})
     here = os.getcwd()
     os.chdir(tmp_path)

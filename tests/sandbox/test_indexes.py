@@ -85,6 +85,16 @@ def test_uvs_own_file_wins_over_pips(machine: dict[str, str], tmp_path: Path) ->
     }
 
 
+def test_uvs_variables_lose_their_names(machine: dict[str, str]) -> None:
+    found = indexes.read(
+        {**machine, "UV_DEFAULT_INDEX": "mine=https://x.example/a=b", "UV_INDEX": "https://y?a=b"}
+    )
+    assert found.uv == {
+        "index-url": "https://x.example/a=b",
+        "extra-index-url": ["https://y?a=b"],
+    }
+
+
 def test_a_machine_without_configuration_gives_none(
     machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

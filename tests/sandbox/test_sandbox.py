@@ -116,6 +116,20 @@ def test_the_upper_holds_only_what_the_step_did(forked: Forked, home: Path) -> N
     assert mounts == []
 
 
+def test_a_resolver_file_that_is_a_link_is_found_where_it_points(
+    forked: Forked, home: Path
+) -> None:
+    def act() -> Ended:
+        layer = home / "linked"
+        (layer / "etc").mkdir(parents=True)
+        (layer / "etc/resolv.conf").symlink_to("../run/systemd/resolve/stub-resolv.conf")
+        return step(home, "cat /etc/resolv.conf", layers=[layer], network=True)
+
+    ended = forked(act)
+    assert ended.lines == Path("/etc/resolv.conf").read_text().splitlines()
+    assert ended.upper == []
+
+
 def test_a_step_that_does_nothing_leaves_an_empty_upper(forked: Forked, home: Path) -> None:
     target = home.parent / "given"
     target.mkdir()
@@ -225,6 +239,33 @@ def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
         return running(marker), [path.name for path in work.iterdir() if path.is_dir()]
 
     assert forked(act) == ([], [])
+
+
+def test_steps_side_by_side_do_not_see_each_other(forked: Forked, home: Path) -> None:
+    def act() -> tuple[dict[str, list[str]], list[str], list[str]]:
+        base, work = busybox(home / "base"), home / "work"
+        work.mkdir()
+        said: dict[str, list[str]] = {}
+
+        async def one(sandbox: Sandbox, name: str) -> None:
+            upper = home / name
+            upper.mkdir()
+            script = f"echo {name} > /mine; sleep 0.2; cat /mine; ls /dev/shm; touch /dev/shm/x"
+            process = Process(("/bin/sh", "-c", script), {"PATH": "/bin"})
+            said[name] = []
+            await sandbox.run(process, Root((base,), upper), on_line=said[name].append)
+
+        async def main() -> None:
+            sandbox = Sandbox(work)
+            async with anyio.create_task_group() as group:
+                for number in range(6):
+                    group.start_soon(one, sandbox, f"n{number}")
+
+        anyio.run(main)
+        return said, [path.name for path in work.iterdir() if path.is_dir()], mounts_below(home)
+
+    names = {f"n{number}": [f"n{number}"] for number in range(6)}
+    assert forked(act) == (names, [], [])
 
 
 def running(marker: str) -> list[str]:
@@ -344,7 +385,7 @@ def test_a_user_beyond_the_accounts_ids_is_refused(forked: Forked, home: Path) -
 
     assert forked(act) in (
         "ran",
-        "user 2147483648 is not among the subordinate ids of this account",
+        "user 2147483647 is not among the subordinate ids of this account",
     )
 
 

@@ -161,7 +161,9 @@ def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
         for number in waiting:
             forward(number, None)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    # What our caller ignores (nohup, a background job) stays ignored.
+    heard = [one for one in _FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+    before = {number: signal.signal(number, forward) for number in heard}
     try:
         yield take
     finally:

@@ -148,8 +148,10 @@ def _mount(mount: Mount) -> dict[str, Any]:
     if mount.kind == "tmpfs":
         only = ["ro"] if mount.readonly else []
         return _special(mount.target, "tmpfs", ["nosuid", "nodev", "mode=1777", *only])
-    # "rro": what is mounted below is read-only too (Linux >= 5.12).
-    access = ["ro", "rro"] if mount.readonly else ["rw"]
+    access = ["ro"] if mount.readonly else ["rw"]
+    if mount.readonly and mount.source is not None and mount.source.is_dir():
+        # What is mounted below is read-only too (Linux >= 5.12; crun cannot say it of a file).
+        access.append("rro")
     return _special(mount.target, "bind", ["rbind", "nodev", *access], source=str(mount.source))
 
 

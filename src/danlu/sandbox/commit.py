@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -145,9 +144,13 @@ def _entries(path: str) -> list[os.DirEntry[str]]:
         return list(entries)
 
 
-def _walk(path: str) -> Iterator[os.DirEntry[str]]:
-    """Every entry below ``path``, a directory after what is in it."""
-    for entry in _entries(path):
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(entry.path)
-        yield entry
+def _walk(path: str) -> list[os.DirEntry[str]]:
+    """Every entry below ``path``, a directory after what is in it; of any depth."""
+    found: list[os.DirEntry[str]] = []
+    waiting = [path]
+    while waiting:
+        entries = _entries(waiting.pop())
+        found += entries
+        waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    found.reverse()
+    return found

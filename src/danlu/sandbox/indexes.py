@@ -212,12 +212,18 @@ def _uv_variables(environ: Mapping[str, str]) -> dict[str, object]:
     extra = environ.get("UV_INDEX") or environ.get("UV_EXTRA_INDEX_URL")
     links = environ.get("UV_FIND_LINKS")
     if default:
-        values["index-url"] = default.rpartition("=")[2] if "://" not in default else default
+        values["index-url"] = _address(default)
     if extra:
-        values["extra-index-url"] = extra.split()
+        values["extra-index-url"] = [_address(item) for item in extra.split()]
     if links:
         values["find-links"] = links.replace(",", " ").split()
     return values
+
+
+def _address(item: str) -> str:
+    """``name=URL`` without its name."""
+    name, equals, rest = item.partition("=")
+    return rest if equals and name.replace("-", "").replace("_", "").isalnum() else item
 
 
 def _moved(key: str, value: object, inside: Callable[[str], str]) -> object:

@@ -12,6 +12,8 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from danlu.errors import UsageError
+
 __all__ = ["OPAQUE", "WHITEOUT", "Union", "is_opaque", "is_whiteout"]
 
 OPAQUE = "user.overlay.opaque"
@@ -70,7 +72,7 @@ class Union:
     def resolve(self, target: str) -> tuple[str, ...]:
         """The parts of absolute path ``target`` with its links followed inside the root.
 
-        Parts that do not exist are kept as they are. Raises :class:`OSError` for a loop.
+        Parts that do not exist are kept as they are. Raises :class:`UsageError` for a loop.
         """
         done: tuple[str, ...] = ()
         waiting = _split(target)
@@ -86,7 +88,7 @@ class Union:
                 continue
             links += 1
             if links > _LINKS:
-                raise OSError(f"too many symbolic links: {target}")
+                raise UsageError(f"the image's symbolic links at {target} lead nowhere")
             link = os.readlink(path)
             done = () if link.startswith("/") else done
             waiting = _split(link) + waiting

@@ -109,7 +109,7 @@ SYNTAX = [
     ("def build():\n    x = {1, 2}\n", "unexpected ','", 2, ","),
     ("def build():\n    x = 2 ** 3\n", "unexpected '**'", 2, "**"),
     ("@x\ndef build():\n    pass\n", "invalid input `@`", 1, "@"),
-    ("x = 1\0\n", "null", 1, None),
+    ("x = 1\0\n", "syntax error", 1, None),
 ]
 
 

@@ -9,8 +9,9 @@ from danlu.sandbox import indexes, trust
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> dict[str, str]:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment whose home and system directories are empty."""
+    monkeypatch.setattr(indexes, "_SYSTEM_FILES", ())
     for name in ("home", "system"):
         (tmp_path / name).mkdir()
     return {"HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": str(tmp_path / "system")}

@@ -174,6 +174,8 @@ async def bring_up_to_date(
         heard=lambda line: progress(Log("", "resolve", line, time.monotonic() - began)),
         say=lambda text: progress(Message(text, time.monotonic() - began)),
     )
+    what = "everything" if not old or upgrade_all else ", ".join(upgrade) or stale
+    resolving.say(f"locking {what}")
     new = await resolve(environment, old, inputs, resolving)
     lines = tuple(changes(old, new))
     project.write_lock(Lock({**project.lock.functions, project.function: new}))

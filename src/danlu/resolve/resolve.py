@@ -139,7 +139,14 @@ async def _resolve_base(
         config=resolving.config,
         offline=resolving.offline,
         refresh=resolving.refresh,
+        keep=_kept_base(old, resolving),
     )
+
+
+def _kept_base(old: FunctionLock | None, resolving: Resolving) -> tuple[Deb, ...]:
+    if old is None or resolving.upgrade_all:
+        return ()
+    return tuple(deb for deb in old.base.packages if deb.name not in resolving.upgrade)
 
 
 async def _python(

@@ -52,7 +52,7 @@ def resolve(url: str, ref: str, *, cache: Path, offline: bool = False) -> str:
     _check(url, ref)
     if _COMMIT.fullmatch(ref):
         return ref
-    if offline:
+    if offline and not _on_this_machine(url):
         raise OutsideError(f"{_shown(url)} has to be asked for {ref or 'HEAD'}, and we are offline")
     names = [f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", ref]
     names = names if ref else ["HEAD"]
@@ -167,8 +167,14 @@ def _has(database: Path, commit: str) -> bool:
     return True
 
 
+def _on_this_machine(url: str) -> bool:
+    """Whether git, with the user's ``insteadOf``, reads ``url`` without a network."""
+    meant = _git(["ls-remote", "--get-url", "--", url]).decode(errors="replace").strip()
+    return meant.startswith(("file://", "/"))
+
+
 def _online(url: str, commit: str, offline: bool) -> None:
-    if offline:
+    if offline and not _on_this_machine(url):
         raise OutsideError(
             f"commit {commit[:12]} of {_shown(url)} is not in the cache, and --offline forbids to"
             " fetch it"

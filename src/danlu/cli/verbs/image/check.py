@@ -8,7 +8,6 @@ import click
 
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.session import session
-from danlu.cli.verbs.image.common import opened_store
 
 __all__ = ["command"]
 
@@ -28,7 +27,6 @@ def command(repair: bool, form: str) -> int:
     from danlu.cli.output import print_json
     from danlu.cli.terminal import clean
     from danlu.cli.units import plural
-
     from danlu.sandbox import userns
     from danlu.store import check_store
 

@@ -1,0 +1,98 @@
+"""The build files with which envd was announced plan here as they were written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GPU = """
+def build():
+    base(os="ubuntu20.04", language="python3")
+    install.cuda(version="11.2.2", cudnn="8")
+    install.python_packages(name=["tensorflow-gpu"])
+"""
+
+DESK = """
+def build():
+    base(os="ubuntu20.04", language="python3")
+    install.vscode_extensions([
+        "ms-python.python",
+    ])
+    install.python_packages(name=["numpy"])
+    shell("zsh")
+    config.jupyter()
+"""
+
+LIBRARY = """
+def tensorboard(envd_port=6006, envd_dir="/home/envd/logs", host_port=0, host_dir="/tmp"):
+    install.python_packages(["tensorboard"])
+    runtime.mount(host_path=host_dir, envd_path=envd_dir)
+    runtime.daemon(commands=[["tensorboard", "--logdir", envd_dir, "--port", str(envd_port)]])
+    runtime.expose(envd_port=envd_port, host_port=host_port, service="tensorboard")
+"""
+
+INCLUDED = """
+envdlib = include("https://example.org/team/envdlib")
+
+def build():
+    base(os="ubuntu20.04", language="python3")
+    envdlib.tensorboard(8888)
+"""
+
+V1 = """
+# syntax=v1
+
+def build():
+    base(image="ubuntu:22.04", dev=True)
+    install.conda()
+    install.python()
+    install.python_packages(name=["numpy"])
+    shell("fish")
+"""
+
+
+def plan(directory: Path, text: str, **environ: str) -> str:
+    (directory / "build.envd").write_text(text)
+    variables = {**os.environ, "DANLU_HOME": str(directory / "home"), **environ}
+    done = subprocess.run(
+        [sys.executable, "-m", "danlu", "plan"],
+        cwd=directory,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (GPU, ["ubuntu20.04", "install.cuda", "tensorflow-gpu"]),
+        (DESK, ["ubuntu20.04", "install.vscode_extensions", "zsh", "jupyter"]),
+        (V1, ["ubuntu:22.04", "install.conda", "numpy", "fish"]),
+    ],
+)
+def test_a_file_of_the_announcement_plans(tmp_path: Path, text: str, shown: list[str]) -> None:
+    planned = plan(tmp_path, text)
+    for word in shown:
+        assert word in planned
+
+
+def test_the_included_library_comes_through_gits_instead_of(tmp_path: Path) -> None:
+    library = tmp_path / "repositories" / "envdlib"
+    library.mkdir(parents=True)
+    (library / "monitoring.envd").write_text(LIBRARY)
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(library)]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "one"]):
+        subprocess.run([*git, *words], check=True)
+    config = tmp_path / "gitconfig"
+    place = f"file://{tmp_path}/repositories/"
+    config.write_text(f'[url "{place}"]\n\tinsteadOf = https://example.org/team/\n')
+    planned = plan(tmp_path, INCLUDED, GIT_CONFIG_GLOBAL=str(config))
+    assert "tensorboard" in planned

@@ -97,7 +97,7 @@ def ordinary_user_path(directory: Path) -> str:
     for tool in ("apt-get", "awk", "bash", "cat", "cut", "dirname", "grep", "sha256sum"):
         (directory / tool).symlink_to(shutil.which(tool) or tool)
     (directory / "python3").symlink_to(sys.executable)
-    (directory / "id").write_text("#!/bin/sh\n[ $1 = -un ] && echo alchemist || echo 12345\n")
+    (directory / "id").write_text("#!/bin/sh\n[ $1 = -un ] && echo nobody-here || echo 12345\n")
     (directory / "id").chmod(0o755)
     return str(directory)
 
@@ -120,5 +120,5 @@ def test_setup_tells_an_ordinary_user_what_to_ask_for(tmp_path: Path) -> None:
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("  apt-get update")]
     for package in ("runc", "uidmap", "git"):
         assert package in line.split()
-    assert line.endswith(" alchemist")
+    assert line.endswith(" nobody-here")
     assert "usermod --add-subuids" in line

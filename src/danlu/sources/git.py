@@ -52,7 +52,7 @@ def resolve(url: str, ref: str, *, cache: Path, offline: bool = False) -> str:
     _check(url, ref)
     if _COMMIT.fullmatch(ref):
         return ref
-    if offline and not _on_this_machine(url):
+    if offline:
         raise OutsideError(f"{_shown(url)} has to be asked for {ref or 'HEAD'}, and we are offline")
     names = [f"refs/heads/{ref}", f"refs/tags/{ref}^{{}}", f"refs/tags/{ref}", ref]
     names = names if ref else ["HEAD"]
@@ -101,8 +101,10 @@ def read_repository(
 ) -> Included:
     """The build files (``*.envd``) of a repository at ``commit``, or at ``ref`` where it is empty.
 
-    Only that commit is fetched, without history; nothing is checked out.
+    Only that commit is fetched, without history; nothing is checked out. A repository that lies
+    on this machine, also by git's ``insteadOf``, is read ``offline`` too.
     """
+    offline = offline and not _on_this_machine(url)
     commit = commit or resolve(url, ref, cache=cache, offline=offline)
     with _database(url, cache) as database:
         if not _has(database, commit):
@@ -174,7 +176,7 @@ def _on_this_machine(url: str) -> bool:
 
 
 def _online(url: str, commit: str, offline: bool) -> None:
-    if offline and not _on_this_machine(url):
+    if offline:
         raise OutsideError(
             f"commit {commit[:12]} of {_shown(url)} is not in the cache, and --offline forbids to"
             " fetch it"

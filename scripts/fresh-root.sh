@@ -4,7 +4,7 @@
 #   - as root, and
 #   - as an ordinary user, who is first told what to ask an administrator for.
 #
-#   scripts/fresh-root.sh [--keep] [--demo-only] [root] [user]        (default: both)
+#   scripts/fresh-root.sh [--keep] [--demo-only | --quick] [root] [user]        (default: both)
 #
 # The network and the machine's configuration of apt, pip and certificates are kept; nothing of
 # danlu's store is. Needs root, mmdebstrap and util-linux. Works on the committed state of the tree.
@@ -21,6 +21,7 @@ for argument in "$@"; do
     case $argument in
         --keep) keep=1 ;;
         --demo-only) goals=(demo) ;;
+        --quick) goals=(demo test-quick) ;;
         root | user) parts+=("$argument") ;;
         *) sed -n '2,11s/^# \?//p' "$0" >&2; exit 2 ;;
     esac

@@ -21,6 +21,9 @@ from .conftest import Cli
 FILE = 'def build():\n    base(os="debian12")\n    install.python_packages(["numpy"])\n'
 DIGEST = "sha256:" + "ab" * 32
 
+#: What this process puts into a store has its own owner, and root's only where it is root.
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="puts layers into a store as root")
+
 
 @pytest.fixture(autouse=True)
 def build_file(home: Path) -> None:
@@ -319,6 +322,7 @@ def test_images_are_named_compared_and_removed(cli: Cli, home: Path) -> None:
 
 
 @pytest.mark.real
+@AS_ROOT
 def test_images_go_out_and_come_in(program: Cli, home: Path) -> None:
     put_image(home, "first", "demo:1")
     for place in ("x.tar", "layout"):
@@ -330,6 +334,7 @@ def test_images_go_out_and_come_in(program: Cli, home: Path) -> None:
 
 
 @pytest.mark.real
+@AS_ROOT
 def test_pruning_keeps_what_has_a_name(program: Cli, home: Path) -> None:
     named, nameless = put_image(home, "first", "demo:1"), put_image(home, "second")
     assert program("image", "prune").code == 0
@@ -340,6 +345,7 @@ def test_pruning_keeps_what_has_a_name(program: Cli, home: Path) -> None:
 
 
 @pytest.mark.real
+@AS_ROOT
 def test_damage_is_found_repaired_and_gone(program: Cli, home: Path) -> None:
     put_image(home, "first", "demo:1")
     with Store.open(home / "store") as store:

@@ -165,13 +165,6 @@ def test_an_include_cannot_read_files(project: Project, tmp_path: Path) -> None:
     assert "/etc/passwd" in refused(project, code=2)
 
 
-def test_a_full_disk_says_so(project: Project) -> None:
-    pytest.importorskip("os")
-    project.write('run(["dd if=/dev/zero of=/big bs=1M count=1 2>/dev/null; exit 28"])')
-    done = project("build", check=False)
-    assert done.returncode == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

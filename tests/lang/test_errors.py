@@ -48,7 +48,7 @@ CALLS = [
     ("config.owner('1', 1)", "must be a whole number", "'1'", "write 1"),
     ("config.owner(True, 1)", "must be a whole number", "True", ""),
     ("config.entrypoint([])", "no program", "[]", ""),
-    ("config.pip_index('pypi.org')", "is no address", "'pypi.org'", "https://"),
+    ("config.pip_index('example.org')", "is no address", "'example.org'", "https://"),
     ("io.http('https://x.org/')", "needs a name", "'https://x.org/'", "filename"),
     ("io.http('https://x.org/a', filename='../a')", "no file name", "filename='../a'", ""),
     ("io.http('https://x.org/a', checksum='md5:1')", "no checksum", "checksum='md5:1'", "sha256:"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["CONDA_ONLY", "CONDA_SYSTEM", "CONDA_TO_PYPI", "IMPORTS", "SYSTEM_OF_IMPORT"]
 
-#: Import name -> distribution, where they differ (checked on pypi.org's project pages).
+#: Import name -> distribution, where they differ.
 IMPORTS = {
     "Bio": "biopython",
     "Crypto": "pycryptodome",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from danlu.assemble.layout import VENV, scheme_of
 from danlu.environment.lock import FunctionLock, LockedPackage, LockedPython
 from danlu.environment.needs import python_needs
-from danlu.environment.types import Environment
+from danlu.environment.types import Environment, PythonPackages
 from danlu.errors import Span
 from danlu.graph import (
     BuildWheel,
@@ -165,10 +165,7 @@ def _build_op(package: LockedPackage, scheme: Scheme, epoch: int) -> Op:
     )
 
 
-def _described(packages: object) -> tuple[str, ...]:
-    from danlu.environment.types import PythonPackages
-
-    assert isinstance(packages, PythonPackages)
+def _described(packages: PythonPackages) -> tuple[str, ...]:
     files = (packages.requirements,) if packages.requirements else ()
     return (*packages.names, *files, *packages.local_wheels)
 

@@ -141,11 +141,7 @@ async def bring_up_to_date(
     if old and not stale and not upgrade and not upgrade_all:
         return Outcome(old)
     if frozen:
-        what = f"{stale} changed" if old else "there is no section for it"
-        raise LockError(
-            f"{project.lock_path.name} does not fit {project.file}:{project.function}: {what}",
-            hint="run `danlu lock` without --frozen, and commit the lock",
-        )
+        raise _frozen(project, f"{stale} changed" if old else "there is no section for it")
     from danlu.resolve.resolve import Resolving, resolve
 
     began = time.monotonic()
@@ -180,6 +176,13 @@ async def bring_up_to_date(
     lines = tuple(changes(old, new))
     project.write_lock(Lock({**project.lock.functions, project.function: new}))
     return Outcome(new, lines)
+
+
+def _frozen(project: Project, what: str) -> LockError:
+    return LockError(
+        f"{project.lock_path.name} does not fit {project.file}:{project.function}: {what}",
+        hint="run `danlu lock` without --frozen, and commit the lock",
+    )
 
 
 async def system_layers(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from danlu.environment.inputs import Inputs
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPython, LockedSystem
-from danlu.environment.types import Environment, PythonPackages
+from danlu.environment.types import Copy, Environment, Http, PythonPackages
 from danlu.graph import Platform
 from danlu.graph.digest import digest_of
 
@@ -137,8 +137,6 @@ def fits(environment: Environment, lock: FunctionLock, platform: Platform, input
 
 
 def _sources_fit(environment: Environment, lock: FunctionLock) -> str:
-    from danlu.environment.types import Copy, Http
-
     urls = {step.url for step in environment.steps if isinstance(step, Http)}
     if urls != {one.url for one in lock.http}:
         return "HTTP files"

@@ -15,6 +15,7 @@ test-quick: setup ## no network, no containers, no root
 	$(PYTHON) -m pytest -n auto
 
 test-real: setup  ## containers, networks, whole environments
+	@scripts/setup.sh --tests
 	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile
 
 check: setup      ## format, lint, types, layers, generated files

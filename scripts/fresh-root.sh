@@ -172,7 +172,18 @@ as_user() {
     say "the administrator runs exactly that line"
     inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/asked" 2>&1 ||
         { cat "$work/asked"; die "the line that the user was told fails"; }
+    [[ " ${goals[*]} " != *" test "* ]] || give_test_programs
     run_goals as-user $USER_NAME
+}
+
+give_test_programs() {
+    local line
+    say "what the tests talk to: the user asks, the administrator runs exactly that line"
+    inside as-user $USER_NAME "scripts/setup.sh --tests" | tee "$work/told"
+    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/told")
+    [[ -n $line ]] || die "the user was not told what the tests talk to"
+    inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/asked" 2>&1 ||
+        { cat "$work/asked"; die "the line that the user was told fails"; }
 }
 
 make_base

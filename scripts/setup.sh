@@ -2,6 +2,9 @@
 # `make setup`: the system packages danlu stands on, then a virtual environment with danlu in it.
 # Says what is missing and why before it installs anything. Exits 4 where only an administrator
 # can go on, after printing the one line to ask for.
+#
+# With --tests: the programs of others that the real tests talk to. Without them those tests are
+# skipped, each saying so; so an ordinary user is told the line to ask for, and that is no failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -27,6 +30,15 @@ find_missing() {
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
         need debian-archive-keyring "verifies Debian's packages"
     python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "makes the virtual environment"
+}
+
+find_missing_for_tests() {
+    has busybox || need busybox-static "tests: a root file system of one program"
+    has buildah || need buildah "tests: reads what danlu writes"
+    has docker-registry || need docker-registry "tests: a registry to push to and pull from"
+    has dockerd || need docker.io "tests: loads, pulls and runs what danlu writes"
+    has podman || need podman "tests: loads, pulls and runs what danlu writes"
+    has skopeo || need skopeo "tests: reads and copies what danlu writes"
 }
 
 check_python() {
@@ -65,9 +77,9 @@ administrator_line() { # the one line that makes this account able to go on
     echo "$line"
 }
 
-explain() {
+explain() { # WHOSE: for what they are needed
     local i
-    echo "setup: this machine lacks ${#packages[@]} system package(s) that danlu stands on:"
+    echo "setup: this machine lacks ${#packages[@]} system package(s) that $1:"
     for i in "${!packages[@]}"; do
         printf '  %-24s %s\n' "${packages[i]}" "${reasons[i]}"
     done
@@ -100,13 +112,28 @@ install_system_packages() {
     local line
     line=$(administrator_line)
     [[ -n $line ]] || return 0
-    ((${#packages[@]} == 0)) || explain
+    ((${#packages[@]} == 0)) || explain "danlu stands on"
     if ! has apt-get; then
         echo "setup: there is no apt-get here; install these with your system's package manager" >&2
         exit 4
     fi
     [[ $(id -u) != 0 ]] || echo "setup: installing them now: $line"
     as_administrator "$line"
+}
+
+install_for_tests() {
+    has apt-get || return 0
+    find_missing_for_tests
+    ((${#packages[@]})) || return 0
+    explain "the real tests talk to"
+    local line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
+    if [[ $(id -u) == 0 ]]; then
+        echo "setup: installing them now: $line"
+        as_administrator "$line"
+    else
+        printf 'setup: tests that need one of them are skipped. To have them, ask for this, as root:\n\n'
+        printf '  %s\n\n' "$line"
+    fi
 }
 
 fingerprint() {
@@ -130,6 +157,10 @@ make_environment() {
     echo "setup: done; try $venv/bin/danlu --help"
 }
 
+if [[ ${1:-} == --tests ]]; then
+    install_for_tests
+    exit
+fi
 check_python
 install_system_packages
 make_environment

@@ -48,10 +48,24 @@ def missing_for_real() -> str:
     return ""
 
 
+def lacking(*needs: str) -> str:
+    """The first of ``needs``, which are programs or ``"root"``, that is not to be had here."""
+    for one in needs:
+        if one == "root":
+            if os.geteuid() != 0:
+                return "needs root"
+        elif not _has(one):
+            return f"no {one} here: scripts/setup.sh --tests"
+    return ""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real tests get a longer limit, and a reason where they cannot run."""
+    """Real tests get a longer limit, and a reason where they, or what they need, cannot run."""
     reason = missing_for_real()
     for item in items:
+        lack = lacking(*(name for mark in item.iter_markers("needs") for name in mark.args))
+        if lack:
+            item.add_marker(pytest.mark.skip(reason=lack))
         if item.get_closest_marker("real") is None:
             continue
         if item.get_closest_marker("timeout") is None:

@@ -20,7 +20,7 @@ from danlu.graph.types import ImageConfig
 from danlu.sandbox.types import Mount
 from tests.sandbox.forked import account, busybox
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(600)]
 
 Forked = Callable[[Callable[[], Any]], Any]
 

@@ -88,6 +88,7 @@ def host() -> Iterator[str]:
         yield host
 
 
+@pytest.mark.needs("skopeo")
 @pytest.mark.parametrize("kind", ["none", "gzip", "zstd"])
 def test_skopeo_reads_our_layout(
     tmp_path: Path, source: Trees, image: Image, kind: Compression
@@ -100,6 +101,7 @@ def test_skopeo_reads_our_layout(
     run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"dir:{tmp_path}/dir")
 
 
+@pytest.mark.needs("skopeo")
 def test_we_read_the_layout_of_skopeo(tmp_path: Path, source: Trees, image: Image) -> None:
     layout.write(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
     run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"oci:{tmp_path}/copy:other")
@@ -108,6 +110,7 @@ def test_we_read_the_layout_of_skopeo(tmp_path: Path, source: Trees, image: Imag
     assert found.names == ("other",)
 
 
+@pytest.mark.needs("skopeo")
 def test_skopeo_and_we_read_each_others_docker_archives(
     tmp_path: Path, source: Trees, image: Image
 ) -> None:
@@ -131,6 +134,7 @@ def test_skopeo_and_we_read_each_others_docker_archives(
             assert extract_layer(archive.layer(member), root).diff_id == image.diff_ids[number]
 
 
+@pytest.mark.needs("podman")
 def test_podman_loads_our_docker_archive(
     tmp_path: Path, source: Trees, image: Image, podman: list[str]
 ) -> None:
@@ -142,6 +146,7 @@ def test_podman_loads_our_docker_archive(
     assert seen["Config"]["Cmd"] == ["/hello"]
 
 
+@pytest.mark.needs("podman", "docker-registry", "root")  # only root mounts an image
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_podman_pulls_what_we_pushed(
     tmp_path: Path, source: Trees, image: Image, podman: list[str], host: str, kind: Compression
@@ -162,6 +167,7 @@ def test_podman_pulls_what_we_pushed(
     run(*podman, "image", "unmount", f"{host}/pod/{kind}:v1")
 
 
+@pytest.mark.needs("buildah")
 def test_buildah_pulls_our_layout(tmp_path: Path, source: Trees, image: Image, place: Path) -> None:
     layout.write(tmp_path / "out", image, source, names=["me/app:v1"])
     buildah = ["buildah", "--root", str(place / "root"), "--runroot", str(place / "run")]
@@ -170,6 +176,7 @@ def test_buildah_pulls_our_layout(tmp_path: Path, source: Trees, image: Image, p
     assert len(json.loads(run(*buildah, "images", "--json"))) == 1
 
 
+@pytest.mark.needs("docker", "dockerd", "root")
 def test_docker_loads_and_saves_our_archive(
     tmp_path: Path, source: Trees, image: Image, docker: list[str]
 ) -> None:
@@ -189,6 +196,7 @@ def test_docker_loads_and_saves_our_archive(
             assert extract_layer(archive.layer(member), root).diff_id == image.diff_ids[number]
 
 
+@pytest.mark.needs("docker", "dockerd", "docker-registry", "root")
 def test_docker_pulls_what_we_pushed(
     tmp_path: Path, source: Trees, image: Image, docker: list[str], host: str
 ) -> None:
@@ -205,6 +213,7 @@ def test_docker_pulls_what_we_pushed(
     assert seen["Id"] == image.digest
 
 
+@pytest.mark.needs("skopeo", "docker-registry")
 def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image, host: str) -> None:
     layout.write(tmp_path / "out", image, source, kind="none", names=["me/app:v1"])
     run(
@@ -226,6 +235,7 @@ def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image,
     assert anyio.run(pull).diff_ids == image.diff_ids
 
 
+@pytest.mark.needs("skopeo")
 def test_real_tools_use_the_fake_registry(tmp_path: Path, source: Trees, image: Image) -> None:
     import sys
 

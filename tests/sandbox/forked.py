@@ -11,12 +11,16 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 from danlu.sandbox import _linux, userns
 from danlu.util.paths import Paths
+from tests.conftest import ROOT
 
 T = TypeVar("T")
+
+_FIRST_ID = 1 << 20
 
 APPLETS = (
     *("sh", "cat", "chmod", "chown", "cp", "dd", "env", "false", "head", "hostname", "id", "ip"),
@@ -26,12 +30,8 @@ APPLETS = (
 
 
 def account() -> pwd.struct_passwd:
-    """An ordinary user of this machine with subordinate ids."""
-    named = {line.split(":")[0] for line in Path("/etc/subuid").read_text().splitlines()}
-    for entry in pwd.getpwall():
-        if entry.pw_uid >= 1000 and entry.pw_name in named:
-            return entry
-    raise RuntimeError("these tests need an ordinary user with subordinate ids: useradd -m NAME")
+    """An ordinary user that every machine has; :func:`become_ordinary` lends it other ids."""
+    return pwd.getpwnam("nobody")
 
 
 def inside(function: Callable[[], T], *, home: Path, ordinary: bool) -> T:
@@ -78,34 +78,51 @@ def become_ordinary(home: Path) -> None:
     user = account()
     _linux.unshare(_linux.CLONE_NEWNS)
     _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
-    _show(Path(sys.base_prefix))
+    _show(Path(sys.base_prefix), ROOT, Path(sys.prefix))
     for directory in (home, *home.parents):
         if directory.stat().st_mode & 0o001 == 0:
             directory.chmod(0o711)
     for path in (home, *home.rglob("*")):
         os.lchown(path, user.pw_uid, user.pw_gid)
+    _lend_ids(user)
     os.setgroups([])
     os.setresgid(*[user.pw_gid] * 3)
     os.setresuid(*[user.pw_uid] * 3)
-    os.environ.update(HOME=user.pw_dir, USER=user.pw_name)
+    os.environ.update(HOME=str(home), USER=user.pw_name)
 
 
-def _show(directory: Path) -> None:
-    """Make ``directory`` readable although a parent (``/root``) is closed, for this process."""
-    closed = [parent for parent in directory.parents if parent.stat().st_mode & 0o001 == 0]
-    if not closed:
-        return
-    handle = os.open(directory, os.O_PATH)
-    _linux.mount("tmpfs", str(closed[-1]), "tmpfs", 0, "mode=755")
-    directory.mkdir(parents=True)
-    _linux.mount(f"/proc/self/fd/{handle}", str(directory), flags=_linux.MS_BIND | _linux.MS_REC)
+def _lend_ids(user: pwd.struct_passwd) -> None:
+    """Give ``user`` subordinate ids (subuid(5)) in this process's view of the machine only."""
+    for file in (Path("/etc/subuid"), Path("/etc/subgid")):
+        file.touch()
+        with NamedTemporaryFile("w") as lent:
+            lent.write(f"{user.pw_name}:{_FIRST_ID}:65536\n")
+            lent.flush()
+            os.chmod(lent.name, 0o644)
+            _linux.mount(lent.name, str(file), flags=_linux.MS_BIND)
+
+
+def _show(*directories: Path) -> None:
+    """Make these readable although a parent (``/root``) is closed, for this process."""
+    closed = {one: _closed_above(one) for one in directories}
+    handles = [(one, os.open(one, os.O_PATH)) for one in directories if closed[one]]
+    for top in {tops[-1] for tops in closed.values() if tops}:
+        _linux.mount("tmpfs", str(top), "tmpfs", 0, "mode=755")
+    for directory, handle in handles:
+        directory.mkdir(parents=True, exist_ok=True)
+        source = f"/proc/self/fd/{handle}"
+        _linux.mount(source, str(directory), flags=_linux.MS_BIND | _linux.MS_REC)
+        os.close(handle)
+
+
+def _closed_above(directory: Path) -> list[Path]:
+    return [parent for parent in directory.parents if parent.stat().st_mode & 0o001 == 0]
 
 
 def busybox(tree: Path) -> Path:
     """A root file system of one static program, about 2 MB."""
     program = shutil.which("busybox")
-    if program is None:
-        raise RuntimeError("these tests need a static busybox: apt-get install busybox-static")
+    assert program is not None, "a test that asks for this needs busybox"
     (tree / "bin").mkdir(parents=True)
     (tree / "etc").mkdir()
     shutil.copy(program, tree / "bin/busybox")

@@ -18,7 +18,7 @@ from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, Process, Root
 from tests.sandbox.forked import busybox
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(600)]
 
 Forked = Callable[[Callable[[], Any]], Any]
 

@@ -228,6 +228,7 @@ def test_collection_waits_no_longer_than_its_limit(
 
 
 @pytest.mark.real
+@pytest.mark.needs("root")
 def test_leftover_with_a_mount_keeps_what_is_mounted_and_hinders_nothing_else(
     store: Store, make_layer: MakeLayer, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_closed_directories_are_removed_by_their_owner() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.needs("root")
 def test_tree_with_a_mount_is_left_alone(tmp_path: Path) -> None:
     root, target = tmp_path / "a tree", tmp_path / "a tree" / "b" / "mount point"
     target.mkdir(parents=True)

@@ -76,14 +76,31 @@ def _show_as_root(upper: Path) -> None:
 
 
 def _mount(layers: Sequence[Path], *, upper: Path, merged: Path, place: Path) -> bool:
-    """Mount, and say whether the kernel did; options hold one page, so names are short links."""
-    names = _directory(place / "l")
+    """Mount, and say whether the kernel did."""
     lowest = [_directory(place / "empty")] if not layers else []
     stack = [*lowest, *layers]
+    workdir = _directory(place / "work")
+    try:
+        _linux.mount_overlay(
+            str(merged),
+            lower=[str(layer.absolute()) for layer in reversed(stack)],
+            upper=str(upper),
+            work=str(workdir),
+            flags=("userxattr", "volatile"),
+        )
+    except OSError:
+        # An older kernel, a long path, or no overlay at all: the older call tells which.
+        return _mount_by_options(stack, upper=upper, merged=merged, place=place)
+    return True
+
+
+def _mount_by_options(stack: Sequence[Path], *, upper: Path, merged: Path, place: Path) -> bool:
+    """As :func:`_mount`, by mount(2); options hold one page, so names are short links."""
+    names = _directory(place / "l")
     for number, layer in enumerate(stack):
         (names / _short(number)).symlink_to(layer.absolute())
     (names / "upper").symlink_to(upper.absolute())
-    (names / "work").symlink_to(_directory(place / "work"))
+    (names / "work").symlink_to(place / "work")
     lower = ":".join(_short(number) for number in reversed(range(len(stack))))
     for options in _OPTIONS:
         data = f"{options},lowerdir={lower},upperdir=upper,workdir=work"

@@ -10,8 +10,9 @@ import anyio
 import pytest
 
 from danlu.builder.embedded.context import Context, Made, Result
+from danlu.builder.embedded.registry import Executors, Modules
 from danlu.builder.embedded.solver import Solver
-from danlu.errors import NotBuiltYet, OutsideError, Span, StepFailed, UsageError
+from danlu.errors import NotBuiltYet, OutsideError, ResolveError, Span, StepFailed, UsageError
 from danlu.graph import (
     AptInstall,
     Event,
@@ -42,11 +43,12 @@ SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/
 
 
 class Words:
-    """Executors that note what they did; a layer holds the words below it and its own."""
+    """Executors that note what they did; a layer holds a file of its word, and ``shared``."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
         self.batches: list[int] = []
+        self.shared: dict[str, str] = {}
         self.fails: dict[str, Exception] = {}
         self.waits: dict[str, anyio.Event] = {}
         self.started: dict[str, anyio.Event] = {}
@@ -80,6 +82,8 @@ class Words:
             return []
         with context.store.staging() as staged:
             (staged / word).write_text(word)
+            if word in self.shared:
+                (staged / "shared").write_text(self.shared[word])
             summary = write_layer(staged, None)
             return [context.store.commit_layer(staged, summary, created_by=word)]
 
@@ -115,11 +119,12 @@ class Bench:
         self.root = root
         self.store = Store.open(root / "store")
         self.words = Words()
+        self.executors: Executors = self.words
         self.events: list[Event] = []
 
     def solver(self, *, fresh: bool = False) -> Solver:
         return Solver(
-            self.store, self._context, self.events.append, executors=self.words, fresh=fresh
+            self.store, self._context, self.events.append, executors=self.executors, fresh=fresh
         )
 
     def solve(self, root: Vertex, *, fresh: bool = False) -> Result:
@@ -200,6 +205,22 @@ def test_wheels_are_done_in_one_batch_and_only_the_missing_ones(bench: Bench) ->
     assert bench.words.batches == [3, 1]
 
 
+def test_wheels_of_different_builds_may_not_disagree_about_a_path(bench: Bench) -> None:
+    bench.words.shared = {"a": "1", "b": "2", "c": "1"}
+    for word in "abc":
+        bench.solve(merge(wheel(word)))
+    assert bench.did(merge(wheel("a"), wheel("c"))) == []
+    with pytest.raises(ResolveError, match="a and b both have /shared"):
+        bench.solve(step("make", merge(wheel("a"), wheel("b"))))
+    assert bench.words.done == [], "the step stands on what was refused"
+
+
+def test_other_layers_may_replace_what_is_below(bench: Bench) -> None:
+    bench.words.shared = {"a": "1", "b": "2"}
+    assert words(bench.solve(merge(leaf("a"), leaf("b")))) == ["a", "b"]
+    assert words(bench.solve(merge(leaf("a"), wheel("b")))) == ["a", "b"]
+
+
 def test_a_merge_leaves_out_what_is_there_already(bench: Bench) -> None:
     base = leaf("base")
     result = bench.solve(merge(step("one", base), step("two", base)))
@@ -275,6 +296,17 @@ def test_a_planned_function_is_refused_before_anything_runs(bench: Bench) -> Non
 def test_an_unresolved_source_is_refused(bench: Bench) -> None:
     with pytest.raises(UsageError, match="not locked"):
         bench.solve(merge(Vertex(Unresolved("base", ("debian12",)))))
+
+
+def test_a_step_that_needs_an_agent_is_refused_by_its_line_where_none_was_given(
+    bench: Bench,
+) -> None:
+    bench.executors = Modules()
+    place = Span("build.envd", 7, 5)
+    with pytest.raises(UsageError, match="needs an ssh agent") as caught:
+        bench.solve(Vertex(Exec(("true",), (), "/", epoch=1, ssh=True), spans=(place,)))
+    assert caught.value.span == place
+    assert "danlu build --ssh default" in caught.value.hint
 
 
 def test_every_start_has_an_end(bench: Bench) -> None:

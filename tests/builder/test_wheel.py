@@ -13,9 +13,10 @@ import anyio.to_thread
 import pytest
 
 from danlu.builder.embedded.context import Context, Result
-from danlu.builder.embedded.ops.wheel import check_collisions, execute, execute_all
+from danlu.builder.embedded.ops import squash
+from danlu.builder.embedded.ops.wheel import execute, execute_all
 from danlu.errors import ChecksumError, OutsideError, ResolveError
-from danlu.graph import WHEEL_TIME, Scheme, Wheel, WheelSource
+from danlu.graph import WHEEL_TIME, Scheme, Squash, Wheel, WheelSource
 from danlu.oci.tar import Normalise, write_layer
 from danlu.sources.pypi import Indexes
 from danlu.store import Layer, Store
@@ -160,19 +161,14 @@ def test_what_the_cache_has_needs_no_network(builder: Builder) -> None:
         builder.build(other, offline=True)
 
 
-def test_wheels_of_different_builds_are_compared_too(builder: Builder) -> None:
-    def layer(name: str, content: str) -> Layer:
-        files = {"shared/deep/x.py": content, f"shared/{name}.py": name, f"{name}.py": ""}
-        return builder.build(builder.op(make_wheel(builder.links, name, files=files)))[0]
+def test_wheels_of_a_group_may_not_disagree_about_a_path(builder: Builder) -> None:
+    def result(name: str, content: str) -> Result:
+        files = {"shared/x.py": content, f"{name}.py": ""}
+        layers = tuple(builder.build(builder.op(make_wheel(builder.links, name, files=files))))
+        return Result(layers, layers)
 
-    left, same, right = layer("left", "1"), layer("same", "1"), layer("right", "2")
-    check_collisions([left, same])
-    with pytest.raises(ResolveError, match=r"(left|same) and right both have .*/x\.py"):
-        check_collisions([left, same, right])
-
-
-def test_a_file_where_another_wheel_has_a_directory_is_a_collision(builder: Builder) -> None:
-    first = builder.build(builder.op(make_wheel(builder.links, "a", files={"x": "file"})))
-    second = builder.build(builder.op(make_wheel(builder.links, "b", files={"x/y.py": ""})))
-    with pytest.raises(ResolveError, match="a and b both have"):
-        check_collisions([*first, *second])
+    left, same, right = result("left", "1"), result("same", "1"), result("right", "2")
+    (group,) = anyio.run(squash.execute, Squash(), builder.context(inputs=(left, same)))
+    assert (group.tree / SITE / "same.py").exists()
+    with pytest.raises(ResolveError, match=r"left and right both have .*/shared/x\.py"):
+        anyio.run(squash.execute, Squash(), builder.context(inputs=(left, right)))

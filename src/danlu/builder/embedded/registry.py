@@ -10,7 +10,7 @@ from danlu.builder.embedded.context import Context, Made
 from danlu.graph import Op, Vertex
 from danlu.store import Layer
 
-__all__ = ["BATCHED", "STEPS", "Executor", "Executors", "Modules"]
+__all__ = ["BATCHED", "EXCLUSIVE", "STEPS", "Executor", "Executors", "Modules"]
 
 #: Does one op: its new layers, lowest first, or a :class:`Made` where it gives more than layers.
 Executor = Callable[[Any, Context], Awaitable[Sequence[Layer] | Made]]
@@ -35,6 +35,9 @@ _MODULES = {
 
 #: Ops whose layer lies over their first input's stack and is keyed by its content.
 STEPS = frozenset({"AptInstall", "Exec"})
+
+#: Ops whose layers, where they come together, may have no path with different bytes.
+EXCLUSIVE = frozenset({"Squash", "Wheel"})
 
 #: Ops without inputs that are done together.
 BATCHED = frozenset({"Wheel"})

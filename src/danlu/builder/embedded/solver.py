@@ -13,10 +13,12 @@ from typing import Any
 
 import anyio
 import msgspec
+from anyio import to_thread
 
+from danlu.builder.embedded.collisions import refuse_collisions
 from danlu.builder.embedded.context import Context, Made, Result
 from danlu.builder.embedded.keys import definition_key, stack_key
-from danlu.builder.embedded.registry import BATCHED, STEPS, Executors
+from danlu.builder.embedded.registry import BATCHED, EXCLUSIVE, STEPS, Executors
 from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, NotBuiltYet, UsageError
 from danlu.graph import (
@@ -109,6 +111,7 @@ class Solver:
                 return known
         inputs = await self._inputs(vertex)
         if isinstance(vertex.op, Merge):
+            await to_thread.run_sync(refuse_collisions, _exclusive(vertex, inputs))
             return _merged(inputs)
         below = inputs[0].stack if inputs else ()
         if key is None:
@@ -309,6 +312,13 @@ def first_failure(failures: BaseExceptionGroup) -> BaseException:
     gather(failures)
     ours = [one for one in flat if isinstance(one, DanluError)]
     return ours[0] if ours else flat[0]
+
+
+def _exclusive(vertex: Vertex, inputs: tuple[Result, ...]) -> list[Layer]:
+    """The layers that come together in ``vertex`` and may not disagree about a path."""
+    pairs = zip(vertex.inputs, inputs, strict=True)
+    exclusive = [result for one, result in pairs if type(one.op).__name__ in EXCLUSIVE]
+    return [layer for result in exclusive for layer in result.layers]
 
 
 def _merged(inputs: tuple[Result, ...]) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from danlu.builder.embedded.collisions import refuse_collisions
 from danlu.builder.embedded.context import Context
 from danlu.graph import WHEEL_TIME, Squash
 from danlu.oci.tar import Normalise, write_layer
@@ -16,9 +17,11 @@ __all__ = ["execute"]
 async def execute(op: Squash, context: Context) -> list[Layer]:
     """One layer that holds what the inputs' layers hold; files are shared, not copied.
 
-    The inputs are wheels, whose layers all have one normalisation.
+    The inputs are wheels, whose layers all have one normalisation. Raises :class:`ResolveError`
+    where two have one path with different bytes.
     """
     parts = [layer for result in context.inputs for layer in result.layers]
+    await context.run_sync(refuse_collisions, parts)
     normalise = Normalise(mtime=WHEEL_TIME, uid=0, gid=0)
     with context.store.staging() as staged:
         for part in parts:

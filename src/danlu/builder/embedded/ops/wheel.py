@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import shutil
 from collections.abc import Sequence
@@ -17,10 +16,9 @@ from danlu.graph import WHEEL_TIME, Scheme, Wheel
 from danlu.oci.tar import Normalise, write_layer
 from danlu.sources.http import fetch
 from danlu.sources.pypi import Indexes, Unpacked, Uv, materialise
-from danlu.sources.pypi.splitting import collision
 from danlu.store import Layer
 
-__all__ = ["check_collisions", "execute", "execute_all"]
+__all__ = ["execute", "execute_all"]
 
 _NORMALISE = Normalise(mtime=WHEEL_TIME, uid=0, gid=0)
 
@@ -59,38 +57,6 @@ async def execute_all(ops: Sequence[Wheel], context: Context) -> list[list[Layer
             made = await _commit_all(unpacked, context)
         layers.update(zip(numbers, made, strict=True))
     return [[layers[number]] for number in range(len(ops))]
-
-
-def check_collisions(layers: Sequence[Layer]) -> None:
-    """Raise :class:`ResolveError` where two wheels' layers have one path with different bytes.
-
-    Wheels that were unpacked together are checked then; this is for a whole set, some of it from
-    earlier builds. Only directories that several have are looked into.
-    """
-    pending = [("", [(layer, layer.tree) for layer in layers])]
-    while pending:
-        path, sharing = pending.pop()
-        inside: dict[str, list[tuple[Layer, os.DirEntry[str]]]] = {}
-        for layer, directory in sharing:
-            with os.scandir(directory) as entries:
-                for entry in entries:
-                    inside.setdefault(entry.name, []).append((layer, entry))
-        for name, owners in inside.items():
-            if len(owners) < 2:
-                continue
-            directories = [one for one in owners if one[1].is_dir(follow_symlinks=False)]
-            if len(directories) == len(owners):
-                below = [(layer, Path(entry.path)) for layer, entry in owners]
-                pending.append((f"{path}/{name}", below))
-                continue
-            first = owners[0]
-            for other in owners[1:]:
-                if directories or not filecmp.cmp(first[1].path, other[1].path, shallow=False):
-                    raise collision(_named(first[0]), _named(other[0]), f"{path}/{name}")
-
-
-def _named(layer: Layer) -> str:
-    return layer.created_by.partition(" ")[0]
 
 
 async def _commit_all(unpacked: Sequence[Unpacked], context: Context) -> list[Layer]:

@@ -146,6 +146,11 @@ def _fulfil(order: _Order, give: Callable[[Store, _Outcome], T]) -> T:
     """What ``give`` makes of the image, which is found or built."""
     from danlu.store import Store
 
+    if order.options.outputs or order.options.push:
+        from danlu.sandbox import userns
+
+        # Layers are read with their owners, whom only root of our namespace sees as they are.
+        userns.enter(order.settings.paths)
     with Store.open(order.settings.paths.store) as store:
         known = _known(order, store)
         if known is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,15 @@ def test_json_progress_ends_with_what_was_built(cli: Cli, seen: Seen) -> None:
 
 def test_every_option_of_a_build_arrives(cli: Cli, seen: Seen) -> None:
     Path("token").write_text("x")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("agent")
+    listening.close()
     result = cli(
         *["build", "-f", "build.envd:build", "-t", "a", "-t", "localhost:5000/b:1"],
         *["-o", "type=oci,dest=x", "--push", "--builder", "embedded", "--platform", "linux/amd64"],
-        *["--frozen", "--offline", "--no-cache", "--secret", "id=token,src=token", "--ssh"],
-        *["--debug", "--metadata-file", "m.json", "--compression", "gzip"],
+        *["--frozen", "--offline", "--no-cache", "--secret", "id=token,src=token"],
+        *["--ssh", "default=agent", "--debug", "--metadata-file", "m.json"],
+        *["--compression", "gzip"],
     )
     assert result.code == 0
     assert seen["options"] == BuildOptions(
@@ -131,12 +136,31 @@ def test_every_option_of_a_build_arrives(cli: Cli, seen: Seen) -> None:
         offline=True,
         no_cache=True,
         secrets=(("token", Path("token").absolute()),),
-        ssh=True,
+        ssh=Path("agent").absolute(),
         debug=True,
         metadata_file=Path("m.json"),
         compression="gzip",
     )
     assert seen["project"].function == "build"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("default", "--ssh needs an ssh agent, and none runs"),
+        ("default=token", "token is no socket of an ssh agent"),
+        ("github", "there is no ssh agent 'github'"),
+    ],
+)
+def test_an_agent_that_is_not_there_is_refused_before_anything_is_built(
+    cli: Cli, seen: Seen, monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    Path("token").touch()
+    result = cli("build", "--ssh", value)
+    assert result.code == 2
+    assert result.err.startswith(f"error: {message}")
+    assert not seen
 
 
 def test_a_wrong_tag_is_refused_before_anything_is_built(cli: Cli, seen: Seen) -> None:

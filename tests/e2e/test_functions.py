@@ -35,6 +35,18 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         thread.join()
 
 
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """The socket of an ssh agent without keys."""
+    socket = tmp_path / "agent"
+    command = ["ssh-agent", "-D", "-a", str(socket)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline()
+        yield socket
+        running.kill()
+
+
 def git(directory: Path, *arguments: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
     command = ["git", *identity, "-C", str(directory), *arguments]
@@ -308,6 +320,28 @@ def test_http_with_a_wrong_checksum(project: Project, served: tuple[str, Path]) 
     assert failed.returncode == 3
     assert "build.envd:3" in failed.stderr
     assert not (project.directory / "danlu.lock").exists()
+
+
+#: Asks the agent which keys it has, in the words of its protocol (draft-miller-ssh-agent).
+ASK = (
+    "perl -MIO::Socket::UNIX -e "
+    "'$s = IO::Socket::UNIX->new($ENV{SSH_AUTH_SOCK}) or die $!; "
+    'syswrite $s, pack("NC", 1, 11); sysread $s, $got, 5; print unpack("x4C", $got)\' > /answer'
+)
+
+
+def test_an_ssh_agent_is_used_with_leave_only_and_what_is_built_needs_none(
+    project: Project, agent: Path
+) -> None:
+    project.write(f"run([{json.dumps(ASK)}], ssh=True)")
+    for command in (("build",), ("run", "--", "true")):
+        refused = project(*command, check=False)
+        assert refused.returncode == (2 if command == ("build",) else 125)
+        assert "build.envd:3" in refused.stderr
+        assert "`danlu build --ssh default`" in refused.stderr
+    first = project.build("--ssh", f"default={agent}")
+    assert project.build()["image"]["config"] == first["image"]["config"]
+    assert project.run("cat", "/answer") == "12"
 
 
 def test_environ(project: Project) -> None:

@@ -48,7 +48,8 @@ def run(
             them changes
         secrets: secrets that the commands may read, each as a file: by default
             `/run/secrets/ID`. They never enter the image
-        ssh: let the commands use your ssh agent
+        ssh: let the commands use the ssh agent that `danlu build --ssh default`
+            forwards
 
     Example:
         run(["make", "make install"], secrets=["token"])

@@ -21,10 +21,10 @@ __all__ = ["Built", "Request", "VertexReport"]
 class Request:
     """How a graph is to be built.
 
-    ``names`` are references the image gets; ``secrets`` maps ids to files of this machine;
-    ``metadata`` is kept with the image; ``fresh`` runs every step again (``--no-cache``);
-    ``debug`` gives a shell where a step fails. ``apt_source``, ``pip_index`` and the files
-    ``requirements`` are where the user says packages come from.
+    ``names`` are references the image gets; ``secrets`` maps ids to files of this machine, ``ssh``
+    is the socket of an agent; ``metadata`` is kept with the image; ``fresh`` runs every step again
+    (``--no-cache``); ``debug`` gives a shell where a step fails. ``apt_source``, ``pip_index`` and
+    the files ``requirements`` are where the user says packages come from.
     """
 
     project: Path
@@ -32,6 +32,7 @@ class Request:
     offline: bool = False
     fresh: bool = False
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    ssh: Path | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     debug: bool = False
     apt_source: AptSource | None = None

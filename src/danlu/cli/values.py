@@ -11,7 +11,7 @@ import click
 
 from danlu.errors import UsageError
 
-__all__ = ["Bytes", "parse_bytes", "parse_secrets"]
+__all__ = ["Bytes", "parse_bytes", "parse_secrets", "parse_ssh"]
 
 _FORM = "secrets look like id=token,src=PATH or id=token,env=NAME"
 
@@ -72,6 +72,30 @@ def _from_variable(name: str, path: Path) -> Path:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(os.fsencode(value))
+    return path
+
+
+def parse_ssh(text: str) -> Path:
+    """``default`` or ``default=SOCKET`` as the socket of an ssh agent.
+
+    Raises :class:`UsageError` for another form, and where no agent is there.
+    """
+    name, equals, socket = text.partition("=")
+    if name != "default":
+        raise UsageError(
+            f"there is no ssh agent {name!r}: steps know one, default",
+            hint="it looks like --ssh default or --ssh default=SOCKET",
+        )
+    if not equals:
+        from danlu.sandbox import ssh
+
+        return ssh.agent()
+    path = Path(socket).expanduser().absolute()
+    if not path.is_socket():
+        raise UsageError(
+            f"{socket} is no socket of an ssh agent",
+            hint="keys are given to an agent, with ssh-add, and never to a build",
+        )
     return path
 
 

@@ -31,7 +31,8 @@ __all__ = ["BuildOptions", "BuildReport", "LayerReport", "StepReport", "build", 
 class BuildOptions:
     """The flags of ``danlu build``; see the command line's reference.
 
-    An empty ``compression`` is zstd for what is written here, and gzip for what is pushed.
+    An empty ``compression`` is zstd for what is written here, and gzip for what is pushed. ``ssh``
+    is the socket of the agent that steps with ``ssh=True`` may use, None for no agent.
     """
 
     tags: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ class BuildOptions:
     offline: bool = False
     no_cache: bool = False
     secrets: tuple[tuple[str, Path], ...] = ()
-    ssh: bool = False
+    ssh: Path | None = None
     debug: bool = False
     metadata_file: Path | None = None
     compression: str = ""
@@ -301,6 +302,7 @@ async def _run_builder(asked: _Asked, graph: Graph, lock: FunctionLock, store: S
         offline=asked.order.options.offline,
         fresh=asked.order.options.no_cache,
         secrets=dict(asked.order.options.secrets),
+        ssh=asked.order.options.ssh,
         metadata=_metadata(asked, lock),
         debug=asked.order.options.debug,
         apt_source=asked.environment.apt_source,

@@ -1,4 +1,4 @@
-"""The caller's ssh agent for one run: its socket and the hosts it knows, never a key."""
+"""An ssh agent for one run: its socket and the hosts the caller knows, never a key."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from danlu.errors import UsageError
 from danlu.sandbox.trust import DIRECTORY
 from danlu.sandbox.types import Mount
 
-__all__ = ["environment", "mounts"]
+__all__ = ["agent", "environment", "mounts"]
 
 _SOCKET = f"{DIRECTORY}/ssh-agent"
 _KNOWN = f"{DIRECTORY}/ssh_known_hosts"
 
 
-def mounts(environ: Mapping[str, str] | None = None) -> tuple[Mount, ...]:
-    """The agent's socket, and the user's known hosts where there is such a file.
+def agent(environ: Mapping[str, str] | None = None) -> Path:
+    """The socket of the caller's own agent.
 
-    Raises :class:`UsageError` where no agent runs.
+    Raises :class:`UsageError` where none runs.
     """
     env = os.environ if environ is None else environ
     socket = env.get("SSH_AUTH_SOCK", "")
@@ -28,9 +28,14 @@ def mounts(environ: Mapping[str, str] | None = None) -> tuple[Mount, ...]:
             "--ssh needs an ssh agent, and none runs",
             hint="start one: eval $(ssh-agent) && ssh-add",
         )
-    known = _known_hosts(env)
+    return Path(socket).absolute()
+
+
+def mounts(socket: Path, environ: Mapping[str, str] | None = None) -> tuple[Mount, ...]:
+    """The agent at ``socket``, and the user's known hosts where there is such a file."""
+    known = _known_hosts(os.environ if environ is None else environ)
     return (
-        Mount(_SOCKET, Path(socket), readonly=True),
+        Mount(_SOCKET, socket, readonly=True),
         *([Mount(_KNOWN, known, readonly=True)] if known else []),
     )
 

@@ -91,6 +91,7 @@ async def solve(
                 apt_source=request.apt_source,
                 indexes=indexes,
                 secrets=request.secrets,
+                ssh=request.ssh,
             )
 
         solver = Solver(store, context, progress, executors=Modules(), fresh=request.fresh)

@@ -65,8 +65,8 @@ class Context:
     ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
     order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
     network; ``debug`` asks for a shell where a step fails; ``secrets`` maps ids to files of this
-    machine; ``project`` is the build's directory; ``apt_source`` and ``indexes`` are where
-    the user's file says packages come from.
+    machine, ``ssh`` is the socket of an agent; ``project`` is the build's directory;
+    ``apt_source`` and ``indexes`` are where the user's file says packages come from.
     """
 
     store: Store
@@ -84,3 +84,4 @@ class Context:
     apt_source: AptSource | None = None
     indexes: Indexes | None = None
     secrets: Mapping[str, Path] = field(default_factory=dict)
+    ssh: Path | None = None

@@ -9,7 +9,7 @@ import click
 
 from danlu.cli.options import file_option, format_option, progress_option, verbosity_options
 from danlu.cli.session import session
-from danlu.cli.values import parse_secrets
+from danlu.cli.values import parse_secrets, parse_ssh
 
 if TYPE_CHECKING:
     from danlu.commands.build import BuildOptions
@@ -48,7 +48,13 @@ __all__ = ["command"]
     metavar="id=ID,src=PATH",
     help="A file that steps may read as a secret. `env=NAME` instead of src takes a variable.",
 )
-@click.option("--ssh", is_flag=True, help="Let steps that ask for it use the ssh agent.")
+@click.option(
+    "--ssh",
+    is_flag=False,
+    flag_value="default",
+    metavar="[default[=SOCKET]]",
+    help="Let steps with ssh=True use your ssh agent, or the one at SOCKET.",
+)
 @click.option("--debug", is_flag=True, help="Where a step fails, open a shell in its place.")
 @click.option(
     "--compression",
@@ -77,7 +83,7 @@ def command(
     frozen: bool,
     offline: bool,
     no_cache: bool,
-    ssh: bool,
+    ssh: str | None,
     debug: bool,
     compression: str | None,
     metadata_file: Path | None,
@@ -102,7 +108,7 @@ def command(
             offline=offline,
             no_cache=no_cache,
             secrets=files,
-            ssh=ssh,
+            ssh=parse_ssh(ssh) if ssh is not None else None,
             debug=debug,
             metadata_file=metadata_file,
             compression=compression or "",

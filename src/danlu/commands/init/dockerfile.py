@@ -145,8 +145,9 @@ def _run(text: str, stage: _Stage) -> None:
             return
     mounts = re.match(r"^((?:--\w+(?:=\S+)?\s+)*)(.*)$", text, re.DOTALL)
     assert mounts is not None
-    if "type=secret" in mounts[1] or "type=ssh" in mounts[1]:
-        stage.draft.notes.append("a RUN uses a secret or ssh: run(…, secrets=…) does that")
+    for mount, argument in (("type=secret", "secrets=…"), ("type=ssh", "ssh=True")):
+        if mount in mounts[1]:
+            stage.draft.notes.append(f"a RUN has a mount of {mount}: run(…, {argument}) does that")
     # Arguments are values of the build and known here; the environment's the shell knows itself.
     commands = read_script(_expanded(mounts[2], stage.values), stage.installed)
     if commands:

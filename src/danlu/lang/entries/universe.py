@@ -97,7 +97,12 @@ FUNCTIONS = (
                 "`/run/secrets/ID`. They never enter the image",
                 (),
             ),
-            Parameter("ssh", FLAG, "let the commands use your ssh agent", False),
+            Parameter(
+                "ssh",
+                FLAG,
+                "let the commands use the ssh agent that `danlu build --ssh default` forwards",
+                False,
+            ),
         ),
         built=True,
         example='run(["make", "make install"], secrets=["token"])',

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from danlu.builder.embedded.context import Context
 from danlu.builder.embedded.ops.leaf import commit_tree, copy_members
-from danlu.errors import StepFailed
+from danlu.errors import StepFailed, UsageError
 from danlu.graph import Exec
 from danlu.oci.tar import Normalise
 from danlu.sandbox import secrets, ssh
@@ -29,7 +29,8 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 async def execute(op: Exec, context: Context) -> list[Layer]:
     """Run the command; what it changed is one layer, or none where it changed nothing.
 
-    Raises :class:`StepFailed` with the last lines of output where it does not end with 0.
+    Raises :class:`StepFailed` with the last lines of output where it does not end with 0,
+    :class:`UsageError` where it needs a secret or an ssh agent that the caller did not give.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -70,13 +71,23 @@ def _mounts(op: Exec, context: Context) -> Iterator[list[Mount]]:
         held = secrets.mounted(wanted, context.secrets, work=work, uid=op.uid, gid=op.gid)
         mounts = list(stack.enter_context(held))
         if op.ssh:
-            mounts.extend(ssh.mounts())
+            mounts.extend(ssh.mounts(_agent(context)))
         if op.context:
             copy = work / "project"
             copy.mkdir()
             _copy_project(context.project, copy)
             mounts.append(Mount(op.working_directory, copy, readonly=True))
         yield mounts
+
+
+def _agent(context: Context) -> Path:
+    """The agent the caller forwards: a build file alone must not get to use anybody's keys."""
+    if context.ssh is None:
+        raise UsageError(
+            "this step needs an ssh agent, and the build was given none",
+            hint="`danlu build --ssh default` lets it use yours",
+        )
+    return context.ssh
 
 
 def _copy_project(project: Path, copy: Path) -> None:

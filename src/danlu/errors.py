@@ -99,7 +99,14 @@ class BuildFileError(UsageError):
 
 
 class NotBuiltYet(UsageError):
-    """The file uses a function that this version parses and plans but does not build."""
+    """The file uses ``function``, which this version parses and plans but does not build."""
+
+    def __init__(self, function: str, *, span: Span | None = None) -> None:
+        super().__init__(
+            f"{function} is understood but not built by this version of danlu",
+            span=span,
+            hint="`danlu plan` shows the environment; take the call out to build the rest",
+        )
 
 
 class ResolveError(UsageError):

@@ -10,7 +10,6 @@ import anyio
 import pytest
 
 from danlu.builder.embedded.context import Context, Made, Result
-from danlu.builder.embedded.registry import Executors, Modules
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import NotBuiltYet, OutsideError, ResolveError, Span, StepFailed, UsageError
 from danlu.graph import (
@@ -119,12 +118,11 @@ class Bench:
         self.root = root
         self.store = Store.open(root / "store")
         self.words = Words()
-        self.executors: Executors = self.words
         self.events: list[Event] = []
 
     def solver(self, *, fresh: bool = False) -> Solver:
         return Solver(
-            self.store, self._context, self.events.append, executors=self.executors, fresh=fresh
+            self.store, self._context, self.events.append, executors=self.words, fresh=fresh
         )
 
     def solve(self, root: Vertex, *, fresh: bool = False) -> Result:
@@ -296,17 +294,6 @@ def test_a_planned_function_is_refused_before_anything_runs(bench: Bench) -> Non
 def test_an_unresolved_source_is_refused(bench: Bench) -> None:
     with pytest.raises(UsageError, match="not locked"):
         bench.solve(merge(Vertex(Unresolved("base", ("debian12",)))))
-
-
-def test_a_step_that_needs_an_agent_is_refused_by_its_line_where_none_was_given(
-    bench: Bench,
-) -> None:
-    bench.executors = Modules()
-    place = Span("build.envd", 7, 5)
-    with pytest.raises(UsageError, match="needs an ssh agent") as caught:
-        bench.solve(Vertex(Exec(("true",), (), "/", epoch=1, ssh=True), spans=(place,)))
-    assert caught.value.span == place
-    assert "danlu build --ssh default" in caught.value.hint
 
 
 def test_every_start_has_an_end(bench: Bench) -> None:

@@ -184,24 +184,16 @@ def _known(order: _Order, store: Store) -> StoredImage | None:
 
 def _asked(order: _Order) -> _Asked:
     environment = order.project.environment(offline=order.options.offline)
-    refuse_unbuilt(environment)
+    # The builder refuses such a graph too, but only after all that was locked for it.
+    for call in environment.other:
+        if not call.at_start:
+            raise NotBuiltYet(call.function, span=call.span)
     return _Asked(
         order=order,
         environment=environment,
         inputs=order.project.inputs(environment),
         platform=parse_platform(order.options.platform),
     )
-
-
-def refuse_unbuilt(environment: Environment) -> None:
-    """Raise :class:`NotBuiltYet` for a call that would change the image and is only planned."""
-    for call in environment.other:
-        if not call.at_start:
-            raise NotBuiltYet(
-                f"{call.function} is understood but not built by this version of danlu",
-                span=call.span,
-                hint="`danlu plan` shows the environment; take the call out to build the rest",
-            )
 
 
 def parse_platform(text: str) -> Platform:

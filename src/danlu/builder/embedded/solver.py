@@ -288,11 +288,7 @@ def refuse_unbuildable(graph: Graph) -> None:
     """Raise for a vertex that can be shown but not built."""
     for vertex in graph.walk():
         if isinstance(vertex.op, Unbuilt):
-            raise NotBuiltYet(
-                f"{vertex.op.function} is understood but not built by this version of danlu",
-                span=vertex.spans[0] if vertex.spans else None,
-                hint="`danlu plan` shows the environment; take the call out to build the rest",
-            )
+            raise NotBuiltYet(vertex.op.function, span=vertex.spans[0] if vertex.spans else None)
         if isinstance(vertex.op, Unresolved):
             what = ", ".join(vertex.op.describes)
             raise UsageError(f"{vertex.op.kind} not locked: {what}", hint="run `danlu lock`")

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.build import BuildOptions, BuildReport, LayerReport, StepReport
+from danlu.commands.build import BuildOptions
+from danlu.commands.buildreport import BuildReport, LayerReport, StepReport, write_metadata
 from danlu.commands.lock import LockReport
 from danlu.oci.image import make_image
 from danlu.oci.tar import Normalise, write_layer
@@ -102,6 +103,8 @@ def test_a_quiet_build_gives_the_digest_and_nothing_else(cli: Cli, seen: Seen) -
 
 def test_a_build_as_json_is_the_metadata_of_the_contract(cli: Cli, seen: Seen) -> None:
     found = json.loads(cli("build", "--format", "json").out)
+    write_metadata(report(), Path("metadata.json"))
+    assert json.loads(Path("metadata.json").read_text()) == found
     assert set(found) == {"image", "lock", "vertices", "seconds", "builder"}
     assert set(found["image"]) == {"digest", "config", "size", "layers"}
     assert set(found["image"]["layers"][0]) == {"digest", "diff_id", "size", "created_by"}

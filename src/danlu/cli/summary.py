@@ -9,36 +9,9 @@ from danlu.cli.units import duration, plural, short_digest, size
 
 if TYPE_CHECKING:
     from danlu.cli.session import Session
-    from danlu.commands.build import BuildReport
+    from danlu.commands.buildreport import BuildReport
 
-__all__ = ["build_summary", "report_fields"]
-
-
-def report_fields(report: BuildReport) -> dict[str, Any]:
-    """What ``--metadata-file`` holds (docs/architecture, CLI contract)."""
-    return {
-        "image": {
-            "digest": report.digest,
-            "config": report.config,
-            "size": report.size,
-            "layers": [
-                {
-                    "digest": layer.digest,
-                    "diff_id": layer.diff_id,
-                    "size": layer.size,
-                    "created_by": layer.created_by,
-                }
-                for layer in report.layers
-            ],
-        },
-        "lock": report.lock,
-        "vertices": [
-            {"name": one.name, "cached": one.cached, "seconds": one.seconds, "line": one.line}
-            for one in report.vertices
-        ],
-        "seconds": report.seconds,
-        "builder": report.builder,
-    }
+__all__ = ["build_summary"]
 
 
 def build_summary(report: BuildReport, run: Session) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from danlu.errors import DanluError, NotBuiltYet, UsageError
+from danlu.errors import NotBuiltYet, UsageError
 from danlu.oci.digest import sha256
 
 if TYPE_CHECKING:
     from danlu.builder.types import Built, VertexReport
+    from danlu.commands.buildreport import BuildReport
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.environment.inputs import Inputs
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-__all__ = ["BuildOptions", "BuildReport", "LayerReport", "StepReport", "build", "image_of"]
+__all__ = ["BuildOptions", "build", "image_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,46 +49,6 @@ class BuildOptions:
     debug: bool = False
     metadata_file: Path | None = None
     compression: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerReport:
-    """One layer of a finished image; ``digest`` is empty until it was compressed for someone."""
-
-    digest: str
-    diff_id: str
-    size: int
-    created_by: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepReport:
-    """One vertex of a finished build; ``line`` is the place in the build file, or empty."""
-
-    name: str
-    cached: bool
-    seconds: float
-    line: str
-    digest: str = ""
-    size: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BuildReport:
-    """What a build gave. ``digest`` is a manifest's, empty where none was written or pushed."""
-
-    digest: str
-    config: str
-    size: int
-    layers: tuple[LayerReport, ...]
-    lock: str
-    vertices: tuple[StepReport, ...]
-    seconds: float
-    builder: str
-    names: tuple[str, ...] = ()
-    lock_changes: tuple[str, ...] = ()
-    unchanged: bool = False
-    outputs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -342,17 +303,20 @@ def _remember(asked: _Asked, store: Store, built: Built, graph: Graph) -> None:
 
 
 def _finish(order: _Order, store: Store, outcome: _Outcome) -> BuildReport:
+    from danlu.commands.buildreport import BuildReport, layer_report, step_report, write_metadata
+
     image = outcome.image
     for name in order.options.tags:
         store.tag(name, image.digest)
     manifest, outputs = _hand_out(order, store, image)
+    layers = _layers(store, image)
     report = BuildReport(
         digest=manifest,
         config=image.digest,
-        layers=_layer_reports(order, store, image),
-        size=sum(layer.size for layer in _layers(store, image)),
+        layers=tuple(layer_report(store, layer, _compression(order.options)) for layer in layers),
+        size=sum(layer.size for layer in layers),
         lock=sha256(order.project.lock_path.read_bytes()),
-        vertices=tuple(_step_report(one) for one in outcome.vertices),
+        vertices=tuple(map(step_report, outcome.vertices)),
         seconds=time.monotonic() - order.began,
         builder="embedded",
         names=order.options.tags,
@@ -401,44 +365,3 @@ def _layers(store: Store, image: StoredImage) -> list[Layer]:
 def _compression(options: BuildOptions) -> str:
     # Docker before version 23 cannot read zstd, and a registry serves whoever asks.
     return options.compression or ("gzip" if options.push else "zstd")
-
-
-def _layer_reports(order: _Order, store: Store, image: StoredImage) -> tuple[LayerReport, ...]:
-    reports = []
-    for layer in _layers(store, image):
-        made = store.compressed(layer.diff_id, _compression(order.options))
-        digest = made.digest if made else ""
-        reports.append(LayerReport(digest, layer.diff_id, layer.size, layer.created_by))
-    return tuple(reports)
-
-
-def _step_report(one: VertexReport) -> StepReport:
-    line = str(one.spans[0]) if one.spans else ""
-    return StepReport(one.name, one.cached, one.seconds, line, one.digest, one.size)
-
-
-def write_metadata(report: BuildReport, path: Path) -> None:
-    """Write ``--metadata-file`` in the shape of the CLI contract."""
-    import msgspec
-
-    from danlu.util.files import write_atomic
-
-    value: Mapping[str, Any] = {
-        "image": {
-            "digest": report.digest,
-            "config": report.config,
-            "size": report.size,
-            "layers": msgspec.to_builtins(report.layers),
-        },
-        "lock": report.lock,
-        "vertices": [
-            {"name": one.name, "cached": one.cached, "seconds": one.seconds, "line": one.line}
-            for one in report.vertices
-        ],
-        "seconds": report.seconds,
-        "builder": report.builder,
-    }
-    try:
-        write_atomic(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-    except OSError as error:
-        raise DanluError(f"cannot write {path}: {error.strerror}") from error

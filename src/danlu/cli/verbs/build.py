@@ -128,7 +128,7 @@ def _refuse_impossible(tags: tuple[str, ...], outputs: tuple[str, ...], *, push:
 
 
 def _build(file: str | None, options: BuildOptions, *, form: str, progress: str) -> None:
-    from danlu.cli.summary import build_summary, report_fields
+    from danlu.cli.summary import build_summary
     from danlu.commands.build import build
 
     run = session()
@@ -137,8 +137,9 @@ def _build(file: str | None, options: BuildOptions, *, form: str, progress: str)
     run.stop_progress()
     if form == "json":
         from danlu.cli.output import print_json
+        from danlu.commands.buildreport import metadata
 
-        print_json(report_fields(report), run.terminal)
+        print_json(metadata(report), run.terminal)
     elif run.quiet:
         run.terminal.data(report.config)
     build_summary(report, run)

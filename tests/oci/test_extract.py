@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danlu.errors import DanluError, MachineError, StoreError
+from danlu.oci.overlay import is_whiteout
 from danlu.oci.tar import (
     LayerError,
     LayerSummary,
@@ -156,8 +158,20 @@ def test_a_directory_replaced_by_a_file_is_gone_with_its_content(tmp_path: Path)
     assert paths(tmp_path / "r") == {"d", "g"}
 
 
+@pytest.fixture(params=["device", "attribute"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The form of deletions on disk; tests/sandbox/test_overlay.py has a real overlay."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, "an overlay makes no device 0/0")
+
+    if request.param == "attribute":
+        monkeypatch.setattr(os, "mknod", refuse)
+    return str(request.param)
+
+
 @needs_root
-def test_whiteouts_become_overlayfs_ones(tmp_path: Path) -> None:
+def test_whiteouts_become_overlayfs_ones(tmp_path: Path, form: str) -> None:
     extract(
         tmp_path / "r",
         ("file", "d/.wh.gone", ""),
@@ -167,14 +181,15 @@ def test_whiteouts_become_overlayfs_ones(tmp_path: Path) -> None:
     )
     assert paths(tmp_path / "r") == {"d", "d/gone", "o"}
     status = (tmp_path / "r/d/gone").lstat()
-    assert stat.S_ISCHR(status.st_mode)
-    assert status.st_rdev == 0
+    assert is_whiteout(str(tmp_path / "r/d/gone"), status)
+    assert stat.S_ISCHR(status.st_mode) == (form == "device")
     assert os.getxattr(tmp_path / "r/o", "user.overlay.opaque") == b"y"
     assert os.getxattr(tmp_path / "r", "user.overlay.opaque") == b"y"
 
 
 @needs_root
 @pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.usefixtures("form")
 def test_a_deletion_never_hides_what_its_own_layer_has(tmp_path: Path, order: int) -> None:
     pairs: list[list[E]] = [
         [("file", ".wh.f", ""), ("file", "f", "new")],
@@ -190,9 +205,22 @@ def test_a_deletion_never_hides_what_its_own_layer_has(tmp_path: Path, order: in
 
 
 @needs_root
+@pytest.mark.usefixtures("form")
 def test_a_hard_link_to_a_deletion_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LayerError):
         extract(tmp_path / "r", ("file", ".wh.x", ""), ("hard", "a", "x"))
+
+
+@needs_root
+@pytest.mark.usefixtures("form")
+def test_a_deletion_in_an_opaque_directory_leaves_it_opaque(tmp_path: Path) -> None:
+    entries: list[E] = [("dir", "d"), ("file", "d/.wh..wh..opq", ""), ("file", "d/.wh.x", "")]
+    first = extract(tmp_path / "1", *entries)
+    again = extract(tmp_path / "2", entries[0], entries[2], entries[1])
+    for place, summary in (("1", first), ("2", again)):
+        assert os.getxattr(tmp_path / place / "d", "user.overlay.opaque") == b"y"
+        assert summary.files == 3
+    assert write_layer(tmp_path / "1", None) == write_layer(tmp_path / "2", None)
 
 
 def test_attributes_of_overlayfs_are_not_taken_from_strangers(tmp_path: Path) -> None:

@@ -158,11 +158,29 @@ def test_a_name_reserved_for_deletions_is_refused(tmp_path: Path) -> None:
         tar_of(tmp_path)
 
 
+DEVICE = Node("gone")
+ATTRIBUTE = Node("file", xattrs=(("user.overlay.whiteout", b"y"),))
+
+
 @needs_root
-def test_deletions_become_oci_whiteouts(tmp_path: Path) -> None:
-    make(tmp_path, {b"d": Node("dir", opaque=True, children={b"x": Node("gone")})})
+@pytest.mark.parametrize("gone", [DEVICE, ATTRIBUTE], ids=["device", "attribute"])
+def test_deletions_become_oci_whiteouts(tmp_path: Path, gone: Node) -> None:
+    make(tmp_path, {b"d": Node("dir", opaque=True, children={b"x": gone})})
     os.setxattr(tmp_path, "user.overlay.opaque", b"y")
     found = members(tar_of(tmp_path)[0])
     assert list(found) == [".wh..wh..opq", "d", "d/.wh..wh..opq", "d/.wh.x"]
     assert all(one.isreg() and one.size == 0 for name, one in found.items() if ".wh." in name)
     assert not any("overlay" in key for one in found.values() for key in one.pax_headers)
+
+
+def test_both_forms_of_a_deletion_give_one_layer(tmp_path: Path) -> None:
+    for name, gone in (("1", DEVICE), ("2", ATTRIBUTE)):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name, {b"d": Node("dir", children={b"x": gone, b"y": Node("file")})})
+    os.setxattr(tmp_path / "2/d", "user.overlay.opaque", b"x")
+    assert tar_of(tmp_path / "2") == tar_of(tmp_path / "1")
+
+
+def test_a_file_with_content_is_no_deletion(tmp_path: Path) -> None:
+    make(tmp_path, {b"x": Node("file", b"1", xattrs=ATTRIBUTE.xattrs)})
+    assert list(members(tar_of(tmp_path)[0])) == ["x"]

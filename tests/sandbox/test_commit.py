@@ -4,8 +4,8 @@ import os
 import socket
 from pathlib import Path
 
+from danlu.oci.overlay import is_opaque
 from danlu.sandbox.commit import finish_upper
-from danlu.sandbox.union import is_opaque
 from danlu.util.files import remove_tree
 from tests.sandbox.trees import GONE, write
 

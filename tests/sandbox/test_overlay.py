@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from danlu.oci.tar import Normalise, extract_layer, write_layer
 from danlu.sandbox import _linux, copied, overlay
 from danlu.sandbox.types import Root
 from danlu.util.files import remove_tree
@@ -97,18 +99,19 @@ def test_a_recorded_change_over_the_layers_is_what_was_seen(forked: Forked, home
     assert again == after
 
 
+def mount_overlay(outer: Path) -> Path:
+    """A directory on an overlay, where another overlay can have no upper."""
+    for name in ("low", "up", "work", "here"):
+        (outer / name).mkdir(parents=True)
+    options = f"userxattr,lowerdir={outer}/low,upperdir={outer}/up,workdir={outer}/work"
+    _linux.mount("x", str(outer / "here"), "overlay", 0, options)
+    return outer / "here"
+
+
 def test_a_store_on_an_overlay_works(forked: Forked, home: Path) -> None:
     def act() -> tuple[bool, dict[str, str], dict[str, str]]:
-        outer = home / "outer"
-        for name in ("low", "up", "work", "here"):
-            (outer / name).mkdir(parents=True)
-        options = f"userxattr,lowerdir={outer}/low,upperdir={outer}/up,workdir={outer}/work"
-        _linux.mount("x", str(outer / "here"), "overlay", 0, options)
-        place = outer / "here"
-        for number, below in enumerate(BELOW):
-            # A whiteout cannot be made on an overlay; the fixture's are left to the other tests.
-            write(place / f"l{number}", {k: v for k, v in below.items() if v is not GONE})
-        stack = tuple(place / f"l{number}" for number in range(3))
+        place = mount_overlay(home / "outer")
+        stack = layers(place)
         (place / "upper").mkdir()
         with overlay.mounted(Root(stack, place / "upper"), place) as merged:
             change(merged)
@@ -120,6 +123,34 @@ def test_a_store_on_an_overlay_works(forked: Forked, home: Path) -> None:
     supported, after, again = forked(act)
     assert not supported
     assert again == after
+
+
+def test_on_an_overlay_layers_have_the_digests_they_have_elsewhere(
+    forked: Forked, home: Path
+) -> None:
+    def digests(place: Path) -> list[str]:
+        stack = layers(place)
+        upper, again = place / "upper", place / "again"
+        upper.mkdir()
+        with overlay.mounted(Root(stack, upper), place) as merged:
+            change(merged)
+        normalise = Normalise(mtime=0, uid=0, gid=0)
+        tar = io.BytesIO()
+        write_layer(upper, tar.write, normalise=normalise)
+        tar.seek(0)
+        again.mkdir()
+        extract_layer(tar, again)
+        trees = (*stack, upper, again)
+        return [write_layer(tree, None, normalise=normalise).diff_id for tree in trees]
+
+    def act() -> tuple[list[str], list[str]]:
+        plain = home / "plain"
+        plain.mkdir()
+        return digests(plain), digests(mount_overlay(home / "outer"))
+
+    elsewhere, on_an_overlay = forked(act)
+    assert on_an_overlay == elsewhere
+    assert elsewhere[-1] == elsewhere[-2]
 
 
 def test_a_second_copy_adds_to_the_same_upper(forked: Forked, home: Path) -> None:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from danlu.sandbox.union import OPAQUE, is_opaque, is_whiteout
+from danlu.oci.overlay import OPAQUE_XATTR, is_opaque, is_whiteout, make_whiteout
 
 GONE = object()
 
@@ -19,11 +19,13 @@ def write(root: Path, entries: Mapping[str, object]) -> Path:
         path = root / name.rstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         if value is GONE:
-            os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
+            directory = os.open(path.parent, os.O_RDONLY)
+            make_whiteout(path.name, directory=directory)
+            os.close(directory)
         elif name.endswith("/"):
             path.mkdir(exist_ok=True)
             if value == "opaque":
-                os.setxattr(path, OPAQUE, b"y")
+                os.setxattr(path, OPAQUE_XATTR, b"y")
         elif isinstance(value, str) and value.startswith("->"):
             path.symlink_to(value[2:])
         else:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from danlu.commands.images import ImageLayer, layers_of, parsed_config
 from danlu.errors import StoreError
+from danlu.oci.overlay import is_opaque, is_whiteout
 
 if TYPE_CHECKING:
     from danlu.store import Store, StoredImage
 
 __all__ = ["FileChange", "ImageDiff", "compare", "compare_files"]
-
-_OPAQUE = "user.overlay.opaque"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,19 +138,12 @@ def _walk(tree: Path) -> Iterator[tuple[str, Path, str]]:
             place = Path(root, name)
             status = place.lstat()
             path = f"/{place.relative_to(tree)}"
-            if stat.S_ISCHR(status.st_mode) and status.st_rdev == 0:
+            if is_whiteout(str(place), status):
                 yield path, place, "whiteout"
-            elif stat.S_ISDIR(status.st_mode) and _is_opaque(place):
+            elif stat.S_ISDIR(status.st_mode) and is_opaque(str(place)):
                 yield path, place, "opaque"
             else:
                 yield path, place, "entry"
-
-
-def _is_opaque(place: Path) -> bool:
-    try:
-        return os.getxattr(place, _OPAQUE, follow_symlinks=False) == b"y"
-    except OSError:
-        return False
 
 
 def _size(place: Path) -> int:

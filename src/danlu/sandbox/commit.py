@@ -11,7 +11,7 @@ import stat
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from danlu.sandbox.union import OPAQUE, is_whiteout
+from danlu.oci.overlay import OPAQUE_XATTR, is_whiteout
 from danlu.util.files import remove_tree
 
 __all__ = ["finish_upper"]
@@ -99,7 +99,7 @@ def _clear(root: str, name: str) -> None:
 def _show_below(directory: str) -> None:
     """Drop the mark that hides the layers below: there is nothing in them to hide."""
     try:
-        os.removexattr(directory, OPAQUE, follow_symlinks=False)
+        os.removexattr(directory, OPAQUE_XATTR, follow_symlinks=False)
     except OSError:
         return
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from danlu.oci.overlay import OPAQUE_XATTR, is_opaque, is_whiteout, make_whiteout
 from danlu.sandbox import _linux
-from danlu.sandbox.union import OPAQUE, WHITEOUT, is_opaque, is_whiteout
 from danlu.util.files import remove_tree
 
 __all__ = ["difference", "lay", "merged", "snapshot"]
@@ -138,12 +138,12 @@ def difference(root: Path, before: dict[str, Signature], upper: Path) -> None:
         if before.get(path) != _signature(status) or _above(path) in fresh:
             _move(root, path, now, upper)
             if path in fresh and path in before and _above(path) not in fresh:
-                os.setxattr(upper / path, OPAQUE, b"y")
+                os.setxattr(upper / path, OPAQUE_XATTR, b"y")
     for path in before:
         above = _above(path)
         if path not in now and above not in fresh and _is_directory(above, now):
             _repeat_parents(root, path, now, upper)
-            _make_whiteout(str(upper / path))
+            _make_whiteout(upper / path)
     # A directory's time changes when entries are put in it, so times come last.
     for path, status in now.items():
         if stat.S_ISDIR(status.st_mode) and (upper / path).is_dir():
@@ -195,12 +195,9 @@ def _repeat(root: Path, path: str, status: os.stat_result, upper: Path) -> None:
         _copy_metadata(str(root / path), str(upper / path), status)
 
 
-def _make_whiteout(path: str) -> None:
+def _make_whiteout(path: Path) -> None:
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))
-    except PermissionError:
-        # overlayfs refuses the device: its own second form, which it reads since Linux 6.7.
-        with open(path, "xb"):
-            pass
-        os.setxattr(path, WHITEOUT, b"y")
-        os.setxattr(os.path.dirname(path), OPAQUE, b"x")
+        make_whiteout(path.name, directory=directory)
+    finally:
+        os.close(directory)

@@ -13,38 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from danlu.errors import UsageError
+from danlu.oci.overlay import is_opaque, is_whiteout
 
-__all__ = ["OPAQUE", "WHITEOUT", "Union", "is_opaque", "is_whiteout"]
+__all__ = ["Union"]
 
-OPAQUE = "user.overlay.opaque"
-WHITEOUT = "user.overlay.whiteout"
 _LINKS = 40
 _READ = 1 << 20
-
-
-def is_whiteout(path: str, status: os.stat_result) -> bool:
-    """Whether an entry says "deleted": a device 0/0, or an empty file marked so.
-
-    The second form is overlayfs's own (Linux >= 6.7), for file systems that refuse the device:
-    overlayfs itself does.
-    """
-    if stat.S_ISCHR(status.st_mode):
-        return status.st_rdev == 0
-    if not stat.S_ISREG(status.st_mode) or status.st_size:
-        return False
-    return _attribute(path, WHITEOUT) is not None
-
-
-def is_opaque(path: str) -> bool:
-    """Whether a directory hides what lies below it."""
-    return _attribute(path, OPAQUE) == b"y"
-
-
-def _attribute(path: str, name: str) -> bytes | None:
-    try:
-        return os.getxattr(path, name, follow_symlinks=False)
-    except OSError:
-        return None
 
 
 class Union:

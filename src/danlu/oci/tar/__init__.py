@@ -1,7 +1,7 @@
 """Layers as tar streams: a deterministic writer and an extractor that trusts nothing.
 
-On disk a layer is a tree in overlayfs's form (deletions are character devices 0/0, opaque
-directories carry ``user.overlay.opaque=y``); in a tar it holds OCI whiteouts.
+On disk a layer is a tree in overlayfs's form (:mod:`danlu.oci.overlay`); in a tar it holds OCI
+whiteouts.
 """
 
 from danlu.oci.tar.extract import Extracted, Limits, extract_layer, extract_with_recipe

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from danlu.errors import MachineError, StoreError
 from danlu.oci.digest import DiffId
-from danlu.oci.tar.overlay import (
+from danlu.oci.overlay import (
     META_PREFIX,
     OPAQUE_NAME,
     OPAQUE_XATTR,
     WHITEOUT_PREFIX,
     is_whiteout,
+    make_whiteout,
     travels,
 )
-from danlu.oci.tar.places import Places, split
+from danlu.oci.tar.places import Places, path_in, split
 from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
 from danlu.oci.tar.recipe import Recipe, Recorder, rewrite_layer
 from danlu.oci.tar.summary import LayerSummary
@@ -166,9 +167,10 @@ class _Extractor:
         base = parts[-1]
         status = _status(parent, base)
         if status is None or not stat.S_ISDIR(status.st_mode):
+            deleted = status is not None and is_whiteout(path_in(parent, base), status)
             self._clear(parent, parts)
             os.mkdir(base, 0o700, dir_fd=parent)
-            if status is not None and is_whiteout(status):
+            if deleted:
                 self._make_opaque(self._places.directory(parts))
         self._directories[parts] = entry
 
@@ -184,7 +186,7 @@ class _Extractor:
             raise LayerError(f"the layer deletes a name that no file can have: {base!r}")
         status = _status(parent, name)
         if status is None:
-            os.mknod(name, stat.S_IFCHR, 0, dir_fd=parent)
+            make_whiteout(name, directory=parent)
         elif stat.S_ISDIR(status.st_mode):
             descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
             try:
@@ -239,8 +241,14 @@ class _Extractor:
         if not target:
             raise missing
         source = self._places.find(target[:-1])
-        status = None if source is None else _status(source, target[-1])
-        if status is None or stat.S_ISDIR(status.st_mode) or is_whiteout(status):
+        if source is None:
+            raise missing
+        status = _status(source, target[-1])
+        if (
+            status is None
+            or stat.S_ISDIR(status.st_mode)
+            or is_whiteout(path_in(source, target[-1]), status)
+        ):
             raise missing
         os.link(target[-1], parts[-1], src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
 

@@ -6,11 +6,11 @@ import os
 import stat
 from types import TracebackType
 
-from danlu.oci.tar.overlay import OPAQUE_XATTR, is_whiteout
+from danlu.oci.overlay import OPAQUE_XATTR, is_whiteout
 from danlu.oci.tar.read import LayerError
 from danlu.oci.text import printable
 
-__all__ = ["Places", "split"]
+__all__ = ["Places", "path_in", "split"]
 
 _MAX_LINKS = 40
 #: What removes trees may recurse; nobody's directories are a tenth as deep.
@@ -29,6 +29,11 @@ def split(name: bytes) -> tuple[bytes, ...]:
     if len(parts) > _MAX_DEPTH:
         raise LayerError(f"the layer holds a name {len(parts)} directories deep")
     return parts
+
+
+def path_in(directory: int, name: bytes) -> bytes:
+    """A path of the entry ``name`` of an open directory, for calls that take no descriptor."""
+    return b"/proc/self/fd/%d/%s" % (directory, name)
 
 
 class Places:
@@ -143,7 +148,7 @@ def _open(parent: int, name: bytes, *, make: bool) -> int | bytes | None:
         return os.readlink(name, dir_fd=parent)
     if not make:
         return None
-    if not is_whiteout(status):
+    if not is_whiteout(path_in(parent, name), status):
         raise LayerError(f"the layer needs a directory where it has a file: {printable(name)!r}")
     # What lower layers have here is deleted, and this is a new directory.
     os.unlink(name, dir_fd=parent)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from danlu.errors import StoreError
 from danlu.oci.digest import DiffId
-from danlu.oci.tar.places import Places, split
+from danlu.oci.tar.places import Places, path_in, split
 from danlu.oci.tar.summary import LayerSummary
 from danlu.oci.text import printable
 
@@ -101,7 +101,7 @@ class Recorder:
         """The entry ``parts`` in the directory ``parent``, and all below it, is to be removed."""
         for one in [known for known in self._numbers if known[: len(parts)] == parts]:
             number = self._numbers.pop(one)
-            path = f"/proc/self/fd/{parent}/".encode() + b"/".join(one[len(parts) - 1 :])
+            path = path_in(parent, b"/".join(one[len(parts) - 1 :]))
             with open(path, "rb") as file:
                 data = file.read(_MAX_REPLACED + 1)
             self._replaced_bytes += len(data)

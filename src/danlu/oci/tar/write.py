@@ -11,14 +11,14 @@ from pathlib import Path
 
 from danlu.errors import StoreError, UsageError
 from danlu.oci.digest import DiffId
-from danlu.oci.tar.header import END, header, padding
-from danlu.oci.tar.overlay import (
+from danlu.oci.overlay import (
     OPAQUE_NAME,
     OPAQUE_XATTR,
     WHITEOUT_PREFIX,
     is_whiteout,
     travels,
 )
+from danlu.oci.tar.header import END, header, padding
 from danlu.oci.tar.summary import LayerSummary
 from danlu.oci.text import printable
 
@@ -113,7 +113,9 @@ class _Writer:
                     hint="names that begin with '.wh.' mean deletions in image layers",
                 )
             kind = stat.S_IFMT(status.st_mode)
-            if kind == stat.S_IFREG:
+            if is_whiteout(path, status):
+                self._bare(directory + slash + WHITEOUT_PREFIX + base)
+            elif kind == stat.S_IFREG:
                 self._file(path, name, status)
             elif kind == stat.S_IFDIR:
                 self._directory(path, name, status)
@@ -123,8 +125,6 @@ class _Writer:
             elif kind == stat.S_IFIFO:
                 if not self._linked(name, status):
                     self._entry(name, b"6", status)
-            elif is_whiteout(status):
-                self._bare(directory + slash + WHITEOUT_PREFIX + base)
             elif kind != stat.S_IFSOCK:
                 raise UsageError(
                     f"/{printable(name)} is a device and cannot be part of an image",

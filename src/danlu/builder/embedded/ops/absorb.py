@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from danlu.sandbox.union import is_opaque, is_whiteout
+from danlu.oci.overlay import is_opaque, is_whiteout
 from danlu.util.files import remove_tree
 
 __all__ = ["absorb"]

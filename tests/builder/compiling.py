@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
+from danlu.builder.embedded import interpreter
 from danlu.builder.embedded.context import Context
 from danlu.builder.embedded.ops import bytecode
 from danlu.graph import Bytecode, Scheme
@@ -62,8 +63,8 @@ async def main(paths: Paths) -> dict[str, Any]:
             transfer=lambda current, total: None,
             run_sync=in_thread,
         )
-        python = bytecode.find_interpreter(store, stack, "/opt/venv/bin/python")
-        before = bytecode.known_layers(store, wheels, python.key)
+        python = interpreter.find_interpreter(store, stack, "/opt/venv/bin/python")
+        before = interpreter.known_layers(store, wheels, python.key)
         one = await bytecode.compile_layers(wheels[:1], python, SCHEME, context)
         every = await bytecode.compile_layers(wheels, python, SCHEME, context)
         whole = await bytecode.execute(Bytecode(python.path, (f"/{SITE}",)), context)
@@ -72,7 +73,7 @@ async def main(paths: Paths) -> dict[str, Any]:
             "before": summary(before),
             "one": summary(one),
             "every": summary(every),
-            "known": summary(bytecode.known_layers(store, wheels, python.key)),
+            "known": summary(interpreter.known_layers(store, wheels, python.key)),
             "whole": summary(whole),
         }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -47,6 +46,8 @@ class LazyGroup(click.Group):
         name = args[0]
         unknown = find(name, self.entries) is None and not name.startswith("-")
         if unknown and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
             near = get_close_matches(name, self.list_commands(ctx), 1)
             instead = f", did you mean `{near[0]}`?" if near else ""
             raise click.UsageError(f"there is no command `{name}`{instead}", ctx)

@@ -26,36 +26,43 @@ def described(executable: str, scheme: Scheme) -> dict[str, str]:
     }
 
 
-def _scheme(image: StoredImage) -> Scheme | None:
-    fields = ("prefix", "version", "site_packages", "interpreter")
-    if not all(name in image.metadata for name in (*fields, "python")):
-        return None
-    from danlu.graph import Scheme
-
-    return Scheme(**{name: str(image.metadata[name]) for name in fields})
-
-
 def bytecode_trees(store: Store, image: StoredImage, stack: Sequence[Layer]) -> tuple[Path, ...]:
     """Trees to lay over the image's own: the byte code that there is for its wheels."""
-    scheme = _scheme(image)
-    if scheme is None:
-        return ()
-    from danlu.builder.embedded.ops.bytecode import find_interpreter, known_layers
+    record = store.record(_key(image))
+    known = store.layers(record["layers"]) if record is not None else None
+    if known is None:
+        known = _known_one_by_one(store, image, stack)
+    return tuple(layer.tree for layer in known)
 
-    wheels = wheels_as_they_were(stack, scheme)
+
+def _key(image: StoredImage) -> str:
+    """Under what all the byte code of an image is recorded, once it is made."""
+    return f"bytecode-of:{image.digest}"
+
+
+def _known_one_by_one(store: Store, image: StoredImage, stack: Sequence[Layer]) -> list[Layer]:
+    wheels = _wheels(image, stack)
     if not wheels:
-        return ()
+        return []
+    from danlu.builder.embedded.interpreter import find_interpreter, known_layers
+
     interpreter = find_interpreter(store, stack, str(image.metadata["python"]))
-    return tuple(layer.tree for layer in known_layers(store, wheels, interpreter.key))
+    return known_layers(store, wheels, interpreter.key)
 
 
-def wheels_as_they_were(stack: Sequence[Layer], scheme: Scheme) -> list[Layer]:
-    """The layers of wheels that no later layer touches.
+def _wheels(image: StoredImage, stack: Sequence[Layer]) -> list[Layer]:
+    if not all(name in image.metadata for name in ("prefix", "site_packages", "python")):
+        return []
+    prefix, site_packages = (str(image.metadata[name]) for name in ("prefix", "site_packages"))
+    return wheels_as_they_were(stack, f"{prefix.strip('/')}/{site_packages}")
+
+
+def wheels_as_they_were(stack: Sequence[Layer], site: str) -> list[Layer]:
+    """The layers of wheels that no later layer touches; ``site`` is where they are installed.
 
     Byte code of the unchecked kind would hide a source that a step changed: where a later layer
     has an entry of a wheel's name, the wheel is compiled by whoever imports it.
     """
-    site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
     names = [_names(layer.tree / site) for layer in stack]
     found = []
     later: set[str] = set()
@@ -76,17 +83,14 @@ def _names(directory: Path) -> set[str]:
 
 async def compile_image(store: Store, image: StoredImage, settings: Settings) -> None:
     """Make the byte code that the image's wheels lack; nothing where it has no Python of ours."""
-    scheme = _scheme(image)
-    found = [store.layer(diff_id) for diff_id in image.layers]
-    stack = [layer for layer in found if layer is not None]
-    if scheme is None or len(stack) != len(image.layers):
-        return
-    wheels = wheels_as_they_were(stack, scheme)
-    if not wheels:
+    stack = store.layers(image.layers)
+    wheels = _wheels(image, stack or ())
+    if not stack or not wheels:
         return
     from danlu.builder.embedded.build import run_sync
     from danlu.builder.embedded.context import Context
-    from danlu.builder.embedded.ops.bytecode import compile_layers, find_interpreter
+    from danlu.builder.embedded.interpreter import find_interpreter
+    from danlu.builder.embedded.ops.bytecode import compile_layers
     from danlu.sandbox.sandbox import Sandbox
 
     interpreter = find_interpreter(store, stack, str(image.metadata["python"]))
@@ -104,4 +108,13 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             run_sync=run_sync,
             offline=True,
         )
-        await compile_layers(wheels, interpreter, scheme, context)
+        made = await compile_layers(wheels, interpreter, _scheme(image), context)
+    diff_ids = [layer.diff_id for layer in made]
+    store.put_record(_key(image), {"layers": diff_ids}, layers=diff_ids)
+
+
+def _scheme(image: StoredImage) -> Scheme:
+    from danlu.graph import Scheme
+
+    fields = ("prefix", "version", "site_packages", "interpreter")
+    return Scheme(**{name: str(image.metadata[name]) for name in fields})

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.commands.build import BuildOptions, image_of
 from danlu.commands.bytecode import bytecode_trees
+from danlu.commands.known import find
 from danlu.errors import StoreError, UsageError
 from danlu.graph.imageconfig import image_config_of
 from danlu.sandbox.types import Mount
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.graph import Progress
+    from danlu.store import StoredImage
 
 __all__ = ["parse_volume", "run"]
 
@@ -45,15 +46,16 @@ def run(
 
     binds = tuple(parse_volume(text) for text in volumes)
     variables = dict(_variable(text) for text in environment)
-    options = BuildOptions(offline=offline, frozen=frozen)
-    image = image_of(project, settings=settings, options=options, progress=progress)
+    with Store.open(settings.paths.store) as store:
+        image = find(store, project)
+    if image is None:
+        image = _built(project, settings, progress, offline=offline, frozen=frozen)
     userns.enter(settings.paths)
     from danlu.engine.embedded import run as run_here
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
-        found = [store.layer(diff_id) for diff_id in image.layers]
-        stack = [layer for layer in found if layer is not None]
-        if len(stack) != len(image.layers):
+        stack = store.layers(image.layers)
+        if stack is None:
             raise StoreError(
                 "layers of the image are gone from the store", hint="run `danlu build` again"
             )
@@ -71,6 +73,16 @@ def run(
             work=work,
             runtime_name=settings.config.runtime,
         )
+
+
+def _built(
+    project: Project, settings: Settings, progress: Progress, *, offline: bool, frozen: bool
+) -> StoredImage:
+    # A start of what is known waits for none of this to be imported.
+    from danlu.commands.build import BuildOptions, image_of
+
+    options = BuildOptions(offline=offline, frozen=frozen)
+    return image_of(project, settings=settings, options=options, progress=progress)
 
 
 def parse_volume(text: str) -> Mount:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from danlu.util.config import Configuration, load_configuration
 from danlu.util.paths import Paths
@@ -10,8 +10,7 @@ from danlu.util.paths import Paths
 __all__ = ["Settings", "load_settings"]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """Where things lie, and what the user set once for all projects."""
 
     paths: Paths

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["Ended", "Event", "Finished", "Log", "Message", "Progress", "Started", "Transfer"]
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """A vertex began. ``time`` is seconds since the build began, as in every event."""
 
     vertex: str
@@ -18,8 +18,7 @@ class Started:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """A vertex ended; ``error`` is empty when it went well, ``size`` the bytes its layer holds."""
 
     vertex: str
@@ -32,8 +31,7 @@ class Finished:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     """A line (without its end) that a vertex's program printed."""
 
     vertex: str
@@ -42,8 +40,7 @@ class Log:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """Bytes that moved for a vertex so far; ``total`` is 0 where it is unknown."""
 
     vertex: str
@@ -53,16 +50,14 @@ class Transfer:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """Something worth a line that belongs to no vertex (``locked numpy 2.4.0``)."""
 
     text: str
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(msgspec.Struct, frozen=True):
     """Nothing more is to be shown: what follows (a user's program) has the terminal to itself.
 
     Whoever draws has taken its drawing off the screen when the call returns.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from danlu.sandbox.types import Mount, Process
 
@@ -54,8 +55,7 @@ _DENIED_CALLS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(msgspec.Struct, frozen=True):
     """What a sandbox adds to a process: its root, its devices, its limits.
 
     ``devices`` is a directory prepared as ``/dev``; ``network`` shares the machine's;

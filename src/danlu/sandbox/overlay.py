@@ -8,12 +8,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 
 from danlu.errors import MachineError
 from danlu.sandbox import _linux
 from danlu.sandbox.types import Root
-from danlu.util.files import remove_tree
+from danlu.util.files import private_directory, remove_tree
 
 __all__ = ["mounted", "supported"]
 
@@ -32,7 +31,7 @@ def mounted(root: Root, work: Path) -> Iterator[Path]:
     layers are dead. Where the kernel refuses the mount (an upper on an overlay, for one), layers
     are copied, and the changes found by comparing. Needs :func:`danlu.sandbox.userns.enter`.
     """
-    place = Path(mkdtemp(prefix="root.", dir=work))
+    place = private_directory(work, "root")
     try:
         upper = root.upper if root.upper is not None else _directory(place / "upper")
         _show_as_root(upper)
@@ -53,7 +52,7 @@ def mounted(root: Root, work: Path) -> Iterator[Path]:
 
 def supported(work: Path) -> bool:
     """Whether the kernel mounts overlays whose upper lies in ``work``; tries it."""
-    place = Path(mkdtemp(prefix="try.", dir=work))
+    place = private_directory(work, "try")
     try:
         upper, merged = _directory(place / "upper"), _directory(place / "merged")
         if not _mount((), upper=upper, merged=merged, place=place):

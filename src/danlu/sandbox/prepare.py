@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 
 import msgspec
 
@@ -17,7 +15,7 @@ from danlu.sandbox import bundle, devices, overlay, scaffold, userns
 from danlu.sandbox.trust import Trust
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.sandbox.union import Union
-from danlu.util.files import remove_tree
+from danlu.util.files import private_directory, remove_tree
 
 __all__ = ["check", "prepared"]
 
@@ -43,9 +41,9 @@ def prepared(
     """
     userns.require_id(process.uid, process.gid)
     if userns.single_id():
-        process = dataclasses.replace(process, groups=())
+        process = msgspec.structs.replace(process, groups=())
     check(mounts)
-    place = Path(mkdtemp(prefix="run.", dir=work))
+    place = private_directory(work, "run")
     try:
         union = Union(root.layers)
         process = _by_shell(process, union, shell)
@@ -93,7 +91,7 @@ def check(mounts: Sequence[Mount]) -> None:
 def _by_shell(process: Process, union: Union, script: str) -> Process:
     if not script or union.entry(union.resolve(_SHELL)) is None:
         return process
-    return dataclasses.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
+    return msgspec.structs.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
 
 
 def _absent_only(trust: Trust, union: Union) -> tuple[Mount, ...]:
@@ -106,7 +104,7 @@ def _absent_only(trust: Trust, union: Union) -> tuple[Mount, ...]:
 
 def _trusting(process: Process, trust: Trust) -> Process:
     environment = {**trust.environment, **process.environment}
-    return dataclasses.replace(process, environment=environment)
+    return msgspec.structs.replace(process, environment=environment)
 
 
 def _name_files(place: Path, *, network: bool) -> tuple[Mount, ...]:

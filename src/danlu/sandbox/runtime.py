@@ -6,8 +6,9 @@ import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import MachineError
 
@@ -23,8 +24,7 @@ _MISSING = re.compile(r"executable file .*not found|no such file or directory", 
 _BARRED = re.compile(r"permission denied|exec format error|is a directory", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(msgspec.Struct, frozen=True):
     """An OCI runtime program and what must be around it.
 
     ``keeper`` are the words that end the runtime, and all in its process namespace, when danlu

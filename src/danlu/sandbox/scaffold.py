@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.sandbox.union import Union
 
 __all__ = ["MountPoint", "build"]
 
 
-@dataclass(frozen=True, slots=True)
-class MountPoint:
+class MountPoint(msgspec.Struct, frozen=True):
     """An absolute path that must exist, as a directory or as a file."""
 
     target: str

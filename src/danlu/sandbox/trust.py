@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.sandbox.types import Mount
 
-__all__ = ["DIRECTORY", "NOTHING", "Trust", "environment", "gather", "mounts"]
+__all__ = ["DIRECTORY", "NOTHING", "SYSTEM_BUNDLES", "Trust", "environment", "gather", "mounts"]
 
 DIRECTORY = "/run/danlu"
 
@@ -33,7 +34,8 @@ _BUNDLE_NAMES = (
     "SSL_CERT_FILE",
 )
 _ASKED = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO")
-_KNOWN = (
+#: Where distributions keep the certificates they trust.
+SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/ca-bundle.pem",
@@ -42,8 +44,7 @@ _KNOWN = (
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(msgspec.Struct, frozen=True):
     """Variables and mounts; ``defaults`` are files that only an image without its own is given."""
 
     environment: Mapping[str, str]
@@ -88,7 +89,7 @@ def mounts(environ: Mapping[str, str]) -> tuple[Mount, ...]:
 def bundle(environ: Mapping[str, str]) -> Path | None:
     """The file of certificates this machine trusts: what the user names, else the system's."""
     named = [environ.get(name, "") for name in _ASKED]
-    for name in (*named, *_KNOWN):
+    for name in (*named, *SYSTEM_BUNDLES):
         if name and os.path.isfile(name) and os.access(name, os.R_OK):
             # A bind mount shows one file: follow the links that distributions put here.
             return Path(os.path.realpath(name))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 __all__ = ["Mount", "Process", "Root"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(msgspec.Struct, frozen=True):
     """Something of this machine's, seen inside at ``target``.
 
     ``bind`` shows ``source`` (a file or a directory); ``tmpfs`` is empty memory. A mount point
@@ -24,15 +24,14 @@ class Mount:
     readonly: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(msgspec.Struct, frozen=True):
     """A program: argument vector, its whole environment, where and as whom it runs.
 
     ``terminal`` gives it a pseudo terminal, joined to ours.
     """
 
     args: tuple[str, ...]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     working_directory: str = "/"
     uid: int = 0
     gid: int = 0
@@ -40,8 +39,7 @@ class Process:
     terminal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Root:
+class Root(msgspec.Struct, frozen=True):
     """A root file system: unpacked layer trees, lowest first, and where changes go.
 
     ``upper`` is an empty directory on the store's file system that holds the changes afterwards, in

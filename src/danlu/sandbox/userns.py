@@ -13,9 +13,10 @@ import contextlib
 import errno
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.errors import MachineError
 from danlu.sandbox import _linux
@@ -38,8 +39,7 @@ _SUBIDS = 65536
 _PROC_SYS = Path("/proc/sys")
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
+class _Range(msgspec.Struct, frozen=True):
     """Subordinate ids ``start`` … ``start + count - 1`` of this machine."""
 
     start: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from danlu.errors import UsageError
 from danlu.sandbox.union import Union
@@ -13,8 +13,7 @@ __all__ = ["User", "find"]
 _HIGHEST = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     """Numeric ids, the groups besides, and the home directory."""
 
     uid: int

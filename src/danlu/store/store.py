@@ -132,6 +132,10 @@ class Store:
         """The layer of that digest, if it is here and whole."""
         return layers.get(self._core, diff_id)
 
+    def layers(self, diff_ids: Iterable[DiffId]) -> list[Layer] | None:
+        """The layers of these digests in their order; None unless all are here and whole."""
+        return layers.intact(self._core, diff_ids)
+
     def write_tar(self, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
         """Write a layer's uncompressed tar as it was hashed; gives what was written.
 

@@ -9,13 +9,22 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["mounts_below", "remove_tree", "write_atomic"]
+__all__ = ["mounts_below", "private_directory", "remove_tree", "write_atomic"]
+
+
+def private_directory(parent: Path, name: str) -> Path:
+    """A new directory ``name.…`` below ``parent`` that only its owner may enter.
+
+    As :func:`tempfile.mkdtemp`, whose module costs more to import than a start may take.
+    """
+    path = parent / f"{name}.{os.urandom(6).hex()}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
     """Write ``data`` to ``path`` so that a reader, or a crash, sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Not of tempfile: importing it costs more than all else here.
     name = path.parent / f".{path.name[:200]}.{os.urandom(6).hex()}"
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

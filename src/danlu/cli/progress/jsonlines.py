@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ __all__ = ["JsonLines", "fields"]
 def fields(event: Event) -> dict[str, Any]:
     """An event as JSON fields: ``type`` (started, finished, log, transfer, message), the rest."""
     values: dict[str, Any] = {"type": type(event).__name__.lower()}
-    values.update((one.name, getattr(event, one.name)) for one in dataclasses.fields(event))
+    values.update(msgspec.structs.asdict(event))
     if isinstance(values.get("time"), float):
         values["time"] = round(values["time"], 3)
     return values

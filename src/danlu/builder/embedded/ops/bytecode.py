@@ -8,26 +8,21 @@ the standard library themselves when they are installed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from danlu.builder.embedded.context import Context
-from danlu.errors import MachineError, StepFailed
+from danlu.builder.embedded.interpreter import Interpreter, known_layers, note_of
+from danlu.errors import StepFailed
 from danlu.graph import WHEEL_TIME, Bytecode, Scheme
-from danlu.oci.digest import DiffId
 from danlu.oci.tar import Normalise, write_layer
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.store import Layer, Store
 
-__all__ = ["Interpreter", "compile_layers", "execute", "find_interpreter", "known_layers"]
-
-#: Raised by one when a layer's form changes.
-_VERSION = 1
+__all__ = ["compile_layers", "execute"]
 
 _NORMALISE = Normalise(mtime=WHEEL_TIME, uid=0, gid=0)
 _WORK = "/run/danlu/bytecode"
@@ -71,85 +66,6 @@ sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """A Python of an image: its absolute path there, and what names this very build of it."""
-
-    path: str
-    key: str
-
-
-def find_interpreter(store: Store, stack: Sequence[Layer], path: str) -> Interpreter:
-    """The interpreter at ``path`` of the image made of ``stack``, lowest layer first.
-
-    Its key is the hash of the program and of a shared libpython; computed once for a layer.
-    Raises :class:`MachineError` where there is none.
-    """
-    layer, name = _locate(stack, path)
-    note = f"interpreter:{_VERSION}:{layer.diff_id}:{name}"
-    known = store.record(note)
-    if known is None:
-        known = {"key": _program_key(layer.tree, name)}
-        store.put_record(note, known, layers=[layer.diff_id])
-    return Interpreter(path, str(known["key"]))
-
-
-def _locate(stack: Sequence[Layer], path: str) -> tuple[Layer, str]:
-    """The layer that has the file ``path`` ends at, and its name there; links are followed."""
-    name = os.path.normpath("/" + path).lstrip("/")
-    for _ in range(40):
-        for layer in reversed(stack):
-            found = _entry(layer.tree, name)
-            if found is None:
-                continue
-            if found == name and not (layer.tree / name).is_symlink():
-                return layer, name
-            link = os.readlink(layer.tree / found)
-            rest = name[len(found) :]
-            name = os.path.normpath(os.path.join("/", os.path.dirname(found), link)) + rest
-            name = name.lstrip("/")
-            break
-        else:
-            break
-    raise MachineError(f"the image has no Python at {path}")
-
-
-def _entry(tree: Path, name: str) -> str | None:
-    """The longest part of ``name`` that a layer decides: a link on the way, or the file itself."""
-    parts = name.split("/")
-    for count in range(1, len(parts) + 1):
-        part = "/".join(parts[:count])
-        if (tree / part).is_symlink():
-            return part
-    return name if (tree / name).is_file() else None
-
-
-def _program_key(tree: Path, name: str) -> str:
-    digest = hashlib.sha256()
-    program = tree / name
-    libraries = sorted((program.parent.parent / "lib").glob("**/libpython3*.so*"))
-    for file in (program, *libraries):
-        if file.is_file() and not file.is_symlink():
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _note(layer: Layer, interpreter: str) -> str:
-    return f"bytecode:{_VERSION}:{layer.diff_id}:{interpreter}"
-
-
-def known_layers(store: Store, layers: Iterable[Layer], interpreter: str) -> list[Layer]:
-    """The byte code that is there for ``layers`` and the interpreter of that key; for a start."""
-    found = []
-    for layer in layers:
-        record = store.record(_note(layer, interpreter))
-        compiled = store.layer(DiffId(record["layer"])) if record and record["layer"] else None
-        if compiled is not None:
-            found.append(compiled)
-    return found
-
-
 async def compile_layers(
     layers: Sequence[Layer], interpreter: Interpreter, scheme: Scheme, context: Context
 ) -> list[Layer]:
@@ -157,7 +73,7 @@ async def compile_layers(
 
     ``context.below`` is the whole image, in which the interpreter runs without a network.
     """
-    missing = [one for one in layers if context.store.record(_note(one, interpreter.key)) is None]
+    missing = [one for one in layers if context.store.record(note_of(one, interpreter.key)) is None]
     site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
     sources = {layer: _sources(layer.tree, site) for layer in missing}
     with context.store.staging() as work:
@@ -240,7 +156,7 @@ def _keep_all(
         made = _commit(tree, f"byte code of {layer.created_by}", context.store)
         diff_ids = [layer.diff_id] + ([made.diff_id] if made else [])
         context.store.put_record(
-            _note(layer, interpreter.key),
+            note_of(layer, interpreter.key),
             {"layer": made.diff_id if made else ""},
             layers=diff_ids,
         )

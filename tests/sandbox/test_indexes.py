@@ -5,16 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from danlu.sandbox import indexes, trust
+from danlu.sandbox import indexes, installerconfig, trust
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """An environment whose home and system directories are empty."""
-    monkeypatch.setattr(indexes, "_SYSTEM_FILES", ())
-    for name in ("home", "system"):
-        (tmp_path / name).mkdir()
-    return {"HOME": str(tmp_path / "home"), "XDG_CONFIG_DIRS": str(tmp_path / "system")}
+    monkeypatch.setattr(installerconfig, "_ETC", tmp_path / "etc")
+    return {
+        "HOME": str(tmp_path / "home"),
+        "VIRTUAL_ENV": str(tmp_path / "venv"),
+        "XDG_CONFIG_DIRS": str(tmp_path / "system"),
+    }
 
 
 def given(machine: dict[str, str], name: str, text: str) -> None:
@@ -58,6 +60,25 @@ def test_directories_of_this_machine_are_mounted_and_renamed(
     assert all(mount.readonly for mount in found.mounts)
 
 
+def test_what_a_page_links_to_is_mounted_with_it(machine: dict[str, str], tmp_path: Path) -> None:
+    page = tmp_path / "my wheels/index.html"
+    page.parent.mkdir()
+    page.touch()
+    found = indexes.read({**machine, "PIP_FIND_LINKS": page.as_uri()})
+    assert found.pip["find-links"] == (f"file:///run/danlu/files{tmp_path}/my%20wheels/index.html",)
+    (mount,) = found.mounts
+    assert (mount.target, mount.source) == (f"/run/danlu/files{page.parent}", page.parent)
+
+
+@pytest.mark.parametrize("value", ["/", "relative", "/nowhere/simple", "https://x.example/simple"])
+def test_what_is_no_directory_of_this_machine_stays_as_it_is(
+    machine: dict[str, str], value: str
+) -> None:
+    found = indexes.read({**machine, "PIP_FIND_LINKS": value})
+    assert found.pip["find-links"] == (value,)
+    assert found.mounts == ()
+
+
 def test_uv_is_told_what_pip_is_told(machine: dict[str, str], tmp_path: Path) -> None:
     environ = {**machine, "PIP_INDEX_URL": "https://x.example", "PIP_TRUSTED_HOST": "x.example"}
     mounts = indexes.write(indexes.read(environ), tmp_path)
@@ -97,9 +118,8 @@ def test_uvs_variables_lose_their_names(machine: dict[str, str]) -> None:
 
 
 def test_a_machine_without_configuration_gives_none(
-    machine: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: dict[str, str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(indexes, "_SYSTEM_FILES", ())
     assert indexes.write(indexes.read(machine), tmp_path) == ()
 
 

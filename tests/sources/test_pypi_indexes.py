@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from danlu.environment.types import PipIndex
 from danlu.sources.pypi.indexes import Indexes, indexes_of, uv_environment
-from danlu.sources.pypi.pipconfig import pip_options
 
 
 @pytest.fixture
@@ -51,19 +49,6 @@ def test_relative_and_home_paths_are_found(home: Path, monkeypatch: pytest.Monke
     pip_conf(home, "[global]\nfind-links = wheels ~/more\n")
     env = uv_environment(Indexes(), home / "project", environ(home))
     assert env["UV_FIND_LINKS"] == f"file://{home}/project/wheels,file://{home}/more"
-
-
-def test_the_install_section_and_variables_win(home: Path) -> None:
-    pip_conf(home, "[install]\nindex-url = https://b.test\n[global]\nindex_url = https://a.test\n")
-    assert pip_options(environ(home))["index-url"] == "https://b.test"
-    assert (
-        pip_options(environ(home, PIP_INDEX_URL="https://c.test"))["index-url"] == "https://c.test"
-    )
-
-
-def test_no_configuration_file_is_read_where_pip_reads_none(home: Path) -> None:
-    pip_conf(home, "[global]\nindex-url = https://a.test\n")
-    assert "index-url" not in pip_options(environ(home, PIP_CONFIG_FILE=os.devnull))
 
 
 def test_a_broken_file_stops_nothing(home: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from urllib.parse import quote, unquote, urlsplit
 
+from danlu.sandbox.indexes import inside
 from danlu.sandbox.types import Mount
 from danlu.sources.context import digest_of_members, members_of
 from danlu.sources.pypi.indexes import Indexes, as_address, uv_environment
@@ -77,19 +77,8 @@ def indexes_inside(indexes: Indexes, project: Path) -> tuple[dict[str, str], lis
     for name, separator in _ADDRESSES.items():
         addresses = [one for one in outside.get(name, "").split(separator) if one]
         if addresses:
-            found[name] = separator.join(_inside(one, project, places) for one in addresses)
+            found[name] = separator.join(
+                inside(as_address(one, project), places, below=_PLACES) for one in addresses
+            )
     mounts = [Mount(target, source, readonly=True) for target, source in sorted(places.items())]
     return found, mounts
-
-
-def _inside(address: str, project: Path, places: dict[str, Path]) -> str:
-    """An address as it is inside; a directory or page of this machine is noted in ``places``."""
-    if "://" not in address or address.startswith("file:"):
-        address = as_address(address, project)
-        path = Path(unquote(urlsplit(address).path))
-        # The pages of a "simple" index point to files beside it.
-        shown = path.parent if path.name == "simple" or not path.is_dir() else path
-        if shown.is_dir() and shown != Path("/"):
-            places[f"{_PLACES}{shown}"] = shown
-            return f"file://{quote(_PLACES + str(path))}"
-    return address

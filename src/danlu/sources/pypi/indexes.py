@@ -8,7 +8,6 @@ is decided on its own, as pip does between its files.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,11 @@ from typing import Any
 from urllib.parse import quote
 
 from danlu.environment.types import PipIndex
-from danlu.sources.pypi.pipconfig import pip_options, values
+from danlu.sandbox.installerconfig import TRUE, pip_options, uv_settings, words
+from danlu.sandbox.trust import SYSTEM_BUNDLES
 from danlu.sources.pypi.requirements import read_requirements
 
 __all__ = ["Indexes", "as_address", "indexes_of", "project_variables", "uv_environment"]
-
-#: Bundles of the system's certificates; where one exists it is what pip would trust.
-_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
 
 #: Variables of uv's that say where the host's own things are; danlu decides those.
 _HOST = (
@@ -84,9 +76,9 @@ def indexes_of(
     trusted = list(found.get("--trusted-host", ()))
     if pip_index is not None:
         default = pip_index.url or default
-        extra = (*values(pip_index.extra_url), *extra)
+        extra = (*words(pip_index.extra_url), *extra)
         if pip_index.trust:
-            trusted += [_host(one) for one in (pip_index.url, *values(pip_index.extra_url)) if one]
+            trusted += [_host(one) for one in (pip_index.url, *words(pip_index.extra_url)) if one]
     return Indexes(
         default=default,
         extra=tuple(dict.fromkeys(extra)),
@@ -106,31 +98,6 @@ def as_address(text: str, base: Path) -> str:
     if "://" in text:
         return text
     return "file://" + quote(os.path.normpath(base / os.path.expanduser(text)))
-
-
-def _uv_settings(project: Path, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The settings of uv's own files that apply in ``project`` (uv, "Configuration files")."""
-    if environ.get("UV_NO_CONFIG"):
-        return {}
-    home = Path(environ.get("XDG_CONFIG_HOME") or Path(environ.get("HOME", "/")) / ".config")
-    named = environ.get("UV_CONFIG_FILE")
-    files = [Path("/etc/uv/uv.toml"), home / "uv" / "uv.toml"]
-    for directory in (project, *project.parents):
-        if (directory / "uv.toml").exists() or (directory / "pyproject.toml").exists():
-            files += [directory / "pyproject.toml", directory / "uv.toml"]
-            break
-    merged: dict[str, Any] = {}
-    for file in [Path(named)] if named else files:
-        try:
-            data = tomllib.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue  # uv itself reports a broken file, with its place
-        if file.name == "pyproject.toml":
-            data = data.get("tool", {}).get("uv", {})
-        if isinstance(data, dict):
-            merged.update(data)
-            merged.update(data.get("pip", {}) if isinstance(data.get("pip"), dict) else {})
-    return merged
 
 
 def _uv_decides(settings: Mapping[str, Any]) -> set[str]:
@@ -161,11 +128,10 @@ def _from_pip(options: Mapping[str, str], project: Path) -> dict[str, str]:
     """pip's options in uv's variables."""
 
     def addresses(name: str, separator: str = " ") -> str:
-        found = [as_address(one, project) for one in values(options.get(name, ""))]
+        found = [as_address(one, project) for one in words(options.get(name, ""))]
         # uv parts these lists by a character that a path may hold.
         return separator.join(one.replace(separator, quote(separator)) for one in found)
 
-    truth = {"1", "true", "yes", "on"}
     proxy = options.get("proxy", "")
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
@@ -174,11 +140,11 @@ def _from_pip(options: Mapping[str, str], project: Path) -> dict[str, str]:
         "UV_DEFAULT_INDEX": addresses("index-url"),
         "UV_INDEX": addresses("extra-index-url"),
         "UV_FIND_LINKS": addresses("find-links", ","),
-        "UV_INSECURE_HOST": " ".join(values(options.get("trusted-host", ""))),
-        "UV_NO_INDEX": "1" if options.get("no-index", "").lower() in truth else "",
-        "UV_PRERELEASE": "allow" if options.get("pre", "").lower() in truth else "",
+        "UV_INSECURE_HOST": " ".join(words(options.get("trusted-host", ""))),
+        "UV_NO_INDEX": "1" if options.get("no-index", "").lower() in TRUE else "",
+        "UV_PRERELEASE": "allow" if options.get("pre", "").lower() in TRUE else "",
         "UV_KEYRING_PROVIDER": "subprocess" if keyring in ("subprocess", "import") else "",
-        "UV_HTTP_TIMEOUT": options.get("timeout", "") or options.get("default-timeout", ""),
+        "UV_HTTP_TIMEOUT": options.get("timeout", ""),
         "UV_HTTP_RETRIES": options.get("retries", ""),
         "UV_CONSTRAINT": addresses("constraint").replace("file://", ""),
         "SSL_CLIENT_CERT": options.get("client-cert", ""),
@@ -200,7 +166,7 @@ def _certificates(options: Mapping[str, str], environ: Mapping[str, str]) -> dic
         if named:
             path = os.path.expanduser(named)
             return {"SSL_CERT_DIR" if os.path.isdir(path) else "SSL_CERT_FILE": path}
-    if any(os.path.exists(one) for one in _BUNDLES):
+    if any(os.path.exists(one) for one in SYSTEM_BUNDLES):
         return {"UV_SYSTEM_CERTS": "1", "UV_NATIVE_TLS": "1"}
     return {}
 
@@ -236,7 +202,7 @@ def uv_environment(
     ``project`` is where uv will run: relative paths start there, and so do uv's own files.
     """
     env = dict(os.environ if environ is None else environ)
-    settings = _uv_settings(project, env)
+    settings = uv_settings(env, project)
     options = pip_options(env)
     for name in _HOST:
         env.pop(name, None)

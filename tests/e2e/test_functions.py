@@ -330,6 +330,7 @@ ASK = (
 )
 
 
+@pytest.mark.needs("ssh-agent")
 def test_an_ssh_agent_is_used_with_leave_only_and_what_is_built_needs_none(
     project: Project, agent: Path
 ) -> None:

@@ -19,6 +19,7 @@ from danlu.oci.image import Image
 from danlu.oci.registry import push_image
 from danlu.oci.tar import extract_layer
 from danlu.oci.types import Manifest
+from tests.conftest import remove_tree
 from tests.oci.layers import Trees, image_of
 from tests.oci.registries import client, debian_registry
 
@@ -50,8 +51,9 @@ def image(source: Trees) -> Image:
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory of a short name, as podman and Docker's sockets need it."""
-    with tempfile.TemporaryDirectory(prefix="dl") as name:
-        yield Path(name)
+    name = Path(tempfile.mkdtemp(prefix="dl"))
+    yield name
+    remove_tree(name)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from danlu.oci.tar import Normalise, extract_layer, write_layer
 from danlu.sandbox import _linux, copied, overlay
+from danlu.sandbox.commit import finish_upper
 from danlu.sandbox.types import Root
 from danlu.util.files import remove_tree
 from tests.sandbox.trees import GONE, read, write
@@ -49,6 +50,13 @@ mv e/new e/moved
 mv tree kept; mkdir -p tree/sub; mv kept/sub/x tree/sub/x; mv kept/away tree/away; rm -r kept
 mkfifo pipe && rm pipe
 rm link; ln -s elsewhere link
+"""
+
+# What an overlay and copies do not see alike: opened and not written, made and then renamed.
+HABITS = """
+: >> d/z
+mkdir d/made.new; mkdir d/made.new/in; mv d/made.new d/made
+chmod 600 a; chmod 644 a
 """
 
 
@@ -133,7 +141,9 @@ def test_on_an_overlay_layers_have_the_digests_they_have_elsewhere(
         upper, again = place / "upper", place / "again"
         upper.mkdir()
         with overlay.mounted(Root(stack, upper), place) as merged:
+            subprocess.run(["sh", "-ec", HABITS], cwd=merged, check=True)
             change(merged)
+        finish_upper(upper, 0, below=stack)
         normalise = Normalise(mtime=0, uid=0, gid=0)
         tar = io.BytesIO()
         write_layer(upper, tar.write, normalise=normalise)

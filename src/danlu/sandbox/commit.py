@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from danlu.oci.overlay import OPAQUE_XATTR, is_whiteout
+from danlu.sandbox.unchanged import drop_unchanged
 from danlu.util.files import remove_tree
 
 __all__ = ["finish_upper"]
@@ -44,12 +46,13 @@ _DROPPED = (
 _MACHINE_ID = ("etc", "machine-id")
 
 
-def finish_upper(upper: Path, epoch: int) -> None:
+def finish_upper(upper: Path, epoch: int, *, below: Sequence[Path] = ()) -> None:
     """Remove the volatile files of the tree ``upper`` and set times after ``epoch`` to it.
 
-    ``upper`` may be what a step changed, in overlayfs's form, or a whole root. ``epoch`` is in
-    seconds (UTC). Deletions of volatile files go too: the layers below have none. Sockets go,
-    because no archive can hold them. Nothing may run in the tree any more.
+    ``upper`` may be what a step changed over the layers ``below``, in overlayfs's form, or a whole
+    root. ``epoch`` is in seconds (UTC). Deletions of volatile files go too: the layers below have
+    none. Sockets go, because no archive can hold them; so does what only repeats ``below``.
+    Nothing may run in the tree any more.
     """
     root = str(upper)
     for name in _EMPTIED:
@@ -60,6 +63,8 @@ def finish_upper(upper: Path, epoch: int) -> None:
         _drop(root, name, pattern)
     _forget_machine(root)
     _clamp(root, epoch * 1_000_000_000)
+    if below:
+        drop_unchanged(upper, below, epoch=epoch)
 
 
 def _real(root: str, name: str) -> str | None:

@@ -17,7 +17,7 @@ from danlu.store import Layer
 __all__ = ["FORMAT", "definition_key", "stack_key"]
 
 #: Raised when layers of the same definition come out differently than before.
-FORMAT = 1
+FORMAT = 2
 
 
 def definition_key(vertex: Vertex) -> str | None:

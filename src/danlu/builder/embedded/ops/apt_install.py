@@ -75,7 +75,7 @@ async def execute(op: AptInstall, context: Context) -> list[Layer]:
             scratch=_SCRATCH,
             what="installing system packages",
         )
-        await context.run_sync(_finish, upper, op)
+        await context.run_sync(_finish, root, upper, op)
         made_by = "apt-get install " + " ".join(op.requested)
         return await commit_tree(context, upper, Normalise(clamp=op.epoch), made_by)
 
@@ -104,7 +104,7 @@ def _text(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in sorted(lines))
 
 
-def _finish(upper: Path, op: AptInstall) -> None:
+def _finish(root: Root, upper: Path, op: AptInstall) -> None:
     status = (upper / "var/lib/dpkg/status").read_text(errors="replace")
     check_installed(status, op.packages, exactly=False)
-    finish_upper(upper, op.epoch)
+    finish_upper(upper, op.epoch, below=root.layers)

@@ -47,7 +47,7 @@ async def execute(op: Exec, context: Context) -> list[Layer]:
             raise StepFailed(
                 f"the command ended with exit code {code}", code=code, details=tuple(last)
             )
-        await context.run_sync(finish_upper, upper, op.epoch)
+        await context.run_sync(finish_upper, upper, op.epoch, below=root.layers)
         made_by = op.args[-1]
         return await commit_tree(context, upper, Normalise(clamp=op.epoch), made_by)
 

@@ -1,8 +1,7 @@
 """Graphs of environments."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from danlu.assemble import assemble
 from danlu.assemble.python import GROUP_ABOVE

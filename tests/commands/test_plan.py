@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from danlu.commands.build import parse_platform
@@ -288,4 +288,4 @@ def test_why_tells_that_layers_are_gone(built: Path, settings: Settings) -> None
 
 def test_a_plan_is_plain_data(tmp_path: Path, settings: Settings) -> None:
     planned = plan(project(tmp_path), settings=settings, why=True)
-    assert dataclasses.asdict(planned)["function"] == "build"
+    assert msgspec.structs.asdict(planned)["function"] == "build"

@@ -1,9 +1,8 @@
 """Digests of vertices and graphs."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from danlu.errors import Span
 from danlu.graph import (
@@ -23,7 +22,7 @@ LEAF = Vertex(Files((FileEntry("/a", content="x"),), epoch=1), name="leaf")
 
 def step(**changes: object) -> Exec:
     op = Exec(("sh", "-c", "true"), (("A", "1"),), "/", epoch=1)
-    return replace(op, **changes)  # type: ignore[arg-type]
+    return replace(op, **changes)
 
 
 def test_name_branch_and_lines_do_not_change_a_digest() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
+import msgspec
 import pytest
 
 from danlu.environment.types import (
@@ -247,7 +247,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 def described(environment: Environment) -> dict[str, Any]:
-    values = {field.name: getattr(environment, field.name) for field in fields(environment)}
+    values = msgspec.structs.asdict(environment)
     return {name: value for name, value in values.items() if name != "file"}
 
 

@@ -1,10 +1,9 @@
 """The lock file as text."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from danlu.environment.lock import (
     FunctionLock,

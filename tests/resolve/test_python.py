@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages

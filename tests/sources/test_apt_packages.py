@@ -11,11 +11,11 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from danlu.environment.types import AptSource
 from danlu.errors import ChecksumError, LockError, OutsideError, ResolveError

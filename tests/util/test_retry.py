@@ -33,7 +33,7 @@ class Scene:
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
-    def run(self, backoff: Backoff = Backoff()) -> str:  # noqa: B008
+    def run(self, backoff: Backoff = Backoff()) -> str:
         return asyncio.run(
             retry(
                 self.attempt,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from danlu.assemble.base import image_vertex
 from danlu.assemble.layout import EXTRA_SOURCES, HOME, PROJECT, VENV, base_environment
@@ -24,8 +24,7 @@ from danlu.graph import (
 __all__ = ["Situation", "file_name_of", "step_over"]
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """What all steps of one build share."""
 
     environment: Environment

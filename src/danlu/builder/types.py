@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.errors import Span
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Built", "Request", "VertexReport"]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """How a graph is to be built.
 
     ``names`` are references the image gets; ``secrets`` maps ids to files of this machine, ``ssh``
@@ -31,17 +31,16 @@ class Request:
     names: tuple[str, ...] = ()
     offline: bool = False
     fresh: bool = False
-    secrets: Mapping[str, Path] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = {}
     ssh: Path | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = {}
     debug: bool = False
     apt_source: AptSource | None = None
     pip_index: PipIndex | None = None
     requirements: tuple[Path, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VertexReport:
+class VertexReport(msgspec.Struct, frozen=True):
     """How one vertex went: seconds it took, whether a record answered for it, what it added."""
 
     name: str
@@ -53,8 +52,7 @@ class VertexReport:
     layers: tuple[DiffId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(msgspec.Struct, frozen=True):
     """A finished build: the image in the store, its layers, and how each vertex went."""
 
     image: StoredImage

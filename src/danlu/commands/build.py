@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from danlu.errors import NotBuiltYet, UsageError
 from danlu.oci.digest import sha256
 
@@ -28,8 +30,7 @@ T = TypeVar("T")
 __all__ = ["BuildOptions", "build", "image_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class BuildOptions:
+class BuildOptions(msgspec.Struct, frozen=True):
     """The flags of ``danlu build``; see the command line's reference.
 
     An empty ``compression`` is zstd for what is written here, and gzip for what is pushed. ``ssh``
@@ -124,8 +125,7 @@ def _fulfil(order: _Order, give: Callable[[Store, _Outcome], T]) -> T:
     return _build(asked, give)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Outcome(msgspec.Struct, frozen=True):
     """An image, and how it came about."""
 
     image: StoredImage

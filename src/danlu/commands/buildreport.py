@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from danlu.errors import DanluError
 
@@ -23,8 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerReport:
+class LayerReport(msgspec.Struct, frozen=True):
     """One layer of a finished image; ``digest`` is empty until it was compressed for someone."""
 
     digest: str
@@ -33,8 +33,7 @@ class LayerReport:
     created_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class StepReport:
+class StepReport(msgspec.Struct, frozen=True):
     """One vertex of a finished build; ``line`` is the place in the build file, or empty."""
 
     name: str
@@ -45,8 +44,7 @@ class StepReport:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BuildReport:
+class BuildReport(msgspec.Struct, frozen=True):
     """What a build gave. ``digest`` is a manifest's, empty where none was written or pushed."""
 
     digest: str

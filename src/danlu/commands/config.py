@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
@@ -25,8 +26,7 @@ _DIRECTORIES = {
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One setting: dotted name, value as plain data, and the file or variable it is from.
 
     Passwords within addresses are left out.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.errors import DanluError
 
@@ -20,8 +21,7 @@ __all__ = ["Check", "examine"]
 _ENOUGH = 5 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """One thing that was looked at; ``fix`` says what to do where it is not ``ok``."""
 
     name: str

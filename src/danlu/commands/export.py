@@ -6,9 +6,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.commands.layersource import StoreLayers
 from danlu.errors import OutsideError, UsageError
@@ -27,8 +28,7 @@ _TYPES = ("oci", "dir", "docker")
 _KINDS: dict[str, Compression] = {"zstd": "zstd", "gzip": "gzip", "none": "none"}
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(msgspec.Struct, frozen=True):
     """``type=TYPE,dest=PATH``: ``oci`` and ``dir`` are OCI layouts, ``docker`` a docker archive."""
 
     kind: str

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from danlu.commands.images import ImageLayer, layers_of, parsed_config
 from danlu.errors import StoreError
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FileChange", "ImageDiff", "compare", "compare_files"]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageDiff:
+class ImageDiff(msgspec.Struct, frozen=True):
     """Layers that only one of two images has, and settings (name, before, after) that differ."""
 
     removed: tuple[ImageLayer, ...]
@@ -35,8 +35,7 @@ class ImageDiff:
         return not (self.removed or self.added or self.settings or self.reordered)
 
 
-@dataclass(frozen=True, slots=True)
-class FileChange:
+class FileChange(msgspec.Struct, frozen=True):
     """A path that differs: ``added``, ``removed`` or ``changed``; sizes in bytes."""
 
     kind: str

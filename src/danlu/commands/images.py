@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from danlu.errors import UsageError
 
@@ -27,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageLayer:
+class ImageLayer(msgspec.Struct, frozen=True):
     """One layer of an image: diff id, bytes of its uncompressed tar (-1 where it is gone)."""
 
     diff_id: str
@@ -36,8 +36,7 @@ class ImageLayer:
     created_by: str
 
 
-@dataclass(frozen=True, slots=True)
-class Removed:
+class Removed(msgspec.Struct, frozen=True):
     """What ``rm`` did: the names it took away, the images (config digests) it removed."""
 
     names: tuple[str, ...]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.environment.inputs import Inputs
 from danlu.environment.lock import FunctionLock, Lock
@@ -27,8 +28,7 @@ __all__ = ["LockReport", "Outcome", "bring_up_to_date", "changes", "lock"]
 _NAMED = 12
 
 
-@dataclass(frozen=True, slots=True)
-class LockReport:
+class LockReport(msgspec.Struct, frozen=True):
     """What ``danlu lock`` did: whether the file changed, how, and where it is."""
 
     changed: bool
@@ -36,8 +36,7 @@ class LockReport:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """A lock that fits, and a line for each thing that had to change."""
 
     lock: FunctionLock

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from danlu.environment.types import Environment
 from danlu.graph import Graph, Merge, Platform, Unbuilt, Unresolved, Vertex
@@ -19,8 +22,7 @@ __all__ = ["Forecast", "LockState", "Plan", "PlannedVertex", "plan"]
 LockState = Literal["fits", "missing", "stale"]
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True):
     """What a build would do with a vertex, and why.
 
     ``state`` is ``cached``, ``build``, or ``maybe``: it runs on something that is built first, and
@@ -34,8 +36,7 @@ class Forecast:
     download: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedVertex:
+class PlannedVertex(msgspec.Struct, frozen=True):
     """One vertex of the graph; ``lines`` are places in the build file, ``inputs`` digests."""
 
     digest: str
@@ -53,8 +54,7 @@ class PlannedVertex:
         return self.kind == "Unresolved"
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What would be built. ``stale`` names what no longer fits the lock, where something does."""
 
     file: str
@@ -115,21 +115,23 @@ def _graph(
     if not open_again:
         return assemble(environment, section, inputs, platform=platform)
     leaves = tuple(
-        replace(one, inputs=())
+        dataclasses.replace(one, inputs=())
         for one in nothing.walk()
         if isinstance(one.op, Unresolved) and one.op.kind in open_again
     )
     graph = assemble(environment, replace(section, packages=()), inputs, platform=platform)
-    return replace(graph, root=_with_leaves(graph.root, leaves))
+    return dataclasses.replace(graph, root=_with_leaves(graph.root, leaves))
 
 
 def _with_leaves(root: Vertex, leaves: tuple[Vertex, ...]) -> Vertex:
     """``root`` with ``leaves`` in the merge that all steps stand on."""
     if isinstance(root.op, Merge) and root.branch == "environment":
-        return replace(root, inputs=(*root.inputs, *leaves))
+        return dataclasses.replace(root, inputs=(*root.inputs, *leaves))
     if not root.inputs:
         return Vertex(Merge(), (root, *leaves), name="environment", branch="environment")
-    return replace(root, inputs=(_with_leaves(root.inputs[0], leaves), *root.inputs[1:]))
+    return dataclasses.replace(
+        root, inputs=(_with_leaves(root.inputs[0], leaves), *root.inputs[1:])
+    )
 
 
 def _planned(vertex: Vertex) -> PlannedVertex:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from danlu.environment.types import Copy, Environment, Run
 
 __all__ = ["Inputs", "named_files", "needs_context"]
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True):
     """Digests (``sha256:…``) of what an environment takes from the project.
 
     ``files`` maps a path, as the build file names it, to the digest of its content: requirements
@@ -20,8 +20,8 @@ class Inputs:
     ``context`` is the digest of the whole project where a step sees it, else empty.
     """
 
-    files: Mapping[str, str] = field(default_factory=dict)
-    packages: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = {}
+    packages: Mapping[str, str] = {}
     context: str = ""
 
 

@@ -7,8 +7,9 @@ was declared when it was resolved: a section whose ``inputs`` still match is not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from danlu.graph import Deb
 
@@ -28,16 +29,14 @@ __all__ = [
 LOCK_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class LockedImage:
+class LockedImage(msgspec.Struct, frozen=True):
     """An image of a registry: what the user wrote, and the digest of the platform's manifest."""
 
     reference: str
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class LockedBase:
+class LockedBase(msgspec.Struct, frozen=True):
     """The base: an image, or a distribution's minimal system as packages.
 
     ``epoch`` is the archive's release date (or the image's creation), seconds UTC: the
@@ -57,8 +56,7 @@ class LockedBase:
     python: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LockedPython:
+class LockedPython(msgspec.Struct, frozen=True):
     """The interpreter: its exact version, its path in the image, and who installs it.
 
     ``provider`` is ``apt`` (its packages are among the system packages) or ``image``.
@@ -70,8 +68,7 @@ class LockedPython:
     provider: Literal["apt", "image"]
 
 
-@dataclass(frozen=True, slots=True)
-class LockedSystem:
+class LockedSystem(msgspec.Struct, frozen=True):
     """System packages beyond the base: all of them with what they need, and those asked for."""
 
     inputs: str
@@ -79,8 +76,7 @@ class LockedSystem:
     requested: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LockedPackage:
+class LockedPackage(msgspec.Struct, frozen=True):
     """One Python package.
 
     ``source`` is ``index`` (a wheel), ``sdist``, ``local``, ``url`` or ``git``. ``file`` is the
@@ -102,8 +98,7 @@ class LockedPackage:
     ref: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LockedHttp:
+class LockedHttp(msgspec.Struct, frozen=True):
     """A file of ``io.http``: the user's URL and what it gave."""
 
     url: str
@@ -111,8 +106,7 @@ class LockedHttp:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class LockedInclude:
+class LockedInclude(msgspec.Struct, frozen=True):
     """A repository of ``include``: the user's URL and ref, and the commit they meant."""
 
     url: str
@@ -120,8 +114,7 @@ class LockedInclude:
     commit: str
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionLock:
+class FunctionLock(msgspec.Struct, frozen=True):
     """All that one build function stands on."""
 
     platform: str
@@ -135,9 +128,8 @@ class FunctionLock:
     includes: tuple[LockedInclude, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Lock:
+class Lock(msgspec.Struct, frozen=True):
     """A lock file: its version, and one section a build function."""
 
-    functions: Mapping[str, FunctionLock] = field(default_factory=dict)
+    functions: Mapping[str, FunctionLock] = {}
     version: int = LOCK_VERSION

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from danlu.errors import Span
 
 __all__ = [
@@ -163,8 +165,7 @@ class Environ:
     span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Secret:
+class Secret(msgspec.Struct, frozen=True):
     """A secret that one ``run()`` may read: its id (as in ``--secret id=…``) and its file."""
 
     id: str
@@ -234,8 +235,7 @@ class IncludeUse:
     span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(msgspec.Struct, frozen=True):
     """All that one build function described.
 
     ``name`` is the function's, ``file`` the build file as the user named it, ``steps`` are in

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 __all__ = ["ImageConfig", "image_config_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
+class ImageConfig(msgspec.Struct, frozen=True):
     """What an image says of how it runs (OCI image spec, config.md).
 
     ``environment`` is laid over the base image's, and ``path`` goes before its PATH.

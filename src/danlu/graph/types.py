@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+import msgspec
+
 from danlu.errors import Span
 from danlu.graph.imageconfig import ImageConfig
 
@@ -63,8 +65,7 @@ __all__ = [
 WHEEL_TIME = 315532800
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(msgspec.Struct, frozen=True):
     """What an image runs on, in OCI's words: ``linux``/``amd64``."""
 
     os: str = "linux"
@@ -75,8 +76,7 @@ class Platform:
         return "/".join(part for part in (self.os, self.architecture, self.variant) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class Deb:
+class Deb(msgspec.Struct, frozen=True):
     """One binary package file of a Debian-style archive.
 
     ``archive`` is the suite that has it (``bookworm``, ``bookworm-security``); ``path`` its place
@@ -92,8 +92,7 @@ class Deb:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
+class Scheme(msgspec.Struct, frozen=True):
     """Where Python packages go, and the interpreter their scripts name.
 
     ``prefix`` is a virtual environment (``/opt/venv``); ``site_packages`` is relative to it
@@ -107,8 +106,7 @@ class Scheme:
     interpreter: str
 
 
-@dataclass(frozen=True, slots=True)
-class WheelSource:
+class WheelSource(msgspec.Struct, frozen=True):
     """Where a wheel's bytes come from when they are not yet in the store.
 
     ``kind`` is ``index`` (by name, version and hash from the user's indexes and find-links),
@@ -120,8 +118,7 @@ class WheelSource:
     location: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageSource:
+class ImageSource(msgspec.Struct, frozen=True):
     """An image of a registry, by the digest of its manifest for the platform."""
 
     reference: str
@@ -129,8 +126,7 @@ class ImageSource:
     platform: Platform
 
 
-@dataclass(frozen=True, slots=True)
-class Bootstrap:
+class Bootstrap(msgspec.Struct, frozen=True):
     """A minimal distribution made of exactly these packages; ``epoch`` in seconds (UTC)."""
 
     distribution: str
@@ -139,8 +135,7 @@ class Bootstrap:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class AptInstall:
+class AptInstall(msgspec.Struct, frozen=True):
     """Exactly ``packages`` installed by apt; ``requested`` are those marked as manual."""
 
     packages: tuple[Deb, ...]
@@ -149,8 +144,7 @@ class AptInstall:
     codename: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Wheel:
+class Wheel(msgspec.Struct, frozen=True):
     """One wheel, unpacked under a scheme: one layer, the same below whatever base."""
 
     name: str
@@ -161,8 +155,7 @@ class Wheel:
     scheme: Scheme
 
 
-@dataclass(frozen=True, slots=True)
-class BuildWheel:
+class BuildWheel(msgspec.Struct, frozen=True):
     """A wheel built in the sandbox from a source distribution or a checkout.
 
     ``source`` is ``sdist`` (by name, version and hash from the user's indexes), ``local`` (a
@@ -182,16 +175,14 @@ class BuildWheel:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Bytecode:
+class Bytecode(msgspec.Struct, frozen=True):
     """The byte code of the packages below it, compiled by the image's own interpreter."""
 
     interpreter: str
     roots: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(msgspec.Struct, frozen=True):
     """One file, directory or symbolic link that danlu itself writes.
 
     ``path`` is absolute; ``kind`` is ``file`` (with ``content``), ``dir`` or ``link`` (with
@@ -207,16 +198,14 @@ class FileEntry:
     gid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(msgspec.Struct, frozen=True):
     """Files danlu writes, as one layer; parents that are not listed are 0755 root:root."""
 
     entries: tuple[FileEntry, ...]
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopyContext:
+class CopyContext(msgspec.Struct, frozen=True):
     """Files of the project: ``source`` relative to it, ``digest`` of what is copied.
 
     ``source`` may be a file, a directory (its *content* goes to ``target``, as Dockerfile's COPY
@@ -232,8 +221,7 @@ class CopyContext:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class CopyImage:
+class CopyImage(msgspec.Struct, frozen=True):
     """Files of another image (the stack of the vertex's input), as one layer."""
 
     source: str
@@ -243,8 +231,7 @@ class CopyImage:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class HttpFile:
+class HttpFile(msgspec.Struct, frozen=True):
     """A file fetched by HTTP, verified by its locked hash, written to ``target``."""
 
     url: str
@@ -256,16 +243,14 @@ class HttpFile:
     gid: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SecretMount:
+class SecretMount(msgspec.Struct, frozen=True):
     """A secret a step may read at ``target``; its value is never part of anything kept."""
 
     id: str
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exec:
+class Exec(msgspec.Struct, frozen=True):
     """A command run in the stack below it.
 
     ``args`` is the argument vector; ``environment`` is laid over the base image's, ``path`` goes
@@ -286,26 +271,22 @@ class Exec:
     context_digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(msgspec.Struct, frozen=True):
     """The stacks of the inputs over one another, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Squash:
+class Squash(msgspec.Struct, frozen=True):
     """The layers of the inputs as one layer (leaves only), where single ones would be too many."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unresolved:
+class Unresolved(msgspec.Struct, frozen=True):
     """A source that no lock has pinned yet; ``describes`` says it in the user's words."""
 
     kind: str
     describes: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unbuilt:
+class Unbuilt(msgspec.Struct, frozen=True):
     """A function of the language that this version plans but does not build."""
 
     function: str

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 __all__ = ["Call", "Frame"]
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """A place that a call came through: file as shown to the user, 1-based line.
 
     ``column`` (1-based) and ``end_column`` are 0 where the interpreter does not tell them.
@@ -21,13 +21,12 @@ class Frame:
     end_column: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A call: the function's full name, its arguments, and its frames, outermost first."""
 
     function: str
     args: tuple[object, ...]
     kwargs: Mapping[str, object]
     frames: tuple[Frame, ...]
-    commit: str = field(default="")
+    commit: str = ""
     """For ``include``: the commit that was read."""

@@ -18,8 +18,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from danlu.lang.limits import Limits
 from danlu.lang.outcome import Channel, Failure, Outcome, decode, encode
@@ -30,8 +31,7 @@ _GRACE = 2.0
 _MAX_MESSAGE = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
+class _Child(msgspec.Struct, frozen=True):
     pid: int
     read: int
     write: int

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from danlu.lang.kinds import Kind
 
@@ -21,8 +22,7 @@ class Required(Enum):
 REQUIRED: Final = Required.REQUIRED
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(msgspec.Struct, frozen=True):
     """A parameter; ``aliases`` are other spellings that are accepted (language v0).
 
     ``default`` is in the form that users write (lists as tuples); None for ``not given`` where
@@ -42,8 +42,7 @@ class Parameter:
         return self.default is REQUIRED
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(msgspec.Struct, frozen=True):
     """A function of the table.
 
     ``built``: this version builds it; ``at_start``: it changes nothing in the image and waits

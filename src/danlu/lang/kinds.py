@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from danlu.lang.finding import Finding, suggestion
 
@@ -25,8 +26,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """A type of argument: its name for people, its Python annotation, and its check.
 
     ``check`` returns the value in the one form that later phases see (tuples for sequences), or
@@ -38,8 +38,7 @@ class Kind:
     check: Callable[[object], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Foreign:
+class Foreign(msgspec.Struct, frozen=True):
     """A value of the build file that has no place in a declaration: a function, a module."""
 
     type: str

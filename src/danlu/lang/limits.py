@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 __all__ = ["PYTHON_LIMITS", "Limits"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """Seconds of an evaluation (not counting what it waits for) and bytes it may hold.
 
     A file is stopped at ``memory``, with its line, where it grows step by step; one step that

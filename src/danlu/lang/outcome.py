@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from danlu.lang.calls import Call, Frame
 from danlu.lang.kinds import Foreign
@@ -24,8 +25,7 @@ class Channel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why the evaluation stopped: the interpreter's words, or our own with a ``hint``.
 
     ``kind`` is ``raw`` (the interpreter's), ``ours``, ``time``, ``memory``, ``died``, ``nofile``
@@ -38,13 +38,12 @@ class Failure:
     frames: tuple[Frame, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """The calls in the order they were made, the failure if there was one, what was printed."""
 
     calls: tuple[Call, ...]
     failure: Failure | None = None
-    printed: tuple[str, ...] = field(default=())
+    printed: tuple[str, ...] = ()
     value: object = None
     """What the function returned, where it was asked for."""
 

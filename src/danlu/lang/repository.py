@@ -5,7 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from danlu.lang.sources import clean
 
@@ -14,8 +15,7 @@ __all__ = ["Repository", "inner_path", "public_names", "refused_address"]
 _TOP_LEVEL = re.compile(r"^(?:def[ \t]+)?([A-Za-z]\w*)[ \t]*(?:\(|=(?!=)|:[^=\n]*=)", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(msgspec.Struct, frozen=True):
     """A repository at a commit, with its ``*.envd`` by path."""
 
     url: str

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 __all__ = ["Included", "Loader"]
 
 
-@dataclass(frozen=True, slots=True)
-class Included:
+class Included(msgspec.Struct, frozen=True):
     """A repository as ``include()`` sees it: its commit, and the text of each ``*.envd`` by path.
 
     ``commit`` is the full object name; paths are relative to the repository's root, with ``/``.

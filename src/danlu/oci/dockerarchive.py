@@ -12,7 +12,6 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -92,8 +91,7 @@ def _layer(put: Callable[[bytes], None], source: LayerSource, diff_id: DiffId) -
     put(padding(size))
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveImage:
+class ArchiveImage(msgspec.Struct, frozen=True):
     """An image in an archive: ``members`` are its layers' names there, lowest first."""
 
     image: Image

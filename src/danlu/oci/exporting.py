@@ -6,9 +6,10 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from danlu.errors import StoreError
 from danlu.oci.compress import Compression, compressor
@@ -26,8 +27,7 @@ _MEDIA_TYPES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(msgspec.Struct, frozen=True):
     """A layer's compressed form: what it is called, and the file that has it, if one does."""
 
     kind: Compression

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -43,8 +42,7 @@ _FULL_NAME = "io.containerd.image.name"
 _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """What was written: the manifest as the index names it, the layers, the bytes that were new."""
 
     manifest: Descriptor
@@ -52,8 +50,7 @@ class Written:
     new_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class LayoutImage:
+class LayoutImage(msgspec.Struct, frozen=True):
     """An image in a layout: the files of its layers with their descriptors, lowest first."""
 
     manifest: Document[Manifest]

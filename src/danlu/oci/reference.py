@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from danlu.errors import UsageError
 from danlu.oci.digest import Digest, is_digest
@@ -23,8 +25,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _MAX_NAME = 255
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True, order=True):
     """An image of a registry, in full: ``docker.io`` / ``library/debian`` : ``12`` @ ``sha256:…``.
 
     ``tag`` or ``digest`` may be empty, not both; where there is a digest, the tag is a remark.

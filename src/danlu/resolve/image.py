@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from danlu.environment.lock import LockedBase, LockedImage
 from danlu.errors import OutsideError
@@ -45,8 +46,7 @@ async def resolve_image_base(reference: str, resolving: Resolving) -> LockedBase
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Inspected:
+class Inspected(msgspec.Struct, frozen=True):
     """What an image's configuration and files say."""
 
     epoch: int

@@ -6,10 +6,9 @@ no download addresses but those of the user's own files.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -40,37 +39,35 @@ def write_lock(lock: Lock) -> str:
 
 
 def _table(value: Any, path: str) -> str:
-    """A dataclass as the lines of a TOML table: plain values, lists of inline tables, tables."""
+    """A struct as the lines of a TOML table: plain values, lists of inline tables, tables."""
     lines: list[str] = []
     tables: list[str] = []
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if _is_default(field, inner):
-            continue
-        if isinstance(inner, tuple) and inner and dataclasses.is_dataclass(inner[0]):
+    for field, inner in _set_fields(value):
+        if isinstance(inner, tuple) and inner and isinstance(inner[0], msgspec.Struct):
             rows = "".join(f"    {_inline(row)},\n" for row in inner)
-            lines.append(f"{field.name} = [\n{rows}]\n")
-        elif dataclasses.is_dataclass(inner) and field.name == "image":
-            lines.append(f"{field.name} = {_inline(inner)}\n")
-        elif dataclasses.is_dataclass(inner):
-            name = f"{path}.{field.name}"
+            lines.append(f"{field} = [\n{rows}]\n")
+        elif isinstance(inner, msgspec.Struct) and field == "image":
+            lines.append(f"{field} = {_inline(inner)}\n")
+        elif isinstance(inner, msgspec.Struct):
+            name = f"{path}.{field}"
             tables.append(f"\n[{name}]\n" + _table(inner, name))
         else:
-            lines.append(f"{field.name} = {_plain(inner)}\n")
+            lines.append(f"{field} = {_plain(inner)}\n")
     return "".join(lines) + "".join(tables)
 
 
-def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
-    return field.default is not dataclasses.MISSING and value == field.default
+def _set_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+    """The fields that are not at their defaults, in their order."""
+    defaults = value.__struct_defaults__
+    required = len(value.__struct_fields__) - len(defaults)
+    for number, name in enumerate(value.__struct_fields__):
+        inner = getattr(value, name)
+        if number < required or inner != defaults[number - required]:
+            yield name, inner
 
 
-def _inline(row: Any) -> str:
-    pairs = [
-        f"{field.name} = {_plain(getattr(row, field.name))}"
-        for field in dataclasses.fields(row)
-        if not _is_default(field, getattr(row, field.name))
-    ]
-    return "{ " + ", ".join(pairs) + " }"
+def _inline(row: msgspec.Struct) -> str:
+    return "{ " + ", ".join(f"{name} = {_plain(inner)}" for name, inner in _set_fields(row)) + " }"
 
 
 def _plain(value: Any) -> str:
@@ -129,9 +126,8 @@ def _function(name: str, value: Any, text: str, file: str) -> FunctionLock:
     return lock
 
 
-def _unknown(value: Mapping[str, Any], kind: Any) -> str:
-    known = {field.name for field in dataclasses.fields(kind)}
-    return next((name for name in value if name not in known), "")
+def _unknown(value: Mapping[str, Any], kind: type[msgspec.Struct]) -> str:
+    return next((name for name in value if name not in kind.__struct_fields__), "")
 
 
 def _problems(lock: FunctionLock) -> Iterable[tuple[str, str]]:

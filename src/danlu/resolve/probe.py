@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import asdict
 
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Process, Root
@@ -39,8 +41,7 @@ true
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(msgspec.Struct, frozen=True):
     """What an image says of itself; empty where it has no such thing.
 
     ``libc`` is ``glibc 2.36`` or ``musl 1.2.4``; ``python`` a full version, of the interpreter

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
@@ -33,8 +34,7 @@ from danlu.util.paths import Paths
 __all__ = ["PythonRequest", "resolve_python"]
 
 
-@dataclass(frozen=True, slots=True)
-class PythonRequest:
+class PythonRequest(msgspec.Struct, frozen=True):
     """What is to be resolved, for whom, and with what.
 
     ``executable`` is the interpreter's path in the image; ``run_inside`` runs a program there, and
@@ -45,7 +45,7 @@ class PythonRequest:
     target: Target
     project: Path
     paths: Paths
-    indexes: Indexes = field(default_factory=Indexes)
+    indexes: Indexes = msgspec.field(default_factory=Indexes)
     offline: bool = False
     executable: str = "python3"
     run_inside: RunInside | None = None

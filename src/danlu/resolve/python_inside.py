@@ -12,12 +12,12 @@ import re
 import shutil
 import tomllib
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.errors import DanluError, OutsideError, ResolveError
@@ -48,8 +48,7 @@ class RunInside(Protocol):
         """Its exit code. The root file system is thrown away; there is a network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True):
     """A source as it is on the host (``path``) and inside (``inside``), and what the lock keeps."""
 
     source: Source

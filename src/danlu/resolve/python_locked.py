@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.resolve.python_wanted import Wanted, normalised

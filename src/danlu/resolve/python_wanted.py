@@ -11,9 +11,11 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from danlu.errors import ResolveError, Span
 from danlu.sources.pypi.requirements import Entry, Reference, read_requirements, reference_of
@@ -25,16 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Line", "Source", "Wanted", "gather", "normalised"]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """One requirement as uv gets it, and where the user wrote it."""
 
     text: str
     where: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """Something that has to be built: what the user named, and where."""
 
     reference: Reference
@@ -42,8 +42,7 @@ class Source:
     where: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """All that was declared.
 
     ``hashes`` are the sha256 a requirements file admits, by name; ``spelled`` maps the absolute
@@ -53,8 +52,8 @@ class Wanted:
     lines: tuple[Line, ...] = ()
     constraints: tuple[Line, ...] = ()
     sources: tuple[Source, ...] = ()
-    hashes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    spelled: Mapping[str, str] = field(default_factory=dict)
+    hashes: Mapping[str, frozenset[str]] = {}
+    spelled: Mapping[str, str] = {}
     locked: tuple[Path, ...] = ()
 
 

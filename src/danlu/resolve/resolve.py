@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
 
 from danlu.environment.inputs import Inputs
 from danlu.environment.lock import (
@@ -40,8 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Resolving", "resolve"]
 
 
-@dataclass(frozen=True, slots=True)
-class Resolving:
+class Resolving(msgspec.Struct, frozen=True):
     """What resolving works with: the project, the user's settings, and what may change.
 
     ``upgrade`` names packages that may take newer versions, ``upgrade_all`` lets everything;

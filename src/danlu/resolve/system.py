@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.environment.lock import LockedBase
 from danlu.errors import ResolveError
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["PythonChoice", "distribution_python", "resolve_system"]
 
 
-@dataclass(frozen=True, slots=True)
-class PythonChoice:
+class PythonChoice(msgspec.Struct, frozen=True):
     """A distribution's Python: names to install, full version, path in the image."""
 
     names: tuple[str, ...]

@@ -12,8 +12,9 @@ import os
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.oci.overlay import OPAQUE_XATTR, is_opaque, is_whiteout, travels
 from danlu.sandbox.union import Union
@@ -21,8 +22,7 @@ from danlu.sandbox.union import Union
 __all__ = ["drop_unchanged"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
+class _Directory(msgspec.Struct, frozen=True):
     """A directory of the upper, its status before anything in it went, and what is below it.
 
     ``lower`` is None where nothing of the layers shines through.

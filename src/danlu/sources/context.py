@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import UsageError
 
@@ -21,8 +22,7 @@ _ALWAYS = frozenset({".git"})
 _CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(msgspec.Struct, frozen=True):
     """One file, link or directory: ``path`` in the project, ``inside`` what it is copied from.
 
     ``alone`` is true where the source named this very file.

@@ -6,10 +6,11 @@ import hashlib
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.util.locks import file_lock
@@ -27,8 +28,7 @@ _PAUSE = 0.5
 _LATER = {408, 425, 429, 500, 502, 503, 504}
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
+class Fetched(msgspec.Struct, frozen=True):
     """A file that was fetched: where it lies (read only), its sha256 (hexadecimal), its bytes."""
 
     path: Path

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform as machine
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from danlu.errors import ChecksumError, OutsideError
 from danlu.graph import Platform
@@ -35,8 +36,7 @@ _MAX_INDEXES = 3
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(msgspec.Struct, frozen=True):
     """An image that is in the store: its layers lowest first, its config as it came."""
 
     layers: tuple[Layer, ...]

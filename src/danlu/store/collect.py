@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from danlu.store import leases, reserve
 from danlu.store.core import Core, Kind
@@ -17,8 +18,7 @@ from danlu.util.locks import file_lock
 __all__ = ["collect", "delete_layers_and_blobs", "delete_records", "stray_blobs", "stray_trees"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Item:
+class _Item(msgspec.Struct, frozen=True, order=True):
     """Something that may go: when it was last used, what it is, how many bytes it holds."""
 
     used: float
@@ -27,11 +27,10 @@ class _Item:
     size: int
 
 
-@dataclass(slots=True)
-class _Gone:
+class _Gone(msgspec.Struct):
     """What is chosen to go, by kind."""
 
-    chosen: dict[Kind, list[str]] = field(default_factory=lambda: defaultdict(list))
+    chosen: dict[Kind, list[str]] = msgspec.field(default_factory=lambda: defaultdict(list))
     bytes: int = 0
 
 

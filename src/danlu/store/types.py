@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from danlu.oci.digest import DiffId, Digest
 
 __all__ = ["Collected", "Compressed", "Finding", "FindingKind", "Layer", "StoredImage", "Usage"]
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(msgspec.Struct, frozen=True):
     """One layer that is whole and unpacked.
 
     ``size`` is that of its uncompressed tar in bytes, ``files`` its number of entries, ``tree``
@@ -27,8 +27,7 @@ class Layer:
     tree: Path
 
 
-@dataclass(frozen=True, slots=True)
-class StoredImage:
+class StoredImage(msgspec.Struct, frozen=True):
     """An image: its config as received, its layers lowest first, its names, what danlu notes.
 
     ``digest`` is the digest of ``config`` (the image's identity); ``blobs`` are kept with it;
@@ -39,22 +38,20 @@ class StoredImage:
     config: bytes
     layers: tuple[DiffId, ...]
     names: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = {}
     blobs: tuple[Digest, ...] = ()
     created: float = 0.0
     used: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Compressed:
+class Compressed(msgspec.Struct, frozen=True):
     """A layer's compressed form: digest and size in bytes; the blob itself may be absent."""
 
     digest: Digest
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(msgspec.Struct, frozen=True):
     """What :meth:`Store.collect` removed, in numbers, and how many bytes went and stayed."""
 
     images: int = 0
@@ -80,8 +77,7 @@ FindingKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """One thing :meth:`Store.check` found wrong; ``subject`` is a digest, a key or a path."""
 
     kind: FindingKind
@@ -95,8 +91,7 @@ class Finding:
         return self.kind in ("tree-unknown", "blob-unknown", "leftover")
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Bytes by kind; layers count as their uncompressed tars, ``images`` and ``records`` rows."""
 
     layers: int

@@ -6,19 +6,18 @@ import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 
 import anyio
+import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
 __all__ = ["Completed", "dies_with_us", "run", "stream"]
 
 
-@dataclass(frozen=True, slots=True)
-class Completed:
+class Completed(msgspec.Struct, frozen=True):
     """How a child ended: its exit code (negative for a signal) and what it printed."""
 
     code: int

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from danlu.errors import TemporaryError
 
@@ -15,8 +16,7 @@ __all__ = ["Backoff", "retry"]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(msgspec.Struct, frozen=True):
     """How often and how long apart: seconds, doubling from ``first`` to ``longest``.
 
     Each wait is drawn evenly between half of that and all of it, so that many who failed together

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 from danlu.graph import ImageConfig
 
@@ -23,8 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """What a vertex gave: its new layers, lowest first, and files for those that stand on it.
 
     ``stack`` is everything below and including the vertex. ``artifacts`` maps a name to a file in
@@ -34,12 +34,11 @@ class Result:
 
     layers: tuple[Layer, ...]
     stack: tuple[Layer, ...]
-    artifacts: Mapping[str, Path] = field(default_factory=dict)
-    inherited: ImageConfig = field(default_factory=ImageConfig)
+    artifacts: Mapping[str, Path] = {}
+    inherited: ImageConfig = msgspec.field(default_factory=ImageConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """What an op's executor gives where it is more than layers.
 
     ``artifacts`` are files for the vertices that stand on it, by name; ``inherited`` the
@@ -47,7 +46,7 @@ class Made:
     """
 
     layers: tuple[Layer, ...] = ()
-    artifacts: Mapping[str, Path] = field(default_factory=dict)
+    artifacts: Mapping[str, Path] = {}
     inherited: ImageConfig | None = None
 
 
@@ -58,8 +57,7 @@ class RunSync(Protocol):
         """Await ``function(*args, **kwargs)``; cancelling waits for its end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """The builder's side of one vertex.
 
     ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
@@ -83,5 +81,5 @@ class Context:
     debug: bool = False
     apt_source: AptSource | None = None
     indexes: Indexes | None = None
-    secrets: Mapping[str, Path] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = {}
     ssh: Path | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from danlu.cli.progress.lines import shorten
 from danlu.cli.terminal import clean
@@ -22,8 +23,7 @@ _KEPT_LINES = 6
 _SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One line: left part, right part (time), and the style of the whole."""
 
     left: str
@@ -32,24 +32,22 @@ class Row:
     spins: bool = False
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(msgspec.Struct):
     name: str
     began: float
     current: int = 0
     total: int = 0
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
+    lines: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
 
 
-@dataclass(slots=True)
-class _Branch:
+class _Branch(msgspec.Struct):
     built: int = 0
     cached: int = 0
     failed: int = 0
     size: int = 0
     began: float = 0.0
     seconds: float = 0.0
-    running: dict[str, _Running] = field(default_factory=dict)
+    running: dict[str, _Running] = {}
 
 
 class Board:

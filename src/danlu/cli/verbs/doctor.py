@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
+import msgspec
 
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.session import session
@@ -31,7 +30,7 @@ def command(form: str) -> int:
     checks = examine(run.paths)
     missing = [one for one in checks if not one.ok]
     if form == "json":
-        print_json([dataclasses.asdict(one) for one in checks], terminal)
+        print_json([msgspec.structs.asdict(one) for one in checks], terminal)
         return _LACKING if missing else 0
     width = max(len(one.name) for one in checks)
     for one in checks:

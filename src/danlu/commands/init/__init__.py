@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from danlu.commands.init.detect import detect, program_of, read_source
 from danlu.commands.init.draft import Draft, render
@@ -13,8 +14,7 @@ from danlu.errors import OutsideError, UsageError
 __all__ = ["InitReport", "init"]
 
 
-@dataclass(frozen=True, slots=True)
-class InitReport:
+class InitReport(msgspec.Struct, frozen=True):
     """What was written: the file, its text, where it is from, and what the user should know.
 
     ``guessed`` maps a distribution that was guessed from an import to the file that imports it;
@@ -25,7 +25,7 @@ class InitReport:
     text: str
     source: str
     notes: tuple[str, ...] = ()
-    guessed: dict[str, str] = field(default_factory=dict)
+    guessed: dict[str, str] = {}
     program: str = ""
 
 

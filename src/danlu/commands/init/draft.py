@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 __all__ = ["Call", "Draft", "render"]
 
 _WIDTH = 88
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One call: ``io.copy`` and its arguments as values (strings, lists, dicts of strings)."""
 
     function: str

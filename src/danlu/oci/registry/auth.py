@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 import aiohttp
 import anyio
@@ -28,8 +27,7 @@ _CHALLENGE = re.compile(r"\s*,?\s*([A-Za-z][\w-]*)\s+(?=[A-Za-z])")
 _PARAMETER = re.compile(r'\s*,?\s*([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     """One way to be let in: the scheme in lower case and its parameters."""
 
     scheme: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from dataclasses import dataclass
+
+import msgspec
 
 from danlu.errors import UsageError
 
@@ -14,8 +15,7 @@ __all__ = ["Endpoint"]
 _SERVED_BY = {"docker.io": "registry-1.docker.io"}
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True):
     """A registry by the host that references name, with port.
 
     ``insecure`` allows certificates that cannot be verified, and plain HTTP; a registry on this

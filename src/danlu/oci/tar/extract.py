@@ -8,8 +8,9 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import MachineError, StoreError
 from danlu.oci.digest import DiffId
@@ -31,16 +32,14 @@ from danlu.oci.text import printable
 __all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What a layer may ask for at most: entries, and bytes of its uncompressed tar."""
 
     entries: int = 2_000_000
     size: int = 1 << 40
 
 
-@dataclass(frozen=True, slots=True)
-class Extracted:
+class Extracted(msgspec.Struct, frozen=True):
     """A layer that was unpacked, and how to write its tar again, where that is known."""
 
     summary: LayerSummary

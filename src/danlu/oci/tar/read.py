@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from danlu.errors import OutsideError
 from danlu.oci.text import printable
@@ -39,8 +40,7 @@ class Readable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One entry: ``kind`` is the type flag, ``mtime`` in nanoseconds; ``attributes`` are xattrs."""
 
     name: bytes

@@ -13,8 +13,9 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import StoreError
 from danlu.oci.digest import DiffId
@@ -33,15 +34,14 @@ _MAX_REPLACED = 64 << 20
 _MAX_RECORDS = 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(msgspec.Struct, frozen=True):
     """``records`` (zstd) are literal bytes and paths in turn; ``replaced`` the content of files
     that the tree no longer has, by the number of their record; ``entries`` are those of the tar.
     """
 
     records: bytes
     entries: int
-    replaced: Mapping[int, bytes] = field(default_factory=dict)
+    replaced: Mapping[int, bytes] = {}
 
     def to_plain(self) -> dict[str, object]:
         """As plain JSON values."""

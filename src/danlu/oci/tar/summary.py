@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from danlu.oci.digest import DiffId
 
 __all__ = ["LayerSummary"]
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSummary:
+class LayerSummary(msgspec.Struct, frozen=True):
     """A layer's diff id, the bytes of its uncompressed tar, and the number of its entries."""
 
     diff_id: DiffId

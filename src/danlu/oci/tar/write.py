@@ -6,8 +6,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import StoreError, UsageError
 from danlu.oci.digest import DiffId
@@ -31,8 +32,7 @@ _GATHER = 1 << 18
 _NOTHING: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Normalise:
+class Normalise(msgspec.Struct, frozen=True):
     """What of the files' metadata is replaced: times in seconds since 1970, numeric owners.
 
     ``clamp`` is the newest modification time that is kept as it is; ``mtime``, ``uid`` and

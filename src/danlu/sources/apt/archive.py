@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from danlu.errors import MachineError
 from danlu.sources.apt.entries import Entry, parse_text
@@ -33,8 +35,7 @@ _KEYRINGS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(msgspec.Struct, frozen=True):
     """The suites that a release is installed from, and the architecture wanted.
 
     ``entries`` are in order of preference; ``attempts`` is how many alternative URIs there are.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["Entry", "parse_one_line", "parse_stanzas", "parse_text", "stanzas", "to_deb822"]
 
@@ -28,8 +29,7 @@ _KEPT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One suite of one archive.
 
     ``uris`` are roots of the same archive, tried in order. ``signed_by`` is what the field says:

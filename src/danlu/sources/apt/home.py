@@ -12,9 +12,10 @@ import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import OutsideError, UsageError
 from danlu.sources.apt.archive import Archive
@@ -84,8 +85,7 @@ async def locked(path: Path, *, shared: bool = False) -> AsyncIterator[None]:
         await anyio.sleep(0.05)
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(msgspec.Struct, frozen=True):
     """One private apt. ``directory`` holds all of it, ``what`` names it in messages."""
 
     archive: Archive

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import MachineError
 from danlu.sources.apt.entries import Entry, parse_one_line, parse_stanzas, stanzas
@@ -35,8 +36,7 @@ def need(*programs: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HostApt:
+class HostApt(msgspec.Struct, frozen=True):
     """What this machine's apt is told, as ``apt-config dump`` and its source files say.
 
     ``settings`` are lines of apt.conf(5) that danlu's own calls honour; ``entries`` its binary
@@ -46,7 +46,7 @@ class HostApt:
 
     settings: tuple[str, ...] = ()
     entries: tuple[Entry, ...] = ()
-    origins: Mapping[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    origins: Mapping[tuple[str, str], tuple[str, str]] = {}
     trusted: str = "/etc/apt/trusted.gpg"
     trusted_parts: str = "/etc/apt/trusted.gpg.d"
     netrc: str = "/etc/apt/auth.conf"

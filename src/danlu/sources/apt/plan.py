@@ -8,9 +8,10 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
+
+import msgspec
 
 from danlu.errors import OutsideError, ResolveError
 from danlu.graph import Deb
@@ -28,8 +29,7 @@ _URI = re.compile(r"^'(?P<uri>[^']+)' (?P<file>\S+) (?P<size>\d+)")
 _CACHES = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """The packages to install, and their records by (name, version)."""
 
     debs: tuple[Deb, ...]

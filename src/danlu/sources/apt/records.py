@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from danlu.graph import Deb
 
@@ -26,8 +27,7 @@ _DROPPED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One stanza: its text, and the fields danlu needs, by lower-case name."""
 
     text: str
@@ -40,8 +40,7 @@ class Record:
         return get("package", ""), get("version", ""), get("architecture", "")
 
 
-@dataclass(frozen=True, slots=True)
-class StatusEntry:
+class StatusEntry(msgspec.Struct, frozen=True):
     """An installed package, as dpkg's status has it."""
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from danlu.errors import UsageError
 from danlu.graph import Platform
@@ -44,8 +44,7 @@ _ARCHITECTURES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(msgspec.Struct, frozen=True):
     """One release: ``debian``, ``12``, ``bookworm``."""
 
     family: str

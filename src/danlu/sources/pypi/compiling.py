@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from danlu.errors import OutsideError
 from danlu.sources.pypi.target import Target, best_wheel
@@ -25,8 +26,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Pin:
+class Pin(msgspec.Struct, frozen=True):
     """One line of a resolution: a version, or a place (``url``) instead of one."""
 
     name: str
@@ -39,8 +39,7 @@ class Pin:
         return f"{self.name} @ {self.url}" if self.url else f"{self.name}=={self.version}"
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(msgspec.Struct, frozen=True):
     """The one file of a package that was chosen.
 
     ``kind`` is ``wheel`` or ``sdist``, ``url`` where it lies (``file://`` too), ``direct`` whether

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+import msgspec
 
 from danlu.environment.types import PipIndex
 from danlu.sandbox.installerconfig import TRUE, pip_options, uv_settings, words
@@ -41,8 +42,7 @@ _HOST = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Indexes:
+class Indexes(msgspec.Struct, frozen=True):
     """What a project itself says of package indexes; all empty leaves it to the user's settings.
 
     ``default`` and ``extra`` are index addresses, ``find_links`` pages or directories,

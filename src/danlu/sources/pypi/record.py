@@ -14,7 +14,8 @@ import io
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from danlu.errors import OutsideError
 
@@ -40,8 +41,7 @@ _SHEBANG_LIMIT = 127
 _OBJECT = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?", re.ASCII | re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """One line of RECORD: path as written (relative to site-packages), hash and size or empty."""
 
     path: str

@@ -10,10 +10,11 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError
@@ -45,8 +46,7 @@ _ARCHIVES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One logical line: an option (``--index-url``) with its value, or a requirement (no option).
 
     ``file`` is the file that has it, ``line`` the number of its first physical line; ``hashes`` are
@@ -60,8 +60,7 @@ class Entry:
     hashes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(msgspec.Struct, frozen=True):
     """A requirement that names a place instead of a version.
 
     ``name`` is empty where the user gave none. ``kind`` says what is there: a wheel, an archive

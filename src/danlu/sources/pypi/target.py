@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from danlu.errors import MachineError, ResolveError
 
@@ -22,8 +23,7 @@ _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 GLIBC_LEVELS = (17, 28, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A CPython and the system it runs on.
 
     ``python`` is the full version (``3.11.2``), ``libc`` as in

@@ -6,8 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.graph import Wheel
@@ -27,8 +28,7 @@ from danlu.sources.pypi.uv import Uv, refusal
 __all__ = ["Unpacked", "host_interpreters", "materialise", "requirement_line"]
 
 
-@dataclass(frozen=True, slots=True)
-class Unpacked:
+class Unpacked(msgspec.Struct, frozen=True):
     """A wheel's tree; its root is the image's root. Not yet finished: see :meth:`finish`."""
 
     wheel: Wheel

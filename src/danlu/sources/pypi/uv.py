@@ -7,8 +7,9 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from danlu.errors import (
     ChecksumError,
@@ -47,8 +48,7 @@ def target_options(target: Target) -> list[str]:
     return ["--python-version", target.python, "--python-platform", target.uv_platform]
 
 
-@dataclass(frozen=True, slots=True)
-class Uv:
+class Uv(msgspec.Struct, frozen=True):
     """uv with a private cache, set up for one project.
 
     ``cache`` must lie on the store's file system: what is installed are hard links into it.
@@ -56,7 +56,7 @@ class Uv:
 
     cache: Path
     project: Path
-    indexes: Indexes = field(default_factory=Indexes)
+    indexes: Indexes = msgspec.field(default_factory=Indexes)
     offline: bool = False
 
     async def run(

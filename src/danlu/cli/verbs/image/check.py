@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
+import msgspec
 
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.session import session
@@ -34,7 +33,7 @@ def command(repair: bool, form: str) -> int:
     userns.enter(run.paths)
     findings = check_store(run.paths.store, repair=repair)
     if form == "json":
-        print_json([dataclasses.asdict(one) for one in findings], run.terminal)
+        print_json([msgspec.structs.asdict(one) for one in findings], run.terminal)
     else:
         for one in findings:
             state = " (repaired)" if one.repaired else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.session import session
@@ -48,17 +49,16 @@ def command(old: str, new: str, files: bool, form: str) -> int:
 
 
 def _fields(found: ImageDiff, changes: list[FileChange] | None) -> dict[str, Any]:
-    import dataclasses
 
     fields: dict[str, Any] = {
         "same": found.same,
-        "removed": [dataclasses.asdict(one) for one in found.removed],
-        "added": [dataclasses.asdict(one) for one in found.added],
+        "removed": [msgspec.structs.asdict(one) for one in found.removed],
+        "added": [msgspec.structs.asdict(one) for one in found.added],
         "common": found.common,
         "settings": [{"name": n, "before": b, "after": a} for n, b, a in found.settings],
     }
     if changes is not None:
-        fields["files"] = [dataclasses.asdict(one) for one in changes]
+        fields["files"] = [msgspec.structs.asdict(one) for one in changes]
     return fields
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import msgspec
 
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.session import session
@@ -20,8 +21,6 @@ def command(image: str, form: str) -> None:
 
     The topmost layer comes first.
     """
-    import dataclasses
-
     from danlu.cli.output import print_json, print_table
     from danlu.cli.units import short_digest, size
     from danlu.commands.images import find_image, layers_of
@@ -30,7 +29,7 @@ def command(image: str, form: str) -> None:
     with opened_store(run) as store:
         layers = layers_of(store, find_image(store, image))[::-1]
     if form == "json":
-        print_json([dataclasses.asdict(one) for one in layers], run.terminal)
+        print_json([msgspec.structs.asdict(one) for one in layers], run.terminal)
         return
     rows = [
         (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
+import msgspec
 
 from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.session import session
@@ -41,7 +40,7 @@ def command(keep: int | None, everything: bool, form: str) -> None:
     with opened_store(run, as_root=True) as store:
         done = store.collect(limit)
     if form == "json":
-        print_json(dataclasses.asdict(done), run.terminal)
+        print_json(msgspec.structs.asdict(done), run.terminal)
         return
     parts = [
         plural(count, noun)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from danlu.oci.image import Image
 from danlu.oci.registry import push_image
 from danlu.oci.tar import extract_layer
 from danlu.oci.types import Manifest
-from tests.conftest import remove_tree
+from tests import engines
+from tests.engines import short_place
 from tests.oci.layers import Trees, image_of
 from tests.oci.registries import client, debian_registry
 
@@ -50,38 +49,27 @@ def image(source: Trees) -> Image:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A directory of a short name, as podman and Docker's sockets need it."""
-    name = Path(tempfile.mkdtemp(prefix="dl"))
-    yield name
-    remove_tree(name)
+    """A directory of a short name, as buildah needs it."""
+    with short_place() as place:
+        yield place
 
 
 @pytest.fixture
-def podman(place: Path) -> list[str]:
+def podman() -> Iterator[list[str]]:
     """podman's command with a store of its own."""
-    options = ["--root", str(place / "root"), "--runroot", str(place / "run")]
-    return ["podman", *options, "--storage-driver", "vfs"]
+    if reason := engines.missing("podman"):
+        pytest.skip(reason)
+    with engines.podman(storage="vfs") as engine:
+        yield engine.command
 
 
 @pytest.fixture
-def docker(place: Path) -> Iterator[list[str]]:
+def docker() -> Iterator[list[str]]:
     """docker's command with a daemon of its own."""
-    socket = f"unix://{place}/docker.sock"
-    options = ["--data-root", f"{place}/data", "--exec-root", f"{place}/exec", "-H", socket]
-    options += ["--pidfile", f"{place}/pid", "--bridge", "none", "--iptables=false"]
-    options += ["--ip6tables=false", "--storage-driver", "vfs"]
-    with (place / "log").open("w") as log:
-        daemon = subprocess.Popen(["dockerd", *options], stdout=log, stderr=log)
-    try:
-        end = time.monotonic() + 60
-        while subprocess.run(["docker", "-H", socket, "info"], capture_output=True).returncode:
-            assert daemon.poll() is None, (place / "log").read_text()[-2000:]
-            assert time.monotonic() < end, (place / "log").read_text()[-2000:]
-            time.sleep(0.1)
-        yield ["docker", "-H", socket]
-    finally:
-        daemon.terminate()
-        daemon.wait(30)
+    if reason := engines.missing("docker"):
+        pytest.skip(reason)
+    with engines.docker_daemon(storage="vfs") as engine:
+        yield engine.command
 
 
 @pytest.fixture(scope="module")

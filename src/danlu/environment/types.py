@@ -9,7 +9,6 @@ unless the values are equal.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -30,6 +29,7 @@ __all__ = [
     "Other",
     "Owner",
     "PipIndex",
+    "Placed",
     "Python",
     "PythonPackages",
     "Run",
@@ -43,43 +43,49 @@ __all__ = [
 _NOWHERE = Span("", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Base:
+class Placed(msgspec.Struct, frozen=True, kw_only=True):
+    """What one line of a build file says; where it stands makes no difference to what it is."""
+
+    span: Span = _NOWHERE
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._said() == other._said()
+
+    def __hash__(self) -> int:
+        return hash(self._said())
+
+    def _said(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "span")
+
+
+class Base(Placed, frozen=True):
     """``base(…)``: exactly one of ``os`` (``debian12``, ``ubuntu22.04``) and ``image`` is set."""
 
     os: str = ""
     image: str = ""
     dev: bool = False
     language: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+class Python(Placed, frozen=True):
     """``install.python(version)``: ``3.11`` or ``3.11.2``; empty for the distribution's own."""
 
     version: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Uv:
+class Uv(Placed, frozen=True):
     """``install.uv(python_version)``: uv in the image, beside a Python of that version."""
 
     python_version: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SystemPackages:
+class SystemPackages(Placed, frozen=True):
     """``install.apt_packages(names)``; a name may be pinned as apt does: ``git=1:2.39*``."""
 
     names: tuple[str, ...]
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class PythonPackages:
+class PythonPackages(Placed, frozen=True):
     """``install.python_packages(…)``: PEP 508 requirements, a requirements file, local wheels.
 
     ``names`` may be URLs and VCS addresses (``pkg @ git+https://…@ref``, ``git+https://…``);
@@ -91,78 +97,64 @@ class PythonPackages:
     requirements: str = ""
     local_wheels: tuple[str, ...] = ()
     source: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class AptSource:
+class AptSource(Placed, frozen=True):
     """``config.apt_source(source)``: the text of the image's ``/etc/apt/sources.list``."""
 
     source: str
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class PipIndex:
+class PipIndex(Placed, frozen=True):
     """``config.pip_index(url, extra_url, trust)``: used to resolve, and written to the image."""
 
     url: str
     extra_url: str = ""
     trust: bool = False
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(Placed, frozen=True):
     """``config.owner(uid, gid)``, each 0..65535."""
 
     uid: int
     gid: int
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Entrypoint:
+class Entrypoint(Placed, frozen=True):
     """``config.entrypoint(args)``."""
 
     args: tuple[str, ...]
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Jupyter:
+class Jupyter(Placed, frozen=True):
     """``config.jupyter(token, port)``; ``port`` 0 means any. The token never enters the image."""
 
-    token: str = field(default="", repr=False)
+    token: str = ""
     port: int = 0
-    span: Span = field(default=_NOWHERE, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Jupyter(port={self.port})"
 
 
-@dataclass(frozen=True, slots=True)
-class Shell:
+class Shell(Placed, frozen=True):
     """``shell(name)``."""
 
     name: Literal["bash", "zsh", "fish"]
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class GitConfig:
+class GitConfig(Placed, frozen=True):
     """``git_config(name, email, editor)``; an empty value is not written."""
 
     name: str = ""
     email: str = ""
     editor: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Environ:
+class Environ(Placed, frozen=True):
     """``runtime.environ(env, extra_path)``; a later one wins over an earlier one."""
 
     variables: tuple[tuple[str, str], ...] = ()
     extra_path: tuple[str, ...] = ()
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -172,29 +164,24 @@ class Secret(msgspec.Struct, frozen=True):
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Placed, frozen=True):
     """``run(commands, mount_host, secrets, ssh)``: one bash script, a line a command, one layer."""
 
     commands: tuple[str, ...]
     mount_host: bool = False
     secrets: tuple[Secret, ...] = ()
     ssh: bool = False
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Placed, frozen=True):
     """``io.copy(source, target, image)``: from the project, or from an image."""
 
     source: str
     target: str
     image: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Http:
+class Http(Placed, frozen=True):
     """``io.http(url, checksum, filename)``; ``checksum`` is ``sha256:…`` or empty.
 
     The file goes to ``/home/envd/extra_source/<filename>`` as in envd; ``filename`` defaults to
@@ -204,14 +191,12 @@ class Http:
     url: str
     checksum: str = ""
     filename: str = ""
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
 Step = Run | Copy | Http
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
+class Other(Placed, frozen=True):
     """A call that is validated and planned but not built in this version, or acts only at start.
 
     ``arguments`` are (parameter, canonical JSON of the value), sorted, defaults left out.
@@ -222,17 +207,14 @@ class Other:
     function: str
     arguments: tuple[tuple[str, str], ...] = ()
     at_start: bool = False
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class IncludeUse:
+class IncludeUse(Placed, frozen=True):
     """``include(url, ref)`` as it was used: the commit that was read, full object name."""
 
     url: str
     ref: str
     commit: str
-    span: Span = field(default=_NOWHERE, compare=False)
 
 
 class Environment(msgspec.Struct, frozen=True):

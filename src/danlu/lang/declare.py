@@ -71,7 +71,7 @@ def _declare_one(draft: Draft, call: Call, sources: Sources) -> None:
     span = sources.user_span(call)
     if function.name == "include":
         ref = values.get("ref", "")
-        draft.include(IncludeUse(str(values["url"]), str(ref), call.commit, span))
+        draft.include(IncludeUse(str(values["url"]), str(ref), call.commit, span=span))
         return
     handler: Callable[..., None] | None = DECLARE.get(function.name)
     if handler is not None:

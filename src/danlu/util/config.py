@@ -41,9 +41,9 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set once for all projects.
 
     ``jobs`` is how many steps run at once (0: as many as there are cores), ``store_limit`` how
-    large the store may grow (``"50GB"``; empty: without limit), ``runtime`` the OCI runtime's name
-    or path (empty: the first one found), ``upkeep`` whether byte code is made and the store kept
-    in shape in the background after a build.
+    large the store and its downloads may grow (``"50GB"``; empty: without limit), ``runtime`` the
+    OCI runtime's name or path (empty: the first one found), ``upkeep`` whether byte code is made
+    and the store kept in shape in the background after a build.
     """
 
     mirrors: dict[str, Mirror] = {}

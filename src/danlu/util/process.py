@@ -51,13 +51,14 @@ async def run(
     input: bytes = b"",
     env: Mapping[str, str] | None = None,
     cwd: Path | str | None = None,
+    umask: int = -1,
 ) -> Completed:
-    """Run ``args`` to its end and gather what it prints.
+    """Run ``args`` to its end and gather what it prints; a ``umask`` of -1 is ours.
 
     Raises :class:`FileNotFoundError` where the program is missing. Cancelling kills the child.
     """
     process = await anyio.open_process(
-        dies_with_us(args), stdin=PIPE if input else DEVNULL, env=env, cwd=cwd
+        dies_with_us(args), stdin=PIPE if input else DEVNULL, env=env, cwd=cwd, umask=umask
     )
     chunks: dict[str, bytes] = {}
 

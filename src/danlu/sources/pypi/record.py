@@ -7,7 +7,6 @@ structure", and PEP 427 for what belongs where in a wheel.
 from __future__ import annotations
 
 import base64
-import configparser
 import csv
 import hashlib
 import io
@@ -106,6 +105,8 @@ def new_header(data: bytes, hosts: Iterable[str], interpreter: str) -> bytes | N
 
 def console_scripts(text: str, *, owner: str) -> dict[str, tuple[str, str]]:
     """Name of each script to (module, object) from ``entry_points.txt``, GUI scripts too."""
+    import configparser
+
     parser = configparser.RawConfigParser(delimiters=("=",), strict=False, allow_no_value=True)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     try:

@@ -13,7 +13,6 @@ import msgspec
 from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.graph import Wheel
 from danlu.sources.pypi import record
-from danlu.sources.pypi.compiling import read_pins
 from danlu.sources.pypi.splitting import (
     Distribution,
     Incomplete,
@@ -137,19 +136,22 @@ async def _installed_prefix(
     uv: Uv, wheels: Sequence[Wheel], lines: Sequence[str], workspace: Path
 ) -> Path:
     """A prefix with all of ``wheels``: from uv's cache alone where it has them, else online."""
-    prefix = workspace / "prefix"
-    refused = await _install(uv, wheels, lines, prefix, offline=True)
-    if not refused:
-        return prefix
-    if uv.offline:
-        raise OutsideError(
-            "some Python packages are not in the cache, and --offline forbids to fetch them",
-            details=(_missing(wheels, refused),),
-        )
+    digests = [wheel.sha256.removeprefix("sha256:") for wheel in wheels]
+    if uv.offline or uv.has_fetched(digests):
+        prefix = workspace / "prefix"
+        refused = await _install(uv, wheels, lines, prefix, offline=True)
+        if not refused:
+            return prefix
+        if uv.offline:
+            raise OutsideError(
+                "some Python packages are not in the cache, and --offline forbids to fetch them",
+                details=(_missing(wheels, refused),),
+            )
     prefix = workspace / "prefix-online"
     refused = await _install(uv, wheels, lines, prefix, offline=False)
     if refused:
         raise await _gone(uv, wheels, refused, workspace)
+    uv.note_fetched(digests)
     return prefix
 
 
@@ -210,5 +212,7 @@ async def _replacement(uv: Uv, gone: Wheel, workspace: Path) -> str:
     source.write_text(f"{gone.name}\n", encoding="utf-8")
     options = [*_platform([gone]), "--no-deps", "--only-binary", ":all:", "--no-header"]
     code, output, _ = await uv.run(("pip", "compile"), [*options, "--no-annotate", str(source)])
+    from danlu.sources.pypi.compiling import read_pins
+
     pins = read_pins(output) if not code else ()
     return f"{pins[0].name} {pins[0].version or pins[0].url}" if pins else ""

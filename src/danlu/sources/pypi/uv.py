@@ -77,12 +77,22 @@ class Uv(msgspec.Struct, frozen=True):
         if environment.pop("UV_NO_INDEX", ""):
             common.append("--no-index")
         args = [str(find_uv()), *command, *common, *options]
-        done = await run(
-            ["/bin/sh", "-c", 'umask 022; exec "$@"', "sh", *args],
-            env=environment,
-            cwd=self.project,
-        )
+        done = await run(args, env=environment, cwd=self.project, umask=0o022)
         return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+    def has_fetched(self, digests: Iterable[str]) -> bool:
+        """Whether all files of these sha256 digests came through this cache before."""
+        return all((self._fetched / digest).exists() for digest in digests)
+
+    def note_fetched(self, digests: Iterable[str]) -> None:
+        """Remember that these came; whatever empties the cache takes the notes with it."""
+        self._fetched.mkdir(parents=True, exist_ok=True)
+        for digest in digests:
+            (self._fetched / digest).touch()
+
+    @property
+    def _fetched(self) -> Path:
+        return self.cache / "fetched"
 
 
 def _plain(text: str) -> list[str]:

@@ -79,5 +79,5 @@ def test_what_is_compiled_is_found_again(
     compiled: dict[str, Any],
 ) -> None:
     assert len(compiled["key"]) == 64
-    # Another test of this module may have compiled it before; then it was there at the start.
-    assert compiled["before"] in ([], compiled["every"])
+    # Another test that uses this store may have compiled some before.
+    assert all(one in compiled["every"] for one in compiled["before"])

@@ -103,15 +103,23 @@ def remove_tree(tree: Path) -> None:
     subprocess.run(command, check=False, capture_output=True)
 
 
+Danlu = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
 @pytest.fixture
-def danlu(real_home: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def danlu(real_home: Path) -> Danlu:
     """The real program with the shared home: ``danlu("build", "-f", "build.envd", cwd=...)``."""
+    return program_in(real_home)
+
+
+def program_in(home: Path) -> Danlu:
+    """The real program with the home ``home``."""
 
     def run(
         *arguments: str, cwd: Path, check: bool = True, timeout: float = REAL_LIMIT
     ) -> subprocess.CompletedProcess[str]:
         # Upkeep would compete with the tests for the machine; its own test starts it.
-        environ = {"DANLU_UPKEEP": "off", **os.environ, "DANLU_HOME": str(real_home)}
+        environ = {"DANLU_UPKEEP": "off", **os.environ, "DANLU_HOME": str(home)}
         program = Path(sys.executable).with_name("danlu")
         done = subprocess.run(
             [str(program), *arguments],

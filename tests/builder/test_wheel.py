@@ -18,6 +18,7 @@ from danlu.builder.embedded.ops.wheel import execute, execute_all
 from danlu.errors import ChecksumError, OutsideError, ResolveError
 from danlu.graph import WHEEL_TIME, Scheme, Squash, Wheel, WheelSource
 from danlu.oci.tar import Normalise, write_layer
+from danlu.sources import downloads
 from danlu.sources.pypi import Indexes
 from danlu.store import Layer, Store
 from danlu.testing.wheels import make_wheel, sha256_of
@@ -159,6 +160,15 @@ def test_what_the_cache_has_needs_no_network(builder: Builder) -> None:
     (builder.links / other.file).unlink()
     with pytest.raises(OutsideError, match="--offline"):
         builder.build(other, offline=True)
+
+
+def test_a_wheel_whose_layer_and_download_are_pruned_is_fetched_again(builder: Builder) -> None:
+    op = builder.op(make_wheel(builder.links, "kept", files={"k.py": "1"}))
+    (first,) = builder.build(op)
+    assert downloads.size(builder.paths.cache) == 0, "the layer has the same inodes"
+    builder.store.collect(0)
+    assert downloads.prune(builder.paths.cache, 0).count == 1
+    assert builder.build(op)[0].diff_id == first.diff_id
 
 
 def test_wheels_of_a_group_may_not_disagree_about_a_path(builder: Builder) -> None:

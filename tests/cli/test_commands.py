@@ -373,6 +373,18 @@ def test_pruning_keeps_what_has_a_name(program: Cli, home: Path) -> None:
 
 @pytest.mark.real
 @AS_ROOT
+def test_pruning_gives_back_downloads_too(program: Cli, home: Path) -> None:
+    download = home / "cache/apt/debs/x.deb"
+    download.parent.mkdir(parents=True)
+    download.write_bytes(bytes(5000))
+    assert program("image", "prune", "--keep", "1MB").code == 0
+    assert download.exists()
+    assert "1 download" in program("image", "prune", "--all").err
+    assert not download.exists()
+
+
+@pytest.mark.real
+@AS_ROOT
 def test_damage_is_found_repaired_and_gone(program: Cli, home: Path) -> None:
     put_image(home, "first", "demo:1")
     with Store.open(home / "store") as store:

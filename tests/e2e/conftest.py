@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Danlu = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.conftest import Danlu
 
 BASE = '    base(os="debian12")\n'
 

@@ -142,6 +142,7 @@ async def bring_up_to_date(
     if frozen:
         raise _frozen(project, f"{stale} changed" if old else "there is no section for it")
     from danlu.resolve.resolve import Resolving, resolve
+    from danlu.sources import downloads
 
     began = time.monotonic()
 
@@ -171,7 +172,8 @@ async def bring_up_to_date(
     )
     what = "everything" if not old or upgrade_all else ", ".join(upgrade) or stale
     resolving.say(f"locking {what}")
-    new = await resolve(environment, old, inputs, resolving)
+    with downloads.in_use(settings.paths.cache):
+        new = await resolve(environment, old, inputs, resolving)
     lines = tuple(changes(old, new))
     project.write_lock(Lock({**project.lock.functions, project.function: new}))
     return Outcome(new, lines)

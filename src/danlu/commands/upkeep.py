@@ -1,4 +1,4 @@
-"""What is done after a build while nobody waits: syncing, byte code, keeping the store's limit.
+"""What is done after a build while nobody waits: syncing, byte code, keeping the limit.
 
 It runs as a process of its own at the lowest priority, so that a build's end is its end.
 """
@@ -42,10 +42,11 @@ def _home(settings: Settings) -> dict[str, str]:
 
 
 def work(digest: str, settings: Settings) -> None:
-    """Sync the store, make the image's byte code, and keep the store within its limit."""
+    """Sync the store, make the image's byte code, and keep store and downloads within the limit."""
     import anyio
 
     from danlu.commands.bytecode import compile_image
+    from danlu.commands.prune import prune
     from danlu.sandbox import userns
     from danlu.store import Store
     from danlu.util.human import parse_size
@@ -58,7 +59,7 @@ def work(digest: str, settings: Settings) -> None:
             if image is not None:
                 anyio.run(partial(compile_image, store, image, settings))
         if settings.config.store_limit:
-            store.collect(parse_size(settings.config.store_limit))
+            prune(store, settings.paths, parse_size(settings.config.store_limit))
 
 
 def main(digest: str) -> int:

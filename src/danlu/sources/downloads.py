@@ -28,10 +28,12 @@ _PLACES = (
     "git/trees/*",
     "http/*.part",
     "http/sha256/*",
-    "uv/archive-v*/*",
     "uv/sdists-v*/*/*",
     "wheels/*",
 )
+
+#: The files that lead uv to an unpacked wheel: beside a link of a name, with these endings.
+_POINTERS = ("", ".http", ".rev")
 
 
 class Pruned(msgspec.Struct, frozen=True):
@@ -47,11 +49,15 @@ class Pruned(msgspec.Struct, frozen=True):
 
 
 class _Item(msgspec.Struct, frozen=True, order=True):
-    """A file or a tree: when it was last used (seconds since 1970), where it is, its bytes."""
+    """A file or a tree: when it was last used (seconds since 1970), where it is, its bytes.
+
+    ``pointers`` are what leads to it and is worth nothing without it.
+    """
 
     used: float
     path: Path
     size: int
+    pointers: tuple[Path, ...] = ()
 
 
 def in_use(cache: Path) -> AbstractContextManager[None]:
@@ -73,7 +79,7 @@ def prune(cache: Path, keep_bytes: int) -> Pruned:
         for item in items:
             if kept <= keep_bytes or not free:
                 break
-            if _remove(item.path):
+            if _remove(item):
                 kept -= item.size
                 count += 1
     return Pruned(count, total - kept, kept, busy=not free and kept > keep_bytes)
@@ -82,36 +88,51 @@ def prune(cache: Path, keep_bytes: int) -> Pruned:
 def _items(cache: Path) -> Iterator[_Item]:
     for place in _PLACES:
         for path in cache.glob(place):
+            # What is still being made may be renamed while we look.
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 if stat.S_ISDIR(status.st_mode):
-                    taken = _tree_size(path)
-                elif path.suffix == ".lock":
-                    continue
-                else:
-                    taken = status.st_size
-                if taken is not None:
-                    # Without access times (a mount with noatime) it is the oldest that goes.
-                    yield _Item(max(status.st_atime, status.st_mtime), path, taken)
+                    yield _Item(_used(status), path, _tree_size(path))
+                elif path.suffix != ".lock":
+                    yield _Item(_used(status), path, status.st_size)
+    yield from _unpacked_wheels(cache / "uv")
 
 
-def _tree_size(tree: Path) -> int | None:
-    """The bytes of a tree; None for a wheel's while a layer of the store has the same inodes."""
-    shared = tree.parent.name.startswith("archive-v")
-    total = 0
+def _used(status: os.stat_result) -> float:
+    """When it was read; where access times are not kept, when it was made."""
+    return max(status.st_atime, status.st_mtime)
+
+
+def _tree_size(tree: Path) -> int:
+    return sum(status.st_size for status in _files(tree))
+
+
+def _files(tree: Path) -> Iterator[os.stat_result]:
     for directory, _, names in os.walk(tree):
         for name in names:
-            status = os.lstat(f"{directory}/{name}")
-            if shared and status.st_nlink > 1:
-                return None
-            total += status.st_size
-    return total
+            yield os.lstat(f"{directory}/{name}")
 
 
-def _remove(path: Path) -> bool:
-    """Whether ``path`` went: not where somebody holds its own lock beside it."""
-    lock = path.with_name(f"{path.name}.lock")
+def _unpacked_wheels(uv: Path) -> Iterator[_Item]:
+    """The wheels that no layer has: the inodes of others would stay with the layer."""
+    pointers: dict[Path, list[Path]] = {}
+    for link in (*uv.glob("wheels-v*/**/*"), *uv.glob("sdists-v*/**/*")):
+        if link.is_symlink():
+            pointers.setdefault(link.resolve(), []).append(link)
+    for tree in uv.glob("archive-v*/*"):
+        if any(status.st_nlink > 1 for status in _files(tree)):
+            continue
+        # uv takes a pointer's word for it that the wheel is there.
+        links = pointers.get(tree.resolve(), [])
+        beside = tuple(link.with_name(link.name + end) for link in links for end in _POINTERS)
+        yield _Item(_used(tree.stat()), tree, _tree_size(tree), beside)
+
+
+def _remove(item: _Item) -> bool:
+    """Whether it went: not where somebody holds its own lock beside it."""
+    lock = item.path.with_name(f"{item.path.name}.lock")
     with try_file_lock(lock) if lock.exists() else nullcontext(True) as free:
         if free:
-            remove_tree(path)
+            for path in (*item.pointers, item.path):
+                remove_tree(path)
         return free

@@ -14,6 +14,7 @@ from danlu.builder.types import Built, Request, VertexReport
 from danlu.graph import Graph, ImageConfig, Progress
 from danlu.oci.image import make_image
 from danlu.sandbox.sandbox import Sandbox
+from danlu.sources import downloads
 from danlu.sources.pypi.indexes import indexes_of
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ async def solve(
 ) -> tuple[Result, tuple[VertexReport, ...]]:
     """The layers of ``graph``, without making an image of them, and how each vertex went."""
     indexes = indexes_of(request.pip_index, request.requirements)
-    with store.staging() as work:
+    with downloads.in_use(paths.cache), store.staging() as work:
         sandbox = Sandbox(work, name=config.runtime)
 
         def context(

@@ -266,6 +266,27 @@ def test_nothing_of_a_strangers_runs_on_this_machine(resolver: Resolver, line: s
     assert not marker.exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "refused"),
+    [
+        ("pyproject.toml", '[tool.uv.pip]\nno-binary = ["evil"]\n', True),
+        ("pyproject.toml", '[tool.uv]\nno-binary-package = ["evil"]\n', True),
+        ("../uv.toml", 'no-binary-package = ["evil"]\n', True),
+        ("uv.toml", '[pip]\nonly-binary = [":none:"]\nno-build = false\n', False),
+    ],
+)
+def test_no_setting_of_uv_has_a_strangers_code_run_on_this_machine(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch, file: str, text: str, refused: bool
+) -> None:
+    monkeypatch.delenv("UV_NO_CONFIG")
+    source_distribution(resolver.links, resolver.root / "ran")
+    (resolver.project / file).write_text(text)
+    with pytest.raises(ResolveError) as caught:
+        resolver(resolver.request("evil"))
+    assert caught.value.message.startswith("uv's setting no-binary") == refused
+    assert not (resolver.root / "ran").exists()
+
+
 @pytest.mark.parametrize("name", ["-e .", "--find-links=/x", "-r x.txt", "hg+https://h/r", "a b"])
 def test_names_are_no_options(resolver: Resolver, name: str) -> None:
     with pytest.raises(ResolveError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from danlu.sandbox import installerconfig
-from danlu.sandbox.installerconfig import pip_options, uv_settings
+from danlu.sandbox.installerconfig import pip_options, uv_builds, uv_settings
 
 
 class Machine:
@@ -104,6 +104,15 @@ def test_uv_reads_a_file_that_is_named_only_and_none_where_told_so(machine: Mach
     assert machine.uv(UV_NO_CONFIG="0") == {"index-url": "user"}
     assert machine.uv(UV_NO_CONFIG="1") == {}
     assert machine.uv(UV_NO_CONFIG="1", UV_CONFIG_FILE=str(named)) == {"no-index": True}
+
+
+@pytest.mark.parametrize("name", ["etc/uv/uv.toml", "home/.config/uv/uv.toml", "team/uv.toml"])
+def test_a_setting_that_makes_uv_build_is_found_in_any_file(machine: Machine, name: str) -> None:
+    machine.give("team/project/pyproject.toml", '[tool.uv]\nindex-url = "hides the one above"\n')
+    file = machine.give(name, 'no-binary-package = []\n[pip]\nno-binary = ["a"]\n')
+    project = machine.root / "team/project"
+    assert uv_builds(machine.environ, project) == (file, "no-binary")
+    assert uv_builds({**machine.environ, "UV_NO_CONFIG": "1"}, project) is None
 
 
 def test_a_broken_file_is_an_empty_one(machine: Machine) -> None:

@@ -12,12 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["TRUE", "pip_options", "uv_settings", "words"]
+__all__ = ["TRUE", "pip_options", "uv_builds", "uv_settings", "words"]
 
 #: How both spell a flag that is set.
 TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 _ETC = Path("/etc")
+
+#: Files of a project that hold settings of uv; the first hides the second.
+_PROJECT = ("uv.toml", "pyproject.toml")
+
+#: Settings whose packages uv builds even where its command line forbids to build any.
+_BUILDING = ("no-binary", "no-binary-package")
 
 #: Options of pip that have a second name.
 _ALIASES = {"default-timeout": "timeout"}
@@ -62,6 +68,22 @@ def uv_settings(environ: Mapping[str, str], project: Path | None = None) -> dict
     return _over(of_pip, merged)
 
 
+def uv_builds(environ: Mapping[str, str], project: Path) -> tuple[Path, str] | None:
+    """A file that uv may read in ``project`` and the setting in it that makes uv build packages.
+
+    ``project`` has no links in its path. All files above it count: which of them uv reads depends
+    on its workspaces.
+    """
+    above = (project, *project.parents) if _discovers(environ) else ()
+    for path in (*_uv_files(environ), *(up / name for up in above for name in _PROJECT)):
+        table = _uv_table(path) or {}
+        for part in (table, table.get("pip", {})):
+            for name in _BUILDING:
+                if isinstance(part, dict) and part.get(name):
+                    return path, name
+    return None
+
+
 def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
     """The files pip would read, from the least to the most important."""
     named = environ.get("PIP_CONFIG_FILE", "")
@@ -81,26 +103,41 @@ def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
 
 def _uv_tables(environ: Mapping[str, str], project: Path | None) -> Iterator[dict[str, Any]]:
     """The contents of the files uv would read, from the least to the most important."""
+    for path in _uv_files(environ):
+        yield _toml(path)
+    if _discovers(environ):
+        for directory in (project, *project.parents) if project else ():
+            for name in _PROJECT:
+                table = _uv_table(directory / name)
+                if table is not None:
+                    yield table
+                    return
+
+
+def _uv_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    """The files of the system and the user, or the one that is named instead of all."""
     named = environ.get("UV_CONFIG_FILE")
     if named:
-        yield _toml(Path(named))
-        return
-    if environ.get("UV_NO_CONFIG", "").lower() in TRUE:
-        return
-    system = [directory / "uv/uv.toml" for directory in _system_directories(environ)]
-    for path in (*system, _ETC / "uv/uv.toml"):
-        if path.is_file():
-            yield _toml(path)
-            break
-    yield _toml(_user_directory(environ) / "uv/uv.toml")
-    for directory in (project, *project.parents) if project else ():
-        if (directory / "uv.toml").is_file():
-            yield _toml(directory / "uv.toml")
-            return
-        table = _toml(directory / "pyproject.toml").get("tool", {}).get("uv")
-        if isinstance(table, dict):
-            yield table
-            return
+        yield Path(named)
+    elif _discovers(environ):
+        system = [directory / "uv/uv.toml" for directory in _system_directories(environ)]
+        yield from [path for path in (*system, _ETC / "uv/uv.toml") if path.is_file()][:1]
+        yield _user_directory(environ) / "uv/uv.toml"
+
+
+def _discovers(environ: Mapping[str, str]) -> bool:
+    """Whether uv looks for files by itself."""
+    forbidden = environ.get("UV_NO_CONFIG", "").lower() in TRUE
+    return not forbidden and not environ.get("UV_CONFIG_FILE")
+
+
+def _uv_table(path: Path) -> dict[str, Any] | None:
+    """uv's settings in ``path``; None where it has none, and uv looks further."""
+    if path.name != "pyproject.toml":
+        return _toml(path) if path.is_file() else None
+    table = _toml(path).get("tool", {})
+    table = table.get("uv") if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
 
 
 def _home(environ: Mapping[str, str]) -> Path:

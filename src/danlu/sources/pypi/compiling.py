@@ -72,9 +72,8 @@ def read_pins(text: str) -> tuple[Pin, ...]:
     return tuple(pins)
 
 
-def _options(target: Target, binary_only: bool) -> list[str]:
-    options = [*target_options(target), "--no-annotate", "--no-header", "--no-sources"]
-    return [*options, "--only-binary", ":all:"] if binary_only else options
+def _options(target: Target) -> list[str]:
+    return [*target_options(target), "--no-annotate", "--no-header", "--no-sources"]
 
 
 def upgrade_options(upgrade: Iterable[str], *, upgrade_all: bool) -> list[str]:
@@ -101,7 +100,7 @@ async def compile_pins(
     """
     output = scratch / "resolved.txt"
     output.write_text("".join(f"{pin.line}\n" for pin in preferences), encoding="utf-8")
-    options = [*_options(target, True), "--output-file", str(output), *sources]
+    options = [*_options(target), "--output-file", str(output), *sources]
     options += renew
     code, _, messages = await uv.run(("pip", "compile"), options, offline=offline)
     if code:
@@ -169,7 +168,7 @@ async def locate_files(
     """
     output = scratch / "pylock.toml"
     output.unlink(missing_ok=True)
-    options = [*_options(target, True), "--format", "pylock.toml", "--output-file", str(output)]
+    options = [*_options(target), "--format", "pylock.toml", "--output-file", str(output)]
     if not dependencies:
         options.append("--no-deps")
     code, _, messages = await uv.run(("pip", "compile"), [*options, *sources], offline=offline)

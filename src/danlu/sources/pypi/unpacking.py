@@ -88,7 +88,7 @@ async def _install(
     listing = prefix.with_name(prefix.name + ".txt")
     listing.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     options = [
-        *("--no-deps", "--require-hashes", "--only-binary", ":all:", "--no-compile-bytecode"),
+        *("--no-deps", "--require-hashes", "--no-compile-bytecode"),
         *("--link-mode", "hardlink", "--prefix", str(prefix), *_platform(wheels)),
         *("--requirements", str(listing)),
     ]
@@ -210,7 +210,7 @@ async def _replacement(uv: Uv, gone: Wheel, workspace: Path) -> str:
     """What the indexes have instead of a wheel: ``name version``, or nothing."""
     source = workspace / "replacement.txt"
     source.write_text(f"{gone.name}\n", encoding="utf-8")
-    options = [*_platform([gone]), "--no-deps", "--only-binary", ":all:", "--no-header"]
+    options = [*_platform([gone]), "--no-deps", "--no-header"]
     code, output, _ = await uv.run(("pip", "compile"), [*options, "--no-annotate", str(source)])
     from danlu.sources.pypi.compiling import read_pins
 

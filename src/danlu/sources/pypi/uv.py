@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shutil
 import sys
@@ -20,6 +21,7 @@ from danlu.errors import (
     StoreError,
     TemporaryError,
 )
+from danlu.sandbox.installerconfig import uv_builds
 from danlu.sources.pypi.indexes import Indexes, uv_environment
 from danlu.sources.pypi.target import Target
 
@@ -64,12 +66,22 @@ class Uv(msgspec.Struct, frozen=True):
     ) -> tuple[int, str, str]:
         """Run ``uv <command> <options>``: exit code, output, messages.
 
-        Always with umask 022, because modes of files in the cache become modes in images.
+        ``command`` is one of ``uv pip``'s, and builds nothing: a build runs a stranger's code.
+        Always with umask 022, because modes of files in the cache become modes in images. Raises
+        :class:`ResolveError` where uv's own settings would have it build something all the same.
         """
         from danlu.util.process import run
 
+        self._refuse_builds()
         self.cache.mkdir(parents=True, exist_ok=True)
-        common = ["--quiet", "--cache-dir", str(self.cache), "--python", sys.executable]
+        common = [
+            "--quiet",
+            "--no-build",
+            "--cache-dir",
+            str(self.cache),
+            "--python",
+            sys.executable,
+        ]
         if self.offline or offline:
             common.append("--offline")
         environment = uv_environment(self.indexes, self.project)
@@ -93,6 +105,15 @@ class Uv(msgspec.Struct, frozen=True):
     @property
     def _fetched(self) -> Path:
         return self.cache / "fetched"
+
+    def _refuse_builds(self) -> None:
+        found = uv_builds(os.environ, Path(os.path.realpath(self.project)))
+        if found is not None:
+            path, setting = found
+            raise ResolveError(
+                f"uv's setting {setting} in {path} would have packages built on this machine",
+                hint="take it out; --no-binary in a requirements file builds in the sandbox",
+            )
 
 
 def _plain(text: str) -> list[str]:

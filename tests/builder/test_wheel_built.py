@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from danlu.testing.wheels import make_wheel
+
 pytestmark = pytest.mark.real
 
 Danlu = Callable[..., subprocess.CompletedProcess[str]]
@@ -56,6 +58,15 @@ def source_tree(directory: Path, name: str, special: str = "pass") -> Path:
     return directory
 
 
+def pack(tree: Path, directory: Path) -> None:
+    """Put the source distribution of ``NAME-VERSION`` into ``directory``."""
+    name, version = tree.name.split("-")
+    (tree / "PKG-INFO").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    directory.mkdir(parents=True)
+    with tarfile.open(directory / f"{tree.name}.tar.gz", "w:gz") as archive:
+        archive.add(tree, arcname=tree.name)
+
+
 def write_build(project: Path, *names: str, more: str = "") -> None:
     listed = ", ".join(repr(name) for name in names)
     (project / "build.envd").write_text(
@@ -81,10 +92,7 @@ def test_every_kind_of_source_is_built_inside(danlu: Danlu, tmp_path: Path) -> N
     ):
         subprocess.run(["git", *args], cwd=repository, check=True)
     tree = source_tree(tmp_path / "fromsdist-1.5", "fromsdist")
-    (tree / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: fromsdist\nVersion: 1.5\n")
-    (project / "links").mkdir()
-    with tarfile.open(project / "links" / "fromsdist-1.5.tar.gz", "w:gz") as archive:
-        archive.add(tree, arcname=tree.name)
+    pack(tree, project / "links")
     (project / "requirements.txt").write_text(
         f"--find-links ./links\nfromsdist\n-e ./local\ngit+{repository.as_uri()}@v1\n"
     )
@@ -101,6 +109,23 @@ def test_every_kind_of_source_is_built_inside(danlu: Danlu, tmp_path: Path) -> N
     (project / "links" / "fromsdist-1.5.tar.gz").unlink()
     again = danlu("build", "--frozen", "--offline", cwd=project)
     assert "up to date" in again.stderr
+
+
+def test_what_may_be_no_wheel_is_built_inside_though_there_is_one(
+    danlu: Danlu, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    pack(source_tree(tmp_path / "both-1.5", "both"), project / "links")
+    make_wheel(project / "links", "both", "1.5", files={"both.py": "where = 'wheel'\n"})
+    make_wheel(project, "mine", "1.0", files={"mine.py": ""})
+    write_build(project, more="    install.python_packages(requirements='requirements.txt')\n")
+    for option, where in (("--no-binary=both", "inside"), ("--only-binary :all:", "wheel")):
+        (project / "requirements.txt").write_text(
+            f"--find-links ./links\n{option}\nboth\n./mine-1.0-py3-none-any.whl\n"
+        )
+        shown = danlu("run", "--", "python", "-c", "import both; print(both.where)", cwd=project)
+        assert shown.stdout.strip() == where
+    assert not Path("/tmp/danlu-test-ran-here").exists()
 
 
 def test_a_failing_build_is_told_with_its_end(danlu: Danlu, tmp_path: Path) -> None:

@@ -299,12 +299,13 @@ class Inside:
     def __init__(self, resolved: str, pylock: str, code: int = 0) -> None:
         self.resolved, self.pylock, self.code = resolved, pylock, code
         self.requirements = ""
+        self.environment: Mapping[str, str] = {}
         self.mounts: Sequence[Mount] = ()
 
     async def __call__(
         self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
     ) -> int:
-        self.mounts = mounts
+        self.mounts, self.environment = mounts, environment
         work = next(one.source for one in mounts if one.target == "/run/danlu/resolve")
         assert work is not None
         self.requirements = (work / "requirements.txt").read_text()
@@ -333,6 +334,25 @@ def test_a_directory_is_resolved_inside_and_kept_by_its_content(resolver: Resolv
     assert resolver(request)[0].sha256 != one.sha256
 
 
+def test_a_local_wheel_beside_a_source_is_seen_inside_and_kept_as_it_is(
+    resolver: Resolver,
+) -> None:
+    (resolver.project / "pkg").mkdir()
+    (resolver.project / "pkg" / "setup.py").touch()
+    wheel = make_wheel(resolver.project, "mine")
+    inside = Inside(
+        "",
+        _PYLOCK + '[[packages]]\nname = "mine"\nversion = "1.0"\n'
+        f'archive = {{ path = "/run/danlu/wheels{wheel}", '
+        f'hashes = {{ sha256 = "{sha256_of(wheel)}" }} }}\n',
+    )
+    request = resolver.request("./pkg", local_wheels=(wheel.name,))
+    (one,) = resolver(replace(request, run_inside=inside))
+    assert one == resolver(resolver.request(local_wheels=(wheel.name,)))[0]
+    assert f"mine @ file:///run/danlu/wheels{wheel}\n" in inside.requirements
+    assert f"/run/danlu/wheels{wheel}" in [mount.target for mount in inside.mounts]
+
+
 def test_a_source_distribution_is_kept_by_file_and_hash(resolver: Resolver) -> None:
     archive = source_distribution(resolver.root / "sd", resolver.root / "ran")
     (resolver.links / archive.name).write_bytes(archive.read_bytes())
@@ -345,6 +365,63 @@ def test_a_source_distribution_is_kept_by_file_and_hash(resolver: Resolver) -> N
     (one,) = resolver(replace(resolver.request("evil"), run_inside=inside))
     assert one == LockedPackage("evil", "1.0", "sdist", archive.name, digest)
     assert not (resolver.root / "ran").exists()
+
+
+def test_what_may_be_no_wheel_is_locked_as_a_source_distribution(resolver: Resolver) -> None:
+    make_wheel(resolver.links, "evil", "1.0")
+    archive = source_distribution(resolver.links, resolver.root / "ran")
+    (resolver.project / "r.txt").write_text("evil\n")
+    request = resolver.request(requirements="r.txt")
+    before = resolver(request)
+    assert before[0].source == "index"
+    (resolver.project / "r.txt").write_text("--no-binary=Evil\nevil\n")
+    with pytest.raises(ResolveError, match="evil has to be built, and nothing can be run"):
+        resolver(request, before)
+    inside = Inside(
+        "evil==1.0\n",
+        _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
+        f'sdist = {{ url = "file:///x/{archive.name}", '
+        f'hashes = {{ sha256 = "{sha256_of(archive)}" }} }}\n',
+    )
+    (one,) = resolver(replace(request, run_inside=inside), before)
+    assert (one.source, one.file) == ("sdist", archive.name)
+    assert inside.environment["FORMATS"] == "--no-binary evil"
+    assert not (resolver.root / "ran").exists()
+
+
+def test_a_source_distribution_that_was_locked_goes_where_only_wheels_may_be(
+    resolver: Resolver,
+) -> None:
+    wheel = make_wheel(resolver.links, "evil", "1.0")
+    before = LockedPackage("evil", "1.0", "sdist", "evil-1.0.tar.gz", "0" * 64)
+    (resolver.project / "r.txt").write_text("--only-binary evil\nevil\n")
+    (one,) = resolver(resolver.request(requirements="r.txt"), [before])
+    assert (one.source, one.file) == ("index", wheel.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("evil\n--only-binary :all:\n", "the Python packages cannot be satisfied"),
+        ("--only-binary :all:\n./src\n", "./src has to be built, which --only-binary forbids"),
+        ("./src\n--no-binary a b\n", "--no-binary names packages, and 'a b' is none"),
+        ("# none\n--only-binary\n", "--only-binary names packages, and '' is none"),
+    ],
+)
+def test_nothing_is_built_against_the_options_and_the_line_is_named(
+    resolver: Resolver, text: str, message: str
+) -> None:
+    source_distribution(resolver.links, resolver.root / "ran")
+    (resolver.project / "src").mkdir()
+    (resolver.project / "r.txt").write_text(text)
+    inside = Inside("", _PYLOCK)
+    with pytest.raises(ResolveError) as caught:
+        resolver(replace(resolver.request(requirements="r.txt"), run_inside=inside))
+    assert caught.value.message == message
+    assert caught.value.span is not None
+    assert caught.value.span.file == "r.txt"
+    assert caught.value.span.line == (1 if text.startswith("evil") else 2)
+    assert inside.mounts == ()
 
 
 @pytest.mark.parametrize(

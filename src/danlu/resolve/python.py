@@ -17,7 +17,7 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.python_inside import RunInside, resolve_inside
-from danlu.resolve.python_locked import locked_file, preference, same_version
+from danlu.resolve.python_locked import locked_file, preference, stays
 from danlu.resolve.python_wanted import Line, Wanted, gather, normalised
 from danlu.sources.pypi import (
     File,
@@ -89,23 +89,35 @@ async def _resolve(
     renew: Sequence[str],
     scratch: Path,
 ) -> tuple[LockedPackage, ...]:
-    built = [one for one in kept.values() if one.source != "index" and one.file[-4:] != ".whl"]
-    if not wanted.sources and not built:
+    built = _must_be_built(wanted, kept)
+    if not built:
         try:
             return await _resolve_wheels(request, wanted, kept, renew, scratch)
         except ResolveError as error:
-            if not _wants_build(error):
+            if not _wants_build(error) or ":all:" in wanted.formats.only_binary:
                 raise
             if request.run_inside is None:
                 raise
             request.say("some packages have no wheel that fits: resolving in the sandbox")
     if request.run_inside is None:
-        what = [one.spelled for one in wanted.sources] or [one.name for one in built]
+        what = "every package" if built[0] == ":all:" else built[0]
         raise ResolveError(
-            f"{what[0]} has to be built, and nothing can be run to build it",
+            f"{what} has to be built, and nothing can be run to build it",
             hint="danlu builds packages inside the environment only, never on this machine",
         )
     return await resolve_inside(request, wanted, kept, renew, scratch)
+
+
+def _must_be_built(wanted: Wanted, kept: Mapping[str, LockedPackage]) -> list[str]:
+    """What cannot be a wheel of an index: sources, by option, and what was locked as one before."""
+    before = [
+        one.name
+        for one in kept.values()
+        if one.source != "index"
+        and not one.file.endswith(".whl")
+        and wanted.formats.allow(one.name, wheel=False)
+    ]
+    return [*(one.spelled for one in wanted.sources), *sorted(wanted.formats.no_binary), *before]
 
 
 def _wants_build(error: ResolveError) -> bool:
@@ -133,7 +145,7 @@ async def _resolve_wheels(
     pins = await compile_pins(
         uv, sources, request.target, scratch=scratch, preferences=preferences, renew=renew
     )
-    same = {pin.name: one for pin in pins if (one := _unchanged(pin, kept)) is not None}
+    same = {pin.name: one for pin in pins if (one := _unchanged(pin, kept, wanted)) is not None}
     new = [pin for pin in pins if pin.name not in same]
     files = ()
     if new:
@@ -156,11 +168,11 @@ def write_requirements(wanted: Wanted, scratch: Path) -> list[str]:
     return [str(requirements), "--constraints", str(constraints)]
 
 
-def _unchanged(pin: Pin, kept: Mapping[str, LockedPackage]) -> LockedPackage | None:
+def _unchanged(pin: Pin, kept: Mapping[str, LockedPackage], wanted: Wanted) -> LockedPackage | None:
     one = kept.get(pin.name)
-    if one is None or pin.url or one.source not in ("index", "sdist"):
+    if one is None or pin.url:
         return None
-    return one if same_version(one.version, pin.version) else None
+    return one if stays(one, pin.version, wanted.formats) else None
 
 
 def _locked(

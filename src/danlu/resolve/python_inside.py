@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.errors import DanluError, OutsideError, ResolveError
-from danlu.resolve.python_locked import locked_file, same_version
-from danlu.resolve.python_wanted import Source, Wanted, normalised
+from danlu.resolve.python_locked import locked_file, stays
+from danlu.resolve.python_wanted import Line, Source, Wanted, normalised
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over, indexes_inside
 from danlu.sources.pypi.compiling import File, read_pylock
@@ -37,6 +37,9 @@ __all__ = ["Placed", "RunInside", "place_sources", "resolve_inside"]
 
 _WORK = "/run/danlu/resolve"
 _SOURCES = "/run/danlu/sources"
+
+#: Below it local wheels are inside at their own paths, so that what names them is easily put right.
+_WHEELS = "/run/danlu/wheels"
 
 
 class RunInside(Protocol):
@@ -188,7 +191,7 @@ _SCRIPT = """\
 export HOME=/tmp UV_CACHE_DIR=/run/danlu/resolve/cache UV_NO_PROGRESS=1 NO_COLOR=1
 export UV_PYTHON_DOWNLOADS=never
 uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources \
-    ${UV_NO_INDEX:+--no-index} "$@"; }
+    ${UV_NO_INDEX:+--no-index} $FORMATS "$@"; }
 cd /run/danlu/resolve || exit 125
 uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
 uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt \
@@ -218,12 +221,14 @@ async def resolve_inside(
         "PYTHON": request.executable,
         "PLATFORM": " ".join(_platform(request.target)),
         "OPTIONS": " ".join(options),
+        "FORMATS": " ".join(wanted.formats.options()),
         **variables,
     }
     mounts = [
         Mount(UV_INSIDE, find_uv(), readonly=True),
         Mount(_WORK, work),
         *(Mount(f"{_SOURCES}/{n}", one.path) for n, one in enumerate(placed)),
+        *_wheels(wanted, scratch),
         *places,
     ]
     assert request.run_inside is not None
@@ -231,6 +236,17 @@ async def resolve_inside(
     if code:
         raise _refused(work, code, placed)
     return _results(request, wanted, placed, kept, work)
+
+
+def _wheels(wanted: Wanted, scratch: Path) -> list[Mount]:
+    """Local wheels as copies, because the user's own may be nobody else's to read."""
+    mounts = []
+    for number, path in enumerate(wanted.spelled):
+        copy = scratch / f"{number}.whl"
+        shutil.copyfile(path, copy)
+        copy.chmod(0o644)
+        mounts.append(Mount(f"{_WHEELS}{path}", copy, readonly=True))
+    return mounts
 
 
 def _platform(target: Target) -> list[str]:
@@ -247,14 +263,19 @@ def _options(target: Target, wanted: Wanted, renew: Sequence[str]) -> list[str]:
 def _write_inputs(
     wanted: Wanted, placed: Sequence[Placed], kept: Mapping[str, LockedPackage], work: Path
 ) -> None:
-    lines = [line.text for line in wanted.lines] + [one.line for one in placed]
+    lines = [_inside(line) for line in wanted.lines] + [one.line for one in placed]
     (work / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
-    constraints = "".join(f"{line.text}\n" for line in wanted.constraints)
+    constraints = "".join(f"{_inside(line)}\n" for line in wanted.constraints)
     (work / "constraints.txt").write_text(constraints)
     preferences = "".join(
         f"{one.name}=={one.version}\n" for one in kept.values() if one.source in ("index", "sdist")
     )
     (work / "resolved.txt").write_text(preferences)
+
+
+def _inside(line: Line) -> str:
+    """A requirement where a wheel of this machine stands at its place inside."""
+    return line.text.replace(" @ file://", f" @ file://{_WHEELS}", 1)
 
 
 def _refused(work: Path, code: int, placed: Sequence[Placed]) -> DanluError:
@@ -269,6 +290,7 @@ def _refused(work: Path, code: int, placed: Sequence[Placed]) -> DanluError:
     for one in placed:
         location = one.source.reference.location
         text = text.replace(f"file://{one.inside}", location).replace(one.inside, location)
+    text = text.replace(_WHEELS, "")
     error = refusal(text, doing="resolving the Python packages in the sandbox")
     if about is not None:
         error.span = about.source.where
@@ -282,12 +304,12 @@ def _results(
     kept: Mapping[str, LockedPackage],
     work: Path,
 ) -> tuple[LockedPackage, ...]:
-    text = (work / "pylock.toml").read_text(encoding="utf-8")
+    text = (work / "pylock.toml").read_text(encoding="utf-8").replace(_WHEELS, "")
     found: dict[str, LockedPackage] = {}
     for file in read_pylock(text, request.target):
         _check(file)
         before = kept.get(normalised(file.name))
-        if before is not None and _same(before, file):
+        if before and not file.direct and stays(before, file.version, wanted.formats):
             found[before.name] = before
         elif not (file.direct and _SOURCES in file.url):
             found[normalised(file.name)] = locked_file(file, wanted)
@@ -298,11 +320,6 @@ def _results(
         if name:
             found[name] = replace(one.package, name=name, version=version)
     return tuple(found[name] for name in sorted(found))
-
-
-def _same(before: LockedPackage, file: File) -> bool:
-    indexed = before.source in ("index", "sdist") and not file.direct
-    return indexed and same_version(before.version, file.version)
 
 
 def names_of_places(text: str) -> dict[str, tuple[str, str]]:

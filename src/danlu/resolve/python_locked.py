@@ -9,8 +9,9 @@ from msgspec.structs import replace
 from danlu.environment.lock import LockedPackage
 from danlu.resolve.python_wanted import Wanted, normalised
 from danlu.sources.pypi import File, Pin
+from danlu.sources.pypi.formats import Formats
 
-__all__ = ["locked_file", "preference", "same_version"]
+__all__ = ["locked_file", "preference", "same_version", "stays"]
 
 
 def preference(one: LockedPackage) -> Pin | None:
@@ -28,6 +29,15 @@ def same_version(first: str, second: str) -> bool:
         return Version(first) == Version(second)
     except InvalidVersion:
         return False
+
+
+def stays(one: LockedPackage, version: str, formats: Formats) -> bool:
+    """Whether the locked file still is what ``version`` of its package is to be made of."""
+    return (
+        one.source in ("index", "sdist")
+        and formats.allow(one.name, wheel=one.source == "index")
+        and same_version(one.version, version)
+    )
 
 
 def locked_file(file: File, wanted: Wanted) -> LockedPackage:

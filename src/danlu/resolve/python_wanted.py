@@ -18,6 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from danlu.errors import ResolveError, Span
+from danlu.sources.pypi.formats import EVERY_FORMAT, FORMAT_OPTIONS, Formats
 from danlu.sources.pypi.requirements import Entry, Reference, read_requirements, reference_of
 from danlu.sources.pypi.target import Target, fits
 
@@ -46,7 +47,8 @@ class Wanted(msgspec.Struct, frozen=True):
     """All that was declared.
 
     ``hashes`` are the sha256 a requirements file admits, by name; ``spelled`` maps the absolute
-    path of a local wheel to what the user wrote; ``locked`` are ``pylock.toml`` files.
+    path of a local wheel to what the user wrote; ``locked`` are ``pylock.toml`` files; ``formats``
+    says which packages must be built, and which must not.
     """
 
     lines: tuple[Line, ...] = ()
@@ -55,6 +57,7 @@ class Wanted(msgspec.Struct, frozen=True):
     hashes: Mapping[str, frozenset[str]] = {}
     spelled: Mapping[str, str] = {}
     locked: tuple[Path, ...] = ()
+    formats: Formats = EVERY_FORMAT
 
 
 def normalised(name: str) -> str:
@@ -72,6 +75,7 @@ class _Gathering:
         self.hashes: dict[str, frozenset[str]] = {}
         self.spelled: dict[str, str] = {}
         self.locked: list[Path] = []
+        self.formats = EVERY_FORMAT
 
     def add(self, text: str, base: Path, where: Span | None, *, constraint: bool = False) -> None:
         """Take one requirement, as it stands in a file or in the build file."""
@@ -161,8 +165,20 @@ class _Gathering:
                 )
             elif entry.option == "--requirement" and entry.value.endswith(".toml"):
                 self.file(Path(os.path.abspath(entry.file.parent / entry.value)))
+            elif entry.option in FORMAT_OPTIONS:
+                self._limit_formats(entry, where)
             elif entry.option not in _KNOWN_OPTIONS:
                 raise ResolveError(f"unknown option {entry.option}", span=where)
+
+    def _limit_formats(self, entry: Entry, where: Span) -> None:
+        try:
+            self.formats = self.formats.after(entry.option, entry.value)
+        except ValueError as error:
+            raise ResolveError(
+                f"{entry.option} names packages, and {str(error)!r} is none",
+                span=where,
+                hint=f"it looks like {entry.option} numpy,scipy or {entry.option} :all:",
+            ) from error
 
     def _note_hashes(self, entry: Entry) -> None:
         admitted = frozenset(one.removeprefix("sha256:") for one in entry.hashes)
@@ -179,14 +195,12 @@ _KNOWN_OPTIONS = frozenset(
         "--find-links",
         "--index-url",
         "--no-index",
-        "--only-binary",
         "--pre",
         "--prefer-binary",
         "--require-hashes",
         "--requirement",
         "--trusted-host",
         "--use-feature",
-        "--no-binary",
     }
 )
 
@@ -244,11 +258,23 @@ def _project_dependencies(path: Path) -> Iterator[str]:
     yield from table.get("dependencies", ())
 
 
+def _refuse_forbidden(sources: Iterable[Source], formats: Formats) -> None:
+    """Raise for a source that ``--only-binary`` forbids to build: uv does, where pip would not."""
+    for source in sources:
+        name = normalised(source.reference.name)
+        if not formats.allow(name, wheel=False):
+            raise ResolveError(
+                f"{source.spelled} has to be built, which --only-binary forbids",
+                span=source.where,
+                hint=f"--no-binary {name or 'NAME'} allows it, for a requirement NAME @ PLACE",
+            )
+
+
 def gather(declared: Sequence[PythonPackages], project: Path, target: Target) -> Wanted:
     """Everything that ``declared`` asks for.
 
-    Raises :class:`ResolveError` with the place for what is no requirement, is missing, or is a
-    wheel that does not fit ``target``.
+    Raises :class:`ResolveError` with the place for what is no requirement, is missing, is a wheel
+    that does not fit ``target``, or would have to be built against ``--only-binary``.
     """
     project = Path(os.path.abspath(project))
     found = _Gathering(project, target)
@@ -260,6 +286,7 @@ def gather(declared: Sequence[PythonPackages], project: Path, target: Target) ->
             found.add(wheel if "/" in wheel else f"./{wheel}", project, where)
         if packages.requirements:
             found.file(project / packages.requirements)
+    _refuse_forbidden(found.sources.values(), found.formats)
     return Wanted(
         tuple(found.lines.values()),
         tuple(found.constraints.values()),
@@ -267,4 +294,5 @@ def gather(declared: Sequence[PythonPackages], project: Path, target: Target) ->
         found.hashes,
         found.spelled,
         tuple(found.locked),
+        found.formats,
     )

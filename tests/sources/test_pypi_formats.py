@@ -1,0 +1,55 @@
+"""--no-binary and --only-binary mean what they mean to pip."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.sources.pypi.formats import Formats
+
+NO, ONLY = "--no-binary", "--only-binary"
+
+
+def said(*options: tuple[str, str]) -> Formats:
+    formats = Formats()
+    for option, value in options:
+        formats = formats.after(option, value)
+    return formats
+
+
+def allowed(formats: Formats, name: str) -> str:
+    words = [word for word in ("wheel", "sdist") if formats.allow(name, wheel=word == "wheel")]
+    return " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "a_b", "other"),
+    [
+        ([], "wheel sdist", "wheel sdist"),
+        ([(NO, "A_b,c")], "sdist", "wheel sdist"),
+        ([(ONLY, "a.b")], "wheel", "wheel sdist"),
+        ([(NO, ":all:")], "sdist", "sdist"),
+        ([(ONLY, ":all:")], "wheel", "wheel"),
+        ([(ONLY, ":all:"), (NO, "a-b")], "sdist", "wheel"),
+        ([(NO, ":all:"), (ONLY, "a-b")], "wheel", "sdist"),
+        ([(NO, "a-b"), (ONLY, ":all:")], "wheel", "wheel"),
+        ([(NO, "a-b"), (ONLY, "a-b")], "wheel", "wheel sdist"),
+        ([(NO, "a-b"), (NO, ":none:")], "wheel sdist", "wheel sdist"),
+        ([(NO, "a-b, :none:, c")], "wheel sdist", "wheel sdist"),
+    ],
+)
+def test_the_later_option_and_the_name_win(
+    options: list[tuple[str, str]], a_b: str, other: str
+) -> None:
+    formats = said(*options)
+    assert (allowed(formats, "a-b"), allowed(formats, "other")) == (a_b, other)
+
+
+def test_uv_is_told_each_name() -> None:
+    formats = said((ONLY, ":all:"), (NO, "b,A"))
+    assert formats.options() == [NO, "a", NO, "b", ONLY, ":all:"]
+
+
+@pytest.mark.parametrize("value", ["", "a,", "a b", "-r x", "a;b", "a>1"])
+def test_what_is_no_name_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match=r"^(|a b|-r x|a;b|a>1)$"):
+        said((NO, value))

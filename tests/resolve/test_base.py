@@ -15,6 +15,7 @@ from danlu.environment.types import AptSource
 from danlu.errors import OutsideError, UsageError
 from danlu.graph import Deb, Platform
 from danlu.resolve.base import package_set_digest, resolve_base, status_file
+from danlu.sources.apt import plan
 from danlu.testing.apt import AptArchive, Package, minimal
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
@@ -71,6 +72,16 @@ def test_a_merged_usr_is_stated_where_the_release_asks_for_it(world: World) -> N
     world.archive.add("bookworm", Package("usr-is-merged"), Package("usrmerge"))
     assert "usr-is-merged" in versions(world.base())
     assert "usrmerge" not in versions(world.base())
+
+
+def test_lists_that_did_not_change_are_asked_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = world.base()
+    monkeypatch.setattr(plan, "plan", None)
+    assert world.base(refresh=False) == first
+    with pytest.raises(TypeError):
+        world.base(refresh=True)
 
 
 def test_the_epoch_is_the_archives_date(world: World) -> None:

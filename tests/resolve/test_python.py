@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -14,6 +16,7 @@ from msgspec.structs import replace
 from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, OutsideError, ResolveError, Span
+from danlu.resolve import python
 from danlu.resolve.python import PythonRequest, resolve_python
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi import Indexes, Target
@@ -86,6 +89,40 @@ def test_what_is_locked_stays_when_something_is_added(resolver: Resolver) -> Non
     make_wheel(resolver.links, "a", "2.0")
     make_wheel(resolver.links, "b", "1.0")
     assert resolver.pins(resolver(resolver.request("a", "b"), old)) == ["a==1.0", "b==1.0"]
+
+
+def test_the_same_question_is_answered_without_asking_again(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    ask = python._ask_uv
+
+    async def counted(*arguments: Any) -> tuple[LockedPackage, ...]:
+        asked.append(arguments)
+        return await ask(*arguments)
+
+    monkeypatch.setattr(python, "_ask_uv", counted)
+    for name in ("a", "b"):
+        make_wheel(resolver.links, name, "1.0")
+    first = resolver(resolver.request("a", "b"))
+    assert resolver(resolver.request("b", "a")) == first
+    assert len(asked) == 1
+    assert resolver(resolver.request("a")) == first[:1]
+    assert len(asked) == 2
+    resolver(resolver.request("a", "b"), first, upgrade=("a",))
+    assert len(asked) == 3
+    make_wheel(resolver.links, "a", "2.0")
+    assert resolver.pins(resolver(resolver.request("a", "b"))) == ["a==2.0", "b==1.0"]
+
+
+def test_an_answer_holds_ten_minutes(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(resolver.links, "a", "1.0")
+    resolver(resolver.request("a"))
+    for one in (resolver.root / "home/cache/resolved").iterdir():
+        os.utime(one, (time.time() - 601,) * 2)
+    monkeypatch.setattr(python, "_ask_uv", None)
+    with pytest.raises(TypeError):
+        resolver(resolver.request("a"))
 
 
 def test_upgrading_takes_what_is_newer(resolver: Resolver) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from danlu.environment.types import PipIndex
-from danlu.sources.pypi.indexes import Indexes, indexes_of, uv_environment
+from danlu.sources.pypi.indexes import (
+    Indexes,
+    index_state,
+    indexes_of,
+    local_pages,
+    uv_environment,
+)
 
 
 @pytest.fixture
@@ -120,3 +127,21 @@ def test_what_would_change_our_cache_or_output_is_taken_away(home: Path) -> None
     hostile |= {"PYTHONPATH": "/evil", "UV_PYTHON": "3.8", "UV_REQUIRE_HASHES": "1"}
     env = uv_environment(Indexes(), home, environ(home, **hostile))
     assert not hostile.keys() & env.keys()
+
+
+def test_what_indexes_on_this_machine_hold_is_part_of_their_state(tmp_path: Path) -> None:
+    (tmp_path / "links").mkdir()
+    (tmp_path / "simple/a").mkdir(parents=True)
+    variables = {
+        "UV_FIND_LINKS": f"https://example.org/,file://{tmp_path}/links",
+        "UV_INDEX": f"near=file://{tmp_path}/simple https://example.org/simple",
+    }
+    state, pages = index_state(variables, tmp_path), local_pages(variables, ["a", "b"])
+    assert index_state(variables, tmp_path) == state
+    assert set(pages) == {
+        str(tmp_path / "simple" / name) for name in ("a", "a/index.html", "b", "b/index.html")
+    }
+    os.utime(tmp_path / "links", (1, 1))
+    assert index_state(variables, tmp_path) != state
+    (tmp_path / "simple/a/index.html").write_text("")
+    assert local_pages(variables, ["a", "b"]) != pages

@@ -67,13 +67,17 @@ async def resolve_base(
         release, debian_architecture(platform), apt=apt, paths=paths, config=config
     )
     await home.refresh(force=refresh, offline=offline)
+    question = ("base", _WANTED, _WHERE_KNOWN, keep)
+    before = home.noted(question, LockedBase)
+    if before is not None and status_file(paths, before.packages).exists():
+        return before
     known = await candidates(home, _WHERE_KNOWN)
     planned = await plan(home, [*await essential(home), *_WANTED, *known], keep=keep)
     file = status_file(paths, planned.debs)
     if not file.exists():
         text = "".join(status_stanza(record.text) for record in planned.records.values())
         write_atomic(file, text.encode(), sync=False)
-    return LockedBase(
+    found = LockedBase(
         inputs="",
         epoch=await _epoch(paths, package_set_digest(planned.debs), home.released()),
         distribution=release.name,
@@ -81,6 +85,8 @@ async def resolve_base(
         libc=_libc(planned.debs),
         packages=planned.debs,
     )
+    home.note(question, found)
+    return found
 
 
 def _libc(packages: Sequence[Deb]) -> str:

@@ -28,10 +28,17 @@ from danlu.sources.pypi import (
     compile_pins,
     locate_files,
     upgrade_options,
+    uv_environment,
 )
+from danlu.sources.pypi.indexes import index_state, local_pages
+from danlu.util.notes import note, noted
 from danlu.util.paths import Paths
 
 __all__ = ["PythonRequest", "resolve_python"]
+
+#: How long (seconds) an answer of uv's is taken again; uv itself asks the large indexes no
+#: earlier, whose pages say ``Cache-Control: max-age=600``.
+_FRESH = 600.0
 
 
 class PythonRequest(msgspec.Struct, frozen=True):
@@ -129,7 +136,43 @@ def _wants_build(error: ResolveError) -> bool:
     )
 
 
+class _Answer(msgspec.Struct):
+    """What uv once answered, and the times of this machine's own index pages then."""
+
+    packages: tuple[LockedPackage, ...]
+    pages: dict[str, int]
+
+
 async def _resolve_wheels(
+    request: PythonRequest,
+    wanted: Wanted,
+    kept: Mapping[str, LockedPackage],
+    renew: Sequence[str],
+    scratch: Path,
+) -> tuple[LockedPackage, ...]:
+    """As :func:`_ask_uv`, or what uv answered to the same question a moment ago."""
+    if renew or wanted.spelled or any(" @ " in line.text for line in wanted.lines):
+        return await _ask_uv(request, wanted, kept, renew, scratch)
+    notes = request.paths.cache / "resolved"
+    variables = uv_environment(request.indexes, request.project)
+    question = [
+        sorted(line.text for line in wanted.lines),
+        sorted(line.text for line in wanted.constraints),
+        sorted((name, sorted(hashes)) for name, hashes in wanted.hashes.items()),
+        sorted(kept.items()),
+        request.target,
+        index_state(variables, request.project),
+    ]
+    answer = noted(notes, question, _Answer, seconds=_FRESH)
+    if answer and answer.pages == local_pages(variables, [one.name for one in answer.packages]):
+        return answer.packages
+    packages = await _ask_uv(request, wanted, kept, renew, scratch)
+    pages = local_pages(variables, [one.name for one in packages])
+    note(notes, question, _Answer(packages, pages), seconds=_FRESH)
+    return packages
+
+
+async def _ask_uv(
     request: PythonRequest,
     wanted: Wanted,
     kept: Mapping[str, LockedPackage],

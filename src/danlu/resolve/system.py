@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,11 +11,12 @@ import msgspec
 
 from danlu.environment.lock import LockedBase
 from danlu.errors import ResolveError
+from danlu.graph import Deb
 from danlu.resolve.base import status_file
 
 if TYPE_CHECKING:
     from danlu.environment.types import AptSource
-    from danlu.graph import Deb, Platform
+    from danlu.graph import Platform
     from danlu.sources.apt import Home
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
@@ -104,7 +106,12 @@ async def resolve_system(
     )
     text = status if status is not None else await _base_status(base, home, paths)
     held = [deb for deb in keep if deb.name not in pinned]
+    question = ("system", wanted, hashlib.sha256(text.encode()).hexdigest(), held)
+    before = home.noted(question, tuple[Deb, ...])
+    if before is not None:
+        return before
     planned = await plan(home, wanted, status=text, keep=held)
+    home.note(question, planned.debs)
     return planned.debs
 
 
@@ -182,6 +189,10 @@ async def distribution_python(
     home = await _home(
         base, platform, apt=apt, paths=paths, config=config, offline=offline, refresh=refresh
     )
+    question = ("python", version)
+    before = home.noted(question, PythonChoice)
+    if before is not None:
+        return before
     minor = ".".join(version.split(".")[:2])
     if "." not in minor:
         minor = await _default_python(home)
@@ -195,7 +206,9 @@ async def distribution_python(
             f"{home.what} has Python {full}, not {version}",
             hint=f'ask for "{minor}", or take a base image that has {version}',
         )
-    return PythonChoice(_python_names(minor, found), full, f"/usr/bin/{package}")
+    choice = PythonChoice(_python_names(minor, found), full, f"/usr/bin/{package}")
+    home.note(question, choice)
+    return choice
 
 
 def _python_names(minor: str, found: dict[str, str]) -> tuple[str, ...]:

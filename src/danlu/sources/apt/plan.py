@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -257,15 +257,11 @@ def _deb(
 
 
 async def essential(home: Home) -> list[str]:
-    """Names of the packages every system has (Debian Policy 3.8), noted beside the lists."""
-    note = home.directory / "essential"
-    stamp = home.stamp.read_text() + str(home.stamp.stat().st_mtime_ns)
-    with suppress(FileNotFoundError):
-        noted, *names = note.read_text().split()
-        if noted == stamp:
-            return names
-    names = await _essential(home)
-    write_atomic(note, " ".join([stamp, *names]).encode(), sync=False)
+    """Names of the packages every system has (Debian Policy 3.8)."""
+    names = home.noted("essential", list[str])
+    if names is None:
+        names = await _essential(home)
+        home.note("essential", names)
     return names
 
 

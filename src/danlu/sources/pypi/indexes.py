@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -20,7 +20,15 @@ from danlu.sandbox.installerconfig import TRUE, pip_options, uv_settings, words
 from danlu.sandbox.trust import SYSTEM_BUNDLES
 from danlu.sources.pypi.requirements import read_requirements
 
-__all__ = ["Indexes", "as_address", "indexes_of", "project_variables", "uv_environment"]
+__all__ = [
+    "Indexes",
+    "as_address",
+    "index_state",
+    "indexes_of",
+    "local_pages",
+    "project_variables",
+    "uv_environment",
+]
 
 #: Variables of uv's that say where the host's own things are; danlu decides those.
 _HOST = (
@@ -182,6 +190,47 @@ def project_variables(indexes: Indexes) -> dict[str, str]:
         "UV_PRERELEASE": "allow" if indexes.prereleases else "",
     }
     return {name: value for name, value in found.items() if value}
+
+
+def index_state(variables: Mapping[str, str], project: Path) -> list[Any]:
+    """All that decides what uv finds, given its variables: equal where that is the same.
+
+    Of directories on this machine that is their time, which a new file in them changes.
+    """
+    own = {name: text for name, text in variables.items() if name.startswith(("UV_", "PIP_"))}
+    places = [*own.get("UV_FIND_LINKS", "").split(","), *_indexes_named(variables)]
+    return [own, uv_settings(variables, project), _times(_local(one) for one in places)]
+
+
+def local_pages(variables: Mapping[str, str], names: Iterable[str]) -> dict[str, int]:
+    """The times of the pages that indexes on this machine have of packages ``names``."""
+    roots = [root for one in _indexes_named(variables) if (root := _local(one)) is not None]
+    pages = [root / name / page for root in roots for name in names for page in ("", "index.html")]
+    return _times(pages)
+
+
+def _indexes_named(variables: Mapping[str, str]) -> list[str]:
+    named = (variables.get(one, "") for one in ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX"))
+    return [
+        word for text in (*named, variables.get("UV_EXTRA_INDEX_URL", "")) for word in words(text)
+    ]
+
+
+def _local(address: str) -> Path | None:
+    """The path of ``file://`` addresses, also of those that are given a name (``NAME=URL``)."""
+    start = address.find("file://")
+    return Path(unquote(address[start + len("file://") :])) if start >= 0 else None
+
+
+def _times(paths: Iterable[Path | None]) -> dict[str, int]:
+    found = {}
+    for path in paths:
+        if path is not None:
+            try:
+                found[str(path)] = path.stat().st_mtime_ns
+            except OSError:
+                found[str(path)] = 0
+    return found
 
 
 _ALIASES = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 
 from danlu.assemble.layout import VENV, scheme_of
 from danlu.environment.lock import FunctionLock, LockedPackage, LockedPython
+from danlu.environment.names import name_of, normalised
 from danlu.environment.needs import python_needs
 from danlu.environment.types import Environment, PythonPackages
 from danlu.errors import Span
@@ -84,11 +84,6 @@ def package_vertices(
         (one, _package_vertex(environment, one, scheme, lock.base.epoch, system)) for one in ordered
     ]
     return grouped(pairs)
-
-
-def normalised(name: str) -> str:
-    """A distribution's name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def grouped(pairs: Sequence[tuple[LockedPackage, Vertex]]) -> tuple[Vertex, ...]:
@@ -174,11 +169,5 @@ def _spans(environment: Environment, package: str) -> tuple[Span, ...]:
     """The lines that name ``package`` (all lines that ask for packages where none does)."""
     needs = [one for one in python_needs(environment) if one.span.line]
     wanted = normalised(package)
-    naming = [
-        one.span
-        for one in needs
-        if any(
-            normalised(re.split(r"[^\w.-]", name, maxsplit=1)[0]) == wanted for name in one.names
-        )
-    ]
+    naming = [one.span for one in needs if any(name_of(name) == wanted for name in one.names)]
     return tuple(sorted(set(naming or [one.span for one in needs])))

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from danlu.environment.lock import LOCK_VERSION, FunctionLock, Lock, LockedPackage
+from danlu.environment.names import normalised
 from danlu.errors import LockError, Span
 from danlu.graph import Deb
 
@@ -160,7 +161,7 @@ def _package_problems(package: LockedPackage) -> Iterable[tuple[str, str]]:
         yield f"package {package.name} has an impossible file name", needle
     if package.file.endswith(".whl"):
         name, version = (*package.file.split("-"), "")[:2]
-        same = re.sub(r"[-_.]+", "-", name).lower() == re.sub(r"[-_.]+", "-", package.name).lower()
+        same = normalised(name) == normalised(package.name)
         if not same or not _same_version(version.replace("_", "+"), package.version):
             yield (
                 f"package {package.name} {package.version} does not go with its file "

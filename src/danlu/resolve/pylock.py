@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from danlu.environment.lock import FunctionLock, LockedPackage
+from danlu.environment.names import normalised
 from danlu.errors import ResolveError
-from danlu.resolve.python_wanted import normalised
 from danlu.sources.pypi.compiling import File, choose_file
 from danlu.sources.pypi.target import Target
 

@@ -14,11 +14,12 @@ from pathlib import Path
 import msgspec
 
 from danlu.environment.lock import LockedPackage
+from danlu.environment.names import name_of, normalised
 from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.python_inside import RunInside, resolve_inside
 from danlu.resolve.python_locked import locked_file, preference, stays
-from danlu.resolve.python_wanted import Line, Wanted, gather, normalised
+from danlu.resolve.python_wanted import Line, Wanted, gather
 from danlu.sources.pypi import (
     File,
     Indexes,
@@ -249,7 +250,7 @@ def _from_pylock(wanted: Wanted, request: PythonRequest) -> tuple[LockedPackage,
     from danlu.resolve.pylock import import_pylock
 
     if len(wanted.locked) > 1 or wanted.lines or wanted.sources:
-        names = sorted({normalised(_name_of(one.text)) for one in wanted.lines})
+        names = sorted({name_of(one.text) for one in wanted.lines})
         packages = import_pylock(wanted.locked[0], request.target)
         missing = [name for name in names if name not in {one.name for one in packages}]
         if missing or len(wanted.locked) > 1 or wanted.sources:
@@ -260,9 +261,3 @@ def _from_pylock(wanted: Wanted, request: PythonRequest) -> tuple[LockedPackage,
             )
         return packages
     return import_pylock(wanted.locked[0], request.target)
-
-
-def _name_of(text: str) -> str:
-    from packaging.requirements import Requirement
-
-    return Requirement(text).name

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.environment.lock import LockedPackage
+from danlu.environment.names import normalised
 from danlu.resolve.pylock import marker_environment
-from danlu.resolve.python_wanted import gather, normalised
+from danlu.resolve.python_wanted import gather
 from danlu.sources.pypi.target import Target, fits
 
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ import msgspec
 from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
+from danlu.environment.names import normalised
 from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.resolve.python_locked import locked_file, stays
-from danlu.resolve.python_wanted import Line, Source, Wanted, normalised
+from danlu.resolve.python_wanted import Line, Source, Wanted
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over, indexes_inside
 from danlu.sources.pypi.compiling import File, read_pylock

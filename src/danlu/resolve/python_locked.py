@@ -7,7 +7,8 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
-from danlu.resolve.python_wanted import Wanted, normalised
+from danlu.environment.names import normalised
+from danlu.resolve.python_wanted import Wanted
 from danlu.sources.pypi import File, Pin
 from danlu.sources.pypi.formats import Formats
 

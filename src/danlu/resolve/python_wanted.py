@@ -8,7 +8,6 @@ checked, and written again; what would have to be built is set apart for the san
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from danlu.environment.names import name_of, normalised
 from danlu.errors import ResolveError, Span
 from danlu.sources.pypi.formats import EVERY_FORMAT, FORMAT_OPTIONS, Formats
 from danlu.sources.pypi.requirements import Entry, Reference, read_requirements, reference_of
@@ -25,7 +25,7 @@ from danlu.sources.pypi.target import Target, fits
 if TYPE_CHECKING:
     from danlu.environment.types import PythonPackages
 
-__all__ = ["Line", "Source", "Wanted", "gather", "normalised"]
+__all__ = ["Line", "Source", "Wanted", "gather"]
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -58,11 +58,6 @@ class Wanted(msgspec.Struct, frozen=True):
     spelled: Mapping[str, str] = {}
     locked: tuple[Path, ...] = ()
     formats: Formats = EVERY_FORMAT
-
-
-def normalised(name: str) -> str:
-    """A distribution's name as indexes compare it (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class _Gathering:
@@ -183,7 +178,7 @@ class _Gathering:
     def _note_hashes(self, entry: Entry) -> None:
         admitted = frozenset(one.removeprefix("sha256:") for one in entry.hashes)
         if admitted:
-            name = normalised(re.split(r"[^\w.-]", entry.value, maxsplit=1)[0])
+            name = name_of(entry.value)
             self.hashes[name] = self.hashes.get(name, frozenset()) | admitted
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from danlu.commands.init.draft import Call, Draft
+from danlu.environment.names import name_of
 from danlu.errors import UsageError
 
 __all__ = ["detect", "program_of", "read_source"]
@@ -144,27 +145,22 @@ def _add_found(found: object, directory: Path, draft: Draft) -> None:
 
     assert isinstance(found, Found)
     installed = installed_names(directory)
-    named = {_bare(one) for one in found.packages}
+    named = {name_of(one) for one in found.packages}
     draft.packages += found.packages
     draft.system += found.system
     needed = {distribution_of(name, installed): file for name, file in found.imports.items()}
     for package, file in sorted(needed.items(), key=lambda one: one[0].lower()):
-        if _bare(package) not in named:
-            named.add(_bare(package))
+        if name_of(package) not in named:
+            named.add(name_of(package))
             draft.packages.append(package)
             draft.guessed[package] = file
     draft.system += [system_of(name) for name in sorted(found.imports) if system_of(name)]
     optional = sorted({distribution_of(name, installed) for name in found.optional})
     draft.left += [
-        f"{one} (imported where it is there)" for one in optional if _bare(one) not in named
+        f"{one} (imported where it is there)" for one in optional if name_of(one) not in named
     ]
     for name in found.unreadable:
         draft.notes.append(f"{name} could not be read as Python 3; its imports are not counted")
-
-
-def _bare(requirement: str) -> str:
-    """The name of a requirement, as names are compared (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement, maxsplit=1)[0]).lower()
 
 
 def _relative(path: Path, directory: Path) -> str:

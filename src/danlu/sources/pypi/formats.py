@@ -11,6 +11,8 @@ import re
 
 import msgspec
 
+from danlu.environment.names import normalised
+
 __all__ = ["EVERY_FORMAT", "FORMAT_OPTIONS", "Formats"]
 
 FORMAT_OPTIONS = frozenset({"--no-binary", "--only-binary"})
@@ -61,8 +63,7 @@ def _apply(name: str, target: set[str], opposite: set[str]) -> None:
         opposite.clear()
         target.add(name)
     elif _NAME.fullmatch(name):
-        normalised = re.sub(r"[-_.]+", "-", name).lower()
-        opposite.discard(normalised)
-        target.add(normalised)
+        opposite.discard(normalised(name))
+        target.add(normalised(name))
     else:
         raise ValueError(name)

@@ -7,11 +7,11 @@ would run it for that.
 from __future__ import annotations
 
 import os
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from danlu.environment.names import normalised
 from danlu.errors import OutsideError, TemporaryError
 from danlu.sources.http import Fetched, fetch
 from danlu.sources.pypi.indexes import as_address, uv_environment
@@ -72,13 +72,12 @@ async def _pages(uv: Uv, name: str) -> list[str]:
         option, _, value = line.strip().partition(" ")
         if option.startswith("--"):
             found.setdefault(option, []).append(as_address(value, uv.project))
-    normalised = re.sub(r"[-_.]+", "-", name).lower()
     indexes = [*found.get("--extra-index-url", ()), *found.get("--index-url", ())]
     if uv_environment(uv.indexes, uv.project).get("UV_NO_INDEX"):
         indexes = []
     return [
         *found.get("--find-links", ()),
-        *(f"{index.rstrip('/')}/{normalised}/" for index in indexes),
+        *(f"{index.rstrip('/')}/{normalised(name)}/" for index in indexes),
     ]
 
 

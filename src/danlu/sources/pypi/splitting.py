@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from danlu.environment.names import normalised
 from danlu.errors import OutsideError, ResolveError
 from danlu.graph import WHEEL_TIME, Scheme
 from danlu.sources.pypi import record
@@ -57,10 +58,6 @@ class Distribution:
     rows: Mapping[str, Row] = field(repr=False)
 
 
-def _normalised(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def _sites(prefix: Path) -> Iterator[str]:
     """Directories of packages below a prefix, as the schemes of CPythons name them."""
     for top in ("lib", "lib64", "local/lib", "local/lib64"):
@@ -99,7 +96,7 @@ def _distribution(prefix: Path, site: str, entry: str) -> Distribution:
                 "a path outside the environment"
             )
         rows[path] = row
-    return Distribution(_normalised(name), version, site, info, rows)
+    return Distribution(normalised(name), version, site, info, rows)
 
 
 def _unit(path: str, site: str) -> str:

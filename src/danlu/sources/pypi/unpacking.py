@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.environment.names import normalised
 from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.graph import Wheel
 from danlu.sources.pypi import record
@@ -116,9 +117,9 @@ async def materialise(
     except Incomplete as incomplete:
         unlisted = incomplete.names
     found: list[Unpacked] = []
-    together = [one for one in wheels if _canonical(one.name) not in unlisted]
+    together = [one for one in wheels if normalised(one.name) not in unlisted]
     groups = [together] if together else []
-    groups += [[one] for one in wheels if _canonical(one.name) in unlisted]
+    groups += [[one] for one in wheels if normalised(one.name) in unlisted]
     for number, group in enumerate(groups):
         place = workspace / f"again-{number}"
         place.mkdir()
@@ -126,10 +127,6 @@ async def materialise(
         alone = group is not together
         found += await _unpack(uv, group, some, place, alone=alone)
     return sorted(found, key=lambda one: wheels.index(one.wheel))
-
-
-def _canonical(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 async def _installed_prefix(
@@ -167,7 +164,7 @@ async def _unpack(
     found = {one.name: one for one in installed(prefix)}
     trees: dict[str, Path] = {}
     for wheel in wheels:
-        name = _canonical(wheel.name)
+        name = normalised(wheel.name)
         if name not in found:
             raise OutsideError(f"{wheel.file} holds no distribution named {wheel.name}")
         trees[name] = workspace / "trees" / name
@@ -177,7 +174,7 @@ async def _unpack(
     else:
         split(prefix, [found[name] for name in trees], wheels[0].scheme, trees)
     return [
-        Unpacked(one, trees[_canonical(one.name)], found[_canonical(one.name)]) for one in wheels
+        Unpacked(one, trees[normalised(one.name)], found[normalised(one.name)]) for one in wheels
     ]
 
 

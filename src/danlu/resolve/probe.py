@@ -65,7 +65,7 @@ async def probe(layers: Sequence[Layer], resolving: Resolving) -> Probe:
 
     def heard(line: str) -> None:
         name, equals, value = line.partition("=")
-        if equals and name in Probe.__dataclass_fields__:
+        if equals and name in Probe.__struct_fields__:
             found[name] = value.strip()
 
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

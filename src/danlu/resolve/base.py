@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from danlu.errors import ResolveError
 if TYPE_CHECKING:
     from danlu.environment.types import AptSource
     from danlu.graph import Deb, Platform
+    from danlu.sources.apt import Home
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
@@ -58,9 +60,6 @@ async def resolve_base(
     name, :class:`MachineError` and :class:`OutsideError` as :func:`danlu.sources.apt.home_for`.
     """
     from danlu.sources.apt import debian_architecture, distribution, home_for
-    from danlu.sources.apt.plan import candidates, essential, plan
-    from danlu.sources.apt.records import status_stanza
-    from danlu.util.files import write_atomic
 
     release = distribution(os_name)
     home = await home_for(
@@ -68,16 +67,22 @@ async def resolve_base(
     )
     await home.refresh(force=refresh, offline=offline)
     question = ("base", _WANTED, _WHERE_KNOWN, keep)
-    before = home.noted(question, LockedBase)
-    if before is not None and status_file(paths, before.packages).exists():
-        return before
+    return await home.answer(question, LockedBase, partial(_newest, home, paths, keep))
+
+
+async def _newest(home: Home, paths: Paths, keep: Sequence[Deb]) -> LockedBase:
+    from danlu.sources.apt.plan import candidates, essential, plan
+    from danlu.sources.apt.records import status_stanza
+    from danlu.util.files import write_atomic
+
     known = await candidates(home, _WHERE_KNOWN)
     planned = await plan(home, [*await essential(home), *_WANTED, *known], keep=keep)
     file = status_file(paths, planned.debs)
     if not file.exists():
         text = "".join(status_stanza(record.text) for record in planned.records.values())
         write_atomic(file, text.encode(), sync=False)
-    found = LockedBase(
+    release = home.archive.distribution
+    return LockedBase(
         inputs="",
         epoch=await _epoch(paths, package_set_digest(planned.debs), home.released()),
         distribution=release.name,
@@ -85,8 +90,6 @@ async def resolve_base(
         libc=_libc(planned.debs),
         packages=planned.debs,
     )
-    home.note(question, found)
-    return found
 
 
 def _libc(packages: Sequence[Deb]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -107,12 +108,11 @@ async def resolve_system(
     text = status if status is not None else await _base_status(base, home, paths)
     held = [deb for deb in keep if deb.name not in pinned]
     question = ("system", wanted, hashlib.sha256(text.encode()).hexdigest(), held)
-    before = home.noted(question, tuple[Deb, ...])
-    if before is not None:
-        return before
-    planned = await plan(home, wanted, status=text, keep=held)
-    home.note(question, planned.debs)
-    return planned.debs
+
+    async def ask() -> tuple[Deb, ...]:
+        return (await plan(home, wanted, status=text, keep=held)).debs
+
+    return await home.answer(question, tuple[Deb, ...], ask)
 
 
 def _check_pins(names: Sequence[str]) -> None:
@@ -189,10 +189,10 @@ async def distribution_python(
     home = await _home(
         base, platform, apt=apt, paths=paths, config=config, offline=offline, refresh=refresh
     )
-    question = ("python", version)
-    before = home.noted(question, PythonChoice)
-    if before is not None:
-        return before
+    return await home.answer(("python", version), PythonChoice, partial(_choose, home, version))
+
+
+async def _choose(home: Home, version: str) -> PythonChoice:
     minor = ".".join(version.split(".")[:2])
     if "." not in minor:
         minor = await _default_python(home)
@@ -206,9 +206,7 @@ async def distribution_python(
             f"{home.what} has Python {full}, not {version}",
             hint=f'ask for "{minor}", or take a base image that has {version}',
         )
-    choice = PythonChoice(_python_names(minor, found), full, f"/usr/bin/{package}")
-    home.note(question, choice)
-    return choice
+    return PythonChoice(_python_names(minor, found), full, f"/usr/bin/{package}")
 
 
 def _python_names(minor: str, found: dict[str, str]) -> tuple[str, ...]:

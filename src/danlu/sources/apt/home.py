@@ -10,7 +10,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -110,20 +110,18 @@ class Home(msgspec.Struct, frozen=True):
         """Its modification time is that of the last good update; it holds the mirrors' number."""
         return self.directory / "updated"
 
-    def noted(self, question: object, kind: type[T]) -> T | None:
-        """What was answered to ``question`` from the lists as they are; apt takes 0.3 s for it."""
-        return noted(self._answers, [self._lists_state(), question], kind)
-
-    def note(self, question: object, answer: object) -> None:
-        """Keep an answer until the lists are fetched again."""
-        note(self._answers, [self._lists_state(), question], answer)
+    async def answer(self, question: object, kind: type[T], ask: Callable[[], Awaitable[T]]) -> T:
+        """What ``ask`` gives, kept until the lists are fetched again: apt takes 0.3 s an answer."""
+        asked = [self.stamp.read_text(), self.stamp.stat().st_mtime_ns, question]
+        answer = noted(self._answers, asked, kind)
+        if answer is None:
+            answer = await ask()
+            note(self._answers, asked, answer)
+        return answer
 
     @property
     def _answers(self) -> Path:
         return self.directory / "answers"
-
-    def _lists_state(self) -> str:
-        return f"{self.stamp.read_text()} {self.stamp.stat().st_mtime_ns}"
 
     @property
     def environment(self) -> dict[str, str]:

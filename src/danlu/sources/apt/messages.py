@@ -12,9 +12,9 @@ from danlu.errors import (
     MachineError,
     OutsideError,
     ResolveError,
-    StoreError,
     TemporaryError,
 )
+from danlu.util.space import full_disk
 
 __all__ = [
     "fetch_outcomes",
@@ -65,10 +65,7 @@ def nearest(name: str, names: Iterable[str], *, count: int = 3) -> tuple[str, ..
 def unreachable(output: str, *, what: str) -> DanluError:
     """The error for a request that failed: which host, and why in its own words."""
     if "No space left on device" in output or "Disk quota exceeded" in output:
-        return StoreError(
-            f"{what} could not be kept: the disk is full",
-            hint="free some space; what was fetched so far is continued",
-        )
+        return full_disk(f"danlu's downloads, for {what}")
     failures = [match for line in _lines(output) if (match := _FETCH.match(line))]
     hosts = list(dict.fromkeys(host_of(match["uri"]) for match in failures))
     final = [line for line in _lines(output) if line.startswith("E: Failed to fetch")]

@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -258,11 +259,7 @@ def _deb(
 
 async def essential(home: Home) -> list[str]:
     """Names of the packages every system has (Debian Policy 3.8)."""
-    names = home.noted("essential", list[str])
-    if names is None:
-        names = await _essential(home)
-        home.note("essential", names)
-    return names
+    return await home.answer("essential", list[str], partial(_essential, home))
 
 
 async def _essential(home: Home) -> list[str]:

@@ -101,19 +101,12 @@ def _remembered(vertex: Vertex, state: _State) -> list[Layer] | None:
 
 
 def _merged(vertex: Vertex, state: _State) -> tuple[Layer, ...] | None:
-    """Stacks over one another, what they share at their bottom once (as the solver does)."""
-    stack: list[Layer] = []
-    for one in vertex.inputs:
-        above = state.stacks.get(one.digest)
-        if above is None:
-            return None
-        common = 0
-        while (
-            common < min(len(stack), len(above)) and stack[common].diff_id == above[common].diff_id
-        ):
-            common += 1
-        stack.extend(above[common:])
-    return tuple(stack)
+    """The stack of a merge; None where one of its inputs' is not known."""
+    from danlu.builder.embedded.stacks import merged
+
+    stacks = [state.stacks.get(one.digest) for one in vertex.inputs]
+    known = [stack for stack in stacks if stack is not None]
+    return merged(known) if len(known) == len(stacks) else None
 
 
 def _is_step(vertex: Vertex) -> bool:

@@ -19,6 +19,7 @@ from danlu.builder.embedded.collisions import refuse_collisions
 from danlu.builder.embedded.context import Context, Made, Result
 from danlu.builder.embedded.keys import definition_key, stack_key
 from danlu.builder.embedded.registry import BATCHED, EXCLUSIVE, STEPS, Executors
+from danlu.builder.embedded.stacks import merged
 from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, NotBuiltYet, UsageError
 from danlu.graph import (
@@ -318,15 +319,8 @@ def _exclusive(vertex: Vertex, inputs: tuple[Result, ...]) -> list[Layer]:
 
 
 def _merged(inputs: tuple[Result, ...]) -> Result:
-    stack: list[Layer] = []
-    for result in inputs:
-        common = 0
-        limit = min(len(stack), len(result.stack))
-        while common < limit and stack[common].diff_id == result.stack[common].diff_id:
-            common += 1
-        stack.extend(result.stack[common:])
     inherited = inputs[0].inherited if inputs else ImageConfig()
-    return Result(layers=(), stack=tuple(stack), inherited=inherited)
+    return Result(layers=(), stack=merged(one.stack for one in inputs), inherited=inherited)
 
 
 def _result(

@@ -6,7 +6,6 @@ import hashlib
 import os
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from danlu.errors import ChecksumError
@@ -122,12 +121,7 @@ class BlobWriter:
     def __enter__(self) -> BlobWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self._open:
             self._path.unlink(missing_ok=True)
             self._close()

@@ -43,11 +43,9 @@ def make_wheel(
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     contents: dict[str, bytes] = {}
-    for path, content in (files or {}).items():
+    given = {**(files or {}), **{f"{stem}.data/{path}": one for path, one in (data or {}).items()}}
+    for path, content in given.items():
         contents[path] = content.encode() if isinstance(content, str) else content
-    for path, content in (data or {}).items():
-        raw = content.encode() if isinstance(content, str) else content
-        contents[f"{stem}.data/{path}"] = raw
     metadata = f"Metadata-Version: 2.1\nName: {metadata_name or name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {one}\n" for one in requires)
     contents[f"{info}/METADATA"] = metadata.encode()
@@ -56,20 +54,34 @@ def make_wheel(
     )
     if entry_points:
         contents[f"{info}/entry_points.txt"] = entry_points.encode()
-    record = io.StringIO()
-    writer = csv.writer(record, lineterminator="\n")
-    for path, content_bytes in contents.items():
+    contents[f"{info}/RECORD"] = _record(contents, info, unlisted, more_rows)
+    executables = {path for path in contents if path in executable or "/scripts/" in path}
+    usual = {path: 0o755 if path in executables else 0o644 for path in contents}
+    target = directory / f"{stem}-{tag}.whl"
+    _write(target, contents, {**usual, **(modes or {})})
+    return target
+
+
+def _record(
+    contents: Mapping[str, bytes],
+    info: str,
+    unlisted: Sequence[str],
+    more_rows: Sequence[tuple[str, str, str]],
+) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for path, content in contents.items():
         if path not in unlisted:
-            writer.writerow((path, _hash(content_bytes), len(content_bytes)))
+            writer.writerow((path, _hash(content), len(content)))
     writer.writerows(more_rows)
     writer.writerow((f"{info}/RECORD", "", ""))
-    contents[f"{info}/RECORD"] = record.getvalue().encode()
-    directory.mkdir(parents=True, exist_ok=True)
-    target = directory / f"{stem}-{tag}.whl"
+    return text.getvalue().encode()
+
+
+def _write(target: Path, contents: Mapping[str, bytes], modes: Mapping[str, int]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(target, "w") as archive:
-        for path, content_bytes in contents.items():
+        for path, content in contents.items():
             entry = zipfile.ZipInfo(path)
-            mode = 0o755 if path in executable or "/scripts/" in path else 0o644
-            entry.external_attr = ((modes or {}).get(path, mode) | 0o100000) << 16
-            archive.writestr(entry, content_bytes)
-    return target
+            entry.external_attr = (modes[path] | 0o100000) << 16
+            archive.writestr(entry, content)

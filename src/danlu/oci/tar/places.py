@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from types import TracebackType
 
 from danlu.oci.overlay import OPAQUE_XATTR, is_whiteout
 from danlu.oci.tar.read import LayerError
@@ -51,12 +50,7 @@ class Places:
     def __enter__(self) -> Places:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.forget()
         os.close(self._root)
 

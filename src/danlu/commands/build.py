@@ -220,19 +220,20 @@ async def _build_async(asked: _Asked, store: Store) -> _Outcome:
 
 
 async def _locked(asked: _Asked, store: Store) -> tuple[FunctionLock, tuple[str, ...]]:
-    from danlu.commands.lock import bring_up_to_date
+    from danlu.commands.lock import Locking, bring_up_to_date
 
-    outcome = await bring_up_to_date(
-        asked.order.project,
+    order = asked.order
+    locking = Locking(
+        order.project,
         asked.environment,
         asked.inputs,
-        settings=asked.order.settings,
-        platform=asked.platform,
-        store=store,
-        frozen=asked.order.options.frozen,
-        offline=asked.order.options.offline,
-        progress=asked.order.progress,
+        asked.platform,
+        order.settings,
+        order.progress,
+        frozen=order.options.frozen,
+        offline=order.options.offline,
     )
+    outcome = await bring_up_to_date(locking, store)
     return outcome.lock, outcome.lines
 
 

@@ -20,9 +20,10 @@ from danlu.graph import Log, Message, Platform, Progress
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
+    from danlu.resolve.resolve import Resolving
     from danlu.store import Layer, Store
 
-__all__ = ["LockReport", "Outcome", "bring_up_to_date", "changes", "lock"]
+__all__ = ["LockReport", "Locking", "Outcome", "bring_up_to_date", "changes", "lock"]
 
 #: So many changes of one kind are named one by one; more are counted.
 _NAMED = 12
@@ -41,6 +42,36 @@ class Outcome(msgspec.Struct, frozen=True):
 
     lock: FunctionLock
     lines: tuple[str, ...] = ()
+
+
+class Locking(msgspec.Struct, frozen=True):
+    """What is to be locked, and what that may do.
+
+    ``upgrade`` names packages that may take a newer version, ``upgrade_all`` lets all; ``frozen``
+    forbids every change.
+    """
+
+    project: Project
+    environment: Environment
+    inputs: Inputs
+    platform: Platform
+    settings: Settings
+    progress: Progress
+    frozen: bool = False
+    offline: bool = False
+    upgrade: tuple[str, ...] = ()
+    upgrade_all: bool = False
+
+    @property
+    def section(self) -> FunctionLock | None:
+        """The lock of the project's function as it is."""
+        return self.project.lock.functions.get(self.project.function)
+
+    @property
+    def stale(self) -> str:
+        """What of the lock no longer fits, or an empty string."""
+        old = self.section
+        return fits(self.environment, old, self.platform, self.inputs) if old else "everything"
 
 
 def lock(
@@ -64,9 +95,17 @@ def lock(
 
     fresh = upgrade_all or bool(upgrade)
     environment = project.environment(refresh=fresh)
-    inputs, platform = project.inputs(environment), parse_platform("")
-    section = project.lock.functions.get(project.function)
-    stale = fits(environment, section, platform, inputs) if section else "everything"
+    locking = Locking(
+        project,
+        environment,
+        project.inputs(environment),
+        parse_platform(""),
+        settings,
+        progress,
+        upgrade=upgrade or (),
+        upgrade_all=upgrade_all,
+    )
+    stale = locking.stale
     if check and stale:
         raise Difference(
             f"{project.lock_path.name} does not fit {project.file}: {stale}",
@@ -75,108 +114,59 @@ def lock(
     if not stale and not fresh:
         return LockReport(False, (), project.lock_path)
     userns.enter(settings.paths)
-    work = partial(
-        _lock_async,
-        project,
-        environment,
-        inputs,
-        platform,
-        settings=settings,
-        progress=progress,
-        upgrade=upgrade or (),
-        upgrade_all=upgrade_all,
-    )
-    outcome = anyio.run(work)
+    outcome = anyio.run(_lock_async, locking)
     return LockReport(bool(outcome.lines), outcome.lines, project.lock_path)
 
 
-async def _lock_async(
-    project: Project,
-    environment: Environment,
-    inputs: Inputs,
-    platform: Platform,
-    *,
-    settings: Settings,
-    progress: Progress,
-    upgrade: tuple[str, ...],
-    upgrade_all: bool,
-) -> Outcome:
+async def _lock_async(locking: Locking) -> Outcome:
     from danlu.store import Store
 
-    with Store.open(settings.paths.store) as store, store.lease():
-        return await bring_up_to_date(
-            project,
-            environment,
-            inputs,
-            settings=settings,
-            platform=platform,
-            store=store,
-            progress=progress,
-            upgrade=upgrade,
-            upgrade_all=upgrade_all,
-        )
+    with Store.open(locking.settings.paths.store) as store, store.lease():
+        return await bring_up_to_date(locking, store)
 
 
-async def bring_up_to_date(
-    project: Project,
-    environment: Environment,
-    inputs: Inputs,
-    *,
-    settings: Settings,
-    platform: Platform,
-    store: Store,
-    progress: Progress,
-    frozen: bool = False,
-    offline: bool = False,
-    upgrade: tuple[str, ...] = (),
-    upgrade_all: bool = False,
-) -> Outcome:
+async def bring_up_to_date(locking: Locking, store: Store) -> Outcome:
     """The project's lock, resolved where it does not fit, and written where it changed.
 
     Raises :class:`LockError` where it does not fit and ``frozen`` forbids to change it.
     """
-    old = project.lock.functions.get(project.function)
-    stale = fits(environment, old, platform, inputs) if old else "everything"
-    if old and not stale and not upgrade and not upgrade_all:
+    old, stale = locking.section, locking.stale
+    if old and not stale and not locking.upgrade and not locking.upgrade_all:
         return Outcome(old)
-    if frozen:
+    project = locking.project
+    if locking.frozen:
         raise _frozen(project, f"{stale} changed" if old else "there is no section for it")
-    from danlu.resolve.resolve import Resolving, resolve
+    from danlu.resolve.resolve import resolve
     from danlu.sources import downloads
 
-    began = time.monotonic()
-
-    async def build_system(partial_lock: FunctionLock) -> Sequence[Layer]:
-        return await system_layers(
-            project,
-            environment,
-            partial_lock,
-            settings=settings,
-            store=store,
-            offline=offline,
-            progress=progress,
-        )
-
-    resolving = Resolving(
-        project=project.directory,
-        paths=settings.paths,
-        config=settings.config,
-        platform=platform,
-        store=store,
-        build_system=build_system,
-        offline=offline,
-        upgrade=upgrade,
-        upgrade_all=upgrade_all,
-        heard=lambda line: progress(Log("", "resolve", line, time.monotonic() - began)),
-        say=lambda text: progress(Message(text, time.monotonic() - began)),
-    )
-    what = "everything" if not old or upgrade_all else ", ".join(upgrade) or stale
-    resolving.say(f"locking {what}")
-    with downloads.in_use(settings.paths.cache):
-        new = await resolve(environment, old, inputs, resolving)
+    resolving = _resolving(locking, store)
+    everything = not old or locking.upgrade_all
+    resolving.say(f"locking {'everything' if everything else ', '.join(locking.upgrade) or stale}")
+    with downloads.in_use(locking.settings.paths.cache):
+        new = await resolve(locking.environment, old, locking.inputs, resolving)
     lines = tuple(changes(old, new))
     project.write_lock(Lock({**project.lock.functions, project.function: new}))
     return Outcome(new, lines)
+
+
+def _resolving(locking: Locking, store: Store) -> Resolving:
+    from danlu.resolve.resolve import Resolving
+
+    began = time.monotonic()
+    progress = locking.progress
+    return Resolving(
+        project=locking.project.directory,
+        paths=locking.settings.paths,
+        config=locking.settings.config,
+        platform=locking.platform,
+        store=store,
+        build_system=partial(_system_layers, locking, store),
+        offline=locking.offline,
+        upgrade=locking.upgrade,
+        upgrade_all=locking.upgrade_all,
+        heard=lambda line: progress(Log("", "resolve", line, time.monotonic() - began)),
+        say=lambda text: progress(Message(text, time.monotonic() - began)),
+    )
 
 
 def _frozen(project: Project, what: str) -> LockError:
@@ -186,31 +176,26 @@ def _frozen(project: Project, what: str) -> LockError:
     )
 
 
-async def system_layers(
-    project: Project,
-    environment: Environment,
-    lock: FunctionLock,
-    *,
-    settings: Settings,
-    store: Store,
-    offline: bool,
-    progress: Progress,
-) -> Sequence[Layer]:
+async def _system_layers(locking: Locking, store: Store, lock: FunctionLock) -> Sequence[Layer]:
     """The layers of the base and the system packages of ``lock``, built where they are not."""
     from danlu.assemble import assemble_system
     from danlu.builder.embedded.build import solve
     from danlu.builder.types import Request
     from danlu.commands.build import parse_platform
 
-    graph = assemble_system(environment, lock, parse_platform(lock.platform))
-    request = Request(project=project.directory, offline=offline, apt_source=environment.apt_source)
+    environment = locking.environment
+    request = Request(
+        project=locking.project.directory,
+        offline=locking.offline,
+        apt_source=environment.apt_source,
+    )
     result, _ = await solve(
-        graph,
+        assemble_system(environment, lock, parse_platform(lock.platform)),
         request,
         store=store,
-        paths=settings.paths,
-        config=settings.config,
-        progress=progress,
+        paths=locking.settings.paths,
+        config=locking.settings.config,
+        progress=locking.progress,
     )
     return result.stack
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -142,6 +143,16 @@ def test_only_a_second_path_in_the_tree_is_a_hard_link(tmp_path: Path) -> None:
     assert both["a"].isreg()
     assert both["b"].islnk()
     assert both["b"].linkname == "a"
+
+
+def test_a_full_disk_where_the_tar_goes_is_not_blamed_on_the_layer(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("x")
+
+    def write(data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_layer(tmp_path, write)
 
 
 def test_sockets_are_left_out(tmp_path: Path) -> None:

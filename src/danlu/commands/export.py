@@ -16,6 +16,7 @@ from danlu.errors import OutsideError, UsageError
 from danlu.graph import Progress, Transfer
 from danlu.oci.compress import Compression
 from danlu.oci.image import read_image
+from danlu.util.space import told
 
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
@@ -133,4 +134,5 @@ def push_names(
             )
         return digest
 
-    return anyio.run(all_of_them)
+    with told(f"the store ({store.root})"):
+        return anyio.run(all_of_them)

@@ -16,6 +16,7 @@ from danlu.environment.needs import fits
 from danlu.environment.types import Environment
 from danlu.errors import Difference, LockError
 from danlu.graph import Log, Message, Platform, Progress
+from danlu.util.space import told
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
@@ -142,7 +143,8 @@ async def bring_up_to_date(locking: Locking, store: Store) -> Outcome:
     resolving = _resolving(locking, store)
     everything = not old or locking.upgrade_all
     resolving.say(f"locking {'everything' if everything else ', '.join(locking.upgrade) or stale}")
-    with downloads.in_use(locking.settings.paths.cache):
+    paths = locking.settings.paths
+    with told(f"danlu's data ({paths.data})"), downloads.in_use(paths.cache):
         new = await resolve(locking.environment, old, locking.inputs, resolving)
     lines = tuple(changes(old, new))
     project.write_lock(Lock({**project.lock.functions, project.function: new}))

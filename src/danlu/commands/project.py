@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from danlu.errors import Span, UsageError
 from danlu.util.files import write_atomic
+from danlu.util.space import told
 
 if TYPE_CHECKING:
     from danlu.environment.inputs import Inputs
@@ -93,7 +94,8 @@ class Project:
         """Replace the lock on disk."""
         from danlu.resolve.lockfile import write_lock
 
-        write_atomic(self.lock_path, write_lock(lock).encode())
+        with told(str(self.lock_path), hint="free some; what was fetched for the lock is kept"):
+            write_atomic(self.lock_path, write_lock(lock).encode())
 
     def environment(self, *, offline: bool = False, refresh: bool = False) -> Environment:
         """What the function describes.

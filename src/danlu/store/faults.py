@@ -8,10 +8,10 @@ from pathlib import Path
 from types import TracebackType
 
 from danlu.errors import StoreError
+from danlu.util.space import full_disk, is_full
 
 __all__ = ["Faults", "busy", "is_damage", "translate"]
 
-_FULL = "free some with `danlu image prune`, or move the store with DANLU_HOME"
 _DAMAGED = "`danlu image check --repair` removes what is broken; the next build makes it again"
 
 
@@ -25,8 +25,8 @@ def translate(error: BaseException, root: Path) -> StoreError | None:
 
 
 def _from_system(error: OSError, root: Path) -> StoreError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"no space left on the disk that holds the store ({root})", hint=_FULL)
+    if is_full(error):
+        return full_disk(f"the store ({root})")
     if error.errno == errno.EROFS:
         return StoreError(f"the store lies on a read-only file system ({root})")
     if error.errno == errno.EBUSY:
@@ -44,7 +44,7 @@ def _from_index(error: sqlite3.Error, root: Path) -> StoreError:
     # Extended codes carry the primary one in their low byte (sqlite.org/rescode.html).
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL:
-        return StoreError(f"no space left on the disk that holds the store ({root})", hint=_FULL)
+        return full_disk(f"the store ({root})")
     if is_damage(error):
         return StoreError(f"the store's index is damaged ({root}): {error}", hint=_DAMAGED)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

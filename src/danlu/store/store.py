@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from danlu.store.leases import Lease
 from danlu.store.staging import new_directory, sweep
 from danlu.store.types import Collected, Compressed, Finding, Layer, StoredImage, Usage
 from danlu.util.files import remove_tree
+from danlu.util.space import is_full
 
 if TYPE_CHECKING:
     from danlu.oci.tar import LayerSummary, Normalise, Recipe
@@ -92,7 +92,7 @@ class Store:
                 sweep(self._core.staging, older_than=3600)
 
     def _full(self, error: OSError) -> BaseException | None:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             return None
         named = error.filename
         if isinstance(named, str) and not Path(named).is_relative_to(self.root):

@@ -16,6 +16,7 @@ from danlu.oci.image import make_image
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sources import downloads
 from danlu.sources.pypi.indexes import indexes_of
+from danlu.util.space import told
 
 if TYPE_CHECKING:
     from danlu.oci.digest import DiffId
@@ -96,7 +97,8 @@ async def solve(
             )
 
         solver = Solver(store, context, progress, executors=Modules(), fresh=request.fresh)
-        result = await solver.solve(graph)
+        with told(f"the store ({store.root})"):
+            result = await solver.solve(graph)
         return result, tuple(solver.reports)
 
 

@@ -28,6 +28,7 @@ from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
 from danlu.oci.tar.recipe import Recipe, Recorder, rewrite_layer
 from danlu.oci.tar.summary import LayerSummary
 from danlu.oci.text import printable
+from danlu.util.space import full_disk, is_full
 
 __all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
 
@@ -98,11 +99,8 @@ def _disk_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreError(
-                f"no space left on the disk that holds {root}",
-                hint="free some with `danlu image prune`",
-            ) from error
+        if is_full(error):
+            raise full_disk(str(root)) from error
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
             raise LayerError(
                 f"the layer holds a name that no file can have: {printable(str(error))}"

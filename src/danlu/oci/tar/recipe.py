@@ -22,6 +22,7 @@ from danlu.oci.digest import DiffId
 from danlu.oci.tar.places import Places, path_in, split
 from danlu.oci.tar.summary import LayerSummary
 from danlu.oci.text import printable
+from danlu.util.space import is_full
 
 __all__ = ["Recipe", "Recorder", "rewrite_layer"]
 
@@ -159,6 +160,8 @@ def rewrite_layer(
                     for piece in _content(places, path, length):
                         put(piece)
     except OSError as error:
+        if is_full(error):
+            raise
         raise StoreError(f"cannot read the layer at {root}: {error}") from error
     return LayerSummary(DiffId("sha256:" + digest.hexdigest()), size, recipe.entries)
 

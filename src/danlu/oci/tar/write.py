@@ -22,6 +22,7 @@ from danlu.oci.overlay import (
 from danlu.oci.tar.header import END, header, padding
 from danlu.oci.tar.summary import LayerSummary
 from danlu.oci.text import printable
+from danlu.util.space import is_full
 
 __all__ = ["Normalise", "write_layer"]
 
@@ -65,6 +66,9 @@ def write_layer(
     try:
         writer.tree(os.fsencode(root))
     except OSError as error:
+        # Reading takes no room: this is where the tar goes to.
+        if is_full(error):
+            raise
         raise StoreError(f"cannot read the layer at {root}: {error}") from error
     return writer.finish()
 

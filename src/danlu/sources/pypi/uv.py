@@ -18,12 +18,12 @@ from danlu.errors import (
     MachineError,
     OutsideError,
     ResolveError,
-    StoreError,
     TemporaryError,
 )
 from danlu.sandbox.installerconfig import uv_builds
 from danlu.sources.pypi.indexes import Indexes, uv_environment
 from danlu.sources.pypi.target import Target
+from danlu.util.space import full_disk
 
 __all__ = ["Uv", "build_hint", "find_uv", "reason_of", "refusal", "target_options"]
 
@@ -186,7 +186,7 @@ def refusal(text: str, *, doing: str) -> DanluError:
             hint=build_hint(text),
         )
     if "No space left on device" in text:
-        return StoreError("the disk is full", hint="free some space, or `danlu image prune`")
+        return full_disk("danlu's downloads")
     if "Hash mismatch" in text:
         return ChecksumError(
             "a package file is not what the lock says", details=reason_of(text, lines=8)

@@ -26,6 +26,7 @@ from danlu.sources.apt import fetch
 from danlu.sources.apt.host import need
 from danlu.store import Layer
 from danlu.util.process import run
+from danlu.util.space import full_disk, was_full
 
 __all__ = ["execute"]
 
@@ -76,7 +77,7 @@ async def execute(op: Bootstrap, context: Context) -> list[Layer]:
         directory = work / "repository"
         await repository(cache, op.packages, directory)
         await context.run_sync(_skeleton, tree, op)
-        names = await _unpack(op, directory, tree)
+        names = await _unpack(op, context, directory, tree)
         (directory / "install").write_text("".join(f"{name}\n" for name in names))
         await _install(op, context, tree, work)
         await context.run_sync(_finish, tree, op)
@@ -112,7 +113,7 @@ def _skeleton(tree: Path, op: Bootstrap) -> None:
     _write(tree / "var/lib/dpkg/available", "")
 
 
-async def _unpack(op: Bootstrap, directory: Path, tree: Path) -> list[str]:
+async def _unpack(op: Bootstrap, context: Context, directory: Path, tree: Path) -> list[str]:
     """Unpack all packages into ``tree``; their files' names, in the order of package names."""
     need("dpkg-deb", "tar")
     names = [f"{deb.sha256}.deb" for deb in sorted(op.packages, key=lambda deb: deb.name)]
@@ -122,10 +123,10 @@ async def _unpack(op: Bootstrap, directory: Path, tree: Path) -> list[str]:
         env={**os.environ, "TREE": str(tree), "LC_ALL": "C"},
     )
     if result.code:
-        raise OutsideError(
-            "the base's packages could not be unpacked",
-            details=tuple(result.stderr.decode(errors="replace").splitlines()[-8:]),
-        )
+        last = result.stderr.decode(errors="replace").splitlines()[-8:]
+        if was_full(tree, last):
+            raise full_disk(f"the store ({context.store.root})", details=last)
+        raise OutsideError("the base's packages could not be unpacked", details=tuple(last))
     return names
 
 

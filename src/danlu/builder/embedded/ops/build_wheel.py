@@ -11,7 +11,8 @@ from collections import deque
 from pathlib import Path
 
 from danlu.builder.embedded.context import Context, Made
-from danlu.errors import ChecksumError, LockError, OutsideError, StepFailed
+from danlu.builder.embedded.failures import step_failure
+from danlu.errors import ChecksumError, LockError, OutsideError
 from danlu.graph import BuildWheel
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.sources.http import fetch
@@ -142,12 +143,9 @@ async def _build(op: BuildWheel, context: Context, source: str, work: Path) -> N
         process, root, mounts=mounts, network=not context.offline, on_line=heard
     )
     if code:
-        raise StepFailed(
-            f"building {op.name} {op.version} ended with exit code {code}".replace("  ", " "),
-            code=code,
-            details=tuple(last),
-            hint=build_hint("\n".join(last)),
-        )
+        message = f"building {op.name} {op.version} ended with exit code {code}"
+        hint = build_hint("\n".join(last))
+        raise step_failure(context, message.replace("  ", " "), code=code, last=last, hint=hint)
 
 
 def _take(op: BuildWheel, out: Path, cache: Path) -> Path:

@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from danlu.builder.embedded.context import Context
+from danlu.builder.embedded.failures import step_failure
 from danlu.builder.embedded.ops.leaf import commit_tree, copy_members
-from danlu.errors import StepFailed, UsageError
+from danlu.errors import UsageError
 from danlu.graph import Exec
 from danlu.oci.tar import Normalise
 from danlu.sandbox import secrets, ssh
@@ -29,8 +30,9 @@ _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 async def execute(op: Exec, context: Context) -> list[Layer]:
     """Run the command; what it changed is one layer, or none where it changed nothing.
 
-    Raises :class:`StepFailed` with the last lines of output where it does not end with 0,
-    :class:`UsageError` where it needs a secret or an ssh agent that the caller did not give.
+    Raises :class:`StepFailed` with the last lines of output where it does not end with 0, or
+    :class:`StoreError` where the disk is full then; :class:`UsageError` where it needs a secret
+    or an ssh agent that the caller did not give.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -44,9 +46,8 @@ async def execute(op: Exec, context: Context) -> list[Layer]:
         code = await context.sandbox.run(process, root, mounts=mounts, on_line=heard)
         if code != 0:
             await _debug(op, context, root, mounts)
-            raise StepFailed(
-                f"the command ended with exit code {code}", code=code, details=tuple(last)
-            )
+            message = f"the command ended with exit code {code}"
+            raise step_failure(context, message, code=code, last=last)
         await context.run_sync(finish_upper, upper, op.epoch, below=root.layers)
         made_by = op.args[-1]
         return await commit_tree(context, upper, Normalise(clamp=op.epoch), made_by)

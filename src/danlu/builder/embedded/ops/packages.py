@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from danlu.builder.embedded.context import Context
-from danlu.errors import StepFailed, StoreError
+from danlu.builder.embedded.failures import step_failure
+from danlu.errors import StoreError
 from danlu.graph import Deb
 from danlu.sandbox.types import Mount, Process, Root
 from danlu.sources.apt import Cache, write_repository
@@ -60,7 +61,8 @@ async def run_script(
 ) -> None:
     """Run a shell script in ``root`` with the archive at :data:`REPOSITORY` and no network.
 
-    ``scratch`` are directories of memory. Raises :class:`StepFailed` with the last lines.
+    ``scratch`` are directories of memory. Raises :class:`StepFailed` with the last lines, or
+    :class:`StoreError` where the disk is full.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -76,9 +78,8 @@ async def run_script(
     process = Process(("/bin/sh", "-ec", script), environment(epoch))
     code = await context.sandbox.run(process, root, mounts=mounts, network=False, on_line=heard)
     if code:
-        raise StepFailed(
-            f"{what}: apt or dpkg ended with exit code {code}", code=code, details=tuple(last)
-        )
+        message = f"{what}: apt or dpkg ended with exit code {code}"
+        raise step_failure(context, message, code=code, last=last)
 
 
 def check_installed(status: str, debs: Sequence[Deb], *, exactly: bool) -> None:

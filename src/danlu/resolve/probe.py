@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from danlu.sandbox.sandbox import Sandbox
-from danlu.sandbox.types import Process, Root
+from danlu.sandbox.types import SYSTEM_PATH, Process, Root
 
 if TYPE_CHECKING:
     from danlu.resolve.resolve import Resolving
@@ -68,8 +68,7 @@ async def probe(layers: Sequence[Layer], resolving: Resolving) -> Probe:
         if equals and name in Probe.__struct_fields__:
             found[name] = value.strip()
 
-    path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    process = Process(("/bin/sh", "-c", _SCRIPT), {"PATH": path})
+    process = Process(("/bin/sh", "-c", _SCRIPT), {"PATH": SYSTEM_PATH})
     with resolving.store.staging() as work:
         root = Root(tuple(layer.tree for layer in layers))
         await Sandbox(work).run(process, root, network=False, on_line=heard)

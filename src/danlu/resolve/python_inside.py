@@ -24,7 +24,7 @@ from danlu.environment.names import normalised
 from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.resolve.python_locked import locked_file, stays
 from danlu.resolve.python_wanted import Line, Source, Wanted
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over, indexes_inside
 from danlu.sources.pypi.compiling import File, read_pylock
 from danlu.sources.pypi.requirements import Reference
@@ -218,7 +218,7 @@ async def resolve_inside(
     variables, places = indexes_inside(request.indexes, request.project)
     environment = {
         "LC_ALL": "C.UTF-8",
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": SYSTEM_PATH,
         "PYTHON": request.executable,
         "PLATFORM": " ".join(_platform(request.target)),
         "OPTIONS": " ".join(options),

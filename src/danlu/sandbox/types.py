@@ -8,7 +8,11 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Mount", "Process", "Root"]
+__all__ = ["SYSTEM_PATH", "Mount", "Process", "Root"]
+
+
+#: Where programs are looked for inside, unless the image or its environment says otherwise.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Mount(msgspec.Struct, frozen=True):

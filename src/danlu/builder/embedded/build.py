@@ -14,6 +14,7 @@ from danlu.builder.types import Built, Request, VertexReport
 from danlu.graph import Graph, ImageConfig, Progress
 from danlu.oci.image import make_image
 from danlu.sandbox.sandbox import Sandbox
+from danlu.sandbox.types import SYSTEM_PATH
 from danlu.sources import downloads
 from danlu.sources.pypi.indexes import indexes_of
 from danlu.util.space import told
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from danlu.util.paths import Paths
 
 __all__ = ["build", "image_config", "solve"]
-
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 async def build(
@@ -130,7 +129,7 @@ def image_config(
     """
     own = graph.config
     variables = dict(inherited.environment)
-    path = variables.get("PATH", _DEFAULT_PATH)
+    path = variables.get("PATH", SYSTEM_PATH)
     variables.update(own.environment)
     variables["PATH"] = ":".join((*own.path, variables.get("PATH", path)))
     image = make_image(

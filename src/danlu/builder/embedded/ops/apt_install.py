@@ -10,6 +10,7 @@ from danlu.builder.embedded.ops.leaf import commit_tree
 from danlu.builder.embedded.ops.packages import (
     REPOSITORY,
     check_installed,
+    fetched,
     repository,
     run_script,
 )
@@ -17,7 +18,7 @@ from danlu.graph import AptInstall
 from danlu.oci.tar import Normalise
 from danlu.sandbox.commit import finish_upper
 from danlu.sandbox.types import Root
-from danlu.sources.apt import Cache, fetch
+from danlu.sources.apt import Cache
 from danlu.sources.apt.records import provided, records
 from danlu.store import Layer
 
@@ -51,16 +52,7 @@ async def execute(op: AptInstall, context: Context) -> list[Layer]:
     """Fetch what is missing, install exactly the locked packages, and commit what changed."""
     if not op.packages:
         return []
-    cache = await fetch(
-        op.packages,
-        "",
-        op.codename,
-        apt=context.apt_source,
-        paths=context.paths,
-        config=context.config,
-        transfer=context.transfer,
-        offline=context.offline,
-    )
+    cache = await fetched(context, op.packages, codename=op.codename)
     with context.store.staging() as upper, context.store.staging() as work:
         directory = work / "repository"
         await repository(cache, op.packages, directory)

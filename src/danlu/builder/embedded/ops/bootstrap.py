@@ -15,6 +15,7 @@ from danlu.builder.embedded.ops.leaf import commit_tree
 from danlu.builder.embedded.ops.packages import (
     REPOSITORY,
     check_installed,
+    fetched,
     repository,
     run_script,
 )
@@ -22,7 +23,6 @@ from danlu.errors import OutsideError
 from danlu.graph import Bootstrap
 from danlu.oci.tar import Normalise
 from danlu.sandbox.types import Root
-from danlu.sources.apt import fetch
 from danlu.sources.apt.host import need
 from danlu.store import Layer
 from danlu.util.process import run
@@ -63,16 +63,7 @@ _FILES = {
 
 async def execute(op: Bootstrap, context: Context) -> list[Layer]:
     """Fetch what is missing of the packages, install them, and commit the layer."""
-    cache = await fetch(
-        op.packages,
-        op.distribution,
-        op.codename,
-        apt=context.apt_source,
-        paths=context.paths,
-        config=context.config,
-        transfer=context.transfer,
-        offline=context.offline,
-    )
+    cache = await fetched(context, op.packages, distribution=op.distribution, codename=op.codename)
     with context.store.staging() as tree, context.store.staging() as work:
         directory = work / "repository"
         await repository(cache, op.packages, directory)

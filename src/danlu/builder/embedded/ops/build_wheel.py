@@ -12,9 +12,10 @@ from pathlib import Path
 
 from danlu.builder.embedded.context import Context, Made
 from danlu.builder.embedded.failures import step_failure
+from danlu.environment.names import normalised
 from danlu.errors import ChecksumError, LockError, OutsideError
 from danlu.graph import BuildWheel
-from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.types import SYSTEM_PATH, Mount, Process, Root
 from danlu.sources.http import fetch
 from danlu.sources.pypi import Indexes, Uv, find_uv
 from danlu.sources.pypi.building import (
@@ -120,7 +121,7 @@ async def _build(op: BuildWheel, context: Context, source: str, work: Path) -> N
 
     indexes, places = indexes_inside(context.indexes or Indexes(), context.project)
     variables = {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": SYSTEM_PATH,
         **dict(context.inputs[0].inherited.environment),
         **indexes,
         "HOME": f"{_WORK}/home",
@@ -153,9 +154,7 @@ def _take(op: BuildWheel, out: Path, cache: Path) -> Path:
     names = sorted(name for name in os.listdir(out) if name.endswith(".whl"))
     if len(names) != 1 or not re.fullmatch(r"[\w.+!-]+\.whl", names[0]):
         raise OutsideError(f"building {op.name} gave {len(names)} wheels instead of one")
-    wanted = re.sub(r"[-_.]+", "-", op.name).lower()
-    found = re.sub(r"[-_.]+", "-", names[0].partition("-")[0]).lower()
-    if found != wanted:
+    if normalised(names[0].partition("-")[0]) != normalised(op.name):
         raise OutsideError(f"building {op.name} gave the wheel {names[0]}")
     # No link out of the sandbox is followed, and no pipe waited for.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

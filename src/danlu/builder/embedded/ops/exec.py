@@ -15,7 +15,7 @@ from danlu.graph import Exec
 from danlu.oci.tar import Normalise
 from danlu.sandbox import secrets, ssh
 from danlu.sandbox.commit import finish_upper
-from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.types import SYSTEM_PATH, Mount, Process, Root
 from danlu.sources.context import members_of
 from danlu.store import Layer
 
@@ -23,8 +23,6 @@ __all__ = ["execute"]
 
 #: How many lines of a failed step's output its error shows.
 _LAST_LINES = 20
-
-_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 async def execute(op: Exec, context: Context) -> list[Layer]:
@@ -55,7 +53,7 @@ async def execute(op: Exec, context: Context) -> list[Layer]:
 
 def _environment(op: Exec, context: Context) -> dict[str, str]:
     variables = dict(context.inputs[0].inherited.environment)
-    below = variables.get("PATH", _DEFAULT_PATH)
+    below = variables.get("PATH", SYSTEM_PATH)
     variables.update(op.environment)
     variables.setdefault("PATH", below)
     variables["PATH"] = ":".join((*op.path, variables["PATH"]))

@@ -10,11 +10,11 @@ from danlu.builder.embedded.context import Context
 from danlu.builder.embedded.failures import step_failure
 from danlu.errors import StoreError
 from danlu.graph import Deb
-from danlu.sandbox.types import Mount, Process, Root
-from danlu.sources.apt import Cache, write_repository
+from danlu.sandbox.types import SYSTEM_PATH, Mount, Process, Root
+from danlu.sources.apt import Cache, fetch, write_repository
 from danlu.sources.apt.records import installed
 
-__all__ = ["REPOSITORY", "check_installed", "repository", "run_script"]
+__all__ = ["REPOSITORY", "check_installed", "fetched", "repository", "run_script"]
 
 #: Where the archive of locked files is seen inside: a name no package has, so none misses it.
 REPOSITORY = "/danlu-packages"
@@ -23,6 +23,22 @@ REPOSITORY = "/danlu-packages"
 _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 
 _LAST_LINES = 20
+
+
+async def fetched(
+    context: Context, debs: Sequence[Deb], *, distribution: str = "", codename: str
+) -> Cache:
+    """The cache with the locked files of ``debs`` in it, verified; what is missing is fetched."""
+    return await fetch(
+        debs,
+        distribution,
+        codename,
+        apt=context.apt_source,
+        paths=context.paths,
+        config=context.config,
+        transfer=context.transfer,
+        offline=context.offline,
+    )
 
 
 async def repository(cache: Cache, debs: Sequence[Deb], directory: Path) -> None:
@@ -42,7 +58,7 @@ def environment(epoch: int) -> dict[str, str]:
         "DEBIAN_FRONTEND": "noninteractive",
         "HOME": "/root",
         "LC_ALL": "C.UTF-8",
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": SYSTEM_PATH,
         "SOURCE_DATE_EPOCH": str(epoch),
         "TERM": "dumb",
         "TZ": "UTC",

@@ -1,4 +1,4 @@
-"""One lock gives one digest, whoever builds it, where and when."""
+"""One lock gives one digest, whoever builds it, where and when: the benchmark's, and a step."""
 
 from __future__ import annotations
 
@@ -9,28 +9,38 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benchmarks.workload import Workload, build_envd
 from tests.conftest import remove_tree
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-BUILD = """
-def build():
-    base(os="debian12")
-    install.apt_packages(["git", "fontconfig"])
-    install.python(version="3.11")
-    install.python_packages(name=["numpy", "pandas", "tqdm"])
+STEPS = """\
     runtime.environ(env={"A": "1"})
     io.copy("data", "/data")
-    run(["python -c 'import numpy; print(numpy.arange(3))' > /out", "mkdir -p /a/b; touch /a/b/c"])
+    run(["python -c 'import torch; print(torch.arange(3))' > /out", "mkdir -p /a/b; touch /a/b/c"])
 """
 
+PYTHONS = (sys.executable, "/usr/bin/python3")
 
-@pytest.fixture
-def homes(tmp_path: Path) -> Iterator[Path]:
+Identity = tuple[object, list[object]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A project with its lock, the home it was built in first, and the image that gave."""
+
+    project: Path
+    home: Path
+    identity: Identity
+
+
+@pytest.fixture(scope="module")
+def homes() -> Iterator[Path]:
     """A directory on disk (not memory) for stores that are used once."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = cache / "danlu-tests" / f"homes-{os.getpid()}"
@@ -40,34 +50,61 @@ def homes(tmp_path: Path) -> Iterator[Path]:
     remove_tree(directory)
 
 
-def make_project(directory: Path) -> None:
+@pytest.fixture(scope="module")
+def reference(homes: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """Built with an empty store, nothing downloaded, and no lock."""
+    project = tmp_path_factory.mktemp("reference")
+    make_project(project)
+    home = homes / "reference"
+    return Reference(project, home, build(project, home, environ={"TZ": "UTC"}))
+
+
+def make_project(directory: Path, lock: Path | None = None) -> None:
     (directory / "data/sub").mkdir(parents=True)
     (directory / "data/a.txt").write_text("a")
     (directory / "data/sub/tool").write_text("#!/bin/sh\n")
     (directory / "data/sub/tool").chmod(0o755)
-    (directory / "build.envd").write_text(BUILD)
+    (directory / "build.envd").write_text(build_envd(Workload()) + STEPS)
+    if lock is not None:
+        shutil.copyfile(lock / "danlu.lock", directory / "danlu.lock")
 
 
 def build(
     directory: Path,
     home: Path,
     *before: str,
+    options: tuple[str, ...] = (),
     environ: dict[str, str],
     python: str = sys.executable,
-) -> dict[str, object]:
-    """The image as its metadata tells it."""
+) -> Identity:
+    """The identity of the image, and of each of its layers."""
     report = directory / "report.json"
-    command = [*before, python, "-m", "danlu", "build", "--metadata-file", str(report)]
-    variables = {**os.environ, "DANLU_HOME": str(home), **environ}
+    command = [*before, python, "-m", "danlu", "build", *options, "--metadata-file", str(report)]
+    variables = {**os.environ, "DANLU_UPKEEP": "off", "DANLU_HOME": str(home), **environ}
     done = subprocess.run(
         command, cwd=directory, env=variables, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    image: dict[str, object] = json.loads(report.read_text())["image"]
-    return image
+    image = json.loads(report.read_text())["image"]
+    return image["config"], [(one["diff_id"], one["created_by"]) for one in image["layers"]]
 
 
-PYTHONS = (sys.executable, "/usr/bin/python3")
+def seed(source: Path, home: Path) -> None:
+    """Give a new home the downloads of another, which nobody changes in place, as links."""
+    home.mkdir()
+    subprocess.run(["cp", "-al", str(source / "cache"), str(home / "cache")], check=True)
+
+
+def forget_half(home: Path) -> None:
+    """Forget every second download: those left are there at once, the others come later."""
+    debs = sorted(home.glob("cache/apt/debs/*.deb"))
+    wheels = sorted(one for one in home.glob("cache/uv/wheels-v*/**/*") if one.is_symlink())
+    assert min(len(debs), len(wheels)) > 20
+    for deb in debs[::2]:
+        deb.unlink()
+    for wheel in wheels[::2]:
+        for end in ("", ".http", ".rev"):
+            wheel.with_name(wheel.name + end).unlink(missing_ok=True)
 
 
 def importable() -> dict[str, str]:
@@ -93,27 +130,34 @@ def runs(become: list[str], python: str, environ: dict[str, str]) -> bool:
     return done.returncode == 0
 
 
-def identity(image: dict[str, object]) -> tuple[object, list[object]]:
-    layers = image["layers"]
-    assert isinstance(layers, list)
-    return image["config"], [(one["diff_id"], one["created_by"]) for one in layers]
-
-
-def test_two_empty_stores_give_one_digest(tmp_path: Path, homes: Path) -> None:
-    first, second = tmp_path / "one", tmp_path / "deeper/down/two"
-    make_project(first)
-    make_project(second)
-    one = build(first, homes / "one", environ={"TZ": "UTC"})
-    shutil.copyfile(first / "danlu.lock", second / "danlu.lock")
+def test_another_directory_machine_and_order_of_downloads(
+    reference: Reference, homes: Path, tmp_path: Path
+) -> None:
+    project, home = tmp_path / "deeper/down/two", homes / "other"
+    make_project(project, reference.project)
+    seed(reference.home, home)
+    forget_half(home)
     changed = {"TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONHASHSEED": "7", "HOME": str(tmp_path)}
-    other_machine = ["unshare", "--uts", "sh", "-c", 'hostname other; umask 077; exec "$@"', "sh"]
-    before = other_machine if os.geteuid() == 0 else []
-    two = build(second, homes / "two", *before, environ=changed)
-    assert identity(two) == identity(one)
+    one_at_a_time = {"UV_CONCURRENT_DOWNLOADS": "1"}
+    machine = ["unshare", "--uts", "sh", "-c", 'hostname other; exec "$@"', "sh"]
+    before = [*(machine if os.geteuid() == 0 else []), "sh", "-c", 'umask 077; exec "$@"', "sh"]
+    identity = build(project, home, *before, options=("--frozen",), environ=changed | one_at_a_time)
+    assert identity == reference.identity
+
+
+@pytest.mark.skipif(not shutil.which("faketime"), reason="no faketime here")
+def test_another_clock(reference: Reference, homes: Path, tmp_path: Path) -> None:
+    project, home = tmp_path / "project", homes / "clock"
+    make_project(project, reference.project)
+    seed(reference.home, home)
+    # Before the locked packages were made. Offline, since certificates are not valid then.
+    options = ("--frozen", "--offline")
+    identity = build(project, home, "faketime", "-f", "-400d", options=options, environ={})
+    assert identity == reference.identity
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to build as somebody else too")
-def test_root_and_an_ordinary_user_give_one_digest(tmp_path: Path, homes: Path) -> None:
+def test_an_ordinary_user(reference: Reference) -> None:
     user = "danlu-reproducible"
     try:
         account = pwd.getpwnam(user)
@@ -127,15 +171,13 @@ def test_root_and_an_ordinary_user_give_one_digest(tmp_path: Path, homes: Path) 
     python = next((one for one in PYTHONS if runs(become, one, environ)), None)
     if python is None:
         pytest.skip("no Python here that others may run can import danlu")
-    ours = tmp_path / "ours"
-    make_project(ours)
-    one = build(ours, homes / "root", environ={})
-    make_project(theirs)
-    shutil.copyfile(ours / "danlu.lock", theirs / "danlu.lock")
+    make_project(theirs, reference.project)
     subprocess.run(["chown", "-R", f"{user}:", str(theirs)], check=True)
     try:
-        two = build(theirs, home, *become, environ=environ, python=python)
+        identity = build(
+            theirs, home, *become, options=("--frozen",), environ=environ, python=python
+        )
     finally:
         shutil.rmtree(theirs, ignore_errors=True)
         shutil.rmtree(home, ignore_errors=True)
-    assert identity(two) == identity(one)
+    assert identity == reference.identity

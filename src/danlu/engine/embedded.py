@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from danlu.errors import MachineError, UsageError
 from danlu.sandbox import children, runtime, trust, users
 from danlu.sandbox.prepare import prepared
-from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.types import SYSTEM_PATH, Mount, Process, Root
 from danlu.sandbox.union import Union
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ __all__ = ["PROJECT", "run"]
 
 PROJECT = "/workspace"
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # A shell that waits is the first process, because the kernel drops the signals that a first
 # process does not handle: `sleep` would not end at Ctrl-C. `exit` keeps it from exec'ing.
@@ -104,7 +103,7 @@ def _process(
     return Process(
         command,
         {
-            "PATH": _PATH,
+            "PATH": SYSTEM_PATH,
             "HOME": who.home,
             **({"TERM": os.environ.get("TERM", "xterm")} if terminal else {}),
             **dict(config.environment),

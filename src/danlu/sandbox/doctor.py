@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from danlu.errors import DanluError, MachineError
 from danlu.sandbox import probe, runtime, userns
+from danlu.sandbox.types import SYSTEM_PATH
 from danlu.util.paths import Paths
 
 __all__ = ["Finding", "check"]
-
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Finding(NamedTuple):
@@ -80,7 +79,7 @@ def _programs(name: str, programs: tuple[str, ...], package: str) -> Finding:
 
 
 def _path() -> str:
-    return f"{os.environ.get('PATH', '')}:{_PATH}"
+    return f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}"
 
 
 def _subordinate_ids(paths: Paths) -> Finding:

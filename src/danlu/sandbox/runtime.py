@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.errors import MachineError
+from danlu.sandbox.types import SYSTEM_PATH
 
 __all__ = ["FAILED_BEFORE", "Runtime", "find", "outcome"]
 
@@ -18,7 +19,6 @@ __all__ = ["FAILED_BEFORE", "Runtime", "find", "outcome"]
 FAILED_BEFORE = 125
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _STARTED_EXEC = re.compile(r"exec:? \"?|executable file|open executable|find executable", re.I)
 _MISSING = re.compile(r"executable file .*not found|no such file or directory", re.I)
 _BARRED = re.compile(r"permission denied|exec format error|is a directory", re.I)
@@ -53,7 +53,7 @@ class Runtime(msgspec.Struct, frozen=True):
 
     def environment(self) -> dict[str, str]:
         """The runtime's own environment: nothing of ours (``NOTIFY_SOCKET`` would change it)."""
-        return {"PATH": os.environ.get("PATH", _PATH)}
+        return {"PATH": os.environ.get("PATH", SYSTEM_PATH)}
 
 
 def find(name: str = "") -> Runtime:
@@ -71,7 +71,7 @@ def find(name: str = "") -> Runtime:
 
 def _which(name: str) -> str | None:
     # /usr/sbin is where Debian has runc, and not in the PATH of an ordinary user.
-    return shutil.which(name) or shutil.which(name, path=_PATH)
+    return shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
 
 
 def _keeper() -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import msgspec
 __all__ = ["SYSTEM_PATH", "Mount", "Process", "Root"]
 
 
-#: Where programs are looked for inside, unless the image or its environment says otherwise.
+#: Where programs are looked for, inside unless the image or its environment says otherwise, and on
+#: this machine after the caller's own PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from danlu.errors import MachineError
 from danlu.sandbox import _linux
+from danlu.sandbox.types import SYSTEM_PATH
 
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
@@ -256,7 +257,7 @@ def _subordinate_maps() -> list[list[str]]:
         ("newuidmap", os.geteuid(), "/etc/subuid", "-u"),
         ("newgidmap", os.getegid(), "/etc/subgid", "-g"),
     ):
-        path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin")
+        path = shutil.which(program) or shutil.which(program, path=SYSTEM_PATH)
         if path is None:
             raise MachineError(
                 f"{program} is not installed",

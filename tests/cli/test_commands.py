@@ -13,7 +13,7 @@ import pytest
 
 from danlu.commands.build import BuildOptions
 from danlu.commands.buildreport import BuildReport, LayerReport, StepReport, write_metadata
-from danlu.commands.lock import LockReport
+from danlu.commands.lock import STDOUT, LockReport
 from danlu.oci.image import make_image
 from danlu.oci.tar import Normalise, write_layer
 from danlu.store import Store
@@ -205,6 +205,50 @@ def test_a_lock_upgrades_what_is_named_or_all(
     result = cli("lock", *arguments)
     assert (seen["upgrade"], seen["upgrade_all"]) == (names, everything)
     assert result.err == "locked numpy 2.4.0\nwrote danlu.lock\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--check", "--export", "pylock.toml"), "--check writes nothing"),
+        (("--format", "json", "--export", "-"), "not both"),
+    ],
+)
+def test_what_an_export_cannot_go_with(
+    cli: Cli, seen: Seen, arguments: tuple[str, ...], message: str
+) -> None:
+    result = cli("lock", *arguments)
+    assert (result.code, result.out, seen) == (2, "", {})
+    assert message in result.err
+
+
+def test_an_export_goes_to_a_file_or_to_stdout(
+    cli: Cli, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    locked = LockReport(False, (), Path("danlu.lock"), "text\n")
+    monkeypatch.setattr("danlu.commands.lock.lock", standing_in(seen, locked))
+    result = cli("lock", "--export", "pylock.x.toml")
+    assert (result.out, result.err) == ("", "up to date: danlu.lock\nwrote pylock.x.toml\n")
+    assert seen["export"] == Path.cwd() / "pylock.x.toml"
+    assert cli("lock", "--export", "-").out == "text\n"
+    assert seen["export"] == STDOUT
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "message"),
+    [
+        (FILE, "requirements.txt", "'requirements.txt' is no name for a lock"),
+        ('def build():\n    base(os="debian12")\n', "pylock.toml", "has no Python"),
+    ],
+)
+def test_what_cannot_be_exported_is_told_before_locking(
+    cli: Cli, file: str, name: str, message: str
+) -> None:
+    Path("build.envd").write_text(file)
+    result = cli("lock", "--export", name)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert not Path("danlu.lock").exists()
 
 
 def test_a_lock_as_json(cli: Cli, seen: Seen) -> None:

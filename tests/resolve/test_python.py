@@ -499,3 +499,39 @@ def test_a_version_that_a_file_spells_otherwise_can_be_locked(resolver: Resolver
     lock = Lock({"build": FunctionLock("linux/amd64", LockedBase("", 0), packages=packages)})
     assert read_lock(write_lock(lock), "danlu.lock") == lock
     assert resolver(resolver.request("certifi"), packages) == packages
+
+
+def pylock(directory: Path, wheel: Path) -> None:
+    entry = f'{{ path = "{wheel}", hashes = {{ sha256 = "{sha256_of(wheel)}" }} }}'
+    (directory / "pylock.toml").write_text(
+        'lock-version = "1.0"\ncreated-by = "other"\n\n'
+        f'[[packages]]\nname = "app"\nversion = "1.0"\nwheels = [{entry}]\n'
+    )
+
+
+def test_what_danlu_adds_is_resolved_beside_a_pylock(resolver: Resolver) -> None:
+    pylock(resolver.project, make_wheel(resolver.links, "app", "1.0"))
+    make_wheel(resolver.links, "app", "2.0")
+    make_wheel(resolver.links, "tool", "3.0", requires=["app"])
+    request = resolver.request(requirements="pylock.toml")
+    added = PythonPackages(names=("tool",), source="install.tool")
+    packages = resolver(replace(request, declared=[*request.declared, added]))
+    assert resolver.pins(packages) == ["app==1.0", "tool==3.0"]
+
+
+def test_a_pylock_without_what_is_declared_beside_it_is_refused(resolver: Resolver) -> None:
+    pylock(resolver.project, make_wheel(resolver.links, "app", "1.0"))
+    with pytest.raises(ResolveError, match=r"it has app 1\.0, declared is app>=2"):
+        resolver(resolver.request("app>=2", requirements="pylock.toml"))
+
+
+@pytest.mark.parametrize(
+    "line", ["six --config-settings a=b", "-e ./p -C a=b", "six --global-option=x"]
+)
+def test_build_settings_of_one_package_are_refused_with_their_line(
+    resolver: Resolver, line: str
+) -> None:
+    (resolver.project / "r.txt").write_text(f"# why\n{line}\n")
+    with pytest.raises(ResolveError, match="after a requirement is not understood") as caught:
+        resolver(resolver.request(requirements="r.txt"))
+    assert (caught.value.span and (caught.value.span.file, caught.value.span.line)) == ("r.txt", 2)

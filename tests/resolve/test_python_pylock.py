@@ -1,4 +1,4 @@
-"""pylock.toml in and out, and locks checked against declarations."""
+"""pylock.toml in and out, and such a file checked against what is declared beside it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage, LockedPython
 from danlu.environment.types import PythonPackages
-from danlu.errors import ResolveError
-from danlu.resolve.pylock import export_pylock, import_pylock
+from danlu.errors import ResolveError, UsageError
+from danlu.resolve.pylock import check_pylock_name, export_pylock, import_pylock
 from danlu.resolve.python_check import unsatisfied
+from danlu.resolve.python_wanted import Wanted, gather
 from danlu.sources.pypi import Target
 
 DEBIAN = Target("3.11.2", "glibc 2.36")
@@ -84,55 +86,71 @@ def test_what_goes_out_comes_in_again(tmp_path: Path) -> None:
         LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A, 7),
         LockedPackage("b", "2.0", "sdist", "b-2.0.tar.gz", B, 9),
         LockedPackage(
-            "c", "1.0", "local", "c-1.0-py3-none-any.whl", A, 1, "w/c-1.0-py3-none-any.whl"
+            "c", "1.0", "local", "c-1.0-py3-none-any.whl", A, 1, "w #1/c-1.0-py3-none-any.whl"
         ),
         LockedPackage(
             "d", "1.0", "url", "d-1.0-py3-none-any.whl", B, 1, "https://h/d-1.0-py3-none-any.whl"
         ),
     )
-    urls = {A: "https://h/a-1.0-py3-none-any.whl", B: "https://h/b-2.0.tar.gz"}
-    text = export_pylock(lock(*packages), urls)
-    assert import_pylock(write(tmp_path, text), DEBIAN) == packages
+    urls = {A: "file:///links%20of/a-1.0-py3-none-any.whl", B: "https://h/b-2.0.tar.gz"}
+    beside = tmp_path / "locks"
+    beside.mkdir()
+    text = export_pylock(lock(*packages), urls, project=tmp_path, directory=beside)
+    places = {one["name"]: one for one in tomllib.loads(text)["packages"]}
+    assert places["a"]["wheels"][0]["path"] == "/links of/a-1.0-py3-none-any.whl"
+    assert places["c"]["archive"]["path"] == "../w #1/c-1.0-py3-none-any.whl"
+    assert import_pylock(write(beside, text), DEBIAN, project=tmp_path) == packages
 
 
 def test_repositories_and_directories_go_out(tmp_path: Path) -> None:
     commit = "c" * 40
+    git = LockedPackage(
+        "g", "1.0", "git", sha256=A, location="https://h/g", commit=commit, subdirectory="x"
+    )
+    directory = LockedPackage("l", "1.0", "local", sha256=A, location="pkg")
     text = export_pylock(
-        lock(
-            LockedPackage(
-                "g", "", "git", sha256=A, location="https://h/g", commit=commit, subdirectory="x"
-            ),
-            LockedPackage("l", "", "local", sha256=A, location="pkg"),
-        ),
-        {},
+        lock(replace(git, ref="main"), directory), {}, project=tmp_path, directory=tmp_path
     )
     packages = tomllib.loads(text)["packages"]
     assert packages[0]["vcs"] == {
         "type": "git",
         "url": "https://h/g",
+        "requested-revision": "main",
         "commit-id": commit,
         "subdirectory": "x",
     }
     assert packages[1]["directory"] == {"path": "pkg"}
+    assert not any("version" in one for one in packages)
 
 
-def test_a_lock_that_fits_has_no_findings(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["pylock.toml", "pylock.gpu.toml"])
+def test_names_that_installers_know_are_taken(name: str) -> None:
+    check_pylock_name(name)
+
+
+@pytest.mark.parametrize("name", ["lock.toml", "pylock.a.b.toml", "pylock..toml", "pylock", ""])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="is no name"):
+        check_pylock_name(name)
+
+
+def declared(tmp_path: Path, *names: str) -> Wanted:
+    return gather([PythonPackages(names=names)], tmp_path, DEBIAN)
+
+
+def test_a_set_that_has_what_is_declared_has_no_findings(tmp_path: Path) -> None:
     packages = [
         LockedPackage("torch", "2.13.0+cpu", "index", "torch-2.13.0+cpu-py3-none-any.whl", A)
     ]
-    declared = [PythonPackages(names=("torch==2.13.0", "never ; sys_platform == 'win32'"))]
-    assert unsatisfied(packages, declared, tmp_path, DEBIAN) == []
+    wanted = declared(tmp_path, "torch==2.13.0", "never ; sys_platform == 'win32'")
+    assert unsatisfied(packages, wanted, DEBIAN) == []
 
 
-def test_an_edited_lock_is_found_out(tmp_path: Path) -> None:
-    packages = [
-        LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A),
-        LockedPackage("b", "1.0", "index", "b-1.0-cp312-cp312-win_amd64.whl", A),
-    ]
-    declared = [PythonPackages(names=("A>=2", "c"))]
-    found = unsatisfied(packages, declared, tmp_path, DEBIAN)
-    assert found == [
-        "a is locked at 1.0, declared is A>=2",
-        "c is declared and not locked",
-        "b-1.0-cp312-cp312-win_amd64.whl does not fit Python 3.11.2 on glibc 2.36",
+def test_what_a_set_lacks_is_told(tmp_path: Path) -> None:
+    packages = [LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A)]
+    wanted = declared(tmp_path, "A>=2", "c", "g @ git+https://h/g")
+    assert unsatisfied(packages, wanted, DEBIAN) == [
+        "g @ git+https://h/g is built from source, so it cannot be in it",
+        "it has a 1.0, declared is A>=2",
+        "it does not have c",
     ]

@@ -12,9 +12,9 @@ import msgspec
 
 from danlu.environment.inputs import Inputs
 from danlu.environment.lock import FunctionLock, Lock
-from danlu.environment.needs import fits
+from danlu.environment.needs import fits, wants_python
 from danlu.environment.types import Environment
-from danlu.errors import Difference, LockError
+from danlu.errors import Difference, LockError, UsageError
 from danlu.graph import Log, Message, Platform, Progress
 from danlu.util.space import told
 
@@ -24,18 +24,25 @@ if TYPE_CHECKING:
     from danlu.resolve.resolve import Resolving
     from danlu.store import Layer, Store
 
-__all__ = ["LockReport", "Locking", "Outcome", "bring_up_to_date", "changes", "lock"]
+__all__ = ["STDOUT", "LockReport", "Locking", "Outcome", "bring_up_to_date", "changes", "lock"]
+
+#: The place to export to that is no file.
+STDOUT = Path("-")
 
 #: So many changes of one kind are named one by one; more are counted.
 _NAMED = 12
 
 
 class LockReport(msgspec.Struct, frozen=True):
-    """What ``danlu lock`` did: whether the file changed, how, and where it is."""
+    """What ``danlu lock`` did: whether the file changed, how, and where it is.
+
+    ``exported`` is the text of the ``pylock.toml`` that was asked for.
+    """
 
     changed: bool
     lines: tuple[str, ...]
     path: Path
+    exported: str = ""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -83,20 +90,49 @@ def lock(
     upgrade: tuple[str, ...] | None = None,
     upgrade_all: bool = False,
     check: bool = False,
+    export: Path | None = None,
 ) -> LockReport:
     """Bring the lock up to date with the build file, or with ``check`` only say whether it is.
 
-    ``upgrade`` names packages that may take a newer version, ``upgrade_all`` lets all. Raises
-    :class:`Difference` where ``check`` finds the lock stale.
+    ``upgrade`` names packages that may take a newer version, ``upgrade_all`` lets all. ``export``
+    is the ``pylock.toml`` to write then; ``-`` writes none, its text is in the report. Raises
+    :class:`Difference` where ``check`` finds the lock stale, :class:`UsageError` for an ``export``
+    that cannot be, :class:`OutsideError` where an index no longer has a file to name in it.
     """
     import anyio
 
-    from danlu.commands.build import parse_platform
-    from danlu.sandbox import userns
-
     fresh = upgrade_all or bool(upgrade)
-    environment = project.environment(refresh=fresh)
-    locking = Locking(
+    locking = _locking(project, settings, progress, upgrade, upgrade_all=upgrade_all)
+    if export:
+        _check_export(locking, export)
+    stale = locking.stale
+    if check and stale:
+        raise Difference(
+            f"{project.lock_path.name} does not fit {project.file}: {stale}",
+            hint="run `danlu lock`",
+        )
+    outcome = Outcome(locking.section) if locking.section else None
+    if outcome is None or stale or fresh:
+        from danlu.sandbox import userns
+
+        userns.enter(settings.paths)
+        outcome = anyio.run(_lock_async, locking)
+    exported = anyio.run(_export, locking, outcome.lock, export) if export else ""
+    return LockReport(bool(outcome.lines), outcome.lines, project.lock_path, exported)
+
+
+def _locking(
+    project: Project,
+    settings: Settings,
+    progress: Progress,
+    upgrade: tuple[str, ...] | None,
+    *,
+    upgrade_all: bool,
+) -> Locking:
+    from danlu.commands.build import parse_platform
+
+    environment = project.environment(refresh=upgrade_all or bool(upgrade))
+    return Locking(
         project,
         environment,
         project.inputs(environment),
@@ -106,17 +142,39 @@ def lock(
         upgrade=upgrade or (),
         upgrade_all=upgrade_all,
     )
-    stale = locking.stale
-    if check and stale:
-        raise Difference(
-            f"{project.lock_path.name} does not fit {project.file}: {stale}",
-            hint="run `danlu lock`",
+
+
+def _check_export(locking: Locking, path: Path) -> None:
+    """Raise :class:`UsageError` for what cannot be exported, before anything is resolved."""
+    from danlu.resolve.pylock import check_pylock_name
+
+    if path != STDOUT:
+        check_pylock_name(path.name)
+    if not wants_python(locking.environment):
+        project = locking.project
+        raise UsageError(
+            f"{project.file}:{project.function} has no Python, so there is nothing to export",
+            hint="a pylock.toml holds Python packages only",
         )
-    if not stale and not fresh:
-        return LockReport(False, (), project.lock_path)
-    userns.enter(settings.paths)
-    outcome = anyio.run(_lock_async, locking)
-    return LockReport(bool(outcome.lines), outcome.lines, project.lock_path)
+
+
+async def _export(locking: Locking, lock: FunctionLock, path: Path) -> str:
+    """The ``pylock.toml`` of ``lock``, written to ``path`` unless that is stdout."""
+    from danlu.resolve.pylock import export_pylock
+    from danlu.resolve.python_addresses import file_addresses
+    from danlu.sources import downloads
+    from danlu.util.files import write_atomic
+
+    project, paths = locking.project, locking.settings.paths
+    with told(f"danlu's data ({paths.data})"), downloads.in_use(paths.cache):
+        urls = await file_addresses(
+            locking.environment, lock, project=project.directory, paths=paths
+        )
+    text = export_pylock(lock, urls, project=project.directory, directory=path.parent)
+    if path != STDOUT:
+        with told(str(path)):
+            write_atomic(path, text.encode())
+    return text
 
 
 async def _lock_async(locking: Locking) -> Outcome:

@@ -9,7 +9,8 @@ from danlu.environment.lock import FunctionLock, LockedPackage
 from danlu.environment.needs import python_needs
 from danlu.environment.types import Environment
 from danlu.resolve.python import PythonRequest, resolve_python
-from danlu.sources.pypi import Target, indexes_of
+from danlu.resolve.python_addresses import declared_indexes
+from danlu.sources.pypi import Target
 from danlu.sources.pypi.building import BUILDER
 
 if TYPE_CHECKING:
@@ -33,13 +34,12 @@ async def resolve_packages(
     """
     assert lock.python is not None
     declared = python_needs(environment)
-    files = [resolving.project / one.requirements for one in declared if one.requirements]
     request = PythonRequest(
         declared=declared,
         target=Target(lock.python.version, lock.base.libc, resolving.platform.architecture),
         project=resolving.project,
         paths=resolving.paths,
-        indexes=indexes_of(environment.pip_index, files),
+        indexes=declared_indexes(environment, resolving.project),
         offline=resolving.offline,
         executable=lock.python.executable,
         run_inside=_inside(lock, resolving),

@@ -7,26 +7,31 @@ passed in; coming in only those are kept that the file alone can know.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from danlu.environment.lock import FunctionLock, LockedPackage
 from danlu.environment.names import normalised
-from danlu.errors import ResolveError
+from danlu.errors import ResolveError, UsageError
 from danlu.sources.pypi.compiling import File, choose_file
 from danlu.sources.pypi.target import Target
 
-__all__ = ["export_pylock", "import_pylock"]
+__all__ = ["check_pylock_name", "export_pylock", "import_pylock"]
 
 
-def import_pylock(path: Path, target: Target) -> tuple[LockedPackage, ...]:
+def import_pylock(
+    path: Path, target: Target, *, project: Path | None = None
+) -> tuple[LockedPackage, ...]:
     """The packages of a ``pylock.toml`` that ``target`` needs, by normalised name.
 
+    Places on this machine are told relative to ``project`` (default: the file's directory).
     Raises :class:`ResolveError` where the file is not one, excludes the target's Python, or has a
     package with no file for it.
     """
@@ -44,7 +49,7 @@ def import_pylock(path: Path, target: Target) -> tuple[LockedPackage, ...]:
     found: dict[str, LockedPackage] = {}
     for package in table.get("packages", []):
         if _applies(package, environment):
-            one = _package(package, target, path)
+            one = _package(package, target, path, project or path.parent)
             if one.name in found:
                 raise ResolveError(f"{path.name} has {one.name} twice for this environment")
             found[one.name] = one
@@ -98,7 +103,7 @@ def _applies(package: Mapping[str, Any], environment: dict[str, str]) -> bool:
         return False
 
 
-def _package(package: dict[str, Any], target: Target, path: Path) -> LockedPackage:
+def _package(package: dict[str, Any], target: Target, path: Path, project: Path) -> LockedPackage:
     name = normalised(str(package.get("name", "")))
     if vcs := package.get("vcs"):
         raise ResolveError(
@@ -116,57 +121,101 @@ def _package(package: dict[str, Any], target: Target, path: Path) -> LockedPacka
             f"{path.name} has no file of {name} {package.get('version', '')} for Python "
             f"{target.python} on {target.machine} ({target.libc})"
         )
-    return _locked(file, name, path)
+    return _locked(file, name, path.parent, project)
 
 
-def _locked(file: File, name: str, path: Path) -> LockedPackage:
+def _locked(file: File, name: str, directory: Path, project: Path) -> LockedPackage:
     common = {"name": name, "version": file.version, "file": file.file, "sha256": file.sha256}
     if file.direct and not file.url.startswith("file:"):
         return LockedPackage(**common, source="url", size=file.size, location=file.url)
     if file.direct:
-        place = (path.parent / urlsplit(file.url).path).resolve()
-        location = os.path.relpath(place, path.parent)
+        place = os.path.abspath(directory / unquote(urlsplit(file.url).path))
+        location = os.path.relpath(place, os.path.abspath(project))
         return LockedPackage(**common, source="local", size=file.size, location=location)
     source: Any = "index" if file.kind == "wheel" else "sdist"
     return LockedPackage(**common, source=source, size=file.size)
 
 
-def export_pylock(lock: FunctionLock, urls: Mapping[str, str]) -> str:
-    """The Python packages of ``lock`` as a ``pylock.toml``.
+def check_pylock_name(name: str) -> None:
+    """Raise :class:`UsageError` for a file name that installers do not accept (PEP 751)."""
+    if not re.fullmatch(r"pylock\.([^.]+\.)?toml", name):
+        raise UsageError(
+            f"{name!r} is no name for a lock of Python packages",
+            hint="PEP 751 wants pylock.toml or pylock.NAME.toml, NAME without dots",
+        )
 
-    ``urls`` gives the address of each file by its sha256; a file without one is named by its file
-    name alone, to lie beside the ``pylock.toml``.
+
+def export_pylock(
+    lock: FunctionLock, urls: Mapping[str, str], *, project: Path, directory: Path
+) -> str:
+    """The Python packages of ``lock`` as a ``pylock.toml`` that lies in ``directory``.
+
+    ``urls`` gives the address of each file of an index by its sha256; places in the lock are
+    relative to ``project``.
     """
     lines = ['lock-version = "1.0"', 'created-by = "danlu"']
     if lock.python is not None:
         minor = ".".join(lock.python.version.split(".")[:2])
-        lines.append(f'requires-python = "=={minor}.*"')
+        target = Target(lock.python.version, lock.base.libc, lock.platform.split("/")[1])
+        marker = f"sys_platform == 'linux' and platform_machine == '{target.machine}'"
+        lines += [f"environments = [{_text(marker)}]", f'requires-python = "=={minor}.*"']
     for package in sorted(lock.packages, key=lambda one: one.name):
         lines += ["", "[[packages]]", f"name = {_text(package.name)}"]
-        if package.version:
+        # What a source tree is may change its version (PEP 751, packages.version).
+        if package.version and package.file:
             lines.append(f"version = {_text(package.version)}")
-        lines.append(_source(package, urls))
+        lines.append(_source(_placed(package, project, directory), urls))
     return "\n".join(lines) + "\n"
 
 
+def _placed(package: LockedPackage, project: Path, directory: Path) -> LockedPackage:
+    """``package`` with its place on this machine relative to ``directory``, unless it is full."""
+    if package.source != "local" or os.path.isabs(package.location):
+        return package
+    place = os.path.abspath(project / package.location)
+    return replace(package, location=os.path.relpath(place, os.path.abspath(directory)))
+
+
 def _text(value: str) -> str:
+    # A JSON string is a TOML basic string.
     return msgspec.json.encode(value).decode()
+
+
+def _table(**values: str | int) -> str:
+    """An inline table of the values that are not empty."""
+    pairs = [
+        f"{key.replace('_', '-')} = {_text(value) if isinstance(value, str) else value}"
+        for key, value in values.items()
+        if value
+    ]
+    return f"{{ {', '.join(pairs)} }}"
+
+
+def _file(package: LockedPackage, *, name: str = "", url: str = "", subdirectory: str = "") -> str:
+    """The table of one file (PEP 751: ``url`` or ``path``, size, hashes)."""
+    if url.startswith("file:"):
+        place = _table(name=name, path=unquote(urlsplit(url).path), size=package.size)
+    elif url:
+        place = _table(name=name, url=url, size=package.size)
+    else:
+        place = _table(path=package.location, size=package.size)
+    rest = f", subdirectory = {_text(subdirectory)}" if subdirectory else ""
+    return f"{place[:-2]}{rest}, hashes = {_table(sha256=package.sha256)} }}"
 
 
 def _source(package: LockedPackage, urls: Mapping[str, str]) -> str:
     if package.source == "git":
-        pairs = [("type", "git"), ("url", package.location), ("commit-id", package.commit)]
-        if package.subdirectory:
-            pairs.append(("subdirectory", package.subdirectory))
-        return f"vcs = {{ {', '.join(f'{key} = {_text(value)}' for key, value in pairs)} }}"
+        values = {
+            "url": package.location,
+            "requested_revision": package.ref,
+            "commit_id": package.commit,
+            "subdirectory": package.subdirectory,
+        }
+        return f"vcs = {_table(type='git', **values)}"
     if not package.file:
-        return f"directory = {{ path = {_text(package.location)} }}"
-    hashes = f"hashes = {{ sha256 = {_text(package.sha256)} }}"
-    size = f"size = {package.size}, " if package.size else ""
+        return f"directory = {_table(path=package.location, subdirectory=package.subdirectory)}"
     if package.source in ("url", "local"):
-        place = "url" if package.source == "url" else "path"
-        return f"archive = {{ {place} = {_text(package.location)}, {size}{hashes} }}"
-    url = urls.get(package.sha256, "")
-    place = f"url = {_text(url)}" if url else f"path = {_text(package.file)}"
-    entry = f"{{ name = {_text(package.file)}, {place}, {size}{hashes} }}"
-    return f"wheels = [{entry}]" if package.file.endswith(".whl") else f"sdist = {entry}"
+        url = package.location if package.source == "url" else ""
+        return f"archive = {_file(package, url=url, subdirectory=package.subdirectory)}"
+    entry = _file(package, name=package.file, url=urls[package.sha256])
+    return f"wheels = [{entry}]" if package.source == "index" else f"sdist = {entry}"

@@ -17,6 +17,8 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.names import name_of, normalised
 from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, ResolveError, Span
+from danlu.resolve.pylock import import_pylock
+from danlu.resolve.python_check import unsatisfied
 from danlu.resolve.python_inside import RunInside, resolve_inside
 from danlu.resolve.python_locked import locked_file, preference, stays
 from danlu.resolve.python_wanted import Line, Wanted, gather
@@ -74,17 +76,16 @@ async def resolve_python(
     :class:`OutsideError` naming an index that does not answer.
     """
     wanted = gather(request.declared, request.project, request.target)
-    if wanted.locked:
-        return _from_pylock(wanted, request)
-    if not wanted.lines and not wanted.sources:
+    if not wanted.locked and not wanted.lines and not wanted.sources:
         return ()
     going = {normalised(name) for name in upgrade}
     kept = {one.name: one for one in old if not upgrade_all and one.name not in going}
     renew = upgrade_options(sorted(going), upgrade_all=upgrade_all)
     request.paths.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=request.paths.cache) as name:
+        resolving = _from_pylock if wanted.locked else _resolve
         try:
-            return await _resolve(request, wanted, kept, renew, Path(name))
+            return await resolving(request, wanted, kept, renew, Path(name))
         except ResolveError as error:
             error.span = error.span or _naming(wanted, error)
             raise
@@ -246,18 +247,34 @@ def _naming(wanted: Wanted, error: DanluError) -> Span | None:
     return None
 
 
-def _from_pylock(wanted: Wanted, request: PythonRequest) -> tuple[LockedPackage, ...]:
-    from danlu.resolve.pylock import import_pylock
-
-    if len(wanted.locked) > 1 or wanted.lines or wanted.sources:
-        names = sorted({name_of(one.text) for one in wanted.lines})
-        packages = import_pylock(wanted.locked[0], request.target)
-        missing = [name for name in names if name not in {one.name for one in packages}]
-        if missing or len(wanted.locked) > 1 or wanted.sources:
-            raise ResolveError(
-                f"{wanted.locked[0].name} has the whole set of packages, "
-                f"and does not have {', '.join(missing) or 'the others named beside it'}",
-                hint="add them to what the pylock.toml was made from",
-            )
+async def _from_pylock(
+    request: PythonRequest,
+    wanted: Wanted,
+    kept: Mapping[str, LockedPackage],
+    renew: Sequence[str],
+    scratch: Path,
+) -> tuple[LockedPackage, ...]:
+    """The packages of a ``pylock.toml``, and what danlu adds by itself where it lacks that."""
+    path = wanted.locked[0]
+    if len(wanted.locked) > 1:
+        raise ResolveError(
+            f"{path.name} and {wanted.locked[1].name} have a whole set of packages each",
+            hint="one pylock.toml is all an environment can be made from",
+        )
+    packages = import_pylock(path, request.target, project=request.project)
+    own = [one for one in request.declared if not one.source]
+    wrong = unsatisfied(packages, gather(own, request.project, request.target), request.target)
+    if wrong:
+        raise ResolveError(
+            f"{path.name} is not what is declared beside it: {wrong[0]}",
+            details=tuple(wrong[1:]),
+            hint="make it again from what the build file asks for",
+        )
+    have = {one.name for one in packages}
+    lacking = tuple(one for one in wanted.lines if name_of(one.text) not in have)
+    if not lacking:
         return packages
-    return import_pylock(wanted.locked[0], request.target)
+    pins = tuple(Line(f"{one.name}=={one.version}") for one in packages if one.version)
+    added = await _resolve(request, Wanted(lacking, pins), kept, renew, scratch)
+    both = (*packages, *(one for one in added if one.name not in have))
+    return tuple(sorted(both, key=lambda one: one.name))

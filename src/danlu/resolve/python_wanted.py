@@ -145,6 +145,12 @@ class _Gathering:
         constraining = _constraint_files(entries)
         for entry in entries:
             where = Span(os.path.relpath(entry.file, self.project), entry.line)
+            if entry.settings:
+                raise ResolveError(
+                    f"{entry.settings[0]} after a requirement is not understood",
+                    span=where,
+                    hint="build settings cannot be given to one package",
+                )
             if entry.option == "--editable":
                 # In an image a package under development is a copy, as any other.
                 self.add(entry.value, entry.file.parent, where)

@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import msgspec
 
@@ -19,6 +19,7 @@ __all__ = [
     "Pin",
     "choose_file",
     "compile_pins",
+    "locate_addresses",
     "locate_files",
     "read_pins",
     "read_pylock",
@@ -114,8 +115,13 @@ def _file_name(entry: dict[str, Any]) -> tuple[str, str]:
         return entry.get("name") or unquote(urlsplit(url).path.rpartition("/")[2]), url
     path = Path(entry.get("path", ""))
     return entry.get("name") or path.name, (
-        path.as_uri() if path.is_absolute() else f"file:{path}"
+        path.as_uri() if path.is_absolute() else f"file:{quote(str(path))}"
     ) if path.name else ""
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment=""))
 
 
 def _size(url: str) -> int:
@@ -166,16 +172,42 @@ async def locate_files(
     Without ``dependencies`` they must be pins. Raises :class:`OutsideError` where an index gives
     no sha256.
     """
-    output = scratch / "pylock.toml"
-    output.unlink(missing_ok=True)
-    options = [*_options(target), "--format", "pylock.toml", "--output-file", str(output)]
-    if not dependencies:
-        options.append("--no-deps")
-    code, _, messages = await uv.run(("pip", "compile"), [*options, *sources], offline=offline)
-    if code:
-        raise refusal(messages, doing="locating the files of the Python packages")
-    files = read_pylock(output.read_text(encoding="utf-8"), target)
+    options = [] if dependencies else ["--no-deps"]
+    text = await _locate(uv, [*options, *sources], target, scratch=scratch, offline=offline)
+    files = read_pylock(text, target)
     bare = [one.name for one in files if not one.sha256]
     if bare:
         raise OutsideError(f"the package index gives no sha256 for {', '.join(bare)}")
     return files
+
+
+async def locate_addresses(
+    uv: Uv, pins: Iterable[Pin], target: Target, *, scratch: Path
+) -> dict[str, str]:
+    """Where the files of exactly these versions lie, by sha256: all that uv knows of.
+
+    No address has credentials. Raises :class:`ResolveError` where an index no longer has one of
+    the versions.
+    """
+    listing = scratch / "pins.txt"
+    listing.write_text("".join(f"{pin.line}\n" for pin in pins), encoding="utf-8")
+    text = await _locate(uv, ["--no-deps", str(listing)], target, scratch=scratch)
+    found = {}
+    for package in tomllib.loads(text).get("packages", []):
+        for entry in (*package.get("wheels", ()), package.get("sdist", {})):
+            if digest := entry.get("hashes", {}).get("sha256"):
+                found[digest] = _without_credentials(_file_name(entry)[1])
+    return found
+
+
+async def _locate(
+    uv: Uv, options: Sequence[str], target: Target, *, scratch: Path, offline: bool = False
+) -> str:
+    """uv's ``pylock.toml`` for ``options``."""
+    output = scratch / "pylock.toml"
+    output.unlink(missing_ok=True)
+    common = [*_options(target), "--format", "pylock.toml", "--output-file", str(output)]
+    code, _, messages = await uv.run(("pip", "compile"), [*common, *options], offline=offline)
+    if code:
+        raise refusal(messages, doing="locating the files of the Python packages")
+    return output.read_text(encoding="utf-8")

@@ -38,6 +38,7 @@ _OPTIONS = {
     "-f": "--find-links",
 }
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
+_OWN_OPTION = re.compile(r"\s(--[A-Za-z][\w-]*|-[A-Za-z])")
 _VCS = re.compile(r"(git|hg|svn|bzr)\+")
 _NAMED = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*@\s*(.+)", re.DOTALL)
 _ARCHIVES = (
@@ -50,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True):
     """One logical line: an option (``--index-url``) with its value, or a requirement (no option).
 
     ``file`` is the file that has it, ``line`` the number of its first physical line; ``hashes`` are
-    the requirement's ``--hash`` options (``sha256:…``).
+    the requirement's ``--hash`` options (``sha256:…``), ``settings`` the names of its others.
     """
 
     option: str
@@ -58,6 +59,7 @@ class Entry(msgspec.Struct, frozen=True):
     file: Path
     line: int
     hashes: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
 
 class Reference(msgspec.Struct, frozen=True):
@@ -100,8 +102,7 @@ def _expand(text: str, environ: Mapping[str, str]) -> str:
 def _split(line: str) -> tuple[str, str]:
     """The option (long form, or empty for a requirement) and its value."""
     if not line.startswith("-"):
-        # What follows a requirement are its own options: hashes and build settings.
-        return "", re.split(r"\s--?[A-Za-z]", line, maxsplit=1)[0].strip()
+        return "", line
     match = re.match(r"(--[\w-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?=[^\s-]))?(.*)", line)
     assert match is not None
     value = match[2].strip()
@@ -122,8 +123,18 @@ def _entries(path: Path, environ: Mapping[str, str]) -> Iterator[Entry]:
     for number, line in _logical_lines(text):
         line = _expand(re.sub(r"(^|\s)#.*$", "", line).strip(), environ)
         if line:
-            hashes = tuple(re.findall(r"--hash[=\s]+(sha256:[0-9a-fA-F]{64})", line))
-            yield Entry(*_split(line), path, number, hashes)
+            yield _entry(*_split(line), path, number)
+
+
+def _entry(option: str, text: str, path: Path, number: int) -> Entry:
+    """The entry of a line; what follows a requirement are its own options."""
+    if option not in ("", "--editable"):
+        return Entry(option, text, path, number)
+    value = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
+    own = text[len(value) :]
+    hashes = tuple(re.findall(r"--hash[=\s]+(sha256:[0-9a-fA-F]{64})", own))
+    settings = tuple(name for name in _OWN_OPTION.findall(own) if name != "--hash")
+    return Entry(option, value, path, number, hashes, settings)
 
 
 def read_requirements(path: Path, environ: Mapping[str, str] | None = None) -> tuple[Entry, ...]:

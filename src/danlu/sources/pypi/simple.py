@@ -17,7 +17,7 @@ from danlu.sources.http import Fetched, fetch
 from danlu.sources.pypi.indexes import as_address, uv_environment
 from danlu.sources.pypi.uv import Uv, refusal
 
-__all__ = ["fetch_file"]
+__all__ = ["fetch_file", "find_file"]
 
 
 class _Links(HTMLParser):
@@ -40,6 +40,14 @@ async def fetch_file(uv: Uv, name: str, file: str, sha256: str, *, cache: Path) 
         return Fetched(kept, sha256, kept.stat().st_size)
     if uv.offline:
         raise OutsideError(f"{file} is not in the cache, and --offline forbids to fetch it")
+    return await fetch(await find_file(uv, name, file, cache=cache), sha256, cache=cache)
+
+
+async def find_file(uv: Uv, name: str, file: str, *, cache: Path) -> str:
+    """The address of the file called ``file`` of the package ``name``, on any index that has it.
+
+    Raises :class:`OutsideError` naming it where none has.
+    """
     problems: list[str] = []
     for page in await _pages(uv, name):
         try:
@@ -50,7 +58,7 @@ async def fetch_file(uv: Uv, name: str, file: str, sha256: str, *, cache: Path) 
             problems.append(error.message)
             continue
         if address:
-            return await fetch(address, sha256, cache=cache)
+            return address
     raise OutsideError(
         f"no package index has {file} any more, which the lock names",
         hint=f"`danlu lock --upgrade {name}` replaces it by what there is",

@@ -1,0 +1,110 @@
+"""Locked files are found again on the user's indexes, and told where they are gone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage, LockedPython
+from danlu.environment.types import Base, Environment, PythonPackages
+from danlu.errors import OutsideError
+from danlu.resolve.python_addresses import file_addresses
+from danlu.sources.pypi import Pin, Target, Uv
+from danlu.sources.pypi.compiling import locate_addresses
+from danlu.testing.wheels import make_wheel, sha256_of
+from danlu.util.paths import Paths
+
+
+@pytest.fixture(autouse=True)
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only index there is: a directory."""
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    directory = tmp_path / "links"
+    directory.mkdir()
+    monkeypatch.setenv("UV_FIND_LINKS", str(directory))
+    return directory
+
+
+def addresses(root: Path, *packages: LockedPackage) -> dict[str, str]:
+    lock = FunctionLock(
+        platform="linux/amd64",
+        base=LockedBase(inputs="", epoch=0, libc="glibc 2.36"),
+        python=LockedPython("", "3.11.2", "/usr/bin/python3.11", "apt"),
+        packages=packages,
+    )
+    names = tuple(one.name for one in packages)
+    environment = Environment(
+        "build",
+        "build.envd",
+        base=Base(os="debian12"),
+        python_packages=(PythonPackages(names=names),),
+    )
+    paths = Paths.of({"DANLU_HOME": str(root / "home")})
+
+    async def run() -> dict[str, str]:
+        return await file_addresses(environment, lock, project=root, paths=paths)
+
+    return anyio.run(run)
+
+
+def locked(path: Path) -> LockedPackage:
+    name, version = path.name.split("-")[:2]
+    return LockedPackage(name, version, "index", path.name, sha256_of(path))
+
+
+def test_wheels_and_source_distributions_are_found(tmp_path: Path, links: Path) -> None:
+    wheel = make_wheel(links, "app", requires=["never-locked"])
+    sdist = links / "old-1.0.tar.gz"
+    sdist.write_bytes(b"not looked into")
+    source = LockedPackage("old", "1.0", "sdist", sdist.name, sha256_of(sdist))
+    assert addresses(tmp_path, locked(wheel), source) == {
+        sha256_of(wheel): wheel.as_uri(),
+        sha256_of(sdist): sdist.as_uri(),
+    }
+
+
+def test_a_file_that_is_gone_is_named(tmp_path: Path, links: Path) -> None:
+    here, gone = locked(make_wheel(links, "app")), locked(make_wheel(tmp_path, "lib"))
+    with pytest.raises(OutsideError, match=r"lib-1\.0-py3-none-any\.whl any more") as caught:
+        addresses(tmp_path, here, gone)
+    assert "--upgrade lib" in caught.value.hint
+
+
+def test_a_file_that_became_another_is_named(tmp_path: Path, links: Path) -> None:
+    before = locked(make_wheel(tmp_path, "app"))
+    make_wheel(links, "app", files={"app.py": "changed = True"})
+    with pytest.raises(OutsideError, match=r"has app-1\.0-py3-none-any\.whl as the lock"):
+        addresses(tmp_path, before)
+
+
+class Answering(Uv, frozen=True):
+    """A uv that gives one answer, whatever it is asked."""
+
+    answer: str = ""
+
+    async def run(
+        self, command: object, options: object, *, offline: bool = False
+    ) -> tuple[int, str, str]:
+        (self.cache / "pylock.toml").write_text(self.answer)
+        return 0, "", ""
+
+
+def test_addresses_have_no_credentials(tmp_path: Path) -> None:
+    url = "https://me:secret@h/x-1.0-py3-none-any.whl#sha256=1"
+    entry = f'{{ url = "{url}", hashes = {{ sha256 = "{"a" * 64}" }} }}'
+    text = f'[[packages]]\nname = "x"\nversion = "1.0"\nwheels = [{entry}]\n'
+    uv = Answering(tmp_path, tmp_path, answer=text)
+
+    async def run() -> dict[str, str]:
+        target = Target("3.11.2", "glibc 2.36")
+        return await locate_addresses(uv, [Pin("x", "1.0")], target, scratch=tmp_path)
+
+    assert anyio.run(run) == {"a" * 64: "https://h/x-1.0-py3-none-any.whl"}

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.conftest import remove_tree
+
 _SYSTEM_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
@@ -57,10 +59,10 @@ def short_place() -> Iterator[Path]:
     try:
         yield place
     finally:
-        # Docker's name spaces and podman's storage stay mounted when they end.
-        for mount in ("exec/netns/default", "root/overlay"):
+        # Docker's name spaces, its data and podman's storage may stay mounted when they end.
+        for mount in ("exec/netns/default", "data", "root/overlay"):
             subprocess.run(["umount", "-R", str(place / mount)], capture_output=True, check=False)
-        shutil.rmtree(place)
+        remove_tree(place)
 
 
 @contextmanager

@@ -82,7 +82,7 @@ class _Asked:
 
 
 #: Raised when the same environment and lock are to give another image than before.
-_VERSION = 1
+_VERSION = 2
 
 
 def build(

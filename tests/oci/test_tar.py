@@ -176,7 +176,7 @@ ATTRIBUTE = Node("file", xattrs=(("user.overlay.whiteout", b"y"),))
 @needs_root
 @pytest.mark.parametrize("gone", [DEVICE, ATTRIBUTE], ids=["device", "attribute"])
 def test_deletions_become_oci_whiteouts(tmp_path: Path, gone: Node) -> None:
-    make(tmp_path, {b"d": Node("dir", opaque=True, children={b"x": gone})})
+    make(tmp_path, {b"d": Node("dir", mode=0o755, opaque=True, children={b"x": gone})})
     os.setxattr(tmp_path, "user.overlay.opaque", b"y")
     found = members(tar_of(tmp_path)[0])
     assert list(found) == [".wh..wh..opq", "d", "d/.wh..wh..opq", "d/.wh.x"]
@@ -187,7 +187,8 @@ def test_deletions_become_oci_whiteouts(tmp_path: Path, gone: Node) -> None:
 def test_both_forms_of_a_deletion_give_one_layer(tmp_path: Path) -> None:
     for name, gone in (("1", DEVICE), ("2", ATTRIBUTE)):
         (tmp_path / name).mkdir()
-        make(tmp_path / name, {b"d": Node("dir", children={b"x": gone, b"y": Node("file")})})
+        inside = {b"x": gone, b"y": Node("file")}
+        make(tmp_path / name, {b"d": Node("dir", mode=0o755, children=inside)})
     os.setxattr(tmp_path / "2/d", "user.overlay.opaque", b"x")
     assert tar_of(tmp_path / "2") == tar_of(tmp_path / "1")
 

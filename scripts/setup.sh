@@ -38,6 +38,7 @@ find_missing_for_tests() {
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
     has dockerd || need docker.io "tests: loads, pulls and runs what danlu writes"
     has ssh-agent || need openssh-client "tests: an agent for steps that ask for one"
+    has faketime || need faketime "tests: builds on another day"
     has podman || need podman "tests: loads, pulls and runs what danlu writes"
     has skopeo || need skopeo "tests: reads and copies what danlu writes"
 }

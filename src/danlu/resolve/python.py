@@ -162,6 +162,7 @@ async def _resolve_wheels(
         sorted(line.text for line in wanted.constraints),
         sorted((name, sorted(hashes)) for name, hashes in wanted.hashes.items()),
         sorted(kept.items()),
+        wanted.formats,
         request.target,
         index_state(variables, request.project),
     ]

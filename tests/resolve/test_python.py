@@ -17,7 +17,8 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, OutsideError, ResolveError, Span
 from danlu.resolve import python
-from danlu.resolve.python import PythonRequest, resolve_python
+from danlu.resolve.python import resolve_python
+from danlu.resolve.python_task import PythonRequest
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi import Indexes, Target
 from danlu.testing.wheels import make_wheel, sha256_of

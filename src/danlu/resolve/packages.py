@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from danlu.environment.lock import FunctionLock, LockedPackage
 from danlu.environment.needs import python_needs
 from danlu.environment.types import Environment
-from danlu.resolve.python import PythonRequest, resolve_python
+from danlu.resolve.python import resolve_python
 from danlu.resolve.python_addresses import declared_indexes
+from danlu.resolve.python_task import PythonRequest
 from danlu.sources.pypi import Target
 from danlu.sources.pypi.building import BUILDER
 
 if TYPE_CHECKING:
-    from danlu.resolve.python_inside import RunInside
+    from danlu.resolve.python_task import RunInside
     from danlu.resolve.resolve import Resolving
     from danlu.sandbox.types import Mount
 

@@ -8,25 +8,24 @@ are asked inside the sandbox (:mod:`danlu.resolve.python_inside`).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.environment.names import name_of, normalised
-from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.pylock import import_pylock
 from danlu.resolve.python_check import unsatisfied
-from danlu.resolve.python_inside import RunInside, resolve_inside
+from danlu.resolve.python_inside import resolve_inside
 from danlu.resolve.python_locked import locked_file, preference, stays
+from danlu.resolve.python_task import PythonRequest, Task
 from danlu.resolve.python_wanted import Line, Wanted, gather
 from danlu.sources.pypi import (
     File,
-    Indexes,
     Pin,
-    Target,
     Uv,
     compile_pins,
     locate_files,
@@ -35,31 +34,12 @@ from danlu.sources.pypi import (
 )
 from danlu.sources.pypi.indexes import index_state, local_pages
 from danlu.util.notes import note, noted
-from danlu.util.paths import Paths
 
-__all__ = ["PythonRequest", "resolve_python"]
+__all__ = ["resolve_python"]
 
 #: How long (seconds) an answer of uv's is taken again; uv itself asks the large indexes no
 #: earlier, whose pages say ``Cache-Control: max-age=600``.
 _FRESH = 600.0
-
-
-class PythonRequest(msgspec.Struct, frozen=True):
-    """What is to be resolved, for whom, and with what.
-
-    ``executable`` is the interpreter's path in the image; ``run_inside`` runs a program there, and
-    is None where nothing can be run (then what has to be built is refused).
-    """
-
-    declared: Sequence[PythonPackages]
-    target: Target
-    project: Path
-    paths: Paths
-    indexes: Indexes = msgspec.field(default_factory=Indexes)
-    offline: bool = False
-    executable: str = "python3"
-    run_inside: RunInside | None = None
-    say: Callable[[str], None] = lambda text: None
 
 
 async def resolve_python(
@@ -83,38 +63,32 @@ async def resolve_python(
     renew = upgrade_options(sorted(going), upgrade_all=upgrade_all)
     request.paths.cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=request.paths.cache) as name:
-        resolving = _from_pylock if wanted.locked else _resolve
+        task = Task(request, wanted, kept, renew, Path(name))
         try:
-            return await resolving(request, wanted, kept, renew, Path(name))
+            return await (_from_pylock(task) if wanted.locked else _resolve(task))
         except ResolveError as error:
             error.span = error.span or _naming(wanted, error)
             raise
 
 
-async def _resolve(
-    request: PythonRequest,
-    wanted: Wanted,
-    kept: Mapping[str, LockedPackage],
-    renew: Sequence[str],
-    scratch: Path,
-) -> tuple[LockedPackage, ...]:
-    built = _must_be_built(wanted, kept)
+async def _resolve(task: Task) -> tuple[LockedPackage, ...]:
+    built = _must_be_built(task.wanted, task.kept)
     if not built:
         try:
-            return await _resolve_wheels(request, wanted, kept, renew, scratch)
+            return await _resolve_wheels(task)
         except ResolveError as error:
-            if not _wants_build(error) or ":all:" in wanted.formats.only_binary:
+            if not _wants_build(error) or ":all:" in task.wanted.formats.only_binary:
                 raise
-            if request.run_inside is None:
+            if task.request.run_inside is None:
                 raise
-            request.say("some packages have no wheel that fits: resolving in the sandbox")
-    if request.run_inside is None:
+            task.request.say("some packages have no wheel that fits: resolving in the sandbox")
+    if task.request.run_inside is None:
         what = "every package" if built[0] == ":all:" else built[0]
         raise ResolveError(
             f"{what} has to be built, and nothing can be run to build it",
             hint="danlu builds packages inside the environment only, never on this machine",
         )
-    return await resolve_inside(request, wanted, kept, renew, scratch)
+    return await resolve_inside(task)
 
 
 def _must_be_built(wanted: Wanted, kept: Mapping[str, LockedPackage]) -> list[str]:
@@ -145,23 +119,18 @@ class _Answer(msgspec.Struct):
     pages: dict[str, int]
 
 
-async def _resolve_wheels(
-    request: PythonRequest,
-    wanted: Wanted,
-    kept: Mapping[str, LockedPackage],
-    renew: Sequence[str],
-    scratch: Path,
-) -> tuple[LockedPackage, ...]:
+async def _resolve_wheels(task: Task) -> tuple[LockedPackage, ...]:
     """As :func:`_ask_uv`, or what uv answered to the same question a moment ago."""
-    if renew or wanted.spelled or any(" @ " in line.text for line in wanted.lines):
-        return await _ask_uv(request, wanted, kept, renew, scratch)
+    request, wanted = task.request, task.wanted
+    if task.renew or wanted.spelled or any(" @ " in line.text for line in wanted.lines):
+        return await _ask_uv(task)
     notes = request.paths.cache / "resolved"
     variables = uv_environment(request.indexes, request.project)
     question = [
         sorted(line.text for line in wanted.lines),
         sorted(line.text for line in wanted.constraints),
         sorted((name, sorted(hashes)) for name, hashes in wanted.hashes.items()),
-        sorted(kept.items()),
+        sorted(task.kept.items()),
         wanted.formats,
         request.target,
         index_state(variables, request.project),
@@ -169,27 +138,22 @@ async def _resolve_wheels(
     answer = noted(notes, question, _Answer, seconds=_FRESH)
     if answer and answer.pages == local_pages(variables, [one.name for one in answer.packages]):
         return answer.packages
-    packages = await _ask_uv(request, wanted, kept, renew, scratch)
+    packages = await _ask_uv(task)
     pages = local_pages(variables, [one.name for one in packages])
     note(notes, question, _Answer(packages, pages), seconds=_FRESH)
     return packages
 
 
-async def _ask_uv(
-    request: PythonRequest,
-    wanted: Wanted,
-    kept: Mapping[str, LockedPackage],
-    renew: Sequence[str],
-    scratch: Path,
-) -> tuple[LockedPackage, ...]:
+async def _ask_uv(task: Task) -> tuple[LockedPackage, ...]:
+    request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
     uv = Uv(request.paths.cache / "uv", request.project, request.indexes, offline=request.offline)
     sources = write_requirements(wanted, scratch)
-    if not kept and not renew:
+    if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
         return _locked(files, wanted, {})
     preferences = [pin for one in kept.values() if (pin := preference(one)) is not None]
     pins = await compile_pins(
-        uv, sources, request.target, scratch=scratch, preferences=preferences, renew=renew
+        uv, sources, request.target, scratch=scratch, preferences=preferences, renew=task.renew
     )
     same = {pin.name: one for pin in pins if (one := _unchanged(pin, kept, wanted)) is not None}
     new = [pin for pin in pins if pin.name not in same]
@@ -248,14 +212,9 @@ def _naming(wanted: Wanted, error: DanluError) -> Span | None:
     return None
 
 
-async def _from_pylock(
-    request: PythonRequest,
-    wanted: Wanted,
-    kept: Mapping[str, LockedPackage],
-    renew: Sequence[str],
-    scratch: Path,
-) -> tuple[LockedPackage, ...]:
+async def _from_pylock(task: Task) -> tuple[LockedPackage, ...]:
     """The packages of a ``pylock.toml``, and what danlu adds by itself where it lacks that."""
+    request, wanted = task.request, task.wanted
     path = wanted.locked[0]
     if len(wanted.locked) > 1:
         raise ResolveError(
@@ -276,6 +235,6 @@ async def _from_pylock(
     if not lacking:
         return packages
     pins = tuple(Line(f"{one.name}=={one.version}") for one in packages if one.version)
-    added = await _resolve(request, Wanted(lacking, pins), kept, renew, scratch)
+    added = await _resolve(replace(task, wanted=Wanted(lacking, pins)))
     both = (*packages, *(one for one in added if one.name not in have))
     return tuple(sorted(both, key=lambda one: one.name))

@@ -11,10 +11,10 @@ import posixpath
 import re
 import shutil
 import tomllib
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -32,24 +32,15 @@ from danlu.sources.pypi.target import Target
 from danlu.sources.pypi.uv import find_uv, refusal
 
 if TYPE_CHECKING:
-    from danlu.resolve.python import PythonRequest
+    from danlu.resolve.python_task import PythonRequest, Task
 
-__all__ = ["Placed", "RunInside", "place_sources", "resolve_inside"]
+__all__ = ["Placed", "place_sources", "resolve_inside"]
 
 _WORK = "/run/danlu/resolve"
 _SOURCES = "/run/danlu/sources"
 
 #: Below it local wheels are inside at their own paths, so that what names them is easily put right.
 _WHEELS = "/run/danlu/wheels"
-
-
-class RunInside(Protocol):
-    """Runs a program in the image the packages are for."""
-
-    def __call__(
-        self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
-    ) -> Awaitable[int]:
-        """Its exit code. The root file system is thrown away; there is a network."""
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -78,16 +69,12 @@ class Placed(msgspec.Struct, frozen=True):
 _archive_suffixes = (".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar")
 
 
-async def place_sources(
-    request: PythonRequest,
-    wanted: Wanted,
-    kept: Mapping[str, LockedPackage],
-    scratch: Path,
-) -> list[Placed]:
-    """Fetch or copy every source below ``scratch``: nothing of the user's is changed by a build."""
+async def place_sources(task: Task) -> list[Placed]:
+    """Fetch or copy every source below the task's directory: no build changes the user's own."""
+    sources = task.scratch / "sources"
     return [
-        await _place(request, source, number, kept, scratch / "sources" / str(number))
-        for number, source in enumerate(wanted.sources)
+        await _place(task.request, source, number, task.kept, sources / str(number))
+        for number, source in enumerate(task.wanted.sources)
     ]
 
 
@@ -200,21 +187,16 @@ uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.
 """
 
 
-async def resolve_inside(
-    request: PythonRequest,
-    wanted: Wanted,
-    kept: Mapping[str, LockedPackage],
-    renew: Sequence[str],
-    scratch: Path,
-) -> tuple[LockedPackage, ...]:
+async def resolve_inside(task: Task) -> tuple[LockedPackage, ...]:
     """The whole resolution, run by ``request.run_inside``; source distributions are allowed."""
-    placed = await place_sources(request, wanted, kept, scratch)
-    work = scratch / "work"
+    request, wanted = task.request, task.wanted
+    placed = await place_sources(task)
+    work = task.scratch / "work"
     work.mkdir()
-    _write_inputs(wanted, placed, kept, work)
+    _write_inputs(task, placed, work)
     for tree in (work, *(one.path for one in placed)):
         hand_over(tree)
-    options = _options(request.target, wanted, renew)
+    options = _options(task)
     variables, places = indexes_inside(request.indexes, request.project)
     environment = {
         "LC_ALL": "C.UTF-8",
@@ -229,14 +211,14 @@ async def resolve_inside(
         Mount(UV_INSIDE, find_uv(), readonly=True),
         Mount(_WORK, work),
         *(Mount(f"{_SOURCES}/{n}", one.path) for n, one in enumerate(placed)),
-        *_wheels(wanted, scratch),
+        *_wheels(wanted, task.scratch),
         *places,
     ]
     assert request.run_inside is not None
     code = await request.run_inside(("/bin/sh", "-c", _SCRIPT), mounts, environment)
     if code:
         raise _refused(work, code, placed)
-    return _results(request, wanted, placed, kept, work)
+    return _results(task, placed, work)
 
 
 def _wheels(wanted: Wanted, scratch: Path) -> list[Mount]:
@@ -254,22 +236,22 @@ def _platform(target: Target) -> list[str]:
     return ["--python-version", target.python, "--python-platform", target.uv_platform]
 
 
-def _options(target: Target, wanted: Wanted, renew: Sequence[str]) -> list[str]:
-    options = _platform(target)
-    if wanted.constraints:
+def _options(task: Task) -> list[str]:
+    options = _platform(task.request.target)
+    if task.wanted.constraints:
         options += ["--constraints", "constraints.txt"]
-    return [*options, *renew]
+    return [*options, *task.renew]
 
 
-def _write_inputs(
-    wanted: Wanted, placed: Sequence[Placed], kept: Mapping[str, LockedPackage], work: Path
-) -> None:
-    lines = [_inside(line) for line in wanted.lines] + [one.line for one in placed]
+def _write_inputs(task: Task, placed: Sequence[Placed], work: Path) -> None:
+    lines = [_inside(line) for line in task.wanted.lines] + [one.line for one in placed]
     (work / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
-    constraints = "".join(f"{_inside(line)}\n" for line in wanted.constraints)
+    constraints = "".join(f"{_inside(line)}\n" for line in task.wanted.constraints)
     (work / "constraints.txt").write_text(constraints)
     preferences = "".join(
-        f"{one.name}=={one.version}\n" for one in kept.values() if one.source in ("index", "sdist")
+        f"{one.name}=={one.version}\n"
+        for one in task.kept.values()
+        if one.source in ("index", "sdist")
     )
     (work / "resolved.txt").write_text(preferences)
 
@@ -298,16 +280,11 @@ def _refused(work: Path, code: int, placed: Sequence[Placed]) -> DanluError:
     return error
 
 
-def _results(
-    request: PythonRequest,
-    wanted: Wanted,
-    placed: Sequence[Placed],
-    kept: Mapping[str, LockedPackage],
-    work: Path,
-) -> tuple[LockedPackage, ...]:
+def _results(task: Task, placed: Sequence[Placed], work: Path) -> tuple[LockedPackage, ...]:
+    kept, wanted = task.kept, task.wanted
     text = (work / "pylock.toml").read_text(encoding="utf-8").replace(_WHEELS, "")
     found: dict[str, LockedPackage] = {}
-    for file in read_pylock(text, request.target):
+    for file in read_pylock(text, task.request.target):
         _check(file)
         before = kept.get(normalised(file.name))
         if before and not file.direct and stays(before, file.version, wanted.formats):

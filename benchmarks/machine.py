@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 SYSTEM_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
@@ -107,19 +108,18 @@ def description(versions: dict[str, str]) -> dict[str, str]:
 
 
 def layer_sizes(layout: Path) -> dict[str, int]:
-    """Digest to bytes of each layer in the OCI layout at ``layout``."""
+    """Digest to bytes of each layer of all images in the OCI layout at ``layout``."""
 
-    def blob(digest: str) -> dict[str, object]:
-        loaded: dict[str, object] = json.loads(
+    def blob(digest: str) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(
             (layout / "blobs" / digest.replace(":", "/")).read_bytes()
         )
         return loaded
 
-    document: dict[str, object] = json.loads((layout / "index.json").read_bytes())
-    while "layers" not in document:
-        entries = document["manifests"]
-        assert isinstance(entries, list)
-        document = blob(entries[-1]["digest"])
-    layers = document["layers"]
-    assert isinstance(layers, list)
-    return {layer["digest"]: layer["size"] for layer in layers}
+    sizes: dict[str, int] = {}
+    pending: list[dict[str, Any]] = [json.loads((layout / "index.json").read_bytes())]
+    while pending:
+        document = pending.pop()
+        sizes.update((layer["digest"], layer["size"]) for layer in document.get("layers", ()))
+        pending += [blob(entry["digest"]) for entry in document.get("manifests", ())]
+    return sizes

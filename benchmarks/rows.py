@@ -108,8 +108,9 @@ class Course:
         for package in self._additions():
             self.peer.build(self.project("main", Workload().plus(package)))
             self.record("write", self.peer.write(project, layout))
-            added = {d: size for d, size in layer_sizes(layout).items() if d not in before}
-            self.record("bytes", sum(added.values()))
+            now = layer_sizes(layout)
+            self.record("bytes", sum(size for digest, size in now.items() if digest not in before))
+            before.update(now)
             self._reset(project)
         shutil.rmtree(layout, ignore_errors=True)
 
@@ -136,7 +137,7 @@ class Course:
     def second(self) -> None:
         """Another project, in another directory."""
         for run in range(self.runs):
-            work = Workload().second()
+            work = Workload().second(run)
             if self.peer.locks:
                 project = self.project(f"second-{run}-locked", work)
                 shutil.copy(self.directory / "main/danlu.lock", project)

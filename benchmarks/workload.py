@@ -30,9 +30,11 @@ class Workload:
         """The same with one package more."""
         return replace(self, packages=(*self.packages, package))
 
-    def second(self) -> Workload:
-        """Another project with the same packages: listed in another order, with a variable."""
-        return replace(self, packages=self.packages[::-1], variable="second")
+    def second(self, number: int) -> Workload:
+        """Another project with the same packages: in an order and with a variable of its own."""
+        order = self.packages[::-1]
+        first = number % len(order)
+        return replace(self, packages=order[first:] + order[:first], variable=f"second-{number}")
 
 
 def build_envd(work: Workload) -> str:

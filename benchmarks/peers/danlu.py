@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,6 +58,7 @@ class Danlu:
 
     def forget(self) -> None:
         """The store as it was with the base only; the caches of downloads stay."""
+        self._wait_for_upkeep()
         shutil.rmtree(self.home / "store")
         subprocess.run(["cp", "-a", self.directory / "store", self.home / "store"], check=True)
 
@@ -69,4 +71,10 @@ class Danlu:
     def inside(
         self, project: Path, command: Sequence[str], *, host_network: bool = False
     ) -> list[str] | None:
+        self._wait_for_upkeep()
         return [str(self.program), "run", "--", *command]
+
+    def _wait_for_upkeep(self) -> None:
+        """Until the process that a build leaves behind has made the byte code and ended."""
+        time.sleep(3)
+        subprocess.run(["flock", self.home / "upkeep.lock", "true"], check=True)

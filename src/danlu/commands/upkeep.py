@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from danlu.errors import DanluError
+from danlu.util.files import write_atomic
 from danlu.util.locks import try_file_lock
 
 if TYPE_CHECKING:
@@ -19,14 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "start", "work"]
 
+_NEXT = "upkeep.next"
+_PATIENCE = 2.0
+
 
 def start(digest: str, settings: Settings) -> None:
     """Begin the upkeep after the image ``digest`` was built, unless the user wants none."""
     if settings.config.upkeep == "off":
         return
+    write_atomic(settings.paths.data / _NEXT, digest.encode(), sync=False)
     # What it prints goes nowhere: the terminal is the user's again.
     subprocess.Popen(
-        [sys.executable, "-m", "danlu.commands.upkeep", digest],
+        [sys.executable, "-m", "danlu.commands.upkeep"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -62,26 +68,39 @@ def work(digest: str, settings: Settings) -> None:
             prune(store, settings.paths, parse_size(settings.config.store_limit))
 
 
-def main(digest: str) -> int:
-    """The process: at idle priority, and only one of it at a time for a store."""
-    from danlu.commands.settings import Settings
-    from danlu.util.config import load_configuration
-    from danlu.util.paths import Paths
+def main(*, patience: float = _PATIENCE) -> int:
+    """The process: at idle priority, only one of it at a time for a store, for the newest image.
 
+    It waits for ``patience`` seconds: whoever builds again at once has the machine to themselves.
+    """
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    paths = Paths.of()
-    settings = Settings(paths, load_configuration(paths.config_file))
+    time.sleep(patience)
+    from danlu.commands.settings import load_settings
+
+    settings = load_settings()
     with try_file_lock(settings.paths.data / "upkeep.lock") as free:
         if not free:
-            return 0
+            return 0  # its holder takes what came next, too
         try:
-            work(digest, settings)
+            while digest := _next(settings):
+                work(digest, settings)
         except DanluError:
             return 1
     return 0
 
 
+def _next(settings: Settings) -> str:
+    """The image that was built last, given once; or nothing."""
+    note = settings.paths.data / _NEXT
+    try:
+        digest = note.read_text()
+        note.unlink()
+    except FileNotFoundError:
+        return ""
+    return digest
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

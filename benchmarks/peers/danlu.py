@@ -76,5 +76,5 @@ class Danlu:
 
     def _wait_for_upkeep(self) -> None:
         """Until the process that a build leaves behind has made the byte code and ended."""
-        time.sleep(3)
+        time.sleep(1)
         subprocess.run(["flock", self.home / "upkeep.lock", "true"], check=True)

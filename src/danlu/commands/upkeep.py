@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["main", "start", "work"]
 
 _NEXT = "upkeep.next"
-_PATIENCE = 2.0
+_PATIENCE = 5.0
 
 
 def start(digest: str, settings: Settings) -> None:
@@ -71,12 +71,12 @@ def work(digest: str, settings: Settings) -> None:
 def main(*, patience: float = _PATIENCE) -> int:
     """The process: at idle priority, only one of it at a time for a store, for the newest image.
 
-    It waits for ``patience`` seconds: whoever builds again at once has the machine to themselves.
+    It begins ``patience`` seconds after the last build: who builds again at once has the machine
+    to themselves, for idle priority gives way but not the other half of a core.
     """
     os.nice(19)
     if hasattr(os, "SCHED_IDLE"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    time.sleep(patience)
     from danlu.commands.settings import load_settings
 
     settings = load_settings()
@@ -84,17 +84,19 @@ def main(*, patience: float = _PATIENCE) -> int:
         if not free:
             return 0  # its holder takes what came next, too
         try:
-            while digest := _next(settings):
+            while digest := _next(settings, patience):
                 work(digest, settings)
         except DanluError:
             return 1
     return 0
 
 
-def _next(settings: Settings) -> str:
-    """The image that was built last, given once; or nothing."""
+def _next(settings: Settings, patience: float) -> str:
+    """The image that was built last, given once when that is ``patience`` ago; or nothing."""
     note = settings.paths.data / _NEXT
     try:
+        while 0 <= (age := time.time() - note.stat().st_mtime) < patience:
+            time.sleep(patience - age)
         digest = note.read_text()
         note.unlink()
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from danlu.environment.lock import LOCK_VERSION, FunctionLock, Lock, LockedPackage
-from danlu.environment.names import normalised
+from danlu.environment.names import normalised, same_version
 from danlu.errors import LockError, Span
 from danlu.graph import Deb
 
@@ -162,24 +162,12 @@ def _package_problems(package: LockedPackage) -> Iterable[tuple[str, str]]:
     if package.file.endswith(".whl"):
         name, version = (*package.file.split("-"), "")[:2]
         same = normalised(name) == normalised(package.name)
-        if not same or not _same_version(version.replace("_", "+"), package.version):
+        if not same or not same_version(version.replace("_", "+"), package.version):
             yield (
                 f"package {package.name} {package.version} does not go with its file "
                 f"{package.file}",
                 needle,
             )
-
-
-def _same_version(spelled: str, version: str) -> bool:
-    """Whether a file name's version is that version: ``2022.06.15`` is ``2022.6.15`` (PEP 440)."""
-    if spelled == version:
-        return True
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(spelled) == Version(version)
-    except InvalidVersion:
-        return False
 
 
 def _find(text: str, needle: str, file: str) -> Span | None:

@@ -7,29 +7,17 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
-from danlu.environment.names import normalised
+from danlu.environment.names import normalised, same_version
 from danlu.resolve.python_wanted import Wanted
 from danlu.sources.pypi import File, Pin
 from danlu.sources.pypi.formats import Formats
 
-__all__ = ["locked_file", "preference", "same_version", "stays"]
+__all__ = ["locked_file", "preference", "stays"]
 
 
 def preference(one: LockedPackage) -> Pin | None:
     """What keeps a locked package at its version; None for one that the user's file places."""
     return Pin(one.name, one.version) if one.source in ("index", "sdist") else None
-
-
-def same_version(first: str, second: str) -> bool:
-    """Whether two spellings mean one version (PEP 440)."""
-    if first == second:
-        return True
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        return Version(first) == Version(second)
-    except InvalidVersion:
-        return False
 
 
 def stays(one: LockedPackage, version: str, formats: Formats) -> bool:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -17,58 +16,10 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
 from danlu.errors import DanluError, OutsideError, ResolveError, Span
 from danlu.resolve import python
-from danlu.resolve.python import resolve_python
-from danlu.resolve.python_task import PythonRequest
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi import Indexes, Target
 from danlu.testing.wheels import make_wheel, sha256_of
-from danlu.util.paths import Paths
-
-DEBIAN = Target("3.11.2", "glibc 2.36")
-
-
-@pytest.fixture(autouse=True)
-def _own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("PIP_", "UV_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-
-
-class Resolver:
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.links = root / "links"
-        self.project = root / "project"
-        self.links.mkdir()
-        self.project.mkdir()
-
-    def request(self, *names: str, line: int = 0, **more: object) -> PythonRequest:
-        declared = PythonPackages(names=names, span=Span("build.envd", line), **more)  # type: ignore[arg-type]
-        return PythonRequest(
-            [declared],
-            DEBIAN,
-            self.project,
-            Paths.of({"DANLU_HOME": str(self.root / "home")}),
-            Indexes(find_links=(self.links.as_uri(),), no_index=True),
-        )
-
-    def __call__(
-        self, request: PythonRequest, old: Sequence[LockedPackage] = (), **more: object
-    ) -> tuple[LockedPackage, ...]:
-        async def run() -> tuple[LockedPackage, ...]:
-            return await resolve_python(request, old, **more)  # type: ignore[arg-type]
-
-        return anyio.run(run)
-
-    def pins(self, packages: Sequence[LockedPackage]) -> list[str]:
-        return [f"{one.name}=={one.version}" for one in packages]
-
-
-@pytest.fixture
-def resolver(tmp_path: Path) -> Resolver:
-    return Resolver(tmp_path)
+from tests.resolve.resolver import Resolver
 
 
 def test_names_become_files_with_what_they_need(resolver: Resolver) -> None:

@@ -18,9 +18,11 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.names import name_of, normalised
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.pylock import import_pylock
+from danlu.resolve.python_added import remember_answer, resolve_added
 from danlu.resolve.python_check import unsatisfied
 from danlu.resolve.python_inside import resolve_inside
 from danlu.resolve.python_locked import locked_file, preference, stays
+from danlu.resolve.python_requirements import write_requirements
 from danlu.resolve.python_task import PythonRequest, Task
 from danlu.resolve.python_wanted import Line, Wanted, gather
 from danlu.sources.pypi import (
@@ -126,27 +128,38 @@ async def _resolve_wheels(task: Task) -> tuple[LockedPackage, ...]:
         return await _ask_uv(task)
     notes = request.paths.cache / "resolved"
     variables = uv_environment(request.indexes, request.project)
-    question = [
-        sorted(line.text for line in wanted.lines),
+    setting = [
         sorted(line.text for line in wanted.constraints),
         sorted((name, sorted(hashes)) for name, hashes in wanted.hashes.items()),
-        sorted(task.kept.items()),
         wanted.formats,
         request.target,
+    ]
+    question = [
+        setting,
+        sorted(line.text for line in wanted.lines),
+        sorted(task.kept.items()),
         index_state(variables, request.project),
     ]
     answer = noted(notes, question, _Answer, seconds=_FRESH)
     if answer and answer.pages == local_pages(variables, [one.name for one in answer.packages]):
         return answer.packages
-    packages = await _ask_uv(task)
+    added = await resolve_added(task, _uv(task), setting)
+    packages = await _ask_uv(task) if added is None else _locked(added, wanted, task.kept)
     pages = local_pages(variables, [one.name for one in packages])
     note(notes, question, _Answer(packages, pages), seconds=_FRESH)
+    remember_answer(task, packages, setting)
     return packages
+
+
+def _uv(task: Task) -> Uv:
+    request = task.request
+    cache = request.paths.cache / "uv"
+    return Uv(cache, request.project, request.indexes, offline=request.offline)
 
 
 async def _ask_uv(task: Task) -> tuple[LockedPackage, ...]:
     request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
-    uv = Uv(request.paths.cache / "uv", request.project, request.indexes, offline=request.offline)
+    uv = _uv(task)
     sources = write_requirements(wanted, scratch)
     if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
@@ -163,19 +176,6 @@ async def _ask_uv(task: Task) -> tuple[LockedPackage, ...]:
         listing.write_text("".join(f"{pin.line}\n" for pin in new), encoding="utf-8")
         files = await locate_files(uv, [str(listing)], request.target, scratch=scratch)
     return _locked(files, wanted, same)
-
-
-def write_requirements(wanted: Wanted, scratch: Path) -> list[str]:
-    """uv's input files: one line for each requirement, in order, so that lines can be traced."""
-    requirements = scratch / "requirements.txt"
-    requirements.write_text("".join(f"{line.text}\n" for line in wanted.lines), encoding="utf-8")
-    if not wanted.constraints:
-        return [str(requirements)]
-    constraints = scratch / "constraints.txt"
-    constraints.write_text(
-        "".join(f"{line.text}\n" for line in wanted.constraints), encoding="utf-8"
-    )
-    return [str(requirements), "--constraints", str(constraints)]
 
 
 def _unchanged(pin: Pin, kept: Mapping[str, LockedPackage], wanted: Wanted) -> LockedPackage | None:

@@ -158,6 +158,12 @@ def read_pylock(text: str, target: Target) -> tuple[File, ...]:
     return tuple(sorted(found, key=lambda one: one.name))
 
 
+def _preferring(pins: Iterable[Pin]) -> str:
+    """A ``pylock.toml`` of versions only, which is all that uv reads of an earlier one."""
+    entries = [f"[[packages]]\nname = '{pin.name}'\nversion = '{pin.version}'\n" for pin in pins]
+    return "\n".join(["lock-version = '1.0'\ncreated-by = 'danlu'\n", *entries]) if entries else ""
+
+
 async def locate_files(
     uv: Uv,
     sources: Sequence[str],
@@ -165,15 +171,19 @@ async def locate_files(
     *,
     scratch: Path,
     dependencies: bool = False,
+    preferences: Iterable[Pin] = (),
     offline: bool = False,
 ) -> tuple[File, ...]:
     """Names and hashes of the wheels for the requirements files ``sources``.
 
-    Without ``dependencies`` they must be pins. Raises :class:`OutsideError` where an index gives
-    no sha256.
+    Without ``dependencies`` they must be pins; ``preferences`` keep their versions where they can.
+    Raises :class:`OutsideError` where an index gives no sha256.
     """
     options = [] if dependencies else ["--no-deps"]
-    text = await _locate(uv, [*options, *sources], target, scratch=scratch, offline=offline)
+    before = _preferring(preferences)
+    text = await _locate(
+        uv, [*options, *sources], target, scratch=scratch, before=before, offline=offline
+    )
     files = read_pylock(text, target)
     bare = [one.name for one in files if not one.sha256]
     if bare:
@@ -201,11 +211,19 @@ async def locate_addresses(
 
 
 async def _locate(
-    uv: Uv, options: Sequence[str], target: Target, *, scratch: Path, offline: bool = False
+    uv: Uv,
+    options: Sequence[str],
+    target: Target,
+    *,
+    scratch: Path,
+    before: str = "",
+    offline: bool = False,
 ) -> str:
-    """uv's ``pylock.toml`` for ``options``."""
+    """uv's ``pylock.toml`` for ``options``; from ``before`` it takes the versions it can."""
     output = scratch / "pylock.toml"
     output.unlink(missing_ok=True)
+    if before:
+        output.write_text(before, encoding="utf-8")
     common = [*_options(target), "--format", "pylock.toml", "--output-file", str(output)]
     code, _, messages = await uv.run(("pip", "compile"), [*common, *options], offline=offline)
     if code:

@@ -1,0 +1,26 @@
+"""What the tests of resolution share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.resolve.resolver import Resolver
+
+
+@pytest.fixture
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No settings of pip or uv but a test's own."""
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+
+
+@pytest.fixture
+def resolver(tmp_path: Path, own_settings: None) -> Resolver:
+    """A resolver with a directory of wheels and a project."""
+    return Resolver(tmp_path)

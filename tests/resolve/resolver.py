@@ -1,0 +1,48 @@
+"""Resolving against a directory of wheels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import anyio
+
+from danlu.environment.lock import LockedPackage
+from danlu.environment.types import PythonPackages
+from danlu.errors import Span
+from danlu.resolve.python import resolve_python
+from danlu.resolve.python_task import PythonRequest
+from danlu.sources.pypi import Indexes, Target
+from danlu.util.paths import Paths
+
+DEBIAN = Target("3.11.2", "glibc 2.36")
+
+
+class Resolver:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.links = root / "links"
+        self.project = root / "project"
+        self.links.mkdir()
+        self.project.mkdir()
+
+    def request(self, *names: str, line: int = 0, **more: object) -> PythonRequest:
+        declared = PythonPackages(names=names, span=Span("build.envd", line), **more)  # type: ignore[arg-type]
+        return PythonRequest(
+            [declared],
+            DEBIAN,
+            self.project,
+            Paths.of({"DANLU_HOME": str(self.root / "home")}),
+            Indexes(find_links=(self.links.as_uri(),), no_index=True),
+        )
+
+    def __call__(
+        self, request: PythonRequest, old: Sequence[LockedPackage] = (), **more: object
+    ) -> tuple[LockedPackage, ...]:
+        async def run() -> tuple[LockedPackage, ...]:
+            return await resolve_python(request, old, **more)  # type: ignore[arg-type]
+
+        return anyio.run(run)
+
+    def pins(self, packages: Sequence[LockedPackage]) -> list[str]:
+        return [f"{one.name}=={one.version}" for one in packages]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.util.files import mounts_below, remove_tree, write_atomic
+from danlu.util.files import mounts_below, remove_tree, spread_below, write_atomic
 
 
 def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
@@ -106,3 +106,11 @@ def test_tree_with_a_mount_is_left_alone(tmp_path: Path) -> None:
     assert (project / "work").read_text() == "years"
     remove_tree(root)
     assert not root.exists()
+
+
+def test_spreading_is_asked_of_the_file_system_once_and_harms_nothing(tmp_path: Path) -> None:
+    spread_below(tmp_path)
+    spread_below(tmp_path)
+    (tmp_path / "new").mkdir()
+    assert (tmp_path / "new").is_dir()
+    spread_below(tmp_path / "absent")

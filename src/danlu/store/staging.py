@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from danlu.util.files import remove_tree
+from danlu.util.files import remove_tree, spread_below
 
 __all__ = ["dead", "new_directory", "new_file", "remove_trees", "sweep"]
 
 
 def new_directory(parent: Path) -> tuple[Path, int]:
     """A new locked directory below ``parent``, and the descriptor that holds its lock."""
+    spread_below(parent)
     while True:
         path = parent / os.urandom(6).hex()
         os.mkdir(path, 0o755)

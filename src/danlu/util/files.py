@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import stat
+import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["mounts_below", "private_directory", "remove_tree", "write_atomic"]
+__all__ = ["mounts_below", "private_directory", "remove_tree", "spread_below", "write_atomic"]
+
+# linux/fs.h: the attribute T of chattr(1), and the calls that read and write attributes.
+_FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
+_FS_TOPDIR_FL = 0x00020000
 
 
 def private_directory(parent: Path, name: str) -> Path:
@@ -20,6 +26,23 @@ def private_directory(parent: Path, name: str) -> Path:
     path = parent / f"{name}.{os.urandom(6).hex()}"
     path.mkdir(mode=0o700)
     return path
+
+
+def spread_below(directory: Path) -> None:
+    """Have the file system place what is made in each directory below ``directory`` apart.
+
+    ext4 looks for a new file's inode near its directory, one by one past all that were removed
+    there in the last minutes, so in a place where trees come and go a file costs 25 times what it
+    costs elsewhere. Where the attribute is not understood nothing changes, for it is only speed.
+    """
+    with suppress(OSError):
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            (flags,) = struct.unpack("l", fcntl.ioctl(opened, _FS_IOC_GETFLAGS, b"\0" * 8))
+            if not flags & _FS_TOPDIR_FL:
+                fcntl.ioctl(opened, _FS_IOC_SETFLAGS, struct.pack("l", flags | _FS_TOPDIR_FL))
+        finally:
+            os.close(opened)
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:

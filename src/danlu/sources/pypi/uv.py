@@ -23,6 +23,7 @@ from danlu.errors import (
 from danlu.sandbox.installerconfig import uv_builds
 from danlu.sources.pypi.indexes import Indexes, uv_environment
 from danlu.sources.pypi.target import Target
+from danlu.util.files import spread_below
 from danlu.util.space import full_disk
 
 __all__ = ["Uv", "build_hint", "find_uv", "reason_of", "refusal", "target_options"]
@@ -74,6 +75,7 @@ class Uv(msgspec.Struct, frozen=True):
 
         self._refuse_builds()
         self.cache.mkdir(parents=True, exist_ok=True)
+        spread_below(self.cache)
         common = [
             "--quiet",
             "--no-build",

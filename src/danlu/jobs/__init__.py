@@ -1,0 +1,1 @@
+"""Jobs as commands and notebooks see them, wherever they run: the protocol of :mod:`.types`."""

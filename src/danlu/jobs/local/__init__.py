@@ -1,0 +1,1 @@
+"""Jobs on this machine: a supervisor process a job, replicas as processes or as containers."""

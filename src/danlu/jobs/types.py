@@ -1,0 +1,189 @@
+"""The jobs protocol: submit, watch, logs, stop, attach, result; the same for every place.
+
+Values are frozen; what goes to disk or over a socket is msgspec JSON of exactly these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from danlu.training.types import Job, JobStatus, ReplicaId
+
+__all__ = [
+    "Image",
+    "JobView",
+    "Jobs",
+    "LogLine",
+    "Progress",
+    "ReplicaView",
+    "Result",
+    "Submission",
+]
+
+
+class Image(msgspec.Struct, frozen=True):
+    """What containers of this machine are made of: an image of the store, by config digest."""
+
+    digest: str
+    name: str = ""
+
+
+class Submission(msgspec.Struct, frozen=True):
+    """A job to run, and in what.
+
+    ``job`` is defaulted and checked. ``images`` maps the image of a container, as the manifest
+    names it, to one of this machine's; a container whose image is not in it runs as a process of
+    ``python`` (a path), in ``directory``. ``directory`` is the project: working directory of
+    processes, mounted at ``/workspace`` in containers. ``objects`` are the further documents of the
+    same file (ConfigMaps, Secrets), by kind and name. ``environment`` is added below the
+    manifest's own variables. ``value`` asks for the leader's result (see :class:`Result`).
+    """
+
+    job: Job
+    directory: Path
+    images: Mapping[str, Image] = {}
+    python: str = ""
+    objects: Mapping[str, Mapping[str, Any]] = {}
+    environment: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
+    value: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How far a job says it is, by the training-progress protocol (Kubeflow Trainer's
+    ``trainerStatus``): percent, an estimate in seconds, and the last value of each metric.
+    """
+
+    percentage: int | None = msgspec.field(default=None, name="progressPercentage")
+    seconds_left: int | None = msgspec.field(default=None, name="estimatedRemainingSeconds")
+    metrics: Mapping[str, float] = {}
+    updated: datetime | None = msgspec.field(default=None, name="lastUpdatedTime")
+
+
+class ReplicaView(msgspec.Struct, frozen=True):
+    """One replica as a table shows it; the last attempt where there were several.
+
+    ``cpu`` is in cores over the last interval, ``memory`` in bytes, both of the whole tree of its
+    processes; ``gpus`` are the indexes it was given. ``waits`` says for what it waits.
+    """
+
+    id: ReplicaId
+    state: Literal["Waiting", "Pending", "Running", "Succeeded", "Failed"]
+    attempt: int = 0
+    restarts: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+    cpu: float | None = None
+    memory: int | None = None
+    gpus: tuple[int, ...] = ()
+    pid: int | None = None
+    host: str = ""
+    waits: str = ""
+    started: datetime | None = None
+    finished: datetime | None = None
+
+
+class JobView(msgspec.Struct, frozen=True):
+    """A job at a moment: what was asked, how it stands, and its replicas in order.
+
+    ``state`` is the latest condition's word, ``Waiting`` while it waits for something of this
+    machine, and ``Lost`` where the supervisor died before the job's end. ``warnings`` are things
+    the user should know (``resources: not enforced``).
+    """
+
+    name: str
+    kind: str
+    framework: str
+    state: str
+    status: JobStatus
+    replicas: tuple[ReplicaView, ...] = ()
+    progress: Progress | None = None
+    warnings: tuple[str, ...] = ()
+    created: datetime | None = None
+    directory: str = ""
+    where: str = "local"
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it changes any more."""
+        return self.status.finished or self.state == "Lost"
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line of one replica, without its newline, exactly as it was written.
+
+    ``number`` counts from 0 over all attempts of the replica. ``whole`` is False where the line
+    was cut because it was too long, or the program ended before its newline.
+    """
+
+    replica: ReplicaId
+    attempt: int
+    number: int
+    time: datetime
+    data: bytes
+    whole: bool = True
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a job ended: the view then, and the value the leader returned, pickled, if any."""
+
+    view: JobView
+    value: bytes | None = None
+
+
+class Jobs(Protocol):
+    """One place where jobs run.
+
+    Every method but ``submit`` raises :class:`danlu.errors.UsageError` for a job that is not
+    there, naming those that are.
+    """
+
+    async def submit(self, submission: Submission) -> str:
+        """Start a job and give its name, once its supervisor answers for it.
+
+        Raises :class:`UsageError` for a name in use, :class:`MachineError` for what this machine
+        cannot do (a container that asks for a GPU).
+        """
+
+    async def names(self) -> Sequence[str]:
+        """All jobs there are, the newest first."""
+
+    async def view(self, name: str) -> JobView:
+        """A job as it stands now."""
+
+    def watch(self, name: str) -> AsyncIterator[JobView]:
+        """The job now and after every change; ends after the view that is finished."""
+
+    def logs(
+        self,
+        name: str,
+        *,
+        replicas: Sequence[ReplicaId] = (),
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        """Lines of these replicas (all of them), in order within each, each once.
+
+        ``follow`` waits for more until the job is finished; ``tail`` begins so many lines before
+        the end of each replica's log.
+        """
+
+    async def stop(self, name: str, *, grace: float = 5.0) -> None:
+        """End the job: SIGTERM, then SIGKILL after ``grace`` seconds. Its record stays."""
+
+    async def remove(self, name: str) -> None:
+        """Forget a finished job and its logs."""
+
+    async def suspend(self, name: str, *, suspended: bool) -> None:
+        """Suspend a job (its replicas end, nothing is lost of its record) or resume it."""
+
+    async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
+        """Ask for other numbers of replicas, by type."""
+
+    async def result(self, name: str) -> Result:
+        """Wait for the end and give it."""

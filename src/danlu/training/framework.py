@@ -1,0 +1,133 @@
+"""What a framework is to danlu: a name, its replica types, and four small functions.
+
+One file of :mod:`danlu.training.frameworks` makes one :class:`Framework`; a package of somebody
+else's gives one through the entry point group ``danlu.frameworks``. A framework does no I/O, and
+knows neither of the drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from danlu.training.types import (
+    ConditionType,
+    Job,
+    ReplicaId,
+    ReplicaType,
+    RestartPolicy,
+    Topology,
+)
+
+__all__ = ["File", "Finding", "Framework", "Tally", "Verdict"]
+
+
+class Finding(msgspec.Struct, frozen=True, order=True):
+    """Something wrong in a manifest: the field's path (``spec.runPolicy.backoffLimit``) and what.
+
+    ``hint`` says what to write instead, where that is known.
+    """
+
+    path: str
+    message: str
+    hint: str = ""
+
+
+class File(msgspec.Struct, frozen=True):
+    """A small file that every replica of a job finds in the directory of its topology."""
+
+    text: str
+    executable: bool = False
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """How the replicas of one type stand when an outcome is decided.
+
+    ``expected`` are wanted; each of them is counted at most once. ``failed`` ended badly for good,
+    ``restarting`` ended badly and will be made again. ``first_succeeded`` is about index 0.
+    """
+
+    expected: int = 0
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    restarting: int = 0
+    first_succeeded: bool = False
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What the tallies say of the job; ``blamed`` is the type that decided it."""
+
+    condition: Literal[
+        ConditionType.RUNNING,
+        ConditionType.RESTARTING,
+        ConditionType.SUCCEEDED,
+        ConditionType.FAILED,
+    ]
+    blamed: ReplicaType
+
+
+Tallies = Mapping[ReplicaType, Tally]
+Template = Mapping[str, Any]
+
+
+def _no_findings(job: Job) -> Iterable[Finding]:
+    return ()
+
+
+def _no_files(job: Job, topology: Topology, running: Sequence[ReplicaId]) -> Mapping[str, File]:
+    return {}
+
+
+def _as_it_is(job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+    return command
+
+
+def _undecorated(job: Job, replica: ReplicaId, topology: Topology, template: Template) -> Template:
+    return template
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """One kind of job.
+
+    ``name`` is what ``--framework`` takes (``pytorch``), ``kind`` and ``plural`` are Kubernetes',
+    ``replicas_field`` is the key of the replica map in the manifest's spec. ``types`` are in the
+    order in which they decide an outcome; ``defaults`` are the replicas of a type that gives no
+    number, 1 unless named. ``common_port`` says that the program knows one port for all replicas.
+
+    ``options`` names the spec's further fields of this kind. ``environment`` gives the variables
+    of one replica, in order, for the containers that ``everywhere`` says: all of them, or the one
+    named ``container``. ``outcome`` gives the job's verdict, None for none yet. ``check`` gives
+    findings beyond the common ones. ``leader`` is the replica whose log and result stand for the
+    job's, and that has the label ``job-role=master``. ``files`` are written before the first
+    replica starts and again whenever the ``running`` ones change. ``launch`` makes of the command that runs
+    a script once what a replica of a type runs (``mpirun``, ``torchrun``, a waiting worker).
+    ``decorate`` changes the pod of one replica on a cluster (init containers, volumes).
+    """
+
+    name: str
+    kind: str
+    plural: str
+    replicas_field: str
+    types: tuple[ReplicaType, ...]
+    container: str
+    port_name: str
+    port: int
+    environment: Callable[[Job, ReplicaId, Topology], Sequence[tuple[str, str]]]
+    outcome: Callable[[Job, Tallies], Verdict | None]
+    leader: Callable[[Job], ReplicaId]
+    aliases: tuple[str, ...] = ()
+    required: tuple[ReplicaType, ...] = ()
+    restart_policy: RestartPolicy = RestartPolicy.NEVER
+    options: tuple[str, ...] = ()
+    defaults: Mapping[ReplicaType, int] = field(default_factory=dict)
+    everywhere: bool = True
+    common_port: bool = False
+    check: Callable[[Job], Iterable[Finding]] = _no_findings
+    files: Callable[[Job, Topology, Sequence[ReplicaId]], Mapping[str, File]] = _no_files
+    launch: Callable[[Job, ReplicaType, Sequence[str]], Sequence[str]] = _as_it_is
+    decorate: Callable[[Job, ReplicaId, Topology, Template], Template] = _undecorated

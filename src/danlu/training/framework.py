@@ -104,8 +104,8 @@ class Framework:
     named ``container``. ``outcome`` gives the job's verdict, None for none yet. ``check`` gives
     findings beyond the common ones. ``leader`` is the replica whose log and result stand for the
     job's, and that has the label ``job-role=master``. ``files`` are written before the first
-    replica starts and again whenever the ``running`` ones change. ``launch`` makes of the command that runs
-    a script once what a replica of a type runs (``mpirun``, ``torchrun``, a waiting worker).
+    replica starts and again whenever the ``running`` ones change. ``launch`` makes of the command
+    that runs a script once what a replica of a type runs (``mpirun``, a worker that waits).
     ``decorate`` changes the pod of one replica on a cluster (init containers, volumes).
     """
 

@@ -15,6 +15,7 @@ import msgspec
 from danlu.training.types import Job, JobStatus, ReplicaId
 
 __all__ = [
+    "Command",
     "Image",
     "JobView",
     "Jobs",
@@ -136,6 +137,19 @@ class Result(msgspec.Struct, frozen=True):
     value: bytes | None = None
 
 
+class Command(msgspec.Struct, frozen=True):
+    """What the last attempt at a replica ran, so that a person can run it by hand.
+
+    ``environment`` is all that the job said (the user's variables and the framework's), in order;
+    ``image`` the name of its image, empty for a process.
+    """
+
+    args: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: str
+    image: str = ""
+
+
 class Jobs(Protocol):
     """One place where jobs run.
 
@@ -172,6 +186,9 @@ class Jobs(Protocol):
         ``follow`` waits for more until the job is finished; ``tail`` begins so many lines before
         the end of each replica's log.
         """
+
+    async def command(self, name: str, replica: ReplicaId) -> Command:
+        """What a replica ran last; :class:`UsageError` where it has not run yet."""
 
     async def stop(self, name: str, *, grace: float = 5.0) -> None:
         """End the job: SIGTERM, then SIGKILL after ``grace`` seconds. Its record stays."""

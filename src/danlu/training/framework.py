@@ -22,7 +22,7 @@ from danlu.training.types import (
     Topology,
 )
 
-__all__ = ["File", "Finding", "Framework", "Tally", "Verdict"]
+__all__ = ["FieldRef", "File", "Finding", "Framework", "Tally", "Variable", "Verdict"]
 
 
 class Finding(msgspec.Struct, frozen=True, order=True):
@@ -34,6 +34,20 @@ class Finding(msgspec.Struct, frozen=True, order=True):
     path: str
     message: str
     hint: str = ""
+
+
+class FieldRef(msgspec.Struct, frozen=True):
+    """The value of a variable that only the replica's own place knows.
+
+    ``path`` is a field of the pod as Kubernetes' downward API names it (``status.podIP``). A
+    driver gives it as ``valueFrom.fieldRef``, or as the value where it knows that.
+    """
+
+    path: str
+
+
+Variable = tuple[str, str | FieldRef]
+"""Name and value; a value may name variables before it, as Kubernetes does: ``$(POD_IP):80``."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -105,7 +119,8 @@ class Framework:
     findings beyond the common ones. ``leader`` is the replica whose log and result stand for the
     job's, and that has the label ``job-role=master``. ``files`` are written before the first
     replica starts and again whenever the ``running`` ones change. ``launch`` makes of the command
-    that runs a script once what a replica of a type runs (``mpirun``, a worker that waits).
+    that runs a script once what a replica of a type runs (``mpirun``, a worker that waits); given
+    no command, what a replica runs whose manifest names none, empty for the image's own.
     ``decorate`` changes the pod of one replica on a cluster (init containers, volumes).
     """
 
@@ -117,7 +132,7 @@ class Framework:
     container: str
     port_name: str
     port: int
-    environment: Callable[[Job, ReplicaId, Topology], Sequence[tuple[str, str]]]
+    environment: Callable[[Job, ReplicaId, Topology], Sequence[Variable]]
     outcome: Callable[[Job, Tallies], Verdict | None]
     leader: Callable[[Job], ReplicaId]
     aliases: tuple[str, ...] = ()

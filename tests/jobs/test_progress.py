@@ -1,0 +1,101 @@
+"""Reports of training programs: what is understood, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from danlu.jobs.progress import LIMIT, progress_of, status_path
+from danlu.jobs.types import Progress
+
+TIME = "2026-01-23T10:30:45.250000+00:00"
+
+
+def report(**fields: Any) -> bytes:
+    return json.dumps({"trainerStatus": {"lastUpdatedTime": TIME, **fields}}).encode()
+
+
+def metric(name: str, value: str) -> dict[str, str]:
+    return {"name": name, "value": value}
+
+
+def test_a_report_of_transformers_is_understood() -> None:
+    body = report(
+        progressPercentage=45,
+        estimatedRemainingSeconds=795649,
+        metrics=[metric("loss", "0.2347"), metric("current_step", "45")],
+    )
+    assert progress_of(body) == Progress(
+        percentage=45,
+        seconds_left=795649,
+        metrics={"loss": 0.2347, "current_step": 45.0},
+        updated=datetime(2026, 1, 23, 10, 30, 45, 250000, tzinfo=UTC),
+    )
+
+
+def test_a_report_may_tell_nothing() -> None:
+    assert progress_of(b"{}") is None
+    assert progress_of(b'{"trainerStatus": null, "dataInitializerStatus": {}}') is None
+
+
+def test_values_that_are_no_finite_numbers_are_left_out() -> None:
+    body = report(metrics=[metric("loss", "nan"), metric("who", "me"), metric("lr", "1e-3")])
+    progress = progress_of(body)
+    assert progress is not None
+    assert progress.metrics == {"lr": 0.001}
+    # JSON has no word for NaN, and a view that cannot be read again would be lost.
+    assert msgspec.json.decode(msgspec.json.encode(progress), type=Progress) == progress
+
+
+def test_of_two_metrics_of_one_name_the_last_holds() -> None:
+    progress = progress_of(report(metrics=[metric("loss", "2"), metric("loss", "1")]))
+    assert progress is not None
+    assert progress.metrics == {"loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "truncated"),
+        (b"[]", "Expected `object`"),
+        (b'{"trainerStatus": {}}', "lastUpdatedTime"),
+        (b'{"trainerStatus": {"lastUpdatedTime": "yesterday"}}', "Invalid RFC3339"),
+        (b'{"trainerStatus": {"lastUpdatedTime": "2026-01-23T10:30:45"}}', "timezone"),
+        (report(progressPercentage=101), "<= 100"),
+        (report(progressPercentage=-1), ">= 0"),
+        (report(progressPercentage="45"), "Expected `int"),
+        (report(progressPercentage=4.5), "Expected `int"),
+        (report(estimatedRemainingSeconds=-1), ">= 0"),
+        (report(estimatedRemainingSeconds=2**31), "<= 2147483647"),
+        (report(metrics=[metric("", "1")]), "length >= 1"),
+        (report(metrics=[metric("n" * 65, "1")]), "length <= 64"),
+        (report(metrics=[metric("n", "1" * 65)]), "length <= 64"),
+        (report(metrics=[{"name": "loss", "value": 0.5}]), "Expected `str`"),
+        (report(metrics=[{"name": "loss"}]), "value"),
+        (report(metrics=[metric(f"m{n}", "1") for n in range(257)]), "length <= 256"),
+        (report(metrics=[metric("who", "me")]).replace(b'"me"', b'"\xff"'), "utf-8"),
+        (b'{"a":' * 5000, "recursion"),
+        (b" " * (LIMIT + 1), f"{LIMIT} bytes"),
+    ],
+)
+def test_a_bad_report_is_refused(body: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        progress_of(body)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_understood_or_refused(body: bytes) -> None:
+    with suppress(ValueError):
+        assert progress_of(body) is None or body.startswith(b"{")
+
+
+def test_the_path_is_that_of_the_trainer() -> None:
+    expected = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/team/trainjobs/mnist/status"
+    assert status_path("team", "mnist") == expected

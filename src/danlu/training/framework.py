@@ -111,9 +111,12 @@ class Framework:
     ``name`` is what ``--framework`` takes (``pytorch``), ``kind`` and ``plural`` are Kubernetes',
     ``replicas_field`` is the key of the replica map in the manifest's spec. ``types`` are in the
     order in which they decide an outcome; ``defaults`` are the replicas of a type that gives no
-    number, 1 unless named. ``common_port`` says that the program knows one port for all replicas.
+    number, 1 unless named. ``common_port`` says that the program knows one port for all replicas,
+    ``any_container`` that it may be in a container of any name (the first one), and that no port
+    is declared for it.
 
-    ``options`` names the spec's further fields of this kind. ``environment`` gives the variables
+    ``options`` names the spec's further fields of this kind, ``elasticPolicy`` and
+    ``successPolicy`` among them where it has those. ``environment`` gives the variables
     of one replica, in order, for the containers that ``everywhere`` says: all of them, or the one
     named ``container``. ``outcome`` gives the job's verdict, None for none yet. ``check`` gives
     findings beyond the common ones. ``leader`` is the replica whose log and result stand for the
@@ -141,6 +144,7 @@ class Framework:
     options: tuple[str, ...] = ()
     defaults: Mapping[ReplicaType, int] = field(default_factory=dict)
     everywhere: bool = True
+    any_container: bool = False
     common_port: bool = False
     check: Callable[[Job], Iterable[Finding]] = _no_findings
     files: Callable[[Job, Topology, Sequence[ReplicaId]], Mapping[str, File]] = _no_files

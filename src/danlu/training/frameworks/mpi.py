@@ -228,6 +228,7 @@ FRAMEWORK = Framework(
     options=("slotsPerWorker", "mainContainer", "cleanPodPolicy"),
     defaults={WORKER: 0},
     everywhere=False,
+    any_container=True,
     environment=_environment,
     outcome=_outcome,
     leader=_leader,

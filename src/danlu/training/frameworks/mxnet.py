@@ -101,7 +101,7 @@ def _check(job: Job) -> Iterator[Finding]:
     yield from at_least_one(job, _driver(job), field=FIELD)
     if SERVER in job.replicas and SCHEDULER not in job.replicas:
         yield Finding(
-            f"spec.{FIELD}.{SCHEDULER}",
+            f"spec.{FIELD}[{SCHEDULER}]",
             "is needed where there is a Server",
             "servers and workers find one another through it",
         )

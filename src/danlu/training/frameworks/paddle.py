@@ -93,6 +93,7 @@ FRAMEWORK = Framework(
     port_name="master",
     port=36543,
     restart_policy=RestartPolicy.ON_FAILURE,
+    options=("elasticPolicy",),
     environment=_environment,
     outcome=_outcome,
     leader=_leader,

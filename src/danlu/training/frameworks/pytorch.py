@@ -140,7 +140,7 @@ def _check_elastic(job: Job, policy: ElasticPolicy) -> Iterator[Finding]:
     path = "spec.elasticPolicy"
     if WORKER not in job.replicas:
         yield Finding(
-            f"spec.{FIELD}.{WORKER}",
+            f"spec.{FIELD}[{WORKER}]",
             "is needed where there is an elastic policy",
             f"add {WORKER} replicas, or take {path} out",
         )
@@ -201,7 +201,7 @@ FRAMEWORK = Framework(
     port_name="pytorchjob-port",
     port=23456,
     restart_policy=RestartPolicy.ON_FAILURE,
-    options=("nprocPerNode",),
+    options=("elasticPolicy", "nprocPerNode"),
     environment=_environment,
     outcome=_outcome,
     leader=_leader,

@@ -87,13 +87,13 @@ def verdict(
 def exactly_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[Finding]:
     """A finding where the job has ``type``, but not just one replica of it."""
     if type in job.replicas and count(job, type) != 1:
-        yield Finding(f"spec.{field}.{type}.replicas", "must be 1", _one_hint(type))
+        yield Finding(f"spec.{field}[{type}].replicas", "must be 1", _one_hint(type))
 
 
 def at_least_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[Finding]:
     """A finding where the job has ``type``, but no replica of it, so that it would never end."""
     if type in job.replicas and count(job, type) < 1:
-        yield Finding(f"spec.{field}.{type}.replicas", "must be at least 1")
+        yield Finding(f"spec.{field}[{type}].replicas", "must be at least 1")
 
 
 def _one_hint(type: ReplicaType) -> str:

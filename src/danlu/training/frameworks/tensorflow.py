@@ -84,7 +84,7 @@ def _check(job: Job) -> Iterator[Finding]:
     yield from exactly_one(job, MASTER, field=FIELD)
     if CHIEF in job.replicas and MASTER in job.replicas:
         yield Finding(
-            f"spec.{FIELD}.{MASTER}",
+            f"spec.{FIELD}[{MASTER}]",
             "cannot stand beside Chief",
             "keep one of the two: they mean the same",
         )
@@ -117,7 +117,7 @@ FRAMEWORK = Framework(
     container="tensorflow",
     port_name="tfjob-port",
     port=2222,
-    options=("enableDynamicWorker",),
+    options=("successPolicy", "enableDynamicWorker"),
     everywhere=False,
     environment=_environment,
     outcome=_outcome,

@@ -207,10 +207,14 @@ class ReplicaStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 class ReplicaRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What must be known of a replica even when nothing is left of it: our own field.
 
-    ``restarts`` counts every one, by whoever made it, over all attempts that are gone; ``last`` is
-    the uid of the last attempt that was counted, so that none counts twice. ``completed`` says
-    that it succeeded, and it is never made again; ``failed`` that it ended badly for good.
-    ``retry_at`` is when it may be made again at the earliest.
+    ``restarts`` counts every one, by whoever made it, over all attempts; ``attempts`` are those
+    given up, which is the number of the one that stands or comes next. ``current`` is the uid of
+    the attempt that stands for the replica, ``in_place`` how many restarts under that uid are
+    counted already. ``last`` is the uid of the attempt given up before it, and ``past`` those
+    given up that are still there: nothing of these counts again. ``completed`` says that the
+    replica succeeded, and it is never made again; ``failed`` that it ended badly for good.
+    ``exit_code`` and ``reason`` are of its last end. ``retry_at`` is when it may be made again at
+    the earliest.
     """
 
     restarts: int = 0
@@ -220,6 +224,10 @@ class ReplicaRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     exit_code: int | None = None
     reason: str = ""
     retry_at: datetime | None = None
+    current: str = ""
+    in_place: int = 0
+    attempts: int = 0
+    past: tuple[str, ...] = ()
 
 
 class FirstFailure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -322,14 +330,14 @@ class Pace(msgspec.Struct, frozen=True):
 # -- what is decided ------------------------------------------------------------------------------
 
 
-class CreateReplica(msgspec.Struct, frozen=True, tag=True):
+class CreateReplica(msgspec.Struct, frozen=True, tag_field="action", tag=True):
     """Make ``replica``; ``attempt`` counts from 0 and tells it from those before."""
 
     replica: ReplicaId
     attempt: int
 
 
-class DeleteReplica(msgspec.Struct, frozen=True, tag=True):
+class DeleteReplica(msgspec.Struct, frozen=True, tag_field="action", tag=True):
     """End and remove the attempt ``uid`` of ``replica``; its logs and its end are kept."""
 
     replica: ReplicaId
@@ -337,11 +345,11 @@ class DeleteReplica(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
-class DeleteJob(msgspec.Struct, frozen=True, tag=True):
+class DeleteJob(msgspec.Struct, frozen=True, tag_field="action", tag=True):
     """Remove the job itself: its time to live after the end is over."""
 
 
-class Event(msgspec.Struct, frozen=True, tag=True):
+class Event(msgspec.Struct, frozen=True, tag_field="action", tag=True):
     """Something to tell once, in Kubernetes' words."""
 
     type: Literal["Normal", "Warning"]

@@ -2,20 +2,19 @@
 
 A package gives one through the entry point group ``danlu.frameworks``; the entry point is called
 as the framework is. Other packages are looked at only when a name is not built in, or when all
-frameworks are listed: one that is broken harms nobody who does not ask for it.
+frameworks are listed; one that is broken is an error for those alone who ask for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import NoReturn
 
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
 from danlu.training.frameworks import jax, mpi, mxnet, paddle, pytorch, tensorflow, xgboost
 
-__all__ = ["GROUP", "BrokenFramework", "framework_names", "framework_of", "frameworks"]
+__all__ = ["GROUP", "BrokenFramework", "broken_frameworks", "framework_of", "frameworks"]
 
 GROUP = "danlu.frameworks"
 
@@ -31,7 +30,7 @@ _BUILT_IN = (
 
 
 class BrokenFramework(UsageError):
-    """A framework of an installed package cannot be used."""
+    """A framework of an installed package cannot be used; message and hint name the package."""
 
 
 def framework_of(kind_or_name: str) -> Framework:
@@ -44,34 +43,24 @@ def framework_of(kind_or_name: str) -> Framework:
     for framework in _BUILT_IN:
         if wanted in _words(framework):
             return framework
-    found = _installed()
-    for entry in found:
+    for entry in _installed():
         if entry.name.lower() == wanted:
             return _loaded(entry)
-    return _by_kind(wanted, found) or _unknown(kind_or_name)
+    others, broken = _others()
+    for framework in others:
+        if wanted in _words(framework):
+            return framework
+    raise _unknown(kind_or_name, (*_BUILT_IN, *others), broken)
 
 
 def frameworks() -> tuple[Framework, ...]:
-    """All frameworks, danlu's own first, then others by name.
-
-    Raises :class:`BrokenFramework` for a package that cannot be used, or that claims a name or
-    kind somebody else has.
-    """
-    all = list(_BUILT_IN)
-    for entry in _installed():
-        framework = _loaded(entry)
-        taken = next((one for one in all if _words(one) & _words(framework)), None)
-        if taken is not None:
-            reason = f"its name or kind is that of {taken.name} ({taken.kind}) already"
-            raise _broken(entry, reason)
-        all.append(framework)
-    return tuple(all)
+    """All frameworks that can be used: danlu's own, then those of other packages by name."""
+    return (*_BUILT_IN, *_others()[0])
 
 
-def framework_names() -> tuple[str, ...]:
-    """The names of all frameworks, without loading any package's."""
-    built_in = [framework.name for framework in _BUILT_IN]
-    return tuple(dict.fromkeys([*built_in, *(entry.name for entry in _installed())]))
+def broken_frameworks() -> tuple[BrokenFramework, ...]:
+    """What is wrong with those of other packages that cannot be used."""
+    return tuple(_others()[1])
 
 
 def _words(framework: Framework) -> frozenset[str]:
@@ -80,63 +69,57 @@ def _words(framework: Framework) -> frozenset[str]:
     return frozenset(word.lower() for word in own)
 
 
-def _installed() -> tuple[EntryPoint, ...]:
-    return tuple(sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)))
+def _installed() -> list[EntryPoint]:
+    return sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value))
+
+
+def _others() -> tuple[list[Framework], list[BrokenFramework]]:
+    """The frameworks of other packages, and why there are not more of them."""
+    good: list[Framework] = []
+    bad: list[BrokenFramework] = []
+    for entry in _installed():
+        try:
+            framework = _loaded(entry)
+        except BrokenFramework as error:
+            bad.append(error)
+            continue
+        known = (one for one in (*_BUILT_IN, *good) if _words(one) & _words(framework))
+        if taken := next(known, None):
+            bad.append(_broken(entry, f"{taken.kind} has that name or kind already"))
+        else:
+            good.append(framework)
+    return good, bad
 
 
 def _loaded(entry: EntryPoint) -> Framework:
     try:
         framework = entry.load()
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise _broken(entry, reason) from error
+        raise _broken(entry, f"{type(error).__name__}: {error}") from error
     if not isinstance(framework, Framework):
-        raise _broken(entry, f"{entry.value} is not a Framework but a {type(framework).__name__}")
+        raise _broken(entry, f"{entry.value} is a {type(framework).__name__}, not a Framework")
     return framework
 
 
 def _broken(entry: EntryPoint, reason: str) -> BrokenFramework:
-    package = entry.dist.name if entry.dist else "an unknown package"
+    package = entry.dist.name if entry.dist else "of an unknown name"
     return BrokenFramework(
         f"the framework {entry.name} of the package {package} cannot be used: {reason}",
-        hint=f"update {package}, or uninstall it",
+        hint=f"update the package {package}, or uninstall it",
     )
 
 
-def _by_kind(wanted: str, found: tuple[EntryPoint, ...]) -> Framework | None:
-    """The one of other packages' frameworks that has this kind or alias; broken ones have none."""
-    return next((one for one in _usable(found) if wanted in _words(one)), None)
-
-
-def _usable(found: tuple[EntryPoint, ...]) -> Iterator[Framework]:
-    for entry in found:
-        try:
-            yield _loaded(entry)
-        except BrokenFramework:
-            continue
-
-
-def _unknown(kind_or_name: str) -> NoReturn:
+def _unknown(
+    kind_or_name: str, known: Sequence[Framework], broken: Sequence[BrokenFramework]
+) -> UsageError:
     import difflib
 
-    kinds = [framework.kind for framework in _BUILT_IN]
-    known = [*framework_names(), *kinds]
-    by_word = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(kind_or_name.lower(), by_word, n=1)
-    meant = f"did you mean {by_word[near[0]]}? " if near else ""
-    raise UsageError(
-        f"no framework is called {kind_or_name!r}",
-        hint=f"{meant}There are {', '.join(framework_names())}",
-        details=_failures(),
+    words = {word.lower(): word for one in known for word in (one.name, one.kind, *one.aliases)}
+    near = difflib.get_close_matches(kind_or_name.lower(), words, n=1)
+    meant = f"did you mean {words[near[0]]}? " if near else ""
+    return UsageError(
+        f"no framework is called '{kind_or_name}'",
+        hint=f"{meant}danlu knows {', '.join(one.name for one in known)}",
+        # What was meant may be there, and broken.
+        details=tuple(error.message for error in broken),
     )
-
-
-def _failures() -> tuple[str, ...]:
-    """What could not be used of the installed packages: the one that was meant may be there."""
-    lines = []
-    for entry in _installed():
-        try:
-            _loaded(entry)
-        except BrokenFramework as error:
-            lines.append(error.message)
-    return tuple(lines)

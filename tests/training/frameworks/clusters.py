@@ -1,0 +1,156 @@
+"""Jobs to try frameworks on, and the names that replicas have on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from danlu.training.framework import FieldRef, Framework, Tally, Variable
+from danlu.training.frameworks.pods import containers, main_container
+from danlu.training.types import (
+    ElasticPolicy,
+    Job,
+    ReplicaId,
+    ReplicaSpec,
+    ReplicaType,
+    RestartPolicy,
+)
+
+Shown = list[str]
+"""Variables as golden files have them: ``NAME=value``, or ``NAME=<status.podIP>`` for a field."""
+
+
+class Cluster:
+    """What Kubernetes makes of a job: services named as the pods, in one namespace."""
+
+    def __init__(self, job: Job, framework: Framework, *, domain: str = "") -> None:
+        self._job = job
+        self._framework = framework
+        self._domain = domain
+
+    def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
+        name = f"{self._job.name}-{replica}"
+        if not qualified:
+            return name
+        return ".".join(filter(None, (name, self._job.namespace, "svc", self._domain)))
+
+    def port(self, replica: ReplicaId) -> int:
+        template = self._job.replicas[replica.type].template
+        ports = main_container(template, self._framework.container).get("ports", ())
+        wanted = self._framework.port_name
+        return next(
+            (one["containerPort"] for one in ports if one["name"] == wanted), self._framework.port
+        )
+
+    def directory(self, replica: ReplicaId) -> str:
+        return "/etc/mpi"
+
+
+def template(
+    framework: Framework,
+    *,
+    port: int | None = None,
+    env: Mapping[str, str] | None = None,
+    sidecar: str = "",
+    limits: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """The template of a pod with the framework's container, and perhaps another before it."""
+    main: dict[str, Any] = {"name": framework.container, "image": "example/train:1"}
+    if port is not None:
+        main["ports"] = [{"name": framework.port_name, "containerPort": port}]
+    if env:
+        main["env"] = [{"name": name, "value": value} for name, value in env.items()]
+    if limits:
+        main["resources"] = {"limits": dict(limits)}
+    all = [{"name": sidecar, "image": "example/proxy:1"}, main] if sidecar else [main]
+    metadata = {"metadata": {"annotations": dict(annotations)}} if annotations else {}
+    return {**metadata, "spec": {"containers": all}}
+
+
+def job_of(
+    framework: Framework,
+    replicas: Mapping[str, int],
+    *,
+    pod: Mapping[str, Any] | None = None,
+    name: str = "j",
+    namespace: str = "ns",
+    options: Mapping[str, Any] | None = None,
+    elastic: ElasticPolicy | None = None,
+    success: str = "",
+    restart: RestartPolicy = RestartPolicy.NEVER,
+) -> Job:
+    """A job with these numbers of replicas, all of the same template."""
+    used = template(framework) if pod is None else pod
+    return Job(
+        kind=framework.kind,
+        name=name,
+        namespace=namespace,
+        replicas={
+            ReplicaType(type): ReplicaSpec(number, used, restart)
+            for type, number in replicas.items()
+        },
+        options=options or {},
+        elastic_policy=elastic,
+        success_policy=success,
+    )
+
+
+def replica_of(name: str, framework: Framework) -> ReplicaId:
+    """``worker-0`` as an id."""
+    type, index = name.rsplit("-", 1)
+    exact = next(one for one in framework.types if one.lower() == type)
+    return ReplicaId(exact, int(index))
+
+
+def members_of(job: Job) -> list[ReplicaId]:
+    return [
+        ReplicaId(type, index)
+        for type, spec in job.replicas.items()
+        for index in range(spec.replicas)
+    ]
+
+
+def variables(
+    framework: Framework, job: Job, replica: str, *, domain: str = ""
+) -> Sequence[Variable]:
+    """What is added to the environment of one replica, in order."""
+    cluster = Cluster(job, framework, domain=domain)
+    return framework.environment(job, replica_of(replica, framework), cluster)
+
+
+def values(framework: Framework, job: Job, replica: str, *, domain: str = "") -> dict[str, str]:
+    """The same by name; a field of the pod as ``<status.podIP>``."""
+    found = variables(framework, job, replica, domain=domain)
+    assert len(dict(found)) == len(found), "a variable is there twice"
+    return {name: _value(value) for name, value in found}
+
+
+def names(framework: Framework, job: Job, replica: str) -> list[str]:
+    return [name for name, _ in variables(framework, job, replica)]
+
+
+def injected(framework: Framework, job: Job, *, domain: str = "") -> dict[str, dict[str, Shown]]:
+    """By replica and container, all that is added."""
+    return {
+        str(replica): {
+            one["name"]: _shown(framework, job, replica, domain)
+            for one in containers(job.replicas[replica.type].template)
+            if framework.everywhere or one["name"] == framework.container
+        }
+        for replica in members_of(job)
+    }
+
+
+def _shown(framework: Framework, job: Job, replica: ReplicaId, domain: str) -> Shown:
+    found = framework.environment(job, replica, Cluster(job, framework, domain=domain))
+    return [f"{name}={_value(value)}" for name, value in found]
+
+
+def _value(value: str | FieldRef) -> str:
+    return f"<{value.path}>" if isinstance(value, FieldRef) else value
+
+
+def tallies(**counts: Tally) -> dict[ReplicaType, Tally]:
+    """Tallies by the types' names."""
+    return {ReplicaType(type): tally for type, tally in counts.items()}

@@ -45,7 +45,7 @@ def framework_of(kind_or_name: str) -> Framework:
             return framework
     for entry in _installed():
         if entry.name.lower() == wanted:
-            return _loaded(entry)
+            return _loaded(entry, _BUILT_IN)
     others, broken = _others()
     for framework in others:
         if wanted in _words(framework):
@@ -79,25 +79,23 @@ def _others() -> tuple[list[Framework], list[BrokenFramework]]:
     bad: list[BrokenFramework] = []
     for entry in _installed():
         try:
-            framework = _loaded(entry)
+            good.append(_loaded(entry, (*_BUILT_IN, *good)))
         except BrokenFramework as error:
             bad.append(error)
-            continue
-        known = (one for one in (*_BUILT_IN, *good) if _words(one) & _words(framework))
-        if taken := next(known, None):
-            bad.append(_broken(entry, f"{taken.kind} has that name or kind already"))
-        else:
-            good.append(framework)
     return good, bad
 
 
-def _loaded(entry: EntryPoint) -> Framework:
+def _loaded(entry: EntryPoint, beside: Sequence[Framework]) -> Framework:
+    """The framework of an entry point, which may not be called as one of those ``beside`` it."""
     try:
         framework = entry.load()
     except Exception as error:
         raise _broken(entry, f"{type(error).__name__}: {error}") from error
     if not isinstance(framework, Framework):
         raise _broken(entry, f"{entry.value} is a {type(framework).__name__}, not a Framework")
+    taken = next((one for one in beside if _words(one) & _words(framework)), None)
+    if taken is not None:
+        raise _broken(entry, f"{taken.kind} has that name or kind already")
     return framework
 
 

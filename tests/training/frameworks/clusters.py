@@ -154,3 +154,8 @@ def _value(value: str | FieldRef) -> str:
 def tallies(**counts: Tally) -> dict[ReplicaType, Tally]:
     """Tallies by the types' names."""
     return {ReplicaType(type): tally for type, tally in counts.items()}
+
+
+def findings(framework: Framework, job: Job) -> list[str]:
+    """What its framework finds wrong with a job, as ``path: message``, by path."""
+    return [f"{one.path}: {one.message}" for one in sorted(framework.check(job))]

@@ -164,7 +164,7 @@ def _decorate(job: Job, replica: ReplicaId, topology: Topology, template: Templa
     directory = topology.directory(replica)
     if replica.type == LAUNCHER:
         named = with_metadata(template, {"name": _pod(job, replica)})
-        return _deliver(job, _mount(named, job, directory, (AGENT, HOSTS, DISCOVER)), directory)
+        return _mount(_deliver(job, named, directory), job, directory, (AGENT, HOSTS, DISCOVER))
     main = main_container(template, CONTAINER)
     if main and not main.get("command"):
         waiting = {**main, "command": [WAIT[0]], "args": list(WAIT[1:])}

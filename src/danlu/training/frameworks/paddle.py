@@ -49,7 +49,7 @@ def _environment(job: Job, replica: ReplicaId, topology: Topology) -> list[Varia
 
 def _meeting_point(job: Job, replica: ReplicaId, topology: Topology) -> list[Variable]:
     """``PADDLE_MASTER``; the replica it stands for must recognise its own address in it."""
-    first = leader(job, MASTER, WORKER)
+    first = ReplicaId(first_present(job, MASTER, WORKER), 0)
     if replica == first:
         own = f"$(POD_IP_DUMMY):{topology.port(first)}"
         return [("POD_IP_DUMMY", OWN_ADDRESS), ("PADDLE_MASTER", own)]

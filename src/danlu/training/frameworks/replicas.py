@@ -49,8 +49,10 @@ def first_present(job: Job, *types: ReplicaType) -> ReplicaType:
 
 
 def leader(job: Job, *types: ReplicaType) -> ReplicaId:
-    """The first replica of the first of ``types`` that the job has."""
-    return ReplicaId(first_present(job, *types), 0)
+    """The first replica of the first of ``types`` that the job has, else of the job's first."""
+    return ReplicaId(
+        next((type for type in (*types, *job.replicas) if count(job, type)), types[0]), 0
+    )
 
 
 def verdict(

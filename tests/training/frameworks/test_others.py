@@ -1,0 +1,256 @@
+"""JAXJob, XGBoostJob, PaddleJob and MXJob, held against the operator's sources and tests."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from danlu.training.framework import Framework, Tally
+from danlu.training.frameworks import jax, mxnet, paddle, xgboost
+from danlu.training.types import ConditionType, ElasticPolicy, Job
+from tests.training.frameworks.clusters import (
+    Cluster,
+    findings,
+    job_of,
+    names,
+    replica_of,
+    tallies,
+    template,
+    values,
+    variables,
+)
+
+OWN_ADDRESS = "<status.podIP>"
+
+
+def first(framework: Framework, job: Job, replica: str, number: int) -> list[tuple[str, str]]:
+    """The first variables of a replica, which are Kubeflow's."""
+    return list(values(framework, job, replica).items())[:number]
+
+
+# -- JAX ------------------------------------------------------------------------------------------
+
+
+def test_jax_variables_are_those_of_envvar_test_go() -> None:
+    job = job_of(
+        jax.FRAMEWORK, {"Worker": 1}, name="test-jaxjob", pod=template(jax.FRAMEWORK, port=1234)
+    )
+    assert first(jax.FRAMEWORK, job, "worker-0", 5) == [
+        ("PYTHONUNBUFFERED", "1"),
+        ("COORDINATOR_PORT", "1234"),
+        ("COORDINATOR_ADDRESS", "test-jaxjob-worker-0"),
+        ("NUM_PROCESSES", "1"),
+        ("PROCESS_ID", "0"),
+    ]
+
+
+def test_jax_gets_the_names_that_it_reads_itself() -> None:
+    found = values(jax.FRAMEWORK, job_of(jax.FRAMEWORK, {"Worker": 3}), "worker-2")
+    assert list(found.items())[5:] == [
+        ("JAX_COORDINATOR_ADDRESS", "j-worker-0:6666"),
+        ("JAX_NUM_PROCESSES", "3"),
+        ("JAX_PROCESS_ID", "2"),
+    ]
+
+
+def test_jax_names_of_the_manifest_stand() -> None:
+    own = template(jax.FRAMEWORK, env={"JAX_COORDINATOR_ADDRESS": "elsewhere:1"})
+    job = job_of(jax.FRAMEWORK, {"Worker": 2}, pod=own)
+    assert "JAX_COORDINATOR_ADDRESS" not in names(jax.FRAMEWORK, job, "worker-0")
+
+
+def test_jax_needs_a_worker() -> None:
+    assert jax.FRAMEWORK.required == ("Worker",)
+    assert findings(jax.FRAMEWORK, job_of(jax.FRAMEWORK, {"Worker": 0})) == [
+        "spec.jaxReplicaSpecs[Worker].replicas: must be at least 1"
+    ]
+
+
+# -- XGBoost --------------------------------------------------------------------------------------
+
+
+def test_xgboost_variables_are_kubeflows() -> None:
+    job = job_of(xgboost.FRAMEWORK, {"Master": 1, "Worker": 2}, name="J")
+    assert first(xgboost.FRAMEWORK, job, "worker-1", 7) == [
+        ("MASTER_PORT", "9999"),
+        ("MASTER_ADDR", "J-master-0"),
+        ("WORLD_SIZE", "3"),
+        ("RANK", "2"),
+        ("PYTHONUNBUFFERED", "1"),
+        ("WORKER_PORT", "9999"),
+        ("WORKER_ADDRS", "J-worker-0,J-worker-1"),
+    ]
+
+
+def test_a_master_alone_gets_no_list_of_workers() -> None:
+    job = job_of(xgboost.FRAMEWORK, {"Master": 1})
+    assert names(xgboost.FRAMEWORK, job, "master-0")[:5] == [
+        "MASTER_PORT",
+        "MASTER_ADDR",
+        "WORLD_SIZE",
+        "RANK",
+        "PYTHONUNBUFFERED",
+    ]
+    assert "WORKER_ADDRS" not in names(xgboost.FRAMEWORK, job, "master-0")
+
+
+def test_the_tracker_of_xgboost_is_beside_the_master() -> None:
+    job = job_of(xgboost.FRAMEWORK, {"Master": 1, "Worker": 2})
+    assert list(values(xgboost.FRAMEWORK, job, "worker-0").items())[7:] == [
+        ("DMLC_TRACKER_URI", "j-master-0"),
+        ("DMLC_TRACKER_PORT", "9999"),
+        ("DMLC_NUM_WORKER", "3"),
+        ("DMLC_TASK_ID", "1"),
+    ]
+
+
+def test_xgboost_needs_one_master() -> None:
+    assert xgboost.FRAMEWORK.required == ("Master",)
+    assert findings(xgboost.FRAMEWORK, job_of(xgboost.FRAMEWORK, {"Master": 2})) == [
+        "spec.xgbReplicaSpecs[Master].replicas: must be 1"
+    ]
+
+
+# -- Paddle ---------------------------------------------------------------------------------------
+
+
+def test_the_first_paddle_worker_meets_the_others_at_its_own_address() -> None:
+    job = job_of(paddle.FRAMEWORK, {"Worker": 2}, name="J")
+    assert first(paddle.FRAMEWORK, job, "worker-0", 5) == [
+        ("PYTHONUNBUFFERED", "1"),
+        ("PADDLE_JOB_ID", "J"),
+        ("PADDLE_NNODES", "2"),
+        ("POD_IP_DUMMY", OWN_ADDRESS),
+        ("PADDLE_MASTER", "$(POD_IP_DUMMY):36543"),
+    ]
+    assert first(paddle.FRAMEWORK, job, "worker-1", 4)[3] == ("PADDLE_MASTER", "J-worker-0:36543")
+
+
+def test_the_first_paddle_master_meets_the_others_at_its_own_address() -> None:
+    job = job_of(paddle.FRAMEWORK, {"Master": 2, "Worker": 1}, name="J")
+    assert first(paddle.FRAMEWORK, job, "master-0", 6)[3:] == [
+        ("POD_IP_DUMMY", OWN_ADDRESS),
+        ("PADDLE_MASTER", "$(POD_IP_DUMMY):36543"),
+        ("PADDLE_SERVER_NUM", "1"),
+    ]
+    assert first(paddle.FRAMEWORK, job, "master-1", 5)[3:] == [
+        ("PADDLE_MASTER", "J-master-0:36543"),
+        ("PADDLE_SERVER_NUM", "1"),
+    ]
+    assert first(paddle.FRAMEWORK, job, "worker-0", 5)[3:] == [
+        ("PADDLE_MASTER", "J-master-0:36543"),
+        ("PADDLE_TRAINER_NUM", "1"),
+    ]
+
+
+def test_paddle_workers_can_do_without_the_launcher() -> None:
+    job = job_of(paddle.FRAMEWORK, {"Worker": 2})
+    assert list(values(paddle.FRAMEWORK, job, "worker-1").items())[4:] == [
+        ("POD_IP", OWN_ADDRESS),
+        ("PADDLE_TRAINER_ID", "1"),
+        ("PADDLE_TRAINERS_NUM", "2"),
+        ("PADDLE_TRAINER_ENDPOINTS", "j-worker-0:36543,j-worker-1:36543"),
+        ("PADDLE_CURRENT_ENDPOINT", "j-worker-1:36543"),
+    ]
+
+
+def test_values_that_name_others_stand_after_them() -> None:
+    job = job_of(paddle.FRAMEWORK, {"Worker": 1})
+    found = [name for name, _ in variables(paddle.FRAMEWORK, job, "worker-0")]
+    assert found.index("POD_IP_DUMMY") < found.index("PADDLE_MASTER")
+
+
+def test_paddle_jobs_that_cannot_be() -> None:
+    policy = ElasticPolicy(min_replicas=3, max_replicas=1)
+    job = job_of(paddle.FRAMEWORK, {"Worker": 0}, elastic=policy)
+    assert findings(paddle.FRAMEWORK, job) == [
+        "spec.elasticPolicy.minReplicas: 3 is more than maxReplicas, 1",
+        "spec.paddleReplicaSpecs[Worker].replicas: must be at least 1",
+    ]
+
+
+# -- MXNet ----------------------------------------------------------------------------------------
+
+
+def test_mxnet_variables_are_kubeflows() -> None:
+    job = job_of(mxnet.FRAMEWORK, {"Scheduler": 1, "Server": 1, "Worker": 2}, name="J")
+    config = (
+        '{"cluster":{"scheduler":[{"url":"J-scheduler-0","port":9091}],'
+        '"server":[{"url":"J-server-0","port":9091}],'
+        '"worker":[{"url":"J-worker-0","port":9091},{"url":"J-worker-1","port":9091}]},'
+        '"labels":{"scheduler":"","server":"","worker":""},'
+        '"task":{"type":"worker","index":1}}'
+    )
+    assert first(mxnet.FRAMEWORK, job, "worker-1", 8) == [
+        ("MX_CONFIG", config),
+        ("DMLC_PS_ROOT_PORT", "9091"),
+        ("DMLC_PS_ROOT_URI", "J-scheduler-0"),
+        ("DMLC_NUM_SERVER", "1"),
+        ("DMLC_NUM_WORKER", "2"),
+        ("DMLC_ROLE", "worker"),
+        ("DMLC_USE_KUBERNETES", "1"),
+        ("DMLC_WORKER_ID", "1"),
+    ]
+
+
+def test_only_mxnet_workers_have_a_number() -> None:
+    job = job_of(mxnet.FRAMEWORK, {"Scheduler": 1, "Server": 1, "Worker": 1})
+    for replica in ("scheduler-0", "server-0"):
+        assert "DMLC_WORKER_ID" not in names(mxnet.FRAMEWORK, job, replica)
+
+
+def test_without_a_scheduler_the_root_is_nowhere() -> None:
+    found = values(mxnet.FRAMEWORK, job_of(mxnet.FRAMEWORK, {"Worker": 1}), "worker-0")
+    assert (found["DMLC_PS_ROOT_PORT"], found["DMLC_PS_ROOT_URI"]) == ("0", "")
+
+
+def test_the_tuners_key_is_written_as_go_writes_it() -> None:
+    own = template(mxnet.FRAMEWORK, annotations={"tuner-server-key": "a<b>&c — d"})
+    job = job_of(mxnet.FRAMEWORK, {"Tuner": 1}, pod=own)
+    config = values(mxnet.FRAMEWORK, job, "tuner-0")["MX_CONFIG"]
+    assert '"labels":{"tuner":"a\\u003cb\\u003e\\u0026c — d"}' in config
+    assert json.loads(config)["labels"] == {"tuner": "a<b>&c — d"}
+
+
+def test_servers_have_the_role_of_master_on_a_cluster() -> None:
+    job = job_of(mxnet.FRAMEWORK, {"Scheduler": 1, "Server": 1, "Worker": 1})
+    role = "training.kubeflow.org/job-role"
+    pod = {"metadata": {"labels": {role: "master", "mine": "1"}}}
+    cluster = Cluster(job, mxnet.FRAMEWORK)
+
+    def labels(replica: str) -> object:
+        one = replica_of(replica, mxnet.FRAMEWORK)
+        return mxnet.FRAMEWORK.decorate(job, one, cluster, pod)["metadata"]["labels"]
+
+    assert labels("server-0") == {"mine": "1", role: "master"}
+    assert labels("worker-0") == {"mine": "1"}
+
+
+def test_tuning_ends_with_the_tuner() -> None:
+    job = job_of(mxnet.FRAMEWORK, {"TunerTracker": 1, "TunerServer": 1, "Tuner": 1})
+    state = tallies(
+        TunerTracker=Tally(expected=1, active=1),
+        TunerServer=Tally(expected=1, active=1),
+        Tuner=Tally(expected=1, succeeded=1, first_succeeded=True),
+    )
+    verdict = mxnet.FRAMEWORK.outcome(job, state)
+    assert verdict
+    assert (verdict.condition, verdict.blamed) == (ConditionType.SUCCEEDED, "Tuner")
+
+
+def test_mxnet_jobs_that_cannot_be() -> None:
+    job = job_of(mxnet.FRAMEWORK, {"Server": 1, "Worker": 0}, options={"jobMode": "MXPlay"})
+    assert findings(mxnet.FRAMEWORK, job) == [
+        "spec.jobMode: cannot be 'MXPlay'",
+        "spec.mxReplicaSpecs[Scheduler]: is needed where there is a Server",
+        "spec.mxReplicaSpecs[Worker].replicas: must be at least 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "replicas",
+    [{"Scheduler": 1, "Server": 2, "Worker": 2}, {"Worker": 1}, {"TunerTracker": 1, "Tuner": 1}],
+)
+def test_sound_mxnet_jobs_have_no_findings(replicas: dict[str, int]) -> None:
+    assert findings(mxnet.FRAMEWORK, job_of(mxnet.FRAMEWORK, replicas)) == []

@@ -1,0 +1,176 @@
+"""What the ends of replicas mean for their job, in each framework."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from danlu.training.framework import Tally
+from danlu.training.registry import framework_of, frameworks
+from danlu.training.types import ElasticPolicy, ReplicaType
+from tests.training.frameworks.clusters import job_of
+
+ELASTIC = {"elastic": ElasticPolicy(min_replicas=1, max_replicas=3)}
+ALL_WORKERS = {"success": "AllWorkers"}
+
+WAITS = Tally(expected=1)
+RUNS = Tally(expected=1, active=1)
+DONE = Tally(expected=1, succeeded=1, first_succeeded=True)
+FAILED = Tally(expected=1, failed=1)
+AGAIN = Tally(expected=1, restarting=1)
+TWO_RUN = Tally(expected=2, active=2)
+TWO_DONE = Tally(expected=2, succeeded=2, first_succeeded=True)
+FIRST_DONE = Tally(expected=2, active=1, succeeded=1, first_succeeded=True)
+LAST_DONE = Tally(expected=2, active=1, succeeded=1)
+FIRST_DONE_LAST_FAILED = Tally(expected=2, succeeded=1, failed=1, first_succeeded=True)
+ONE_FAILED = Tally(expected=2, active=1, failed=1)
+ONE_AGAIN = Tally(expected=2, active=1, restarting=1)
+
+State = dict[str, Tally]
+Row = tuple[str, State, dict[str, Any], str]
+
+# A master's end is the job's.
+WITH_MASTER: list[tuple[State, str]] = [
+    ({"Master": WAITS, "Worker": TWO_RUN}, ""),
+    ({"Master": RUNS, "Worker": WAITS}, "Running Master"),
+    ({"Master": RUNS, "Worker": TWO_DONE}, "Running Master"),
+    ({"Master": DONE, "Worker": TWO_RUN}, "Succeeded Master"),
+    ({"Master": DONE, "Worker": ONE_FAILED}, "Succeeded Master"),
+    ({"Master": FAILED, "Worker": TWO_DONE}, "Failed Master"),
+    ({"Master": RUNS, "Worker": ONE_FAILED}, "Failed Worker"),
+    ({"Master": RUNS, "Worker": ONE_AGAIN}, "Restarting Worker"),
+    ({"Master": AGAIN, "Worker": TWO_RUN}, "Restarting Master"),
+    ({"Master": AGAIN, "Worker": ONE_FAILED}, "Failed Worker"),
+]
+
+# Without one, all workers' end is.
+WITHOUT_MASTER: list[tuple[State, str]] = [
+    ({"Worker": WAITS}, ""),
+    ({"Worker": TWO_RUN}, "Running Worker"),
+    ({"Worker": FIRST_DONE}, "Running Worker"),
+    ({"Worker": TWO_DONE}, "Succeeded Worker"),
+    ({"Worker": ONE_FAILED}, "Failed Worker"),
+    ({"Worker": FIRST_DONE_LAST_FAILED}, "Failed Worker"),
+    ({"Worker": ONE_AGAIN}, "Restarting Worker"),
+]
+
+
+def with_chief(lead: str) -> list[tuple[State, str]]:
+    """TensorFlow's chief, by either of its names."""
+    return [
+        ({lead: WAITS, "Worker": RUNS}, ""),
+        ({lead: RUNS, "Worker": TWO_DONE}, f"Running {lead}"),
+        ({lead: DONE, "PS": RUNS, "Worker": TWO_RUN}, f"Succeeded {lead}"),
+        ({lead: DONE, "Worker": ONE_FAILED}, f"Succeeded {lead}"),
+        ({lead: RUNS, "Worker": ONE_FAILED}, "Failed Worker"),
+        ({lead: RUNS, "PS": FAILED, "Worker": TWO_RUN}, "Failed PS"),
+        ({lead: RUNS, "PS": AGAIN}, "Restarting PS"),
+    ]
+
+
+def rows(table: list[tuple[State, str]], *names: str) -> list[Row]:
+    return [(name, state, {}, expected) for name in names for state, expected in table]
+
+
+TABLE: list[Row] = [
+    *rows(WITH_MASTER, "pytorch", "xgboost", "paddle"),
+    *rows(WITHOUT_MASTER, "pytorch", "paddle", "jax"),
+    *rows(with_chief("Chief"), "tensorflow"),
+    *rows(with_chief("Master"), "tensorflow"),
+    # An elastic job is through when any worker is.
+    ("pytorch", {"Worker": LAST_DONE}, ELASTIC, "Succeeded Worker"),
+    ("pytorch", {"Worker": FIRST_DONE_LAST_FAILED}, ELASTIC, "Succeeded Worker"),
+    ("pytorch", {"Worker": ONE_FAILED}, ELASTIC, "Failed Worker"),
+    ("pytorch", {"Worker": ONE_AGAIN}, ELASTIC, "Restarting Worker"),
+    ("pytorch", {"Master": RUNS, "Worker": LAST_DONE}, ELASTIC, "Running Master"),
+    ("paddle", {"Worker": LAST_DONE}, ELASTIC, "Running Worker"),
+    # Without a chief TensorFlow has worker 0, or all workers.
+    ("tensorflow", {"Worker": FIRST_DONE}, {}, "Succeeded Worker"),
+    ("tensorflow", {"Worker": FIRST_DONE_LAST_FAILED}, {}, "Succeeded Worker"),
+    ("tensorflow", {"Worker": LAST_DONE}, {}, "Running Worker"),
+    ("tensorflow", {"Worker": FIRST_DONE}, ALL_WORKERS, "Running Worker"),
+    ("tensorflow", {"Worker": TWO_DONE}, ALL_WORKERS, "Succeeded Worker"),
+    ("tensorflow", {"Worker": FIRST_DONE_LAST_FAILED}, ALL_WORKERS, "Failed Worker"),
+    ("tensorflow", {"PS": FAILED, "Worker": FIRST_DONE}, {}, "Failed PS"),
+    ("tensorflow", {"PS": RUNS, "Worker": WAITS}, {}, ""),
+    ("tensorflow", {"Evaluator": FAILED, "Chief": RUNS}, {}, "Failed Evaluator"),
+    ("tensorflow", {"Evaluator": FAILED, "Chief": DONE}, {}, "Succeeded Chief"),
+    # MPI: the launcher, while workers wait or have failed.
+    ("mpi", {"Launcher": WAITS, "Worker": TWO_RUN}, {}, ""),
+    ("mpi", {"Launcher": RUNS, "Worker": TWO_RUN}, {}, "Running Launcher"),
+    ("mpi", {"Launcher": DONE, "Worker": ONE_FAILED}, {}, "Succeeded Launcher"),
+    ("mpi", {"Launcher": FAILED, "Worker": TWO_RUN}, {}, "Failed Launcher"),
+    ("mpi", {"Launcher": RUNS, "Worker": ONE_FAILED}, {}, "Failed Worker"),
+    ("mpi", {"Launcher": AGAIN, "Worker": TWO_RUN}, {}, "Restarting Launcher"),
+    # MXNet: the scheduler, else workers; Kubeflow sees no end to several workers alone.
+    ("mxnet", {"Scheduler": RUNS, "Server": RUNS, "Worker": DONE}, {}, "Running Scheduler"),
+    ("mxnet", {"Scheduler": DONE, "Server": RUNS, "Worker": DONE}, {}, "Succeeded Scheduler"),
+    ("mxnet", {"Scheduler": RUNS, "Server": FAILED, "Worker": RUNS}, {}, "Failed Server"),
+    ("mxnet", {"Scheduler": DONE, "Server": FAILED, "Worker": DONE}, {}, "Succeeded Scheduler"),
+    ("mxnet", {"Worker": DONE}, {}, "Succeeded Worker"),
+    ("mxnet", {"Worker": FIRST_DONE}, {}, "Running Worker"),
+    ("mxnet", {"Worker": TWO_DONE}, {}, "Succeeded Worker"),
+    ("mxnet", {"TunerTracker": RUNS, "Tuner": RUNS}, {}, "Running Tuner"),
+    ("mxnet", {"TunerTracker": FAILED, "Tuner": RUNS}, {}, "Failed TunerTracker"),
+]
+
+
+def outcome(name: str, state: dict[str, Tally], more: dict[str, Any]) -> str:
+    framework = framework_of(name)
+    job = job_of(framework, {type: tally.expected for type, tally in state.items()}, **more)
+    verdict = framework.outcome(job, {ReplicaType(type): one for type, one in state.items()})
+    return f"{verdict.condition} {verdict.blamed}" if verdict else ""
+
+
+def _id(value: object) -> str | None:
+    if not isinstance(value, dict):
+        return None
+    return ",".join(f"{key}:{_letters(one)}" for key, one in value.items())
+
+
+def _letters(value: object) -> str:
+    if not isinstance(value, Tally):
+        return "given"
+    return "".join(
+        name[0] * getattr(value, name) for name in ("active", "succeeded", "failed", "restarting")
+    )
+
+
+@pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_id)
+def test_outcome(name: str, state: dict[str, Tally], more: dict[str, Any], expected: str) -> None:
+    assert outcome(name, state, more) == expected
+
+
+@pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_id)
+def test_the_order_in_which_types_are_given_changes_nothing(
+    name: str, state: dict[str, Tally], more: dict[str, Any], expected: str
+) -> None:
+    for order in itertools.permutations(state.items()):
+        assert outcome(name, dict(order), more) == expected
+
+
+@pytest.mark.parametrize("name", [one.name for one in frameworks()])
+def test_nothing_seen_is_no_outcome(name: str) -> None:
+    framework = framework_of(name)
+    job = job_of(framework, dict.fromkeys(framework.types, 1))
+    assert framework.outcome(job, {}) is None
+    waiting = dict.fromkeys(framework.types, Tally(expected=1))
+    assert framework.outcome(job, waiting) is None
+
+
+@pytest.mark.parametrize("name", [one.name for one in frameworks()])
+def test_a_job_of_no_replicas_never_ends_by_itself(name: str) -> None:
+    framework = framework_of(name)
+    job = job_of(framework, dict.fromkeys(framework.types, 0))
+    assert framework.outcome(job, dict.fromkeys(framework.types, Tally())) is None
+
+
+@pytest.mark.parametrize("name", [one.name for one in frameworks()])
+def test_the_leader_is_a_replica_of_the_job(name: str) -> None:
+    framework = framework_of(name)
+    for type in framework.types:
+        job = job_of(framework, {type: 1, **dict.fromkeys(framework.required, 1)})
+        assert framework.leader(job).type in job.replicas
+        assert framework.leader(job).index == 0

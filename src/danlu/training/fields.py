@@ -50,41 +50,37 @@ _METADATA = record(
     }
 )
 
-RUN_POLICY = record(
-    {
-        "cleanPodPolicy": choice(tuple(CleanPodPolicy)),
-        "ttlSecondsAfterFinished": integer(),
-        "activeDeadlineSeconds": integer(0, INT64),
-        "backoffLimit": integer(),
-        "schedulingPolicy": record(
-            {
-                "minAvailable": integer(),
-                "queue": text,
-                "minResources": _QUANTITIES,
-                "priorityClass": text,
-                "scheduleTimeoutSeconds": integer(),
-            }
-        ),
-        "suspend": truth,
-        "managedBy": choice(MANAGERS),
-    }
-)
+RUN_POLICY: dict[str, Check] = {
+    "cleanPodPolicy": choice(tuple(CleanPodPolicy)),
+    "ttlSecondsAfterFinished": integer(),
+    "activeDeadlineSeconds": integer(0, INT64),
+    "backoffLimit": integer(),
+    "schedulingPolicy": record(
+        {
+            "minAvailable": integer(),
+            "queue": text,
+            "minResources": _QUANTITIES,
+            "priorityClass": text,
+            "scheduleTimeoutSeconds": integer(),
+        }
+    ),
+    "suspend": truth,
+    "managedBy": choice(MANAGERS),
+}
 
-ELASTIC_POLICY = record(
-    {
-        "minReplicas": integer(1),
-        "maxReplicas": integer(1),
-        "rdzvBackend": text,
-        "rdzvPort": _PORT,
-        "rdzvHost": text,
-        "rdzvId": text,
-        "rdzvConf": each(record({"key": text, "value": text}, ("key",))),
-        "standalone": truth,
-        "nProcPerNode": integer(1),
-        "maxRestarts": integer(),
-        "metrics": each(entries(anything)),
-    }
-)
+ELASTIC_POLICY: dict[str, Check] = {
+    "minReplicas": integer(1),
+    "maxReplicas": integer(1),
+    "rdzvBackend": text,
+    "rdzvPort": _PORT,
+    "rdzvHost": text,
+    "rdzvId": text,
+    "rdzvConf": each(record({"key": text, "value": text}, ("key",))),
+    "standalone": truth,
+    "nProcPerNode": integer(1),
+    "maxRestarts": integer(),
+    "metrics": each(entries(anything)),
+}
 
 _VARIABLE = record({"name": text, "value": text, "valueFrom": entries(anything)}, ("name",))
 
@@ -180,13 +176,20 @@ _REPLICA = record(
 
 def manifest(framework: Framework) -> Check:
     """The check of a whole manifest of ``framework``'s kind."""
-    known = {"elasticPolicy": ELASTIC_POLICY, "successPolicy": text}
-    legacy = {"cleanPodPolicy": choice(tuple(CleanPodPolicy))}
-    options = {name: {**known, **legacy}.get(name, anything) for name in framework.options}
-    replicas = entries(_REPLICA, empty=False)
+    known = {
+        "elasticPolicy": record(ELASTIC_POLICY),
+        "successPolicy": text,
+        "cleanPodPolicy": RUN_POLICY["cleanPodPolicy"],  # MPIJob's, older than runPolicy
+    }
+    options = {name: known.get(name, anything) for name in framework.options}
+    replicas = {framework.replicas_field: entries(_REPLICA, empty=False)}
     spec = record(
-        {**options, "runPolicy": RUN_POLICY, framework.replicas_field: replicas},
-        (framework.replicas_field,),
+        {**options, "runPolicy": record(RUN_POLICY), **replicas},
+        tuple(replicas),
+        elsewhere={
+            **dict.fromkeys(known, f"a {framework.kind} has none"),
+            **dict.fromkeys(RUN_POLICY, "it belongs in spec.runPolicy"),
+        },
     )
     top = {"apiVersion": text, "kind": text, "metadata": _METADATA, "spec": spec}
     return record({**top, "status": anything}, ("apiVersion", "kind", "metadata", "spec"))

@@ -100,8 +100,16 @@ def quantity(path: str, value: Any) -> Iterator[Finding]:
         yield Finding(path, f"must be an amount, not {_named(value)}", "as 2, 500m or 4Gi are")
 
 
-def record(fields: Mapping[str, Check], required: Sequence[str] = ()) -> Check:
-    """A check of a mapping with these fields and no others."""
+def record(
+    fields: Mapping[str, Check],
+    required: Sequence[str] = (),
+    *,
+    elsewhere: Mapping[str, str] = {},
+) -> Check:
+    """A check of a mapping with these fields and no others.
+
+    ``elsewhere`` has the hints for fields that are known, but have no place here.
+    """
 
     def check(path: str, value: Any) -> Iterator[Finding]:
         if not isinstance(value, Mapping):
@@ -112,7 +120,8 @@ def record(fields: Mapping[str, Check], required: Sequence[str] = ()) -> Check:
                 yield Finding(below(path, name), "is required")
         for name, member in value.items():
             if name not in fields:
-                yield Finding(below(path, name), UNKNOWN, _known(name, fields))
+                hint = elsewhere.get(name) or _known(name, fields)
+                yield Finding(below(path, name), UNKNOWN, hint)
             elif member is not None:
                 yield from fields[name](below(path, name), member)
 

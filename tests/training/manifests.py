@@ -1,0 +1,43 @@
+"""Manifests of every kind that are right, to be spoilt by tests in one place."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from danlu.training.framework import Framework
+from danlu.training.registry import frameworks
+
+KINDS = {framework.kind: framework for framework in frameworks()}
+
+SIZES: dict[str, dict[str, int]] = {
+    "PyTorchJob": {"Master": 1, "Worker": 2},
+    "TFJob": {"Chief": 1, "PS": 1, "Worker": 2},
+    "MPIJob": {"Launcher": 1, "Worker": 2},
+    "XGBoostJob": {"Master": 1, "Worker": 2},
+    "PaddleJob": {"Worker": 2},
+    "JAXJob": {"Worker": 2},
+    "MXJob": {"Scheduler": 1, "Server": 1, "Worker": 2},
+}
+
+
+def framework(kind: str) -> Framework:
+    return KINDS[kind]
+
+
+def manifest(kind: str = "PyTorchJob", **replicas: int) -> dict[str, Any]:
+    """A small job of this kind with one container a pod."""
+    it = KINDS[kind]
+    container = {"name": it.container, "image": "example/train:1", "command": ["train"]}
+    specs = {
+        type: {"replicas": number, "template": {"spec": {"containers": [dict(container)]}}}
+        for type, number in (replicas or SIZES[kind]).items()
+    }
+    return copy.deepcopy(
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": kind,
+            "metadata": {"name": "job"},
+            "spec": {it.replicas_field: specs},
+        }
+    )

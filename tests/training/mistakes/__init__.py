@@ -1,0 +1,1 @@
+"""Mistakes people make in manifests, each with the one finding it must give."""

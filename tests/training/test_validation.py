@@ -1,0 +1,150 @@
+"""Every finding: what is wrong, by the exact path of the field, with what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from danlu.training.framework import Finding
+from danlu.training.manifest import read_job, validate, validate_change
+from danlu.training.types import MANAGER, Job, SchedulingPolicy
+from tests.training.manifests import KINDS, SIZES, framework, manifest
+from tests.training.mistakes import jobs, kinds, pods
+from tests.training.mistakes.spoil import meta, of_box, of_worker, policy, spec, worker
+
+MISTAKES = {**jobs.CASES, **pods.CASES}
+OF_KINDS = kinds.OF_KINDS
+
+
+def findings(document: dict[str, Any], kind: str = "PyTorchJob") -> list[tuple[str, str, str]]:
+    found = validate(document, framework(kind))
+    return [(one.path, one.message, one.hint) for one in found]
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_finding(case: str) -> None:
+    spoil, path, message, hint = MISTAKES[case]
+    document = manifest()
+    spoil(document)
+    assert (path, message, hint) in findings(document)
+
+
+@pytest.mark.parametrize("case", [case for case in MISTAKES if case not in ("no name", "kind")])
+def test_one_mistake_is_one_finding_or_its_consequence(case: str) -> None:
+    spoil, path, *_ = MISTAKES[case]
+    document = manifest()
+    spoil(document)
+    parents = (path.rpartition(".")[0], path.rpartition("[")[0])
+    for found, _, _ in findings(document):
+        assert found.startswith((path, *filter(None, parents))), found
+
+
+@pytest.mark.parametrize("case", OF_KINDS)
+def test_finding_of_a_kind(case: str) -> None:
+    kind, spoil, path, message, hint = OF_KINDS[case]
+    document = manifest(kind)
+    spoil(document)
+    assert (path, message, hint) in findings(document, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_right_manifest_has_no_findings(kind: str) -> None:
+    assert findings(manifest(kind), kind) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_finds_the_same_in_its_run_policy_and_templates(kind: str) -> None:
+    it = framework(kind)
+    document = manifest(kind)
+    policy(managedBy="nobody", backoffLimit=-1)(document)
+    last = list(SIZES[kind])[-1]
+    document["spec"][it.replicas_field][last]["template"]["spec"]["containers"][0]["image"] = ""
+    at = f"spec.{it.replicas_field}[{last}].template.spec.containers[0].image"
+    assert [path for path, _, _ in findings(document, kind)] == sorted(
+        [at, "spec.runPolicy.backoffLimit", "spec.runPolicy.managedBy"]
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_refuses_a_null_replica_spec_and_an_unknown_type(kind: str) -> None:
+    it = framework(kind)
+    document = manifest(kind)
+    document["spec"][it.replicas_field] |= {"Driver": {}, next(iter(SIZES[kind])): None}
+    paths = {path for path, _, _ in findings(document, kind)}
+    base = f"spec.{it.replicas_field}"
+    assert {f"{base}[Driver]", f"{base}[{next(iter(SIZES[kind]))}]"} <= paths
+
+
+def test_an_mpi_program_may_be_in_a_container_of_any_name() -> None:
+    document = manifest("MPIJob")
+    for spec_ in document["spec"]["mpiReplicaSpecs"].values():
+        spec_["template"]["spec"]["containers"][0]["name"] = "mpi-program"
+    assert findings(document, "MPIJob") == []
+
+
+def test_the_longest_name_that_fits_is_taken() -> None:
+    document = manifest()
+    meta(name="a" * 54)(document)
+    assert findings(document) == []
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_null_and_empty_policies_count_as_absent(value: object) -> None:
+    document = manifest()
+    spec(runPolicy={"cleanPodPolicy": value, "managedBy": value}, elasticPolicy=None)(document)
+    of_worker(restartPolicy=value, replicas=None)(document)
+    assert findings(document) == []
+
+
+@pytest.mark.parametrize("amount", [1, 0.5, "1", "500m", "4Gi", "1e3", ".5", "1.5G", "+2"])
+def test_amounts_of_resources_in_every_form(amount: object) -> None:
+    document = manifest()
+    of_box(resources={"limits": {"memory": amount}, "requests": {"nvidia.com/gpu": amount}})(
+        document
+    )
+    assert findings(document) == []
+
+
+@pytest.mark.parametrize("wrong", [None, 0, "x", [], True, 1.5])
+@pytest.mark.parametrize("path", ["metadata", "spec", "pytorchReplicaSpecs", "worker", "template"])
+def test_no_wrong_shape_breaks_validation(path: str, wrong: object) -> None:
+    document = manifest()
+    match path:
+        case "metadata" | "spec":
+            document[path] = wrong
+        case "pytorchReplicaSpecs":
+            document["spec"][path] = wrong
+        case "worker":
+            document["spec"]["pytorchReplicaSpecs"]["Worker"] = wrong
+        case _:
+            worker(document)[path] = wrong
+    assert findings(document)
+
+
+def test_findings_are_sorted_by_path_and_gathered_whole() -> None:
+    document = manifest()
+    policy(suspend=1, backoffLimit=-1)(document)
+    meta(name="X")(document)
+    of_box(image=None, args="x")(document)
+    paths = [path for path, _, _ in findings(document)]
+    assert paths == sorted(paths)
+    assert len(paths) == 5
+
+
+def job(**fields: Any) -> Job:
+    made = read_job(manifest(), framework("PyTorchJob"))
+    return msgspec.structs.replace(
+        made, run_policy=msgspec.structs.replace(made.run_policy, **fields)
+    )
+
+
+def test_manager_and_queue_never_change_of_any_kind() -> None:
+    old = job(managed_by="", scheduling_policy=SchedulingPolicy(queue="a"))
+    new = job(managed_by=MANAGER, scheduling_policy=None)
+    assert validate_change(old, new) == (
+        Finding("spec.runPolicy.managedBy", "cannot change", "it is not set"),
+        Finding("spec.runPolicy.schedulingPolicy.queue", "cannot change", "it is 'a'"),
+    )
+    assert validate_change(old, job(scheduling_policy=SchedulingPolicy(queue="a"))) == ()

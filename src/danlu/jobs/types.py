@@ -42,7 +42,8 @@ class Submission(msgspec.Struct, frozen=True):
     ``python`` (a path), in ``directory``. ``directory`` is the project: working directory of
     processes, mounted at ``/workspace`` in containers. ``objects`` are the further documents of the
     same file (ConfigMaps, Secrets), by kind and name. ``environment`` is added below the
-    manifest's own variables. ``value`` asks for the leader's result (see :class:`Result`).
+    manifest's own variables. ``value`` asks for the leader's result (see :class:`Result`):
+    it pickles that to the file which its variable ``DANLU_VALUE_FILE`` names.
     """
 
     job: Job
@@ -70,11 +71,12 @@ class ReplicaView(msgspec.Struct, frozen=True):
     """One replica as a table shows it; the last attempt where there were several.
 
     ``cpu`` is in cores over the last interval, ``memory`` in bytes, both of the whole tree of its
-    processes; ``gpus`` are the indexes it was given. ``waits`` says for what it waits.
+    processes; ``gpus`` are the indexes it was given. ``waits`` says for what it waits. *Stopped*
+    is one that was told to end: by a user, or because the job was over.
     """
 
     id: ReplicaId
-    state: Literal["Waiting", "Pending", "Running", "Succeeded", "Failed"]
+    state: Literal["Waiting", "Pending", "Running", "Succeeded", "Failed", "Stopped"]
     attempt: int = 0
     restarts: int = 0
     exit_code: int | None = None

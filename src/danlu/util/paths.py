@@ -54,6 +54,11 @@ class Paths:
         return self.data / "cache"
 
     @property
+    def jobs(self) -> Path:
+        """One directory a training job of this machine."""
+        return self.data / "jobs"
+
+    @property
     def logs(self) -> Path:
         """One log file a run."""
         return self.state / "logs"

@@ -8,6 +8,7 @@ and the others are ended with it. The engine runs one container and knows nothin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -37,7 +38,8 @@ class Volume(msgspec.Struct, frozen=True):
 class Container(msgspec.Struct, frozen=True):
     """One container of one attempt at a replica, with nothing left to look up.
 
-    ``args`` may be empty, which is the image's own command. ``environment`` is what the job says,
+    ``args`` may be empty, which is the image's own command; with ``arguments`` they follow the
+    image's entry point (a manifest's ``args`` without ``command``). ``environment`` is what the job says,
     not yet laid over the image's or this process's. ``image`` is the config digest of an image of
     the store, empty for a process. ``host`` and ``address`` are the replica's own, ``hosts`` those
     of all by name; ``ports`` are the ports it declares, by name. ``mark`` is unique to the attempt.
@@ -57,16 +59,19 @@ class Container(msgspec.Struct, frozen=True):
     address: str = ""
     hosts: Mapping[str, str] = {}
     ports: Mapping[str, int] = {}
+    arguments: bool = False
 
 
 class Exit(msgspec.Struct, frozen=True):
     """How a container ended: 128+n for signal n; ``reason`` is ``OOMKilled``, ``Error``,
-    ``Completed`` or, where it never started, ``StartError`` with a ``message``.
+    ``Completed`` or, where it never started, ``StartError`` with a ``message``. ``time`` is when
+    it ended, where that is known better than by who waited for it.
     """
 
     code: int
     reason: str = ""
     message: str = ""
+    time: datetime | None = None
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -1,0 +1,378 @@
+"""Jobs on this machine as commands see them: starts supervisors, reads what they write."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from danlu.errors import MachineError, OutsideError, UsageError
+from danlu.jobs.local.logs import LogReader
+from danlu.jobs.local.state import (
+    EventRecord,
+    Place,
+    Settings,
+    Verdict,
+    decode,
+    held,
+    now,
+)
+from danlu.jobs.local.views import lost
+from danlu.jobs.types import Command, JobView, LogLine, Result, Submission
+from danlu.training.types import ReplicaId
+from danlu.util.files import private_directory, remove_tree
+from danlu.util.paths import Paths
+
+__all__ = ["LocalJobs"]
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_LOOK = 0.05
+_READY = 30.0
+_SHORTEST, _LONGEST = 0.01, 0.1
+"""Seconds between two looks at logs: at once again while there is more, ever later else."""
+
+
+class LocalJobs:
+    """The jobs of one danlu home (:class:`danlu.jobs.types.Jobs`).
+
+    ``settings`` are those of new supervisors; their directories are filled in.
+    """
+
+    def __init__(self, paths: Paths, settings: Settings | None = None) -> None:
+        self._root = paths.jobs
+        own = settings or Settings("", "", "")
+        self._settings = msgspec.structs.replace(
+            own, data=str(paths.data), state=str(paths.state), config=str(paths.config)
+        )
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    async def submit(self, submission: Submission) -> str:
+        """Start a job; see :class:`danlu.jobs.types.Jobs`."""
+        job = submission.job
+        if not _NAME.fullmatch(job.name):
+            raise UsageError(f"{job.name!r} is no name for a job", hint="small letters and digits")
+        _check_gpus(submission)
+        job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
+        submission = msgspec.structs.replace(submission, job=job)
+        place = self._placed(submission)
+        verdict = await _started(place)
+        if verdict.error:
+            remove_tree(place.directory)
+            raise _error(verdict)
+        return job.name
+
+    def _placed(self, submission: Submission) -> Place:
+        """The directory of a new job, whole from its first moment."""
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        name = submission.job.name
+        made = Place(private_directory(self._root, f".{name}"))
+        made.write_submission(submission)
+        made.write_settings(self._settings)
+        made.logs.mkdir()
+        made.write_view(_first_view(submission))
+        try:
+            os.rename(made.directory, self._root / name)
+        except OSError as error:
+            remove_tree(made.directory)
+            if not (self._root / name).exists():
+                raise
+            hint = f"`danlu jobs rm {name}` forgets it when it is over; or choose another --name"
+            raise UsageError(f"there is a job {name} already", hint=hint) from error
+        return Place(self._root / name)
+
+    # -- looking ----------------------------------------------------------------------------------
+
+    async def names(self) -> Sequence[str]:
+        """All jobs, the newest first."""
+        return self._names()
+
+    def _names(self) -> list[str]:
+        if not self._root.is_dir():
+            return []
+        found = []
+        for one in self._root.iterdir():
+            if not one.name.startswith("."):
+                with suppress(FileNotFoundError):
+                    found.append(((one / "submission.json").stat().st_mtime_ns, one.name))
+        return [name for _, name in sorted(found, reverse=True)]
+
+    def _place(self, name: str) -> Place:
+        place = Place(self._root / name)
+        if _NAME.fullmatch(name) and place.status.exists():
+            return place
+        raise self._unknown(name)
+
+    def _unknown(self, name: str) -> UsageError:
+        known = self._names()
+        there = f"there are {', '.join(known)}" if known else "there are no jobs here"
+        return UsageError(f"there is no job {name}", hint=there)
+
+    async def view(self, name: str) -> JobView:
+        """A job as it stands now."""
+        return self._view(self._place(name))
+
+    def _view(self, place: Place) -> JobView:
+        # In this order: a supervisor writes how the job ended, then lets go of the lock.
+        alive = held(place.lock)
+        try:
+            view = place.read_view()
+        except FileNotFoundError as error:
+            raise self._unknown(place.name) from error
+        return view if alive or view.finished else lost(view)
+
+    async def watch(self, name: str) -> AsyncIterator[JobView]:
+        """The job now and after every change, until it is finished."""
+        place, before = self._place(name), None
+        while True:
+            view = self._view(place)
+            if view != before:
+                yield view
+            if view.finished:
+                return
+            before = view
+            await _changed(place)
+
+    async def logs(
+        self,
+        name: str,
+        *,
+        replicas: Sequence[ReplicaId] = (),
+        follow: bool = False,
+        tail: int | None = None,
+    ) -> AsyncIterator[LogLine]:
+        """Lines of the replicas' logs, as they came over all of them."""
+        place = self._place(name)
+        readers: dict[ReplicaId, LogReader] = {}
+        pause = _SHORTEST
+        try:
+            while True:
+                # Looked at before reading: what is there then is all there will be.
+                last = not follow or self._finished(place)
+                for one in replicas or self._logged(place):
+                    if one not in readers:
+                        readers[one] = LogReader(place.logs, one, tail=tail)
+                lines = [line for reader in readers.values() for line in reader.read()]
+                for line in sorted(lines, key=lambda line: line.time):
+                    yield line
+                if last:
+                    return
+                pause = _SHORTEST if lines else min(2 * pause, _LONGEST)
+                await anyio.sleep(pause)
+        finally:
+            for reader in readers.values():
+                reader.close()
+
+    def _finished(self, place: Place) -> bool:
+        try:
+            return self._view(place).finished
+        except UsageError:
+            return True  # removed meanwhile
+
+    def _logged(self, place: Place) -> list[ReplicaId]:
+        """The replicas that printed something."""
+        view = place.read_view()
+        ids = [one.id for one in view.replicas]
+        return [one for one in ids if (place.logs / f"{one}.log").exists()]
+
+    async def events(self, name: str) -> tuple[EventRecord, ...]:
+        """What was told of a job, in order."""
+        return self._place(name).read_events()
+
+    async def command(self, name: str, replica: ReplicaId) -> Command:
+        """What a replica ran last."""
+        try:
+            return self._place(name).read_command(replica)
+        except FileNotFoundError as error:
+            raise UsageError(f"{replica} of {name} has not run yet") from error
+
+    async def result(self, name: str) -> Result:
+        """Wait for the end and give it."""
+        place = self._place(name)
+        async for view in self.watch(name):
+            last = view
+        value = place.value.read_bytes() if place.value.exists() else None
+        return Result(last, value)
+
+    # -- ordering ---------------------------------------------------------------------------------
+
+    async def stop(self, name: str, *, grace: float = 5.0) -> None:
+        """End a job; returns when nothing of it runs."""
+        from danlu.jobs.local.control import Order
+
+        place = self._place(name)
+        if self._view(place).finished:
+            return
+        with suppress(UsageError):
+            await self._order(place, Order("stop", grace=grace))
+        with suppress(UsageError):
+            async for _ in self.watch(name):
+                pass
+
+    async def suspend(self, name: str, *, suspended: bool) -> None:
+        """Suspend a job or resume it."""
+        from danlu.jobs.local.control import Order
+
+        await self._order(self._active(name), Order("suspend", suspended=suspended))
+
+    async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
+        """Ask for other numbers of replicas."""
+        from danlu.jobs.local.control import Order
+
+        await self._order(self._active(name), Order("scale", replicas=dict(replicas)))
+
+    async def remove(self, name: str) -> None:
+        """Forget a finished job and its logs."""
+        from danlu.jobs.local.control import Order
+
+        place = self._place(name)
+        if not self._view(place).finished:
+            hint = f"`danlu jobs stop {name}` ends it"
+            raise UsageError(f"the job {name} is not over", hint=hint)
+        if held(place.lock):
+            with suppress(UsageError):
+                await self._order(place, Order("leave"))
+        with anyio.move_on_after(_READY):
+            while held(place.lock):
+                await anyio.sleep(_LOOK)
+        remove_tree(place.directory)
+
+    def _active(self, name: str) -> Place:
+        place = self._place(name)
+        if self._view(place).finished:
+            raise UsageError(f"the job {name} is over")
+        return place
+
+    async def _order(self, place: Place, order: object) -> None:
+        from anyio import to_thread
+
+        from danlu.jobs.local.control import Order, give
+
+        assert isinstance(order, Order)
+        try:
+            answer = await to_thread.run_sync(give, place, order)
+        except OSError as error:
+            raise UsageError(f"the job {place.name} is over") from error
+        if answer.error:
+            raise UsageError(answer.error, hint=answer.hint)
+
+
+def _first_view(submission: Submission) -> JobView:
+    from danlu.training.registry import framework_of
+
+    job = submission.job
+    return JobView(
+        name=job.name,
+        kind=job.kind,
+        framework=framework_of(job.kind).name,
+        state="Pending",
+        status=job.status,
+        created=now(),
+        directory=str(submission.directory),
+    )
+
+
+def _check_gpus(submission: Submission) -> None:
+    from danlu.jobs.local import gpus
+    from danlu.jobs.local.pod import gpus_asked
+
+    specs = submission.job.replicas.values()
+    total = sum(gpus_asked(one.template) * one.replicas for one in specs)
+    if not total:
+        return
+    containers = [one for spec in specs for one in spec.template["spec"]["containers"]]
+    if any(
+        gpus_asked({"spec": {"containers": [one]}}) and one.get("image") in submission.images
+        for one in containers
+    ):
+        raise MachineError(
+            "containers get no GPUs yet", hint="--host-python runs processes, which do"
+        )
+    there = len(gpus.present())
+    if total > there:
+        raise MachineError(
+            f"the job asks for {total} GPUs, and this machine has {there}",
+            hint="ask for fewer, or for none",
+        )
+
+
+async def _started(place: Place) -> Verdict:
+    """Start the keeper, which starts the supervisor, and wait for its word."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    try:
+        _spawn_keeper(place, writing)
+    finally:
+        os.close(writing)
+    os.set_blocking(reading, False)
+    told = b""
+    try:
+        with anyio.move_on_after(_READY):
+            while True:
+                await anyio.wait_readable(reading)
+                piece = os.read(reading, 1 << 16)
+                if not piece:
+                    break
+                told += piece
+    finally:
+        os.close(reading)
+    if told:
+        return decode(told, Verdict)
+    complaints = place.complaints.read_text(errors="replace").strip().splitlines()
+    reason = complaints[-1] if complaints else "it said nothing"
+    return Verdict(f"the job's supervisor did not start: {reason}", code=OutsideError.exit_code)
+
+
+def _spawn_keeper(place: Place, ready: int) -> None:
+    log = os.open(place.complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    keeper = str(Path(__file__).parent / "keeper.py")
+    number = 3
+    command = [
+        sys.executable,
+        "-I",
+        "-S",
+        keeper,
+        str(place.directory),
+        str(number),
+        sys.executable,
+    ]
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, log, 1),
+        (os.POSIX_SPAWN_DUP2, log, 2),
+        (os.POSIX_SPAWN_DUP2, ready, number),
+    ]
+    try:
+        pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
+    finally:
+        os.close(log)
+    # It goes to the background at once.
+    os.waitpid(pid, 0)
+
+
+def _error(verdict: Verdict) -> Exception:
+    kinds = {one.exit_code: one for one in (UsageError, MachineError, OutsideError)}
+    return kinds.get(verdict.code, OutsideError)(verdict.error, hint=verdict.hint)
+
+
+async def _changed(place: Place) -> None:
+    """Wait until the status was written again, or the lock is free; a while at most."""
+    before = _mark(place)
+    for _ in range(20):
+        await anyio.sleep(_LOOK)
+        if _mark(place) != before:
+            return
+
+
+def _mark(place: Place) -> tuple[int, int]:
+    try:
+        there = os.stat(place.status)
+    except FileNotFoundError:
+        return 0, 0
+    return there.st_ino, there.st_mtime_ns

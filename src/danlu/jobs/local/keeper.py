@@ -1,0 +1,94 @@
+"""The keeper of a job: starts its supervisor, and ends all that it leaves however it ended.
+
+``python -I -S keeper.py DIRECTORY READY PYTHON``: READY is the number of the descriptor on which
+the supervisor says that it is there. It stands alone and imports next to nothing, for it lives as
+long as the job: the kernel gives it every process of the job that lost its parent (prctl(2),
+PR_SET_CHILD_SUBREAPER), so that all of them are its descendants to the end. The job's lock is held
+by both, and free when the last of them is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+
+__all__ = ["main"]
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ROUND = 0.01
+
+
+def main(directory: str, ready: int, python: str) -> None:
+    """Keep one job, in a session of its own; the process that called this ends at once."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.chdir("/")
+    lock = _locked(f"{directory}/supervisor.lock")
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        sys.exit("the kernel knows no PR_SET_CHILD_SUBREAPER (Linux 3.4)")
+    supervisor = _started(directory, ready, python, lock)
+    os.close(ready)
+    # An order to end is the supervisor's to carry out.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda number, _: os.kill(supervisor, number))
+    while os.wait()[0] != supervisor:
+        pass
+    end_descendants()
+
+
+def _locked(path: str) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    # Waits only for those who look whether it is free.
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def _started(directory: str, ready: int, python: str, lock: int) -> int:
+    for descriptor in (ready, lock):
+        os.set_inheritable(descriptor, True)
+    module = "danlu.jobs.local.supervisor"
+    command = [python, "-P", "-m", module, directory, str(ready), str(lock)]
+    return os.posix_spawn(python, command, os.environ)
+
+
+def end_descendants() -> None:
+    """Kill what descends from this process, until nothing does."""
+    while processes := _children(os.getpid()):
+        for process in processes:
+            _kill_tree(process)
+        _reap()
+        time.sleep(_ROUND)
+
+
+def _kill_tree(process: int) -> None:
+    # The parent first: then it starts no more of them.
+    below = _children(process)
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+    for one in below:
+        _kill_tree(one)
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _children(process: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children") as file:
+                found += [int(word) for word in file.read().split()]
+    return found
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])

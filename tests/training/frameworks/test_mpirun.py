@@ -1,0 +1,59 @@
+"""MPI's files and variables under a real ``mpirun``, with another agent than kubectl."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from danlu.training.frameworks.mpi import FRAMEWORK
+from danlu.training.types import ReplicaId, ReplicaType
+from tests.training.frameworks.clusters import Cluster, job_of
+
+LAUNCHER = ReplicaType("Launcher")
+AGENT = """#!/bin/sh
+export HOST_OF_RANK="$1"
+shift
+exec sh -c "$*"
+"""
+
+
+class Here(Cluster):
+    """A cluster whose files are in a directory of this machine's."""
+
+    files = Path()
+
+    def directory(self, replica: ReplicaId) -> str:
+        return str(self.files)
+
+
+@pytest.mark.real
+@pytest.mark.needs("mpirun")
+def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(tmp_path: Path) -> None:
+    job = job_of(FRAMEWORK, {"Launcher": 1, "Worker": 2}, options={"slotsPerWorker": 2})
+    here = Here(job, FRAMEWORK)
+    here.files = tmp_path
+    for name, file in FRAMEWORK.files(job, here, []).items():
+        (tmp_path / name).write_text(AGENT if name == "kubexec.sh" else file.text)
+        (tmp_path / name).chmod(0o755 if file.executable else 0o644)
+    variables = {
+        name: str(value) for name, value in FRAMEWORK.environment(job, ReplicaId(LAUNCHER, 0), here)
+    }
+    script = ("sh", "-c", "echo $HOST_OF_RANK $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
+    done = subprocess.run(
+        FRAMEWORK.launch(job, LAUNCHER, script),
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "j-worker-0 0 of 4",
+        "j-worker-0 1 of 4",
+        "j-worker-1 2 of 4",
+        "j-worker-1 3 of 4",
+    ]

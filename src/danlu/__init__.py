@@ -1,9 +1,11 @@
 """danlu takes machine-learning work from a laptop to a cluster in one tool.
 
 In a ``build.py`` the functions of the build language are imported from here
-(``from danlu import base, install, run``); they are loaded when first asked for.
+(``from danlu import base, install, run``), and ``danlu.train`` runs a training job; they are
+loaded when first asked for.
 """
 
+from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
@@ -19,12 +21,16 @@ __all__ = [
     "run",
     "runtime",
     "shell",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'danlu' has no attribute '{name}'")
+    if name == "train":
+        # By name: every package imports from this one, and stands below the API.
+        return getattr(import_module("danlu.api"), name)
     from danlu.lang.api import LANGUAGE
 
     return LANGUAGE[name]

@@ -2,6 +2,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from danlu.api import train
+
 __version__: str
 __all__ = [
     "base",
@@ -14,6 +16,7 @@ __all__ = [
     "run",
     "runtime",
     "shell",
+    "train",
 ]
 
 def base(

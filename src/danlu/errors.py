@@ -9,6 +9,7 @@
     │   ├── ResolveError          2   packages that cannot be satisfied
     │   └── LockError             2   a lock that is damaged, or stale under ``--frozen``
     ├── StepFailed                1   the user's own step ended badly
+    ├── JobFailed                 1   a training job failed
     ├── Difference                1   a check found a difference
     ├── OutsideError              3   registry, mirror, index, network, disk
     │   ├── TemporaryError        3   worth trying again
@@ -30,6 +31,7 @@ __all__ = [
     "ChecksumError",
     "DanluError",
     "Difference",
+    "JobFailed",
     "LockError",
     "MachineError",
     "NotBuiltYet",
@@ -134,6 +136,12 @@ class StepFailed(DanluError):
     ) -> None:
         super().__init__(message, hint=hint, span=span, source_line=source_line, details=details)
         self.code = code
+
+
+class JobFailed(DanluError):
+    """A training job failed; ``details`` hold the last lines of the replica that failed first."""
+
+    exit_code = 1
 
 
 class Difference(DanluError):

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["COMMANDS", "IMAGE_COMMANDS", "IMAGE_SECTIONS", "SECTIONS", "Entry", "find"]
+__all__ = [
+    "COMMANDS",
+    "IMAGE_COMMANDS",
+    "IMAGE_SECTIONS",
+    "JOBS_COMMANDS",
+    "JOBS_SECTIONS",
+    "SECTIONS",
+    "Entry",
+    "find",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +35,7 @@ class Entry:
         return f"{self.package}.{self.name}"
 
 
-SECTIONS = ("The road", "Images", "This machine")
+SECTIONS = ("The road", "Training", "Images", "This machine")
 
 COMMANDS = (
     Entry("init", "The road", "Write a build file for what this directory holds."),
@@ -34,6 +43,8 @@ COMMANDS = (
     Entry("lock", "The road", "Pin everything the build file asks for in danlu.lock."),
     Entry("build", "The road", "Build the image."),
     Entry("run", "The road", "Run one command in the environment, with the project mounted."),
+    Entry("train", "Training", "Run a training job: a script, or a Kubeflow manifest."),
+    Entry("jobs", "Training", "List, follow, stop and remove training jobs."),
     Entry("image", "Images", "List, inspect, move and remove images."),
     Entry("config", "This machine", "Show the configuration, and where it comes from."),
     Entry("doctor", "This machine", "Check what this machine has and lacks."),
@@ -60,6 +71,23 @@ IMAGE_COMMANDS = (
 )
 
 IMAGE_SECTIONS = ("Look", "Name and remove", "Move")
+
+_JOBS = "danlu.cli.verbs.jobs"
+
+JOBS_COMMANDS = (
+    Entry("ls", "Look", "List the jobs of this machine.", _JOBS),
+    Entry("show", "Look", "Show one job: its state, its replicas, what happened.", _JOBS),
+    Entry("logs", "Look", "Write what a job's replicas wrote.", _JOBS),
+    Entry("wait", "Follow", "Wait until jobs are finished; exits with 1 where one failed.", _JOBS),
+    Entry("attach", "Follow", "Follow a job as `danlu train` does; Ctrl-C leaves it alone.", _JOBS),
+    Entry("stop", "Change", "End jobs; what they wrote stays.", _JOBS),
+    Entry("rm", "Change", "Forget finished jobs and what they wrote.", _JOBS),
+    Entry("suspend", "Change", "End the replicas of jobs for now; resume goes on.", _JOBS),
+    Entry("resume", "Change", "Let suspended jobs go on.", _JOBS),
+    Entry("scale", "Change", "Ask for another number of replicas.", _JOBS),
+)
+
+JOBS_SECTIONS = ("Look", "Follow", "Change")
 
 
 def find(name: str, entries: tuple[Entry, ...] = COMMANDS) -> Entry | None:

@@ -20,6 +20,7 @@ _STYLES = {
     "green": "32",
     "yellow": "33",
     "blue": "34",
+    "magenta": "35",
     "cyan": "36",
 }
 
@@ -51,7 +52,8 @@ class Terminal:
     """Where a run's words go.
 
     ``interactive``: talk goes to a terminal that can move its cursor. ``color``: it may be
-    coloured (https://no-color.org). ``unicode``: it shows more than ASCII.
+    coloured (https://no-color.org). ``unicode``: it shows more than ASCII. What begins with
+    ``out_`` is the same of stdout.
     """
 
     def __init__(
@@ -70,8 +72,8 @@ class Terminal:
         self.color = self.interactive and not env.get("NO_COLOR")
         self.out_is_terminal = _is_terminal(self.out)
         self.out_color = self.out_is_terminal and not dumb and not env.get("NO_COLOR")
-        encoding = (getattr(self.err, "encoding", "") or "").lower().replace("-", "")
-        self.unicode = encoding.startswith("utf")
+        self.unicode = _is_unicode(self.err)
+        self.out_unicode = _is_unicode(self.out)
         self.quiet = False
         #: Set where stderr is for machines: then only what insists is written.
         self.mute = False
@@ -160,3 +162,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
+
+
+def _is_unicode(stream: TextIO | None) -> bool:
+    encoding = (getattr(stream, "encoding", "") or "").lower().replace("-", "")
+    return encoding.startswith("utf")

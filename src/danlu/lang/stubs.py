@@ -124,14 +124,19 @@ def _language() -> str:
     return "\n".join(blocks)
 
 
+#: What the package has beside the language, by the module it is in.
+_OTHERS = {"train": "api"}
+
 _HEAD = "# Made by `python -m danlu.lang.reference` from danlu.lang.table; do not edit.\n"
 
 
 def package_stub() -> str:
     """Return the text of ``danlu/__init__.pyi``."""
     plain = [name for name in TABLE if "." not in name]
-    names = "".join(f'    "{name}",\n' for name in sorted([*plain, *NAMESPACES]))
-    return f"{_HEAD}{_TYPES}\n__version__: str\n__all__ = [\n{names}]\n\n{_language()}"
+    names = "".join(f'    "{name}",\n' for name in sorted([*plain, *NAMESPACES, *_OTHERS]))
+    others = "".join(f"from danlu.{module} import {name}\n" for name, module in _OTHERS.items())
+    head = f"{_HEAD}{_TYPES}\n{others}\n__version__: str\n"
+    return f"{head}__all__ = [\n{names}]\n\n{_language()}"
 
 
 def editor_stub() -> str:

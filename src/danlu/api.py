@@ -1,0 +1,243 @@
+"""``danlu.train``: a training job from Python, of a function, a script or a manifest."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from danlu.errors import UsageError
+
+if TYPE_CHECKING:
+    from danlu.commands.jobreport import Outcome
+    from danlu.commands.settings import Settings
+    from danlu.commands.trainorder import TrainOrder
+    from danlu.jobs.types import Jobs, JobView, LogLine, Submission
+
+__all__ = ["train"]
+
+#: Of a function that says nothing: its variables are the plainest (RANK, WORLD_SIZE).
+_PLAINEST = "pytorch"
+
+#: Seconds that replicas have when the call is interrupted.
+_GRACE = 3.5
+
+
+def train(
+    what: Callable[..., Any] | str | os.PathLike[str],
+    *,
+    framework: str = "",
+    workers: int | None = None,
+    replicas: Mapping[str, int] | None = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    cpu: float | str = "",
+    memory: str = "",
+    gpu: int | None = None,
+    env: str = "",
+    image: str = "",
+    host_python: bool = False,
+    environment: Mapping[str, str] | None = None,
+    name: str = "",
+    restart: str = "",
+    backoff_limit: int | None = None,
+    deadline: float | None = None,
+    log: Callable[[str], object] | None = print,
+) -> Any:
+    """Train ``what`` on replicas of this machine, and wait for the end.
+
+    A function is called on every replica with ``args`` and ``kwargs``, in processes of this
+    Python; what it returns on rank 0 is the value. A path is a script, whose arguments are
+    ``args``, or a manifest (``.yaml``); then the value is the job's
+    :class:`~danlu.commands.jobreport.Outcome`. ``workers`` is ``replicas={"worker": …}``.
+    ``framework`` is guessed from imports where it is not given. ``cpu`` (cores), ``memory``
+    (``"4G"``) and ``gpu`` are of each replica; ``environment`` are further variables; ``deadline``
+    is in seconds. Each line that replicas write is given to ``log``.
+
+    Raises :class:`~danlu.errors.JobFailed`, from the exception that a function raised, and
+    :class:`~danlu.errors.UsageError` for what cannot be ordered so. Interrupting it stops the job.
+    """
+    from danlu.commands.settings import load_settings
+    from danlu.commands.trainorder import TrainOrder
+
+    _refuse_in_replica()
+    numbers = dict(replicas or {}) | ({} if workers is None else {"worker": workers})
+    order = TrainOrder(
+        directory=Path.cwd(),
+        framework=framework,
+        replicas=numbers,
+        cpu=str(cpu),
+        memory=memory,
+        gpu=gpu,
+        env=env,
+        image=image,
+        host_python=host_python,
+        name=name,
+        restart=restart,
+        backoff_limit=backoff_limit,
+        deadline=deadline,
+        variables=environment or {},
+    )
+    settings = load_settings()
+    if callable(what):
+        return _function(what, tuple(args), kwargs or {}, order, settings=settings, log=log)
+    if kwargs:
+        raise UsageError("kwargs are for functions", hint="a script's arguments are args")
+    return _path(os.fspath(what), args, order, settings=settings, log=log)
+
+
+def _refuse_in_replica() -> None:
+    from danlu.commands.shipping import importing
+
+    script = importing()
+    if script:
+        raise UsageError(
+            f"{script} orders a job while a replica of that job imports it",
+            hint='put the call below `if __name__ == "__main__":`',
+        )
+
+
+def _function(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    order: TrainOrder,
+    *,
+    settings: Settings,
+    log: Callable[[str], object] | None,
+) -> Any:
+    import pickle
+    from tempfile import TemporaryDirectory
+
+    from danlu.commands.shipping import pack, program, raised
+
+    if order.env or order.image:
+        raise UsageError(
+            "a function runs in processes of this Python",
+            hint="write it into a script, which can run in an environment",
+        )
+    with TemporaryDirectory(prefix="danlu-call-") as place:
+        directory = Path(place)
+        pack(function, args, kwargs, directory=directory)
+        ordered = msgspec.structs.replace(
+            order,
+            command=program(directory, sys.executable),
+            framework=order.framework or _guessed(function),
+            python=sys.executable,
+            host_python=True,
+            name=order.name or _name(function),
+            value=True,
+        )
+        told, value = _run(ordered, settings, log)
+        if not told.succeeded:
+            raise _why(told, raised(directory))
+    return None if value is None else pickle.loads(value)
+
+
+def _guessed(function: Callable[..., Any]) -> str:
+    import inspect
+
+    from danlu.commands.frameworkguess import guess
+
+    try:
+        file = inspect.getsourcefile(function)
+        return guess(Path(file)).framework if file else _PLAINEST
+    except (TypeError, UsageError):
+        return _PLAINEST
+
+
+def _name(function: Callable[..., Any]) -> str:
+    from danlu.commands.trainmanifest import fresh_name
+
+    return fresh_name(str(getattr(function, "__name__", "function")).strip("<>_"))
+
+
+def _why(told: Outcome, raised: Any) -> Exception:
+    from danlu.commands.jobreport import failure
+
+    error = failure(told)
+    if raised is not None:
+        error.details = tuple(raised.text.splitlines())
+        error.__cause__ = raised.error
+    return error
+
+
+def _path(
+    path: str,
+    args: Sequence[Any],
+    order: TrainOrder,
+    *,
+    settings: Settings,
+    log: Callable[[str], object] | None,
+) -> Outcome:
+    from danlu.commands.jobreport import failure
+
+    words = tuple(str(one) for one in args)
+    kind = "file" if path.endswith((".yaml", ".yml", ".json")) else "script"
+    fields: dict[str, Any] = {kind: path, "args": words}
+    told, _ = _run(msgspec.structs.replace(order, **fields), settings, log)
+    if not told.succeeded:
+        raise failure(told)
+    return told
+
+
+def _run(
+    order: TrainOrder, settings: Settings, log: Callable[[str], object] | None
+) -> tuple[Outcome, bytes | None]:
+    """The order to its end, in an event loop of its own: a notebook has one that runs."""
+    from anyio.from_thread import start_blocking_portal
+
+    from danlu.commands.jobs import here
+    from danlu.commands.train import plan, submission
+
+    planned = plan(order, settings=settings)
+    ordered = submission(planned, order, settings=settings, progress=lambda event: None)
+    jobs = here(settings)
+    with start_blocking_portal() as portal:
+        future = portal.start_task_soon(_followed, jobs, ordered, log)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _followed(
+    jobs: Jobs, ordered: Submission, log: Callable[[str], object] | None
+) -> tuple[Outcome, bytes | None]:
+    import anyio
+
+    from danlu.commands.jobreport import outcome
+    from danlu.commands.jobs import follow
+
+    name = await jobs.submit(ordered)
+    try:
+        view = await follow(jobs, name, _Told(log))
+        told = await outcome(jobs, view)
+        result = await jobs.result(name) if ordered.value else None
+    except BaseException:
+        with anyio.move_on_after(_GRACE + 1, shield=True):
+            await jobs.stop(name, grace=_GRACE)
+        raise
+    return told, result.value if result else None
+
+
+class _Told:
+    """Gives the lines of replicas to a function."""
+
+    def __init__(self, log: Callable[[str], object] | None) -> None:
+        self._log = log
+
+    def view(self, view: JobView) -> None:
+        """Nothing is drawn here."""
+
+    def line(self, line: LogLine) -> None:
+        """Give it."""
+        from danlu.commands.jobreport import text_of
+
+        if self._log is not None:
+            self._log(f"{line.replica} │ {text_of(line.data)}")

@@ -1,0 +1,143 @@
+"""The live table: the job at the bottom of the terminal, what programs write above it."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from danlu.cli.jobs.lines import Prefixes, rendered
+from danlu.cli.jobs.table import Span, board
+from danlu.cli.messages import warn
+from danlu.cli.terminal import Terminal
+from danlu.jobs.types import JobView, LogLine
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live as RichLive
+    from rich.text import Text
+
+__all__ = ["Live"]
+
+#: Seconds between two drawings; lines that come faster are written together.
+_INTERVAL = 0.1
+
+
+class Live:
+    """Draws on stderr; lines go above the table where stdout is the same terminal."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        # Lines go to stderr, above the table, where stdout is a terminal too.
+        same = terminal.out_is_terminal
+        style = terminal.style if same else terminal.out_style
+        self._prefixes = Prefixes(style, unicode=terminal.unicode if same else terminal.out_unicode)
+        self._view: JobView | None = None
+        self._above: list[str] = []
+        self._warned: set[str] = set()
+        self._drawn = 0.0
+        self._console: Console | None = None
+        self._live: RichLive | None = None
+
+    def view(self, view: JobView) -> None:
+        """Draw the job, soon."""
+        self._prefixes.know(one.id for one in view.replicas)
+        self._view = view
+        for text in view.warnings:
+            if text not in self._warned:
+                self._warned.add(text)
+                warn(text, self._terminal)
+        self._draw_if_due()
+
+    def line(self, line: LogLine) -> None:
+        """Write it above the table, or to a stdout that is elsewhere."""
+        text = rendered(line, self._prefixes)
+        if self._terminal.out_is_terminal:
+            self._above.append(text)
+            self._draw_if_due()
+        else:
+            self._terminal.data(text)
+
+    def tick(self) -> None:
+        """Draw, since time passes."""
+        self._draw_if_due()
+
+    def stop(self) -> None:
+        """Take the table off, and write what waits."""
+        live, self._live = self._live, None
+        if live is not None:
+            self._print_above()
+            live.stop()
+            self._terminal.above = None
+        for line in self._taken():
+            self._terminal.data(line)
+
+    def _draw_if_due(self) -> None:
+        now = time.monotonic()
+        if now - self._drawn >= _INTERVAL and self._view is not None:
+            self._drawn = now
+            self._draw(self._view)
+
+    def _draw(self, view: JobView) -> None:
+        if self._live is None:
+            self._begin()
+        assert self._console is not None
+        assert self._live is not None
+        self._print_above()
+        width, height = self._console.size
+        lines = board(
+            view,
+            now=datetime.now(UTC),
+            width=width,
+            height=max(3, height // 2),
+            unicode=self._terminal.unicode,
+        )
+        self._live.update(_text(lines), refresh=True)
+
+    def _begin(self) -> None:
+        from rich.console import Console
+        from rich.live import Live as RichLive
+
+        self._console = Console(
+            file=self._terminal.err,
+            no_color=not self._terminal.color,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            legacy_windows=False,
+        )
+        self._live = RichLive(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+        self._terminal.above = self._above.append
+
+    def _print_above(self) -> None:
+        from rich.text import Text
+
+        lines = self._taken()
+        if lines and self._console is not None:
+            text = Text("\n").join(map(Text.from_ansi, lines))
+            self._console.print(text, soft_wrap=True)
+
+    def _taken(self) -> list[str]:
+        # In place: the list itself was handed out as what takes talk.
+        lines = self._above[:]
+        self._above.clear()
+        return lines
+
+
+def _text(lines: list[list[Span]]) -> Text:
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="crop")
+    for number, line in enumerate(lines):
+        if number:
+            text.append("\n")
+        for span in line:
+            text.append(span.text, style=span.style)
+    return text

@@ -1,0 +1,27 @@
+"""``danlu jobs suspend``."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from danlu.cli.options import verbosity_options
+from danlu.cli.session import session
+from danlu.cli.verbs.jobs.common import job_argument, jobs_of
+
+__all__ = ["command"]
+
+
+@click.command(name="suspend", short_help="End the replicas of jobs for now; resume goes on.")
+@job_argument("names", nargs=-1, required=True)
+@verbosity_options
+def command(names: tuple[str, ...]) -> None:
+    """End the replicas of jobs for now; resume goes on."""
+    import anyio
+
+    run = session()
+    jobs = jobs_of(run)
+    for name in names:
+        anyio.run(partial(jobs.suspend, name, suspended=True))
+        run.terminal.say(f"suspended {name}")

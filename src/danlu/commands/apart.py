@@ -1,0 +1,96 @@
+"""Do a piece of work in a child process, so that what it does to a process is not done to ours.
+
+Building and pulling make the process root of namespaces of its own, for good. A job's supervisor
+that were started from there would run its programs in them.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from danlu.errors import DanluError, OutsideError
+
+__all__ = ["apart"]
+
+T = TypeVar("T")
+
+_INTERRUPTED = 130
+
+
+def apart(work: Callable[[], T]) -> T:
+    """The value of ``work``, which is done in a copy of this process; no threads may run yet.
+
+    What it raises of :class:`DanluError` is raised here, and so is :class:`KeyboardInterrupt`.
+    The value is pickled on its way.
+    """
+    readable, writable = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(readable)
+        _do(work, writable)
+    os.close(writable)
+    try:
+        with os.fdopen(readable, "rb") as answer:
+            told = answer.read()
+    finally:
+        # A Ctrl-C reached the child too; it is waited for, so that two do not write at once.
+        _, status = os.waitpid(child, 0)
+    return cast("T", _heard(told, os.waitstatus_to_exitcode(status)))
+
+
+def _do(work: Callable[[], object], answer: int) -> None:
+    """The child: say how ``work`` ended, and end without the clean-up that is the parent's."""
+    code = 1
+    try:
+        told = pickle.dumps(_outcome(work))
+        code = 0
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    else:
+        with os.fdopen(answer, "wb") as file:
+            file.write(told)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _outcome(work: Callable[[], object]) -> tuple[str, Any]:
+    try:
+        return "value", work()
+    except DanluError as error:
+        return "error", (type(error), error.args, error.__dict__)
+    except BaseExceptionGroup as group:
+        first, _ = group.split(DanluError)
+        if first is None:
+            raise
+        leaf: BaseException = first
+        while isinstance(leaf, BaseExceptionGroup):
+            leaf = leaf.exceptions[0]
+        return "error", (type(leaf), leaf.args, leaf.__dict__)
+
+
+def _heard(told: bytes, code: int) -> object:
+    if code == _INTERRUPTED:
+        raise KeyboardInterrupt
+    if not told:
+        raise OutsideError(f"the process that prepares the environment ended with {code}")
+    kind, value = pickle.loads(told)
+    if kind == "value":
+        return value
+    made, arguments, fields = value
+    # Not by calling it: errors have arguments that may only be given by name.
+    error = made.__new__(made, *arguments)
+    error.args = arguments
+    error.__dict__.update(fields)
+    raise error

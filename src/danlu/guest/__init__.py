@@ -1,0 +1,1 @@
+"""What runs inside an environment: single files, which import nothing of danlu."""

@@ -1,0 +1,313 @@
+"""``danlu train`` and ``danlu jobs`` as they are typed: exit code, stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.errors import MachineError
+from danlu.jobs.types import Command, JobView, Progress, ReplicaView
+from danlu.training.manifest import read_documents, read_job
+from danlu.training.registry import framework_of
+from danlu.training.types import FirstFailure
+from tests.commands.fakejobs import FakeJobs, Story, line, replica, view
+
+from .conftest import Cli
+
+SUCCEEDED = view(
+    "Succeeded",
+    ReplicaView(replica(0), "Succeeded", exit_code=0),
+    ReplicaView(replica(1), "Succeeded", exit_code=0),
+)
+
+
+def failed(name: str) -> JobView:
+    return view(
+        "Failed",
+        ReplicaView(replica(0), "Failed", exit_code=143, reason="Error"),
+        ReplicaView(replica(1), "Failed", exit_code=1, reason="Error"),
+        first=FirstFailure(replica(1), exit_code=1, reason="Error"),
+        name=name,
+    )
+
+
+TRAIN = ("train", "train.py", "--host-python", "--name", "demo", "--worker", "2")
+
+
+@pytest.fixture(autouse=True)
+def script(home: Path) -> None:
+    Path("train.py").write_text("import torch\n")
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
+    fake = FakeJobs()
+    fake.next = Story([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
+    monkeypatch.setattr("danlu.commands.jobs.here", lambda settings: fake)
+    monkeypatch.setattr("danlu.commands.trainplace.present_python", lambda: "/usr/bin/python3")
+    return fake
+
+
+def test_lines_are_merged_on_stdout_and_the_end_is_told_on_stderr(cli: Cli, jobs: FakeJobs) -> None:
+    result = cli(*TRAIN)
+    assert result.code == 0
+    assert result.out == "worker-0 │ hello\nworker-1 │ there\nworker-0 │ end\n"
+    assert result.err == (
+        "framework pytorch, because train.py imports torch\n"
+        "processes of /usr/bin/python3\n"
+        "job demo\n"
+        "worker-0: running\n"
+        "worker-1: running\n"
+        "worker-0: succeeded\n"
+        "worker-1: succeeded\n"
+        "demo succeeded in 2.5 s\n"
+    )
+    (submitted,) = jobs.submitted
+    assert submitted.job.name == "demo"
+    assert submitted.python == "/usr/bin/python3"
+
+
+def test_a_failed_job_names_who_failed_first_and_how_to_run_it_alone(
+    cli: Cli, jobs: FakeJobs
+) -> None:
+    jobs.next = Story(
+        [failed("demo")], [line("bye"), line("Traceback", 1), line("ValueError: x", 1)]
+    )
+    result = cli(*TRAIN, "--framework", "pytorch", "--progress", "quiet")
+    assert result.code == 1
+    assert result.err.partition("error: ")[2] == (
+        "demo failed after 2.5 s: worker-1 failed first: exit code 1\n"
+        "  worker-1 │ Traceback\n"
+        "  worker-1 │ ValueError: x\n"
+        "hint: that replica alone: danlu jobs show demo --command worker-1\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (FirstFailure(replica(0), exit_code=137, reason="OOMKilled"), "out of memory"),
+        (FirstFailure(replica(0), exit_code=137, reason="Error"), "killed by SIGKILL"),
+        (FirstFailure(replica(0), exit_code=143), "killed by SIGTERM (exit code 143)"),
+        (
+            FirstFailure(replica(0), reason="StartError", message="no such file"),
+            "could not be started: no such file",
+        ),
+    ],
+)
+def test_the_reason_is_in_words(cli: Cli, jobs: FakeJobs, first: FirstFailure, words: str) -> None:
+    jobs.next = Story([view("Failed", first=first)])
+    result = cli(*TRAIN)
+    assert result.code == 1
+    assert f"worker-0 failed first: {words}" in result.err
+    assert "worker-0 wrote nothing" in result.err
+
+
+def test_a_job_that_no_replica_failed_says_its_own_last_word(cli: Cli, jobs: FakeJobs) -> None:
+    jobs.next = Story([view("Failed", message="it was active longer than specified deadline")])
+    result = cli(*TRAIN)
+    assert result.code == 1
+    assert "demo failed after 2.5 s: it was active longer than specified deadline" in result.err
+
+
+def test_detached_prints_the_name_alone(cli: Cli, jobs: FakeJobs) -> None:
+    result = cli(*TRAIN, "--detach", "-q")
+    assert (result.code, result.out, result.err) == (0, "demo\n", "")
+
+
+def test_a_dry_run_prints_the_manifest_and_runs_nothing(cli: Cli, jobs: FakeJobs) -> None:
+    result = cli(*TRAIN, "--framework", "pytorch", "--dry-run", "--", "--epochs", "3")
+    assert (result.code, result.err, jobs.submitted) == (0, "", [])
+    job = read_job(read_documents(result.out, "stdout").job, framework_of("pytorch"))
+    assert job.name == "demo"
+    as_json = cli(*TRAIN, "--framework", "pytorch", "--dry-run", "-o", "json")
+    assert json.loads(as_json.out)["kind"] == "PyTorchJob"
+
+
+def test_a_dry_run_of_a_manifest_is_a_fixed_point(cli: Cli, jobs: FakeJobs) -> None:
+    first = cli(*TRAIN, "--framework", "pytorch", "--dry-run").out
+    Path("job.yaml").write_text(first)
+    assert cli("train", "-f", "job.yaml", "--dry-run").out == first
+
+
+def test_what_this_machine_lacks_is_4(
+    cli: Cli, jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(submission: Any) -> str:
+        raise MachineError("containers cannot have GPUs yet", hint="--host-python")
+
+    monkeypatch.setattr(jobs, "submit", refuse)
+    result = cli(*TRAIN, "--gpu", "1")
+    assert result.code == 4
+    assert "containers cannot have GPUs yet" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train"], "what is to be trained?"),
+        (["train", "gone.py"], "there is no script gone.py"),
+        (["train", "train.py", "--ps", "1"], "pytorch has no replicas of type ps"),
+        (["train", "train.py", "--replica", "worker"], "is no number of replicas"),
+        (["train", "train.py", "--worker", "-1"], "invalid value for '--worker'"),
+        (["train", "train.py", "--memory", "lots"], "resources.limits[memory]"),
+        (["train", "train.py", "-f", "x.yaml"], "not both"),
+        (["train", "-f", "gone.yaml"], "no manifest gone.yaml"),
+        (["train", "train.py", "--deadline", "soon"], "not a duration"),
+        (["train", "train.py", "-o", "json"], "--dry-run"),
+        (["train", "train.py", "--framework", "keras"], "no framework is called 'keras'"),
+        (["jobs", "show", "nobody"], "there is no job nobody"),
+        (["jobs", "sohw"], "did you mean `show`?"),
+        (["jobs", "rm"], "name the jobs"),
+        (["jobs", "scale", "demo", "worker"], "worker=3"),
+    ],
+)
+def test_wrong_usage_is_2(cli: Cli, jobs: FakeJobs, arguments: list[str], words: str) -> None:
+    result = cli(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+    assert jobs.submitted == []
+
+
+def test_progress_as_json_is_an_event_a_line(cli: Cli, jobs: FakeJobs) -> None:
+    result = cli(*TRAIN, "--progress", "json")
+    events = [json.loads(one) for one in result.err.splitlines()]
+    assert [one["state"] for one in events] == ["Running", "Succeeded"]
+    assert events[0]["replicas"][0]["id"] == "worker-0"
+    assert result.out.count("│") == 3
+
+
+def test_quiet_is_only_what_programs_wrote(cli: Cli, jobs: FakeJobs) -> None:
+    result = cli(*TRAIN, "-q")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.count("│") == 3
+
+
+def test_warnings_restarts_and_progress_are_told_once(cli: Cli, jobs: FakeJobs) -> None:
+    def step(percentage: int, restarts: int) -> Any:
+        running = ReplicaView(replica(0), "Running", restarts=restarts)
+        progress = Progress(percentage, 12, {"loss": 0.25})
+        return view("Running", running, warnings=("resources: not enforced",), progress=progress)
+
+    jobs.next = Story([step(0, 0), step(3, 0), step(50, 1), step(52, 1), SUCCEEDED])
+    lines = cli(*TRAIN).err.splitlines()
+    assert lines.count("warning: resources: not enforced") == 1
+    assert lines.count("worker-0: running (restart 1)") == 1
+    assert [one for one in lines if "%" in one] == [
+        "0 %  12 s left  loss 0.25",
+        "50 %  12 s left  loss 0.25",
+    ]
+
+
+def test_a_finished_job_of_the_name_is_replaced_when_asked(cli: Cli, jobs: FakeJobs) -> None:
+    jobs.stories["demo"] = Story([SUCCEEDED])
+    assert cli(*TRAIN, "--replace").code == 0
+    assert ("remove", "demo") in jobs.calls
+
+
+# -- danlu jobs -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(jobs: FakeJobs) -> FakeJobs:
+    """A job that runs, and one that failed."""
+    command = Command(("python", "train.py", "a b"), {"RANK": "1", "NAME": "it's"}, "/some where")
+    running = view("Running", progress=Progress(40, 90, {"loss": 0.5}), directory="/work")
+    jobs.stories["demo"] = Story([running], [line("one"), line("two", 1)], command=command)
+    jobs.stories["lost"] = Story([failed("lost")], [line("bad", 1)])
+    return jobs
+
+
+def test_jobs_are_listed(cli: Cli, two: FakeJobs) -> None:
+    lines = cli("jobs", "ls").out.splitlines()
+    assert lines[0].split() == ["NAME", "STATE", "KIND", "REPLICAS", "CREATED", "TOOK"]
+    assert lines[1].split()[:4] == ["demo", "Running", "PyTorchJob", "2/2"]
+    assert lines[2].endswith("2.5 s")
+    assert cli("jobs", "ls", "-q").out == "demo\nlost\n"
+    found = json.loads(cli("jobs", "ls", "--format", "json").out)
+    assert [one["state"] for one in found] == ["Running", "Failed"]
+    assert found[1]["status"]["firstFailure"]["replica"] == "worker-1"
+
+
+def test_a_job_is_shown(cli: Cli, two: FakeJobs) -> None:
+    shown = cli("jobs", "show", "demo").out
+    assert "state       Running" in shown
+    assert "progress    40 %  1 min 30 s left  loss 0.5" in shown
+    assert "worker-1" in shown
+    assert "worker-1: exit code 1" in cli("jobs", "show", "lost").out
+    found = json.loads(cli("jobs", "show", "demo", "--format", "json").out)
+    assert found["replicas"][1]["id"] == "worker-1"
+
+
+def test_the_command_of_a_replica_is_a_line_for_a_shell(cli: Cli, two: FakeJobs) -> None:
+    result = cli("jobs", "show", "demo", "--command", "worker-1")
+    assert result.out == (
+        "cd '/some where' && env RANK=1 NAME='it'\"'\"'s' python train.py 'a b'\n"
+    )
+    assert cli("jobs", "show", "demo", "--command", "wroker-1").err.endswith(
+        "hint: did you mean worker-1?\n"
+    )
+
+
+def test_the_line_gives_a_shell_exactly_the_environment_and_arguments(
+    cli: Cli, two: FakeJobs, tmp_path: Path
+) -> None:
+    program = ("python3", "-c", "import os,sys; print(os.environ['A'], sys.argv[1:])", "x'y z")
+    two.stories["demo"].command = Command(program, {"A": 'q "$HOME"\n1'}, str(tmp_path))
+    text = cli("jobs", "show", "demo", "--command", "worker-0").out
+    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout == 'q "$HOME"\n1 ["x\'y z"]\n'
+    assert shlex.split(text)[:2] == ["cd", str(tmp_path)]
+
+
+def test_logs_are_merged_or_those_of_one_exactly(cli: Cli, two: FakeJobs) -> None:
+    two.stories["demo"].lines = [line(b"\xff\x1b[31mred"), line("two", 1)]
+    assert cli("jobs", "logs", "demo").out == "worker-0 │ �red\nworker-1 │ two\n"
+    assert cli("jobs", "logs", "demo", "worker-1").out == "two\n"
+    stamped = cli("jobs", "logs", "demo", "worker-1", "--timestamps").out
+    assert stamped == "worker-1 │ 2026-01-02T03:04:05.000+00:00 two\n"
+    cli("jobs", "logs", "demo", "--follow", "--tail", "3")
+    assert two.calls[-1] == ("logs", "demo", (), True, 3)
+    found = json.loads(cli("jobs", "logs", "demo", "worker", "--format", "json").out.split("\n")[1])
+    assert found["text"] == "two"
+
+
+def test_waiting_gives_the_outcome(cli: Cli, two: FakeJobs) -> None:
+    two.stories["demo"].views = [SUCCEEDED]
+    assert cli("jobs", "wait", "demo").code == 0
+    result = cli("jobs", "wait", "demo", "lost")
+    assert result.code == 1
+    assert "worker-1 │ bad" in result.err
+
+
+def test_attaching_follows_to_the_end(cli: Cli, two: FakeJobs) -> None:
+    two.stories["demo"].views = [view(), SUCCEEDED]
+    result = cli("jobs", "attach", "demo", "--tail", "1")
+    assert (result.code, result.out) == (0, "worker-1 │ two\n")
+    assert cli("jobs", "attach", "lost").code == 1
+
+
+def test_jobs_are_stopped_removed_suspended_and_scaled(cli: Cli, two: FakeJobs) -> None:
+    assert cli("jobs", "rm", "demo").code == 2
+    assert cli("jobs", "stop", "demo", "--grace", "1").err == "stopped demo\n"
+    assert cli("jobs", "suspend", "demo").code == 0
+    assert cli("jobs", "resume", "demo").code == 0
+    assert cli("jobs", "scale", "demo", "worker=3").code == 0
+    assert cli("jobs", "rm", "lost").err == "removed lost\n"
+    assert two.calls == [
+        ("stop", "demo", 1.0),
+        ("suspend", "demo", True),
+        ("suspend", "demo", False),
+        ("scale", "demo", {"worker": 3}),
+        ("remove", "lost"),
+    ]
+
+
+def test_finished_jobs_are_all_removed(cli: Cli, two: FakeJobs) -> None:
+    assert cli("jobs", "rm", "--all").err == "removed lost\n"
+    assert list(two.stories) == ["demo"]

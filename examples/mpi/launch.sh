@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# What the launcher runs: wait for the workers, hold the two lists of them against one another,
+# and start one rank in each slot.
+set -euo pipefail
+hostfile=${OMPI_MCA_orte_default_hostfile:?is set in the launcher of a job}
+hosts=$(dirname "$hostfile")/discover_hosts.sh
+
+wanted=$(awk 'NF { sub("slots=", ""); print $1 ":" $2 }' "$hostfile" | sort)
+for _ in $(seq 300); do
+    running=$("$hosts" | sort)
+    [[ $running == "$wanted" ]] && break
+    sleep 0.1
+done
+if [[ $running != "$wanted" ]]; then
+    printf 'the host file says\n%s\nand discover_hosts.sh\n%s\n' "$wanted" "$running" >&2
+    exit 1
+fi
+echo "hosts:" $wanted
+
+exec mpirun --allow-run-as-root --map-by slot python train.py

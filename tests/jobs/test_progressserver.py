@@ -93,8 +93,8 @@ def test_a_report_of_the_leader_arrives_over_verified_tls(serving: Callable[[Bod
         assert environment[SERVER_URL].endswith(PATH)
         sent = status(progressPercentage=7, metrics=[{"name": "loss", "value": "0.5"}])
         assert await post(environment, sent) == (200, sent)
-        assert [(one.percentage, one.metrics) for one in reports] == [(7, {"loss": 0.5})]
         assert server.warnings() == ()
+        assert [(one.percentage, one.metrics) for one in reports] == [(7, {"loss": 0.5})]
 
     serving(body)
 
@@ -110,10 +110,22 @@ def test_without_a_certificate_the_loopback_address_is_served_by_plain_http(
         assert CA_CERT not in environment
         assert (await post(environment, status(progressPercentage=7)))[0] == 200
         assert len(reports) == 1
-        # Beyond this machine's loopback a token is not sent in the clear.
-        await server.listen("127.0.0.2")
-        assert "127.0.0.2" in server.warnings()[0]
-        assert server.environment(LEADER, address="127.0.0.2") == {}
+
+    serving(body)
+
+
+def test_a_job_runs_where_nothing_can_be_served(
+    serving: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*args: Any, **options: Any) -> None:
+        raise OSError("no sockets here")
+
+    monkeypatch.setattr(asyncio, "start_server", refused)
+
+    async def body(server: ProgressServer, reports: Reports) -> None:
+        assert server.warnings() == ("training progress: not served: no sockets here",)
+        assert server.port is None
+        assert server.environment(LEADER) == {}
 
     serving(body)
 
@@ -185,11 +197,11 @@ def test_a_container_is_told_of_the_files_where_it_sees_them(
     serving: Callable[[Body], None],
 ) -> None:
     async def body(server: ProgressServer, reports: Reports) -> None:
-        await server.listen("127.0.0.2")
-        told = server.environment(LEADER, address="127.0.0.2", files="/mnt/here")
+        assert f":{server.port}/" in server.environment(LEADER)[SERVER_URL]
+        told = server.environment(LEADER, files="/mnt/here")
         assert told[TOKEN] == "/mnt/here/token"
         assert told[CA_CERT] == "/mnt/here/ca.crt"
-        mounted = server.files(LEADER, address="127.0.0.2")
+        mounted = server.files(LEADER)
         seen = {TOKEN: str(mounted / "token"), CA_CERT: str(mounted / "ca.crt")}
         assert (await post({**told, **seen}, status(progressPercentage=9)))[0] == 200
         assert reports[0].percentage == 9

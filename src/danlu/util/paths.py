@@ -59,6 +59,11 @@ class Paths:
         return self.data / "jobs"
 
     @property
+    def certificates(self) -> Path:
+        """Certificates of servers on this machine, with their keys."""
+        return self.data / "certificates"
+
+    @property
     def logs(self) -> Path:
         """One log file a run."""
         return self.state / "logs"

@@ -12,7 +12,6 @@ import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -38,21 +37,14 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _REASONS = {401: "Unauthorized", 404: "NotFound", 405: "MethodNotAllowed", 422: "Invalid"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    server: asyncio.Server
-    url: str
-    certificate: bytes
-
-
 class ProgressServer:
     """An asynchronous context manager: it listens on the loopback address within its block.
 
     ``on_progress`` is called in the event loop with every change of the job's progress: that of
     ``leader``, or until the leader says something that of the replica that spoke first.
     ``directory`` is private to the job, for the files that replicas read; ``certificates`` is
-    where those of this machine are kept. Where no certificate can be made the loopback address is
-    served by plain HTTP, which programs of the protocol accept.
+    where that of this machine is kept. Where none can be made the protocol is served by plain
+    HTTP, which its programs accept and which does not leave this machine.
     """
 
     def __init__(
@@ -70,14 +62,18 @@ class ProgressServer:
         self._path = status_path(job.namespace, job.name)
         self._directory = directory
         self._certificates = certificates
-        self._listeners: dict[str, _Listener] = {}
+        self._server: asyncio.Server | None = None
+        self._certificate = b""
+        self._warnings: list[str] = []
         self._tokens: dict[ReplicaId, str] = {}
         self._speakers: dict[str, ReplicaId] = {}
         self._connections: set[asyncio.Task[None]] = set()
-        self._warnings: list[str] = []
 
     async def __aenter__(self) -> ProgressServer:
-        await self.listen(_LOOPBACK)
+        try:
+            self._server = await self._listening()
+        except OSError as error:
+            self._warnings.append(f"training progress: not served: {error}")
         return self
 
     async def __aexit__(
@@ -86,76 +82,71 @@ class ProgressServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for listener in self._listeners.values():
-            listener.server.close()
+        if self._server is not None:
+            self._server.close()
         connections = tuple(self._connections)
         for connection in connections:
             connection.cancel()
         # Not wait_closed(): that waits for whoever has not finished shaking hands.
         await asyncio.gather(*connections, return_exceptions=True)
-        self._listeners.clear()
-
-    async def listen(self, address: str) -> None:
-        """Serve ``address`` of this machine too: the one that containers reach it by.
-
-        Where that cannot be done it is one of the :meth:`warnings`.
-        """
-        try:
-            self._listeners[address] = await self._listener(address)
-        except (OSError, ValueError) as error:
-            self._warnings.append(f"training progress: not served on {address}: {error}")
+        self._server = None
 
     def warnings(self) -> Sequence[str]:
         """What could not be served."""
         return tuple(self._warnings)
 
+    @property
+    def port(self) -> int | None:
+        """The port of ``127.0.0.1`` that replicas must reach; None where nothing is served."""
+        if self._server is None:
+            return None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
     def environment(
-        self, replica: ReplicaId, *, address: str = _LOOPBACK, files: Path | str | None = None
+        self, replica: ReplicaId, *, files: Path | str | None = None
     ) -> Mapping[str, str]:
         """The variables that tell a replica's program where to report; none where nothing serves.
 
         ``files`` is where it sees :meth:`files` (:data:`MOUNT` in a container); a process finds
         them where they are. Proxies of this process's environment are told to leave us alone.
         """
-        listener = self._listeners.get(address)
-        if listener is None:
+        if self.port is None:
             return {}
-        place = files or self.files(replica, address=address)
-        variables = {SERVER_URL: listener.url, TOKEN: f"{place}/{_TOKEN_FILE}"}
-        if listener.certificate:
+        place = files or self.files(replica)
+        scheme = "https" if self._certificate else "http"
+        variables = {
+            SERVER_URL: f"{scheme}://{_LOOPBACK}:{self.port}{self._path}",
+            TOKEN: f"{place}/{_TOKEN_FILE}",
+        }
+        if self._certificate:
             variables[CA_CERT] = f"{place}/{_CA_FILE}"
-        return {**variables, **_past_proxies(os.environ, address)}
+        return {**variables, **_past_proxies(os.environ)}
 
-    def files(self, replica: ReplicaId, *, address: str = _LOOPBACK) -> Path:
-        """The directory of a replica's own token and the certificate of ``address``.
+    def files(self, replica: ReplicaId) -> Path:
+        """The directory of a replica's own token, and of the server's certificate.
 
         Who may enter ``directory`` may read them, whatever id a container gives its program.
         """
         place = self._directory / str(replica)
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(place / _TOKEN_FILE, self._token(replica).encode(), sync=False)
-        listener = self._listeners.get(address)
-        if listener is not None and listener.certificate:
-            write_atomic(place / _CA_FILE, listener.certificate, sync=False)
+        if self._certificate:
+            write_atomic(place / _CA_FILE, self._certificate, sync=False)
         return place
 
     # -- serving ----------------------------------------------------------------------------------
 
-    async def _listener(self, address: str) -> _Listener:
-        found = await certificate_for(address, directory=self._certificates)
+    async def _listening(self) -> asyncio.Server:
+        found = await certificate_for(_LOOPBACK, directory=self._certificates)
         context: ssl.SSLContext | None = None
         if found is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(found)
-        elif address != _LOOPBACK:
-            raise ValueError("no `openssl` program to make a certificate with")
-        server = await asyncio.start_server(
-            self._connected, address, 0, ssl=context, limit=HEADER_LIMIT
+            self._certificate = public_part(found)
+        return await asyncio.start_server(
+            self._connected, _LOOPBACK, 0, ssl=context, limit=HEADER_LIMIT
         )
-        port = server.sockets[0].getsockname()[1]
-        host = f"[{address}]" if ":" in address else address
-        url = f"{'http' if context is None else 'https'}://{host}:{port}{self._path}"
-        return _Listener(server, url, b"" if found is None else public_part(found))
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -211,12 +202,12 @@ def _refusal(code: int, message: str) -> Reply:
     return Reply(code, msgspec.json.encode(status))
 
 
-def _past_proxies(environ: Mapping[str, str], address: str) -> dict[str, str]:
+def _past_proxies(environ: Mapping[str, str]) -> dict[str, str]:
     lowered = {name.lower(): value for name, value in environ.items()}
     if not any(lowered.get(name) for name in _PROXIES):
         return {}
-    known = lowered.get("no_proxy", "")
-    if address in known.split(","):
+    known = [one for one in lowered.get("no_proxy", "").split(",") if one]
+    if _LOOPBACK in known:
         return {}
     # Both spellings: programs look for one or the other.
-    return dict.fromkeys(("no_proxy", "NO_PROXY"), f"{known},{address}".lstrip(","))
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join([*known, _LOOPBACK]))

@@ -6,9 +6,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from danlu.jobs.local.progressserver import MOUNT, ProgressServer
 from danlu.jobs.local.state import Place, Settings
 from danlu.jobs.local.types import Engine, Volume
 from danlu.jobs.types import Progress, Submission
+from danlu.training.frameworks.pods import main_container
+from danlu.training.registry import framework_of
 from danlu.training.types import Job, ReplicaId
 from danlu.util.paths import Paths
 
@@ -22,6 +25,7 @@ class LocalHelpers:
         self._place = place
         self._submission = submission
         self._settings = settings
+        self._progress: ProgressServer | None = None
 
     @staticmethod
     def enter(settings: Settings) -> None:
@@ -35,15 +39,27 @@ class LocalHelpers:
         self, job: Job, on_progress: Callable[[Progress], None]
     ) -> AsyncIterator[None]:
         """Serve what replicas report to, within the block."""
-        yield
+        server = ProgressServer(
+            on_progress,
+            job=job,
+            leader=framework_of(job.kind).leader(job),
+            directory=self._place.directory / "progress",
+            certificates=_paths(self._settings).certificates,
+        )
+        async with server:
+            self._progress = server
+            yield
 
     def warnings(self) -> tuple[str, ...]:
         """What could not be given."""
-        return ()
+        return () if self._progress is None else tuple(self._progress.warnings())
 
     def environment(self, replica: ReplicaId) -> Mapping[str, str]:
         """Variables of its programs."""
-        return {}
+        if self._progress is None:
+            return {}
+        files = MOUNT if self._contained(replica) else None
+        return self._progress.environment(replica, files=files)
 
     def volumes(self, replica: ReplicaId) -> Mapping[str, Path]:
         """What stands for the volumes of its pod."""
@@ -51,17 +67,26 @@ class LocalHelpers:
 
     def mounts(self, replica: ReplicaId) -> tuple[Volume, ...]:
         """What its containers find beside that."""
-        return ()
+        if self._progress is None or self._progress.port is None:
+            return ()
+        return (Volume(self._progress.files(replica), MOUNT, readonly=True),)
 
     def containers(self) -> Engine:
         """The engine of containers."""
         from danlu.jobs.local.container import ContainerEngine
         from danlu.util.config import Configuration
 
-        return ContainerEngine(_paths(self._settings), Configuration())
+        port = None if self._progress is None else self._progress.port
+        ports = () if port is None else (port,)
+        return ContainerEngine(_paths(self._settings), Configuration(), ports=ports)
+
+    def _contained(self, replica: ReplicaId) -> bool:
+        """Whether its pod's main container is one, and no process."""
+        job = self._submission.job
+        name = framework_of(job.kind).container
+        main = main_container(job.replicas[replica.type].template, name)
+        return main.get("image") in self._submission.images
 
 
 def _paths(settings: Settings) -> Paths:
-    return Paths(
-        config=Path(settings.config), data=Path(settings.data), state=Path(settings.state)
-    )
+    return Paths(config=Path(settings.config), data=Path(settings.data), state=Path(settings.state))

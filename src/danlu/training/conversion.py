@@ -48,22 +48,22 @@ def job_document(job: Job, framework: Framework) -> dict[str, Any]:
         "labels": dict(job.labels),
         "annotations": dict(job.annotations),
     }
-    policies = {"runPolicy": msgspec.to_builtins(job.run_policy)}
+    policies = {"runPolicy": _plain(job.run_policy)}
     replicas = {type: _replica_document(spec) for type, spec in job.replicas.items()}
     spec = {
         **_given({**policies, "successPolicy": job.success_policy}),
-        **msgspec.to_builtins(job.options),
+        **_plain(job.options),
         framework.replicas_field: replicas,
     }
     if job.elastic_policy is not None:
-        spec = {"elasticPolicy": msgspec.to_builtins(job.elastic_policy), **spec}
+        spec = {"elasticPolicy": _plain(job.elastic_policy), **spec}
     document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": _given(metadata)}
     return {**document, "spec": spec, **_given({"status": status_document(job.status)})}
 
 
 def status_document(status: JobStatus) -> dict[str, Any]:
     """A status as it stands in a manifest."""
-    document: dict[str, Any] = msgspec.to_builtins(status)
+    document: dict[str, Any] = _plain(status)
     return document
 
 
@@ -89,7 +89,7 @@ def _replica_document(spec: ReplicaSpec) -> dict[str, Any]:
     return {
         "replicas": spec.replicas,
         "restartPolicy": str(spec.restart_policy),
-        "template": msgspec.to_builtins(spec.template),
+        "template": _plain(spec.template),
     }
 
 
@@ -100,6 +100,11 @@ def _options(spec: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
 
 def _texts(mapping: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: value or "" for name, value in (mapping or {}).items()}
+
+
+def _plain(value: object) -> Any:
+    """``value`` in dictionaries and lists, as it would come from JSON."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def _given(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,8 @@ def earlier(status: JobStatus, replicas: Sequence[ObservedReplica]) -> FirstFail
     before = status.first_failure
     if before is None:
         return None
-    return _earliest(before, [one for found in replicas for one in _later_seen(status, found)])
+    ordered = sorted(replicas, key=lambda one: (one.id, one.uid))
+    return _earliest(before, [one for found in ordered for one in _later_seen(status, found)])
 
 
 def _later_seen(status: JobStatus, found: ObservedReplica) -> Sequence[FirstFailure]:

@@ -105,7 +105,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
-    **dict.fromkeys(KINDS, [{}]),
+    **{kind: [{}] for kind in KINDS},
     "PyTorchJob": [{}, {"nprocPerNode": "2"}],
     "TFJob": [{}, {"enableDynamicWorker": True}, {"enableDynamicWorker": False}],
     "MPIJob": [{}, {"slotsPerWorker": 2, "mainContainer": "mpi"}],

@@ -34,16 +34,22 @@ def account() -> pwd.struct_passwd:
     return pwd.getpwnam("nobody")
 
 
-def inside(function: Callable[[], T], *, home: Path, ordinary: bool) -> T:
+def inside(
+    function: Callable[[], T],
+    *,
+    home: Path,
+    ordinary: bool,
+    enter: Callable[[Paths], None] = userns.enter,
+) -> T:
     """What ``function`` gives in a forked child whose DANLU_HOME is ``home``.
 
-    ``ordinary`` gives up root first, where this process has it.
+    ``ordinary`` gives up root first, where this process has it; ``enter`` makes the namespaces.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _child(function, write, home, ordinary)
+        _child(function, write, home, ordinary, enter)
     os.close(write)
     try:
         with os.fdopen(read, "rb") as file:
@@ -61,11 +67,17 @@ def inside(function: Callable[[], T], *, home: Path, ordinary: bool) -> T:
     return result
 
 
-def _child(function: Callable[[], T], write: int, home: Path, ordinary: bool) -> None:
+def _child(
+    function: Callable[[], T],
+    write: int,
+    home: Path,
+    ordinary: bool,
+    enter: Callable[[Paths], None],
+) -> None:
     try:
         if ordinary and os.geteuid() == 0:
             become_ordinary(home)
-        userns.enter(Paths.of({"DANLU_HOME": str(home)}))
+        enter(Paths.of({"DANLU_HOME": str(home)}))
         data = pickle.dumps((True, function()))
     except BaseException:
         data = pickle.dumps((False, traceback.format_exc()))

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.commands.bytecode import bytecode_trees
+from danlu.builder.embedded.bytecode import bytecode_trees
 from danlu.commands.known import find
 from danlu.errors import StoreError, UsageError
 from danlu.graph.imageconfig import image_config_of

@@ -22,7 +22,7 @@ from danlu.sandbox.union import Union
 if TYPE_CHECKING:
     from danlu.graph.types import ImageConfig
 
-__all__ = ["PROJECT", "run"]
+__all__ = ["PROJECT", "WAIT_ONE_STREAM", "process_of", "run", "send"]
 
 PROJECT = "/workspace"
 
@@ -30,8 +30,9 @@ _FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # A shell that waits is the first process, because the kernel drops the signals that a first
 # process does not handle: `sleep` would not end at Ctrl-C. `exit` keeps it from exec'ing.
 _WAIT = '"$@"; exit $?'
-# A runtime copies output and errors from two pipes, which loses their order where they are one.
-_WAIT_ONE_STREAM = '"$@" 2>&1; exit $?'
+#: As that, where output and errors are one: a runtime copies them from two pipes, which loses their
+#: order.
+WAIT_ONE_STREAM = '"$@" 2>&1; exit $?'
 
 
 def run(
@@ -62,8 +63,17 @@ def run(
         raise UsageError("--gpus is not built yet", hint="run without it, on the CPU")
     chosen = runtime.find(runtime_name)
     union = Union(layers)
-    process = _process(
-        union, config, args, project=project, environment=environment, user=user, terminal=terminal
+    command = tuple(args) or (*config.entrypoint, *config.command)
+    if not command:
+        raise UsageError("no command was given, and the image has none", hint="danlu run -- CMD")
+    process = process_of(
+        union,
+        config,
+        command,
+        directory=PROJECT if project else "",
+        environment=environment or {},
+        user=user,
+        terminal=terminal,
     )
     mounts = [*([Mount(PROJECT, project)] if project else []), *volumes]
     with prepared(
@@ -73,7 +83,7 @@ def run(
         trust=trust.gather(work),
         network=True,
         work=work,
-        shell=_WAIT_ONE_STREAM if _one_stream() and not terminal else _WAIT,
+        shell=WAIT_ONE_STREAM if _one_stream() and not terminal else _WAIT,
     ) as place:
         code = _launch(chosen, place, terminal=terminal)
         code, reason = runtime.outcome(code, place / "log", process.args[0])
@@ -86,19 +96,20 @@ def run(
     return code
 
 
-def _process(
+def process_of(
     union: Union,
     config: ImageConfig,
-    args: Sequence[str],
+    command: tuple[str, ...],
     *,
-    project: Path | None,
-    environment: Mapping[str, str] | None,
-    user: str,
-    terminal: bool,
+    directory: str = "",
+    environment: Mapping[str, str],
+    user: str = "",
+    terminal: bool = False,
 ) -> Process:
-    command = tuple(args) or (*config.entrypoint, *config.command)
-    if not command:
-        raise UsageError("no command was given, and the image has none", hint="danlu run -- CMD")
+    """``command`` as a process of an image: what is not given (directory, user) is the image's.
+
+    Raises :class:`UsageError` for a user that the image does not have.
+    """
     who = users.find(union, user or config.user)
     return Process(
         command,
@@ -107,9 +118,9 @@ def _process(
             "HOME": who.home,
             **({"TERM": os.environ.get("TERM", "xterm")} if terminal else {}),
             **dict(config.environment),
-            **(environment or {}),
+            **environment,
         },
-        working_directory=PROJECT if project else config.working_directory or "/",
+        working_directory=directory or config.working_directory or "/",
         uid=who.uid,
         gid=who.gid,
         groups=who.groups,
@@ -152,7 +163,7 @@ def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
     def forward(number: int, frame: object) -> None:
         if not keepers:
             waiting.append(number)
-        elif not _send(keepers[0], number):
+        elif not send(keepers[0], number):
             killed.append(number)
 
     def take(keeper: int) -> None:
@@ -170,13 +181,16 @@ def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
             signal.signal(number, handler)
 
 
-def _send(keeper: int, number: int) -> bool:
-    """Send to the program; False where its whole namespace had to be killed instead."""
+def send(keeper: int, number: int) -> bool:
+    """Send a signal to the program of a keeper (:mod:`danlu.sandbox.children`).
+
+    False where its whole namespace had to be killed instead.
+    """
     first = children.program_inside(keeper)
     if first is None:
         children.kill_inside(keeper)
         return False
-    if children.words(first)[2:3] in ([_WAIT], [_WAIT_ONE_STREAM]):
+    if any(script.endswith((_WAIT, WAIT_ONE_STREAM)) for script in children.words(first)[2:3]):
         # The waiting shell drops it; its one child is the program.
         for program in children.children(first):
             children.send(program, number)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 __all__ = [
     "CLONE_FS",
+    "CLONE_NEWNET",
     "CLONE_NEWNS",
     "CLONE_NEWUSER",
     "MNT_DETACH",
@@ -21,6 +22,7 @@ __all__ = [
     "mount",
     "mount_overlay",
     "set_readonly",
+    "setns",
     "umount",
     "unshare",
 ]
@@ -28,6 +30,7 @@ __all__ = [
 CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
@@ -59,6 +62,14 @@ def _check(result: int, what: str) -> None:
 def unshare(flags: int) -> None:
     """Leave the namespaces named by ``flags`` for new ones; raises :class:`OSError`."""
     _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def setns(descriptor: int, flags: int) -> None:
+    """Enter the namespace that ``descriptor`` stands for, of kind ``flags``; of this thread.
+
+    Raises :class:`OSError`.
+    """
+    _check(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(flags)), "setns")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

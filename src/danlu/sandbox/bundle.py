@@ -10,7 +10,7 @@ import msgspec
 
 from danlu.sandbox.types import Mount, Process
 
-__all__ = ["HOSTNAME", "Surroundings", "configuration"]
+__all__ = ["HOSTNAME", "Surroundings", "configuration", "process_document"]
 
 HOSTNAME = "danlu"
 
@@ -58,7 +58,8 @@ _DENIED_CALLS = (
 class Surroundings(msgspec.Struct, frozen=True):
     """What a sandbox adds to a process: its root, its devices, its limits.
 
-    ``devices`` is a directory prepared as ``/dev``; ``network`` shares the machine's;
+    ``devices`` is a directory prepared as ``/dev``; ``network`` shares the machine's, else there is
+    a namespace: that of the file ``namespace``, or a new one with a loopback only;
     ``terminal_group`` is the group of terminals (5), or None where it has no id here;
     ``fresh_sysfs`` allows a sysfs of its own (only root, or with a network namespace, may).
     """
@@ -69,15 +70,16 @@ class Surroundings(msgspec.Struct, frozen=True):
     terminal_group: int | None
     fresh_sysfs: bool
     seccomp: bool
+    namespace: Path | None = None
+    hostname: str = HOSTNAME
 
 
 def configuration(
     process: Process, mounts: Sequence[Mount], around: Surroundings
 ) -> dict[str, Any]:
     """The content of ``config.json``. There is no user namespace: ours is entered already."""
-    namespaces = ["pid", "ipc", "uts", "mount", *([] if around.network else ["network"])]
     linux: dict[str, Any] = {
-        "namespaces": [{"type": name} for name in namespaces],
+        "namespaces": _namespaces(around),
         "maskedPaths": list(_MASKED),
         "readonlyPaths": list(_READONLY),
     }
@@ -85,15 +87,24 @@ def configuration(
         linux["seccomp"] = _seccomp()
     return {
         "ociVersion": "1.0.2",
-        "hostname": HOSTNAME,
+        "hostname": around.hostname,
         "root": {"path": str(around.root)},
-        "process": _process(process),
+        "process": process_document(process),
         "mounts": [*_standard_mounts(around), *map(_mount, mounts)],
         "linux": linux,
     }
 
 
-def _process(process: Process) -> dict[str, Any]:
+def _namespaces(around: Surroundings) -> list[dict[str, str]]:
+    found = [{"type": name} for name in ("pid", "ipc", "uts", "mount")]
+    if around.network:
+        return found
+    place = {} if around.namespace is None else {"path": str(around.namespace)}
+    return [*found, {"type": "network", **place}]
+
+
+def process_document(process: Process) -> dict[str, Any]:
+    """One process as a runtime reads it, in a bundle's configuration or for its ``exec``."""
     # Capabilities of a user other than root end at its exec; only the bounding set stays.
     held = list(_CAPABILITIES) if process.uid == 0 else []
     return {

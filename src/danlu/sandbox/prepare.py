@@ -13,7 +13,7 @@ import msgspec
 from danlu.errors import StoreError, UsageError
 from danlu.sandbox import bundle, devices, overlay, scaffold, userns
 from danlu.sandbox.trust import Trust
-from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.types import Mount, Network, Process, Root
 from danlu.sandbox.union import Union
 from danlu.util.files import private_directory, remove_tree
 
@@ -30,13 +30,14 @@ def prepared(
     *,
     mounts: Sequence[Mount],
     trust: Trust,
-    network: bool,
+    network: bool | Network,
     work: Path,
     shell: str = "",
 ) -> Iterator[Path]:
     """Give the directory of a runtime bundle while the context lasts.
 
     Mount points that the root lacks lie in a layer of their own, so the upper never shows them.
+    ``network`` is the machine's, none, or one made before.
     ``shell`` is a script that starts the program, its ``"$@"``, where the root has a shell.
     """
     userns.require_id(process.uid, process.gid)
@@ -107,13 +108,16 @@ def _trusting(process: Process, trust: Trust) -> Process:
     return msgspec.structs.replace(process, environment=environment)
 
 
-def _name_files(place: Path, *, network: bool) -> tuple[Mount, ...]:
-    """``/etc/resolv.conf`` and ``/etc/hosts`` of this machine, or of none."""
-    local = f"127.0.0.1 localhost {bundle.HOSTNAME}\n::1 localhost ip6-localhost\n"
-    texts = {"resolv.conf": "", "hosts": local}
-    if network:
+def _name_files(place: Path, *, network: bool | Network) -> tuple[Mount, ...]:
+    """``/etc/resolv.conf`` and ``/etc/hosts`` of this machine, of a network, or of none."""
+    local = "127.0.0.1 localhost{}\n::1 localhost ip6-localhost\n"
+    texts = {"resolv.conf": "", "hosts": local.format(f" {bundle.HOSTNAME}")}
+    if isinstance(network, Network):
+        lines = (f"{address} {name}\n" for name, address in network.hosts.items())
+        texts = {"resolv.conf": network.resolver, "hosts": local.format("") + "".join(lines)}
+    elif network:
         texts["resolv.conf"] = _text("/etc/resolv.conf")
-        texts["hosts"] = f"127.0.0.1 {bundle.HOSTNAME}\n{_text('/etc/hosts') or local}"
+        texts["hosts"] = f"127.0.0.1 {bundle.HOSTNAME}\n{_text('/etc/hosts') or texts['hosts']}"
     for name, text in texts.items():
         (place / name).write_text(text)
         (place / name).chmod(0o644)
@@ -151,14 +155,17 @@ def _write_configuration(
     *,
     merged: Path,
     device_directory: Path,
-    network: bool,
+    network: bool | Network,
 ) -> None:
+    joined = network if isinstance(network, Network) else None
     around = bundle.Surroundings(
         root=merged,
         devices=device_directory,
-        network=network,
+        network=network is True,
+        namespace=None if joined is None else joined.namespace,
+        hostname=("" if joined is None else joined.host) or bundle.HOSTNAME,
         terminal_group=None if userns.single_id() else _TERMINAL_GROUP,
-        fresh_sysfs=not userns.unprivileged() or not network,
+        fresh_sysfs=not userns.unprivileged() or network is not True,
         seccomp=True,
     )
     try:

@@ -35,20 +35,45 @@ class Runtime(msgspec.Struct, frozen=True):
     name: str
     keeper: tuple[str, ...]
 
-    def command(self, bundle: Path) -> list[str]:
-        """The command line that runs ``bundle`` in the foreground; all state lies in it."""
+    def command(self, bundle: Path, *, descriptors: int = 0) -> list[str]:
+        """The command line that runs ``bundle`` in the foreground; all state lies in it.
+
+        So many ``descriptors``, from 3 on, are the program's too.
+        """
+        kept = f"--preserve-fds={descriptors}"
+        return [
+            *self.keeper,
+            *self._common(bundle, "log"),
+            *("run", kept, "--bundle", str(bundle), bundle.name),
+        ]
+
+    def exec_command(
+        self, bundle: Path, runtime: int, *, process: Path, descriptors: int = 0
+    ) -> list[str]:
+        """The command line that runs a further program in ``bundle``, which runs.
+
+        ``runtime`` is the process that runs it, whose view of processes is needed; ``process`` is
+        a file with the program (:func:`danlu.sandbox.bundle.process_document`).
+        """
+        setpriv, nsenter = _needed("setpriv"), _needed("nsenter")
+        return [
+            *(setpriv, "--pdeathsig", "KILL", "--"),
+            *(nsenter, f"--target={runtime}", "--pid", "--mount", "--"),
+            *self._common(bundle, f"{process.name}.log"),
+            *("exec", f"--preserve-fds={descriptors}", "--process", str(process), bundle.name),
+        ]
+
+    def _common(self, bundle: Path, log: str) -> list[str]:
         options = {
             # Control groups are hidden (userns.enter): "rootless" makes runc go on without.
             "crun": ["--cgroup-manager=disabled"],
             "runc": ["--rootless=true"],
         }.get(self.name, [])
         return [
-            *self.keeper,
             self.program,
             *("--root", str(bundle / "state")),
-            *("--log", str(bundle / "log"), "--log-format", "json"),
+            *("--log", str(bundle / log), "--log-format", "json"),
             *options,
-            *("run", "--bundle", str(bundle), bundle.name),
         ]
 
     def environment(self) -> dict[str, str]:
@@ -80,16 +105,19 @@ def _keeper() -> tuple[str, ...]:
     ``setpriv`` has the kernel kill ``unshare`` when danlu dies, and ``--kill-child`` the runtime
     when ``unshare`` dies; nothing of this needs danlu to be alive.
     """
-    setpriv, unshare = _which("setpriv"), _which("unshare")
-    if setpriv is None or unshare is None:
-        raise MachineError(
-            "setpriv and unshare are not there",
-            hint="install them: `sudo apt-get install util-linux`",
-        )
+    setpriv, unshare = _needed("setpriv"), _needed("unshare")
     return (
         *(setpriv, "--pdeathsig", "KILL", "--"),
         *(unshare, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
     )
+
+
+def _needed(name: str) -> str:
+    program = _which(name)
+    if program is None:
+        hint = "install it: `sudo apt-get install util-linux`"
+        raise MachineError(f"{name} is not there", hint=hint)
+    return program
 
 
 def outcome(code: int, log: Path, program: str) -> tuple[int, str]:

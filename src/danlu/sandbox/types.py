@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["SYSTEM_PATH", "Mount", "Process", "Root"]
+__all__ = ["SYSTEM_PATH", "Mount", "Network", "Process", "Root"]
 
 
 #: Where programs are looked for, inside unless the image or its environment says otherwise, and on
@@ -53,3 +53,16 @@ class Root(msgspec.Struct, frozen=True):
 
     layers: tuple[Path, ...]
     upper: Path | None = None
+
+
+class Network(msgspec.Struct, frozen=True):
+    """A network namespace made before (:mod:`danlu.sandbox.netns`), and the names known in it.
+
+    ``namespace`` is a file that stands for it. ``host`` is the name inside, ``hosts`` are addresses
+    by name, ``resolver`` is the text of ``/etc/resolv.conf``.
+    """
+
+    namespace: Path
+    host: str
+    hosts: Mapping[str, str] = {}
+    resolver: str = ""

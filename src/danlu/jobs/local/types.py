@@ -39,10 +39,11 @@ class Container(msgspec.Struct, frozen=True):
     """One container of one attempt at a replica, with nothing left to look up.
 
     ``args`` may be empty, which is the image's own command; with ``arguments`` they follow the
-    image's entry point (a manifest's ``args`` without ``command``). ``environment`` is what the job says,
-    not yet laid over the image's or this process's. ``image`` is the config digest of an image of
-    the store, empty for a process. ``host`` and ``address`` are the replica's own, ``hosts`` those
-    of all by name; ``ports`` are the ports it declares, by name. ``mark`` is unique to the attempt.
+    image's entry point (a manifest's ``args`` without ``command``). ``environment`` is what the
+    job says, not yet laid over the image's or this process's. ``image`` is the config digest of an
+    image of the store, empty for a process. ``host`` and ``address`` are the replica's own,
+    ``hosts`` those of all by name; ``ports`` are the ports it declares, by name. ``mark`` is
+    unique to the attempt.
     """
 
     replica: ReplicaId

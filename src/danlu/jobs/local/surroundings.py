@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from danlu.jobs.local import volumes
 from danlu.jobs.local.progressserver import MOUNT, ProgressServer
 from danlu.jobs.local.state import Place, Settings
+from danlu.jobs.local.topology import FILES
 from danlu.jobs.local.types import Engine, Volume
 from danlu.jobs.types import Progress, Submission
+from danlu.sandbox import userns
 from danlu.training.frameworks.pods import main_container
 from danlu.training.registry import framework_of
 from danlu.training.types import Job, ReplicaId
@@ -26,6 +29,7 @@ class LocalHelpers:
         self._submission = submission
         self._settings = settings
         self._progress: ProgressServer | None = None
+        self._volumes = place.directory / "volumes"
 
     @staticmethod
     def enter(settings: Settings) -> None:
@@ -48,7 +52,11 @@ class LocalHelpers:
         )
         async with server:
             self._progress = server
-            yield
+            try:
+                yield
+            finally:
+                for place in self._volumes.glob("*"):
+                    volumes.remove(place)
 
     def warnings(self) -> tuple[str, ...]:
         """What could not be given."""
@@ -62,23 +70,29 @@ class LocalHelpers:
         return self._progress.environment(replica, files=files)
 
     def volumes(self, replica: ReplicaId) -> Mapping[str, Path]:
-        """What stands for the volumes of its pod."""
-        return {}
+        """What stands for the volumes of its pod; made anew for each attempt."""
+        template = self._submission.job.replicas[replica.type].template
+        wanted = volumes.sources(template.get("spec") or {}, self._submission.objects)
+        place = self._volumes / str(replica)
+        volumes.remove(place)
+        return volumes.make(wanted, place, mounting=userns.entered()) if wanted else {}
 
     def mounts(self, replica: ReplicaId) -> tuple[Volume, ...]:
-        """What its containers find beside that."""
-        if self._progress is None or self._progress.port is None:
-            return ()
-        return (Volume(self._progress.files(replica), MOUNT, readonly=True),)
+        """What its containers find beside that: the framework's files, and those of progress."""
+        found = [Volume(self._place.files, FILES, readonly=True)]
+        if self._progress is not None and self._progress.port is not None:
+            found.append(Volume(self._progress.files(replica), MOUNT, readonly=True))
+        return tuple(found)
 
     def containers(self) -> Engine:
         """The engine of containers."""
         from danlu.jobs.local.container import ContainerEngine
-        from danlu.util.config import Configuration
+        from danlu.util.config import load_configuration
 
         port = None if self._progress is None else self._progress.port
         ports = () if port is None else (port,)
-        return ContainerEngine(_paths(self._settings), Configuration(), ports=ports)
+        paths = _paths(self._settings)
+        return ContainerEngine(paths, load_configuration(paths.config_file), ports=ports)
 
     def _contained(self, replica: ReplicaId) -> bool:
         """Whether its pod's main container is one, and no process."""

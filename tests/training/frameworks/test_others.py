@@ -8,7 +8,7 @@ import pytest
 
 from danlu.training.framework import Framework, Tally
 from danlu.training.frameworks import jax, mxnet, paddle, xgboost
-from danlu.training.types import ConditionType, ElasticPolicy, Job
+from danlu.training.types import ConditionType, ElasticPolicy, Job, ReplicaType
 from tests.training.frameworks.clusters import (
     Cluster,
     findings,
@@ -144,15 +144,32 @@ def test_the_first_paddle_master_meets_the_others_at_its_own_address() -> None:
     ]
 
 
-def test_paddle_workers_can_do_without_the_launcher() -> None:
+def test_paddles_launcher_knows_its_address_directory_and_rank() -> None:
     job = job_of(paddle.FRAMEWORK, {"Worker": 2})
     assert list(values(paddle.FRAMEWORK, job, "worker-1").items())[4:] == [
         ("POD_IP", OWN_ADDRESS),
-        ("PADDLE_TRAINER_ID", "1"),
-        ("PADDLE_TRAINERS_NUM", "2"),
-        ("PADDLE_TRAINER_ENDPOINTS", "j-worker-0:36543,j-worker-1:36543"),
-        ("PADDLE_CURRENT_ENDPOINT", "j-worker-1:36543"),
+        ("PADDLE_LOG_DIR", "log/worker-1"),
+        ("PADDLE_RANK", "1"),
     ]
+    served = job_of(paddle.FRAMEWORK, {"Master": 1, "Worker": 2})
+    assert "PADDLE_RANK" not in names(paddle.FRAMEWORK, served, "worker-1")
+
+
+@pytest.mark.parametrize(
+    ("command", "launched"),
+    [
+        ("python train.py --epochs 3", "python -m paddle.distributed.launch train.py --epochs 3"),
+        ("/env/bin/python a.py", "/env/bin/python -m paddle.distributed.launch a.py"),
+        ("python -m mine", "python -m mine"),
+        ("bash train.sh", "bash train.sh"),
+        ("./train", "./train"),
+        ("", ""),
+    ],
+)
+def test_paddle_scripts_are_started_by_the_launcher(command: str, launched: str) -> None:
+    job = job_of(paddle.FRAMEWORK, {"Worker": 2})
+    worker = ReplicaType("Worker")
+    assert " ".join(paddle.FRAMEWORK.launch(job, worker, command.split())) == launched
 
 
 def test_values_that_name_others_stand_after_them() -> None:

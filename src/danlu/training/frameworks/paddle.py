@@ -1,14 +1,15 @@
 """PaddleJob: ``paddle.distributed``, collective (workers only) or with parameter servers (masters).
 
 The variables are those of the training operator 1.9
-(``pkg/controller.v1/paddlepaddle/envvar.go``), which only ``paddle.distributed.launch`` reads.
-After them come those that a plain ``init_parallel_env()`` reads; the launcher gives its processes
-its own.
+(``pkg/controller.v1/paddlepaddle/envvar.go``), which ``paddle.distributed.launch`` reads, and so a
+script is started by that. After them come more of the launcher's own: the first replica must
+recognise its address to serve the others, replicas may share a working directory, and worker 1 is
+rank 1 rather than whoever came second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from danlu.training.framework import FieldRef, Finding, Framework, Tally, Variable, Verdict
 from danlu.training.frameworks.pods import unless_given
@@ -17,7 +18,6 @@ from danlu.training.frameworks.replicas import (
     endpoint,
     first_present,
     leader,
-    members,
     total,
     verdict,
 )
@@ -43,8 +43,10 @@ def _environment(job: Job, replica: ReplicaId, topology: Topology) -> list[Varia
     if MASTER in job.replicas:
         role = "PADDLE_SERVER_NUM" if replica.type == MASTER else "PADDLE_TRAINER_NUM"
         variables.append((role, "1"))
-    ours = _collective(job, replica, topology) if MASTER not in job.replicas else []
-    return variables + unless_given(job, replica, CONTAINER, [("POD_IP", OWN_ADDRESS), *ours])
+    ours: list[Variable] = [("POD_IP", OWN_ADDRESS), ("PADDLE_LOG_DIR", f"log/{replica}")]
+    if MASTER not in job.replicas:
+        ours.append(("PADDLE_RANK", str(replica.index)))
+    return variables + unless_given(job, replica, CONTAINER, ours)
 
 
 def _meeting_point(job: Job, replica: ReplicaId, topology: Topology) -> list[Variable]:
@@ -56,14 +58,11 @@ def _meeting_point(job: Job, replica: ReplicaId, topology: Topology) -> list[Var
     return [("PADDLE_MASTER", endpoint(topology, first))]
 
 
-def _collective(job: Job, replica: ReplicaId, topology: Topology) -> list[Variable]:
-    all = members(job, WORKER)
-    return [
-        ("PADDLE_TRAINER_ID", str(replica.index)),
-        ("PADDLE_TRAINERS_NUM", str(len(all))),
-        ("PADDLE_TRAINER_ENDPOINTS", ",".join(endpoint(topology, one) for one in all)),
-        ("PADDLE_CURRENT_ENDPOINT", endpoint(topology, replica)),
-    ]
+def _launch(job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+    """``python train.py`` by way of the launcher; whatever else is run as it is."""
+    if len(command) < 2 or not command[1].endswith(".py"):
+        return command
+    return (command[0], "-m", "paddle.distributed.launch", *command[1:])
 
 
 def _outcome(job: Job, tallies: Mapping[ReplicaType, Tally]) -> Verdict | None:
@@ -98,4 +97,5 @@ FRAMEWORK = Framework(
     outcome=_outcome,
     leader=_leader,
     check=_check,
+    launch=_launch,
 )

@@ -222,12 +222,13 @@ def test_a_status_is_written_in_kubeflow_s_words() -> None:
 def test_a_status_of_the_go_operator_is_read() -> None:
     status = read_status(
         {
-            "conditions": None,
+            "conditions": [{"type": "Created", "status": "True", "reason": None}],
+            "completionTime": None,
             "replicaStatuses": {"Worker": {"active": 1, "labelSelector": {"matchLabels": {}}}},
             "startTime": "2026-01-02T03:04:05Z",
         }
     )
-    assert status.conditions == ()
+    assert status.conditions == (Condition(ConditionType.CREATED, "True"),)
     assert status.replica_statuses == {"Worker": ReplicaStatus(active=1)}
 
 

@@ -20,7 +20,7 @@ _NO_OPTIONS = ("elasticPolicy", "successPolicy", "cleanPodPolicy")
 
 def build_job(document: Mapping[str, Any], framework: Framework) -> Job:
     """The job that a manifest of the right shape asks for, defaults filled in."""
-    metadata, spec = document["metadata"], document["spec"]
+    metadata, spec = document["metadata"], _without_null(document["spec"])
     replicas = _replicas(spec[framework.replicas_field], framework)
     return Job(
         kind=framework.kind,
@@ -69,9 +69,8 @@ def status_document(status: JobStatus) -> dict[str, Any]:
 
 def read_status(document: Mapping[str, Any]) -> JobStatus:
     """The status that a manifest has; raises :class:`ManifestError` where it is none."""
-    given = {name: value for name, value in document.items() if value is not None}
     try:
-        return msgspec.convert(given, JobStatus)
+        return msgspec.convert(_without_null(document), JobStatus)
     except msgspec.ValidationError as error:
         raise ManifestError(f"no status of a job: {error}") from error
 
@@ -100,6 +99,15 @@ def _options(spec: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
 
 def _texts(mapping: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: value or "" for name, value in (mapping or {}).items()}
+
+
+def _without_null(value: Any) -> Any:
+    """``value`` without fields that are null: to Kubernetes they are not there."""
+    if isinstance(value, Mapping):
+        return {key: _without_null(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list | tuple):
+        return [_without_null(one) for one in value]
+    return value
 
 
 def _plain(value: object) -> Any:

@@ -192,4 +192,4 @@ def manifest(framework: Framework) -> Check:
         },
     )
     top = {"apiVersion": text, "kind": text, "metadata": _METADATA, "spec": spec}
-    return record({**top, "status": anything}, ("apiVersion", "kind", "metadata", "spec"))
+    return record({**top, "status": entries(anything)}, ("apiVersion", "kind", "metadata", "spec"))

@@ -21,8 +21,9 @@ test-real: setup  ## containers, networks, whole environments
 check: setup      ## format, lint, types, layers, generated files
 	@scripts/check.sh
 
-bench: setup      ## DESIGN's table against whichever peers this machine has
+bench: setup      ## DESIGN's table against whichever peers this machine has, and what jobs cost
 	$(PYTHON) -m benchmarks
+	$(PYTHON) -m benchmarks.jobs
 
 docs: setup       ## the generated reference pages
 	$(PYTHON) scripts/docs.py

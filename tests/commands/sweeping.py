@@ -100,7 +100,7 @@ class ScriptedJobs:
         return tuple(reversed(self.submitted))
 
     async def view(self, name: str) -> JobView:
-        return self._view(name, None)
+        return self._view(name, None, None if name in self.running else 0)
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
         course = self.course(self.submitted[name])
@@ -135,7 +135,7 @@ class ScriptedJobs:
         self._ends[name].set()
 
     async def remove(self, name: str) -> None:
-        raise NotImplementedError
+        del self.submitted[name]
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
         raise NotImplementedError

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from danlu.cli.jobs.sweeprun import run as sweep_over
+from danlu.cli.jobs.sweeprun import sweep_options, taken
 from danlu.cli.options import BuildFile, progress_option, verbosity_options
 from danlu.cli.session import Session, session
 
@@ -77,6 +79,7 @@ def _replica_options(function: F) -> F:
 @click.option(
     "-o", "--output", "form", type=click.Choice(["yaml", "json"]), help="How --dry-run prints it."
 )
+@sweep_options
 @click.option("--frozen", is_flag=True, help="Never resolve: a stale or missing lock is an error.")
 @click.option("--offline", is_flag=True, help="Use only what this machine already has.")
 @progress_option
@@ -106,6 +109,9 @@ def command(
     this.renderer(progress)  # from here on talk is muted where stderr is for machines
     if form and not dry_run:
         raise click.UsageError("-o says how --dry-run prints; a job writes to stdout what it likes")
+    sweep = taken(flags)
+    if sweep is not None and (detach or dry_run):
+        raise click.UsageError("a sweep is neither detached nor a manifest: run it as it is")
     numbers = {name: flags.pop(name) for name in _TYPES}
     order = _order(this, flags, _numbers(numbers, others), deadline)
     planned = plan(order, settings=this.settings)
@@ -116,7 +122,10 @@ def command(
         return 0
     if planned.place is not None and planned.place.words:
         this.terminal.say(planned.place.words)
-    return _run(this, planned, order, progress=progress, replace=replace, detach=detach)
+    ordered = _ready(this, planned, order, progress)
+    if sweep is not None:
+        return sweep_over(this, ordered, sweep, progress=progress, replace=replace)
+    return _run(this, ordered, progress=progress, replace=replace, detach=detach)
 
 
 def _order(
@@ -150,25 +159,22 @@ def _seconds(text: str) -> float | None:
         raise click.UsageError(f"--deadline: {error}") from error
 
 
-def _run(
-    this: Session,
-    planned: Planned,
-    order: TrainOrder,
-    *,
-    progress: str,
-    replace: bool,
-    detach: bool,
-) -> int:
-    import anyio
-
-    from danlu.commands.jobs import forget_finished, here
+def _ready(this: Session, planned: Planned, order: TrainOrder, progress: str) -> Submission:
     from danlu.commands.train import submission
 
     ordered = submission(planned, order, settings=this.settings, progress=this.watch(progress))
     this.stop_progress()
+    return ordered
+
+
+def _run(this: Session, ordered: Submission, *, progress: str, replace: bool, detach: bool) -> int:
+    import anyio
+
+    from danlu.commands.jobs import forget_finished, here
+
     jobs = here(this.settings)
     if replace:
-        anyio.run(forget_finished, jobs, planned.job.name)
+        anyio.run(forget_finished, jobs, ordered.job.name)
     if detach:
         this.terminal.data(anyio.run(jobs.submit, ordered))
         return 0

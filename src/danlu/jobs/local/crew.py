@@ -25,7 +25,7 @@ from danlu.training.types import Job, Observed, Phase, ReplicaId
 
 __all__ = ["VALUE", "Crew"]
 
-VALUE = "DANLU_VALUE"
+VALUE = "DANLU_VALUE_FILE"
 """The variable that tells the leader where to put its result, pickled."""
 
 _LOOK_AGAIN = 0.5

@@ -192,7 +192,9 @@ class _Process:
         return Exit(code, "Error" if code else "Completed", "", time)
 
     def _members(self) -> list[int]:
-        return proc.members(self._pid, self._mark, orphanage=self._orphanage)
+        # Once the keeper is dead orphans go to whoever comes next.
+        known = self._orphanage if self._orphanage == os.getppid() else None
+        return proc.members(self._pid, self._mark, orphanage=known)
 
     async def end(self, *, grace: float) -> None:
         """Ask it to end, and see to it."""

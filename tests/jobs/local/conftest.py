@@ -1,0 +1,47 @@
+"""A danlu home for jobs, in which nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.local.state import held
+from tests.jobs.local.support import local_jobs, supervisors_of, until
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A danlu home with a ledger of its own."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    home = tmp_path / "home"
+    yield home
+    for place in (home / "jobs").glob("*"):
+        for process in supervisors_of(home, place.name):
+            os.kill(process, signal.SIGKILL)
+        anyio.run(until, lambda place=place: not held(place / "supervisor.lock"))
+
+
+@pytest.fixture
+def jobs(home: Path) -> LocalJobs:
+    return local_jobs(home)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The directory that programs run in."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    return directory

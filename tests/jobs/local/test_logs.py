@@ -1,0 +1,119 @@
+"""The log of a replica: what goes in comes out, once, in order, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from danlu.jobs.local.logs import LONGEST, LogReader, LogWriter, Stream, log_file
+from danlu.jobs.types import LogLine
+from tests.jobs.local.support import worker
+
+ID = worker(0)
+
+
+def writer(directory: Path, *, limit: int = 1 << 20, keep: int = 3) -> LogWriter:
+    return LogWriter(log_file(directory, ID), limit=limit, keep=keep)
+
+
+def read(directory: Path, *, tail: int | None = None) -> list[LogLine]:
+    reader = LogReader(directory, ID, tail=tail)
+    try:
+        return list(reader.read())
+    finally:
+        reader.close()
+
+
+def joined(lines: list[LogLine]) -> bytes:
+    return b"".join(line.data + (b"\n" if line.whole else b"") for line in lines)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 17])
+def test_any_bytes_come_back_as_they_were(tmp_path: Path, piece: int) -> None:
+    chance = random.Random(piece)
+    data = b"\n\n" + chance.randbytes(5000) + b"\r\n\0 W P \n" + b"no newline at the end"
+    log = writer(tmp_path)
+    stream = Stream(log, 0)
+    for at in range(0, len(data), piece):
+        stream.feed(data[at : at + piece])
+    stream.end()
+    log.close()
+    lines = read(tmp_path)
+    assert joined(lines) == data
+    assert [line.number for line in lines] == list(range(len(lines)))
+    assert [line.whole for line in lines] == [True] * (len(lines) - 1) + [False]
+
+
+@pytest.mark.parametrize("piece", [1000, LONGEST, 10 * LONGEST])
+def test_an_endless_line_is_cut(tmp_path: Path, piece: int) -> None:
+    data = b"x" * (3 * LONGEST + 5) + b"\nnext\n"
+    log = writer(tmp_path)
+    stream = Stream(log, 0)
+    for at in range(0, len(data), piece):
+        stream.feed(data[at : at + piece])
+    stream.end()
+    log.close()
+    lines = read(tmp_path)
+    assert [len(line.data) for line in lines] == [LONGEST] * 3 + [5, 4]
+    assert [line.whole for line in lines] == [False] * 3 + [True, True]
+    assert joined(lines) == data
+
+
+def test_a_reader_loses_and_repeats_nothing_across_rotations(tmp_path: Path) -> None:
+    log = writer(tmp_path, limit=2000, keep=50)
+    reader = LogReader(tmp_path, ID)
+    chance, got, written = random.Random(1), [], 0
+    for _ in range(300):
+        number = chance.randint(0, 30)
+        log.write([b"line %d" % (written + one) for one in range(number)], attempt=0)
+        written += number
+        if chance.random() < 0.1:
+            got += list(reader.read())
+    got += list(reader.read())
+    reader.close()
+    log.close()
+    assert len(list(tmp_path.iterdir())) > 10
+    assert [line.data for line in got] == [b"line %d" % one for one in range(written)]
+
+
+def test_a_reader_that_comes_late_begins_with_the_oldest_there_is(tmp_path: Path) -> None:
+    log = writer(tmp_path, limit=100, keep=2)
+    for one in range(50):
+        log.write([b"%d" % one], attempt=0)
+    log.close()
+    numbers = [line.number for line in read(tmp_path)]
+    assert numbers == list(range(numbers[0], 50))
+    assert numbers[0] > 30
+
+
+@pytest.mark.parametrize("tail", [0, 1, 5, 1000])
+def test_a_tail_is_of_the_last_lines(tmp_path: Path, tail: int) -> None:
+    log = writer(tmp_path, limit=300, keep=50)
+    for one in range(60):
+        log.write([b"%d" % one], attempt=one // 20)
+    log.close()
+    lines = read(tmp_path, tail=tail)
+    assert [int(line.data) for line in lines] == list(range(60))[60 - min(tail, 60) :]
+
+
+def test_nothing_written_is_nothing_read(tmp_path: Path) -> None:
+    assert read(tmp_path) == []
+    assert read(tmp_path, tail=3) == []
+
+
+def test_a_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.write([b"first"], attempt=0)
+    log.close()
+    path = log_file(tmp_path, ID)
+    record = path.read_bytes()
+    os.truncate(path, len(record) - 3)
+    reader = LogReader(tmp_path, ID)
+    assert list(reader.read()) == []
+    with path.open("ab") as file:
+        file.write(record[-3:])
+    assert [line.data for line in reader.read()] == [b"first"]
+    reader.close()

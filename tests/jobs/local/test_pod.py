@@ -1,0 +1,181 @@
+"""What a pod becomes on this machine: variables, references, commands, limits."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from danlu.errors import UsageError
+from danlu.jobs.local.pod import Surroundings, gpus_asked, pod_of
+from danlu.jobs.local.quantity import quantity
+from danlu.jobs.local.types import Container, Limits
+from danlu.jobs.local.variables import expanded
+from danlu.jobs.types import Image
+from tests.jobs.local.support import spec, submission, worker
+
+DIRECTORY = Path("/project")
+AROUND = Surroundings(
+    worker(0), 0, mark="m", main="pytorch", host="job-worker-0", address="127.64.0.9", hosts={}
+)
+OBJECTS: Mapping[str, Mapping[str, Any]] = {
+    "ConfigMap/settings": {"data": {"rate": "0.1"}, "binaryData": {"b": "eA=="}},
+    "Secret/keys": {
+        "data": {"token": base64.b64encode(b"hidden").decode()},
+        "stringData": {"plain": "text"},
+    },
+}
+
+
+def made(container: Mapping[str, Any], around: Surroundings = AROUND, **fields: Any) -> Container:
+    """The main container of a pod of one."""
+    pod = {
+        "metadata": {"name": "job-worker-0", "namespace": "team", "labels": {"a/b": "label"}},
+        "spec": {"containers": [{"name": "pytorch", "image": "i", **container}]},
+    }
+    return pod_of(pod, submission(DIRECTORY, spec(""), objects=OBJECTS, **fields), around).main
+
+
+def variable(**source: Any) -> str | None:
+    entry = {"name": "X", "valueFrom": source}
+    return made({"command": ["true"], "env": [entry]}).environment.get("X")
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("$(A)", "1"),
+        ("x$(A)y$(B)", "x1y2"),
+        ("$(MISSING)", "$(MISSING)"),
+        ("$$(A)", "$(A)"),
+        ("$$$(A)", "$1"),
+        ("$A ${A} $", "$A ${A} $"),
+        ("$(A", "$(A"),
+        ("a$$b", "a$b"),
+    ],
+)
+def test_references_are_expanded_as_kubernetes_does(text: str, result: str) -> None:
+    assert expanded(text, {"A": "1", "B": "2"}.get) == result
+
+
+def test_a_variable_sees_those_before_it_and_commands_see_all() -> None:
+    env = [
+        {"name": "EARLY", "value": "$(LATE)"},
+        {"name": "LATE", "value": "1"},
+        {"name": "LAST", "value": "$(LATE)2"},
+    ]
+    found = made({"command": ["run", "$(LAST)"], "args": ["$(EARLY)"], "env": env})
+    assert dict(found.environment) == {"EARLY": "$(LATE)", "LATE": "1", "LAST": "12"}
+    assert found.args == ("run", "12", "$(LATE)")
+
+
+def test_fields_of_the_pod_can_be_variables() -> None:
+    assert variable(fieldRef={"fieldPath": "status.podIP"}) == "127.64.0.9"
+    assert variable(fieldRef={"fieldPath": "metadata.name"}) == "job-worker-0"
+    assert variable(fieldRef={"fieldPath": "metadata.namespace"}) == "team"
+    assert variable(fieldRef={"fieldPath": "metadata.labels['a/b']"}) == "label"
+    with pytest.raises(UsageError, match=r"no field 'status\.pod'"):
+        variable(fieldRef={"fieldPath": "status.pod"})
+
+
+def test_config_maps_and_secrets_of_the_same_file_can_be_variables() -> None:
+    assert variable(configMapKeyRef={"name": "settings", "key": "rate"}) == "0.1"
+    assert variable(secretKeyRef={"name": "keys", "key": "token"}) == "hidden"
+    assert variable(secretKeyRef={"name": "none", "key": "a", "optional": True}) is None
+    assert variable(configMapKeyRef={"name": "settings", "key": "a", "optional": True}) is None
+    with pytest.raises(UsageError, match="there is no ConfigMap 'none'"):
+        variable(configMapKeyRef={"name": "none", "key": "a"})
+    with pytest.raises(UsageError, match="has no key 'a'"):
+        variable(configMapKeyRef={"name": "settings", "key": "a"})
+
+
+def test_whole_objects_can_be_variables_and_those_written_out_win() -> None:
+    container = {
+        "command": ["true"],
+        "envFrom": [
+            {"configMapRef": {"name": "settings"}, "prefix": "C_"},
+            {"secretRef": {"name": "keys"}},
+            {"secretRef": {"name": "none", "optional": True}},
+        ],
+        "env": [{"name": "plain", "value": "mine"}],
+    }
+    assert dict(made(container).environment) == {
+        "C_rate": "0.1",
+        "C_b": "x",
+        "token": "hidden",
+        "plain": "mine",
+    }
+
+
+def test_a_limit_can_be_a_variable() -> None:
+    container = {
+        "command": ["true"],
+        "resources": {"limits": {"memory": "1Gi", "cpu": "1500m"}},
+        "env": [
+            {
+                "name": "M",
+                "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}},
+            },
+            {"name": "C", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
+        ],
+    }
+    found = made(container)
+    assert (found.environment["M"], found.environment["C"]) == ("1024", "2")
+    assert found.limits == Limits(1.5, 1 << 30)
+
+
+def test_a_process_has_the_named_python_and_the_project() -> None:
+    found = made({"command": ["python3", "train.py"]}, python="/env/bin/python")
+    assert found.args == ("/env/bin/python", "train.py")
+    assert found.environment["PATH"].startswith("/env/bin:")
+    assert found.directory == "/project"
+    assert made({"command": ["x"], "workingDir": "/workspace/a"}).directory == "/project/a"
+    assert made({"command": ["x"], "workingDir": "/elsewhere"}).directory == "/elsewhere"
+
+
+def test_a_container_of_a_known_image_is_left_as_it_is() -> None:
+    images = {"i": Image("sha256:1", "i")}
+    found = made({"args": ["train.py"]}, images=images, python="/env/bin/python")
+    assert (found.image, found.args, found.directory) == ("sha256:1", ("train.py",), "")
+    assert found.arguments
+    assert "PATH" not in found.environment
+    assert [(one.target, one.source) for one in found.volumes] == [("/workspace", DIRECTORY)]
+
+
+def test_volumes_are_mounted_where_the_container_says() -> None:
+    around = msgspec.structs.replace(AROUND, volumes={"data": Path("/made/data")})
+    mounts = [
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "data", "mountPath": "/part", "subPath": "a/b"},
+        {"name": "unknown", "mountPath": "/gone"},
+    ]
+    found = made({"command": ["x"], "volumeMounts": mounts}, around)
+    assert [(one.target, str(one.source), one.readonly) for one in found.volumes] == [
+        ("/data", "/made/data", True),
+        ("/part", "/made/data/a/b", False),
+    ]
+
+
+def test_gpus_are_dealt_out_to_the_containers_in_order() -> None:
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+    around = msgspec.structs.replace(AROUND, gpus=(3, 5))
+    assert gpus_asked({"spec": {"containers": [limits, {}]}}) == 2
+    assert made({"command": ["x"], **limits}, around).limits.gpus == (3, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1", 1), ("500m", 0.5), ("1.5Gi", 1.5 * (1 << 30)), ("2e3", 2000), ("100M", 1e8), (4, 4)],
+)
+def test_quantities_are_read(text: object, number: float) -> None:
+    assert quantity(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "1Q", "1 2", "--1"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
+        quantity(text)

@@ -1,0 +1,268 @@
+"""Jobs of real processes: what becomes of them, and what is told of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.errors import UsageError
+from danlu.jobs.local.client import LocalJobs
+from danlu.training.types import ConditionType, RestartPolicy, RunPolicy
+from tests.jobs.local.support import (
+    alive,
+    lines_of,
+    local_jobs,
+    marked,
+    runs,
+    seen,
+    spec,
+    submission,
+    supervisor_of,
+    until,
+    worker,
+)
+
+pytestmark = pytest.mark.anyio
+
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+async def test_a_job_of_two_processes_succeeds_and_tells_what_each_printed(
+    jobs: LocalJobs, work: Path
+) -> None:
+    name = await jobs.submit(submission(work, spec("echo rank $RANK of $WORLD_SIZE", 2)))
+    lines = await lines_of(jobs)
+    ended = await jobs.result(name)
+    assert ended.view.state == "Succeeded"
+    assert [(one.state, one.exit_code) for one in ended.view.replicas] == [("Succeeded", 0)] * 2
+    told = {str(line.replica): line.data for line in lines}
+    assert told == {"worker-0": b"rank 0 of 2", "worker-1": b"rank 1 of 2"}
+
+
+async def test_the_first_that_fails_is_named_with_its_code(jobs: LocalJobs, work: Path) -> None:
+    script = 'case $RANK in 1) exit 1;; esac; until [ -e "$HOME/over" ]; do sleep 0.02; done'
+    await jobs.submit(submission(work, spec(script, 3)))
+    view = (await jobs.result("job")).view
+    assert view.status.first_failure is not None
+    assert view.status.first_failure.replica == worker(1)
+    assert view.status.first_failure.exit_code == 1
+    assert [one.state for one in view.replicas] == ["Stopped", "Failed", "Stopped"]
+
+
+async def test_a_worker_that_is_killed_has_the_code_of_its_signal(
+    jobs: LocalJobs, work: Path
+) -> None:
+    await jobs.submit(submission(work, spec("sleep 60", 2)))
+    view = await seen(jobs, runs(2))
+    assert view.replicas[1].pid is not None
+    os.kill(view.replicas[1].pid, signal.SIGKILL)
+    ended = (await jobs.result("job")).view
+    assert ended.state == "Failed"
+    assert ended.replicas[1].exit_code == 137
+    assert ended.status.first_failure is not None
+    assert ended.status.first_failure.replica == worker(1)
+
+
+@pytest.mark.parametrize(("code", "attempts"), [(143, 2), (3, 1)])
+async def test_an_exit_code_of_a_signal_is_tried_again_and_one_of_the_program_is_not(
+    jobs: LocalJobs, work: Path, code: int, attempts: int
+) -> None:
+    script = f"echo x >>tries; [ $(wc -l <tries) -gt 1 ] || exit {code}"
+    await jobs.submit(submission(work, spec(script, policy=RestartPolicy.EXIT_CODE)))
+    view = (await jobs.result("job")).view
+    assert (work / "tries").read_text() == "x\n" * attempts
+    assert view.state == ("Succeeded" if attempts == 2 else "Failed")
+    assert view.replicas[0].restarts == attempts - 1
+
+
+async def test_restarts_wait_longer_each_time(home: Path, work: Path) -> None:
+    jobs = local_jobs(home)
+    script = "date +%s%N; [ $(ls | wc -l) -gt 2 ] || { mktemp -p .; exit 1; }"
+    await jobs.submit(submission(work, spec(script, policy=RestartPolicy.ON_FAILURE)))
+    lines = [line for line in await lines_of(jobs) if line.data.isdigit()]
+    assert [line.attempt for line in lines] == [0, 1, 2, 3]
+    times = [int(line.data) / 1e9 for line in lines]
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert waits[0] > 0.05
+    assert waits[1] > 0.1
+    assert [line.number for line in await lines_of(jobs)] == list(range(7))
+
+
+async def test_what_a_replica_left_in_the_background_ends_with_it(
+    jobs: LocalJobs, work: Path
+) -> None:
+    script = "setsid sh -c 'echo $$$$ >pid; sleep 60' & until [ -s pid ]; do sleep 0.01; done"
+    await jobs.submit(submission(work, spec(script)))
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    assert not alive(int((work / "pid").read_text()))
+
+
+async def test_a_killed_supervisor_leaves_nothing_and_the_job_is_lost(
+    jobs: LocalJobs, home: Path, work: Path
+) -> None:
+    script = "setsid sh -c 'trap \"\" TERM; sleep 60; :' & trap '' TERM; sleep 60; :"
+    await jobs.submit(submission(work, spec(script, 2)))
+    await seen(jobs, runs(2))
+    await until(lambda: len(marked(work)) >= 6)
+    os.kill(supervisor_of(home), signal.SIGKILL)
+    view = (await jobs.result("job")).view
+    assert view.state == "Lost"
+    assert [(one.state, one.reason) for one in view.replicas] == [("Failed", "Lost")] * 2
+    assert marked(work) == []
+
+
+async def test_a_killed_keeper_has_the_supervisor_end_the_job(
+    jobs: LocalJobs, home: Path, work: Path
+) -> None:
+    await jobs.submit(submission(work, spec("sleep 60", 2)))
+    await seen(jobs, runs(2))
+    status = Path(f"/proc/{supervisor_of(home)}/status").read_text().splitlines()
+    keeper = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
+    os.kill(keeper, signal.SIGKILL)
+    assert (await jobs.result("job")).view.state == "Failed"
+    assert marked(work) == []
+
+
+async def test_stopping_takes_no_longer_than_its_grace(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec(STUBBORN, 2)))
+    await seen(jobs, runs(2))
+    began = time.monotonic()
+    await jobs.stop("job", grace=0.3)
+    assert time.monotonic() - began < 3
+    view = await jobs.view("job")
+    assert view.state == "Failed"
+    assert view.status.conditions[-1].reason == "PyTorchJobStopped"
+    assert [(one.state, one.exit_code) for one in view.replicas] == [("Stopped", 137)] * 2
+    assert marked(work) == []
+
+
+async def test_a_program_that_is_told_to_stop_may_say_goodbye(jobs: LocalJobs, work: Path) -> None:
+    script = "trap 'echo goodbye; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+    await jobs.submit(submission(work, spec(script)))
+    await until(lambda: any((work.parent / "home/jobs/job/logs").glob("*")))
+    await jobs.stop("job", grace=5)
+    assert [line.data for line in await lines_of(jobs)] == [b"ready", b"goodbye"]
+
+
+async def test_a_suspended_job_has_no_process_and_resumes(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec("[ -e go ] || sleep 60", 2)))
+    await seen(jobs, runs(2))
+    await jobs.suspend("job", suspended=True)
+    view = await seen(jobs, lambda view: view.state == "Suspended" and not runs(1)(view))
+    assert {one.waits for one in view.replicas} <= {"the job to be resumed", ""}
+    await until(lambda: marked(work) == [])
+    (work / "go").touch()
+    await jobs.suspend("job", suspended=False)
+    assert (await jobs.result("job")).view.state == "Succeeded"
+
+
+async def test_a_job_is_scaled_up_and_down(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec("exec sleep 60")))
+    await seen(jobs, runs(1))
+    await jobs.scale("job", replicas={"worker": 3})
+    await seen(jobs, runs(3))
+    await jobs.scale("job", replicas={"Worker": 2})
+    view = await seen(jobs, lambda view: len(view.replicas) == 2)
+    assert runs(2)(view)
+    await until(lambda: len(marked(work)) == 2)
+    with pytest.raises(UsageError, match="no replicas of type chef"):
+        await jobs.scale("job", replicas={"chef": 1})
+    await jobs.stop("job", grace=0)
+
+
+async def test_a_program_that_is_not_there_is_said_to_be(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec("", command=["no-such-program"])))
+    view = (await jobs.result("job")).view
+    assert (view.replicas[0].exit_code, view.replicas[0].reason) == (127, "StartError")
+    assert view.status.first_failure is not None
+    assert "no-such-program" in view.status.first_failure.message
+
+
+async def test_init_containers_run_before_and_sidecars_end_with_the_main_one(
+    jobs: LocalJobs, work: Path
+) -> None:
+    wanted = submission(work, spec("cat made; until [ -e beside ]; do sleep 0.01; done"))
+    pod = wanted.job.replicas[worker(0).type].template["spec"]
+    step = {"name": "a", "image": "none", "command": ["sh", "-c", "printf %s a >>made"]}
+    beside = {"name": "b", "image": "none", "command": ["sh", "-c", "touch beside; sleep 60"]}
+    pod["initContainers"] = [step, {**step, "command": ["sh", "-c", "printf %s b >>made"]}]
+    pod["containers"].append(beside)
+    await jobs.submit(wanted)
+    assert [line.data for line in await lines_of(jobs)] == [b"ab"]
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    assert marked(work) == []
+
+
+async def test_an_init_container_that_fails_is_the_replicas_end(
+    jobs: LocalJobs, work: Path
+) -> None:
+    wanted = submission(work, spec("echo never"))
+    step = {"name": "a", "image": "none", "command": ["sh", "-c", "exit 9"]}
+    wanted.job.replicas[worker(0).type].template["spec"]["initContainers"] = [step]
+    await jobs.submit(wanted)
+    assert (await jobs.result("job")).view.replicas[0].exit_code == 9
+    assert await lines_of(jobs) == []
+
+
+async def test_a_deadline_ends_the_job(jobs: LocalJobs, work: Path) -> None:
+    policy = RunPolicy(active_deadline_seconds=1)
+    await jobs.submit(submission(work, spec("sleep 60"), policy=policy))
+    view = (await jobs.result("job")).view
+    assert view.status.has(ConditionType.FAILED)
+    assert marked(work) == []
+
+
+async def test_a_job_with_no_time_to_live_left_is_gone(jobs: LocalJobs, work: Path) -> None:
+    policy = RunPolicy(ttl_seconds_after_finished=0)
+    await jobs.submit(submission(work, spec("true"), policy=policy))
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    with anyio.fail_after(10):
+        while await jobs.names():
+            await anyio.sleep(0.02)
+
+
+async def test_the_leaders_value_is_the_result(jobs: LocalJobs, work: Path) -> None:
+    script = '[ -z "$DANLU_VALUE_FILE" ] || printf %s "$RANK" >"$DANLU_VALUE_FILE"'
+    await jobs.submit(submission(work, spec(script, 2), value=True))
+    assert (await jobs.result("job")).value == b"0"
+
+
+async def test_processes_are_of_the_python_that_was_named(jobs: LocalJobs, work: Path) -> None:
+    command = ["python", "-c", "import sys; print(sys.executable)"]
+    await jobs.submit(submission(work, spec("", command=command), python=sys.executable))
+    assert [line.data for line in await lines_of(jobs)] == [sys.executable.encode()]
+    ran = await jobs.command("job", worker(0))
+    assert ran.args == (sys.executable, *command[1:])
+    assert ran.environment["RANK"] == "0"
+    assert ran.directory == str(work)
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+async def test_a_name_is_used_once_until_it_is_forgotten(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec("sleep 60")))
+    with pytest.raises(UsageError, match="there is a job job already"):
+        await jobs.submit(submission(work, spec("true")))
+    with pytest.raises(UsageError, match="is not over"):
+        await jobs.remove("job")
+    await jobs.stop("job", grace=0)
+    await jobs.remove("job")
+    await jobs.submit(submission(work, spec("true")))
+    assert (await jobs.result("job")).view.state == "Succeeded"
+
+
+async def test_a_job_that_is_not_there_names_those_that_are(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec("true"), name="other"))
+    await jobs.result("other")
+    for name in ("job", "../jobs/other", ""):
+        with pytest.raises(UsageError) as caught:
+            await jobs.view(name)
+        assert "other" in caught.value.hint

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from danlu.errors import UsageError
+from danlu.errors import DanluError, UsageError
 
 if TYPE_CHECKING:
     from danlu.commands.jobreport import Outcome
@@ -61,10 +62,8 @@ def train(
     Raises :class:`~danlu.errors.JobFailed`, from the exception that a function raised, and
     :class:`~danlu.errors.UsageError` for what cannot be ordered so. Interrupting it stops the job.
     """
-    from danlu.commands.settings import load_settings
     from danlu.commands.trainorder import TrainOrder
 
-    _refuse_in_replica()
     numbers = dict(replicas or {}) | ({} if workers is None else {"worker": workers})
     order = TrainOrder(
         directory=Path.cwd(),
@@ -82,9 +81,35 @@ def train(
         deadline=deadline,
         variables=environment or {},
     )
+    with _told_whole():
+        return _train(what, tuple(args), kwargs or {}, order, log=log)
+
+
+@contextmanager
+def _told_whole() -> Iterator[None]:
+    """Let a traceback show what an error says beside its message."""
+    try:
+        yield
+    except DanluError as error:
+        lines = [*(error.details if error.__cause__ is None else ()), error.hint]
+        error.add_note("\n".join(filter(None, lines)))
+        raise
+
+
+def _train(
+    what: Callable[..., Any] | str | os.PathLike[str],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    order: TrainOrder,
+    *,
+    log: Callable[[str], object] | None,
+) -> Any:
+    from danlu.commands.settings import load_settings
+
+    _refuse_in_replica()
     settings = load_settings()
     if callable(what):
-        return _function(what, tuple(args), kwargs or {}, order, settings=settings, log=log)
+        return _function(what, args, kwargs, order, settings=settings, log=log)
     if kwargs:
         raise UsageError("kwargs are for functions", hint="a script's arguments are args")
     return _path(os.fspath(what), args, order, settings=settings, log=log)
@@ -110,10 +135,9 @@ def _function(
     settings: Settings,
     log: Callable[[str], object] | None,
 ) -> Any:
-    import pickle
     from tempfile import TemporaryDirectory
 
-    from danlu.commands.shipping import pack, program, raised
+    from danlu.commands.shipping import opened, pack, program, raised
 
     if order.env or order.image:
         raise UsageError(
@@ -135,7 +159,7 @@ def _function(
         told, value = _run(ordered, settings, log)
         if not told.succeeded:
             raise _why(told, raised(directory))
-    return None if value is None else pickle.loads(value)
+    return None if value is None else opened(value)
 
 
 def _guessed(function: Callable[..., Any]) -> str:

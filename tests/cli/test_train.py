@@ -257,12 +257,14 @@ def test_the_command_of_a_replica_is_a_line_for_a_shell(cli: Cli, two: FakeJobs)
 def test_the_line_gives_a_shell_exactly_the_environment_and_arguments(
     cli: Cli, two: FakeJobs, tmp_path: Path
 ) -> None:
+    variables = {"KUBEFLOW_TRAINER_SERVER_URL": "gone", "A": 'q "$HOME"\n1'}
     program = ("python3", "-c", "import os,sys; print(os.environ['A'], sys.argv[1:])", "x'y z")
-    two.stories["demo"].command = Command(program, {"A": 'q "$HOME"\n1'}, str(tmp_path))
+    two.stories["demo"].command = Command(program, variables, str(tmp_path))
     text = cli("jobs", "show", "demo", "--command", "worker-0").out
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout == 'q "$HOME"\n1 ["x\'y z"]\n'
     assert shlex.split(text)[:2] == ["cd", str(tmp_path)]
+    assert "KUBEFLOW_TRAINER" not in text
 
 
 def test_logs_are_merged_or_those_of_one_exactly(cli: Cli, two: FakeJobs) -> None:

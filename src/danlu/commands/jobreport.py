@@ -26,6 +26,8 @@ __all__ = ["Outcome", "failure", "outcome", "reason", "shell_line", "text_of"]
 #: How many lines of the first replica that failed are shown.
 LINES = 20
 
+_PROGRESS = "KUBEFLOW_TRAINER_"
+
 #: So many lines are looked through for those of the attempt that failed.
 _LOOKED_THROUGH = 5000
 
@@ -157,4 +159,9 @@ def shell_line(command: Command) -> str:
 
 
 def _assignment(environment: Mapping[str, str]) -> list[str]:
-    return [f"{key}={shlex.quote(value)}" for key, value in environment.items()]
+    """Words of env(1); nobody listens any more to what a replica would tell of its progress."""
+    return [
+        f"{key}={shlex.quote(value)}"
+        for key, value in environment.items()
+        if not key.startswith(_PROGRESS)
+    ]

@@ -15,7 +15,7 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.guest import call as guest
 
-__all__ = ["Raised", "importing", "pack", "program", "raised"]
+__all__ = ["Raised", "importing", "opened", "pack", "program", "raised"]
 
 
 class Raised(msgspec.Struct, frozen=True):
@@ -112,9 +112,15 @@ def raised(directory: Path) -> Raised | None:
     return None
 
 
+def opened(data: bytes) -> Any:
+    """A value that a replica pickled; classes of the user's script are those of this process."""
+    sys.modules.setdefault(guest.MAIN, sys.modules["__main__"])
+    return pickle.loads(data)
+
+
 def _revived(data: bytes) -> BaseException | None:
     try:
-        error = pickle.loads(data)
+        error = opened(data)
     except Exception:
         return None
     return error if isinstance(error, BaseException) else None

@@ -22,6 +22,9 @@ __all__ = ["Live"]
 #: Seconds between two drawings; lines that come faster are written together.
 _INTERVAL = 0.1
 
+#: Seconds after which the table is drawn again though nothing is new but the time.
+_IDLE_INTERVAL = 0.5
+
 
 class Live:
     """Draws on stderr; lines go above the table where stdout is the same terminal."""
@@ -36,13 +39,14 @@ class Live:
         self._above: list[str] = []
         self._warned: set[str] = set()
         self._drawn = 0.0
+        self._new = False
         self._console: Console | None = None
         self._live: RichLive | None = None
 
     def view(self, view: JobView) -> None:
         """Draw the job, soon."""
         self._prefixes.know(one.id for one in view.replicas)
-        self._view = view
+        self._view, self._new = view, True
         for text in view.warnings:
             if text not in self._warned:
                 self._warned.add(text)
@@ -59,8 +63,8 @@ class Live:
             self._terminal.data(text)
 
     def tick(self) -> None:
-        """Draw, since time passes."""
-        self._draw_if_due()
+        """Draw what waits; the table alone now and then, since time passes."""
+        self._draw_if_due(_INTERVAL if self._above or self._new else _IDLE_INTERVAL)
 
     def stop(self) -> None:
         """Take the table off, and write what waits."""
@@ -72,10 +76,10 @@ class Live:
         for line in self._taken():
             self._terminal.data(line)
 
-    def _draw_if_due(self) -> None:
+    def _draw_if_due(self, interval: float = _INTERVAL) -> None:
         now = time.monotonic()
-        if now - self._drawn >= _INTERVAL and self._view is not None:
-            self._drawn = now
+        if now - self._drawn >= interval and self._view is not None:
+            self._drawn, self._new = now, False
             self._draw(self._view)
 
     def _draw(self, view: JobView) -> None:

@@ -25,10 +25,11 @@ _STYLES = {
     "Restarting": "yellow",
     "Waiting": "yellow",
     "Suspended": "yellow",
+    "Stopped": "dim",
 }
 
 #: Replicas that a person looks for come first where not all have room.
-_FIRST = ("Failed", "Running", "Pending", "Waiting", "Succeeded")
+_FIRST = ("Failed", "Running", "Pending", "Waiting", "Stopped", "Succeeded")
 
 _BAR = 24
 

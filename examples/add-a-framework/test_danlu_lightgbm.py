@@ -1,0 +1,71 @@
+"""The framework by itself: no process is started, nothing is installed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from danlu_lightgbm import FRAMEWORK, WORKER
+
+from danlu.errors import UsageError
+from danlu.training.framework import Tally
+from danlu.training.manifest import read_job
+from danlu.training.rendering import render_pod
+from danlu.training.topology import ServiceTopology
+from danlu.training.types import ConditionType, Job, ReplicaId
+
+
+def job(*, env: Mapping[str, str] | None = None, **spec: Any) -> Job:
+    """Two workers from a manifest, as danlu reads it."""
+    container = {
+        "name": "lightgbm",
+        "image": "example/lightgbm:1",
+        "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
+    }
+    worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    document = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "LightGBMJob",
+        "metadata": {"name": "trees"},
+        "spec": {"lightgbmReplicaSpecs": {"worker": worker}, **spec},
+    }
+    return read_job(document, FRAMEWORK)
+
+
+def variables(of: Job, index: int) -> dict[str, str]:
+    pod = render_pod(of, FRAMEWORK, ReplicaId(WORKER, index), ServiceTopology(of, "", FRAMEWORK))
+    (container,) = pod["spec"]["containers"]
+    return {one["name"]: one["value"] for one in container["env"]}
+
+
+def test_every_worker_gets_the_list_of_all_machines() -> None:
+    assert variables(job(), 1) == {
+        "LIGHTGBM_MACHINES": "trees-worker-0:12400,trees-worker-1:12400",
+        "LIGHTGBM_NUM_MACHINES": "2",
+        "LIGHTGBM_LOCAL_LISTEN_PORT": "12400",
+        "LIGHTGBM_RANK": "1",
+    }
+
+
+def test_what_the_manifest_sets_stands() -> None:
+    assert variables(job(env={"LIGHTGBM_RANK": "7"}), 1)["LIGHTGBM_RANK"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("tally", "expected"),
+    [
+        (Tally(expected=2, active=2), ConditionType.RUNNING),
+        (Tally(expected=2, succeeded=2), ConditionType.SUCCEEDED),
+        (Tally(expected=2, active=1, failed=1), ConditionType.FAILED),
+        (Tally(expected=2, active=1, restarting=1), ConditionType.RESTARTING),
+    ],
+)
+def test_the_workers_decide(tally: Tally, expected: ConditionType) -> None:
+    verdict = FRAMEWORK.outcome(job(), {WORKER: tally})
+    assert verdict
+    assert verdict.condition == expected
+
+
+def test_a_learner_that_there_is_not_is_found() -> None:
+    with pytest.raises(UsageError) as caught:
+        job(treeLearner="serial")
+    assert "spec.treeLearner" in " ".join((caught.value.message, *caught.value.details))

@@ -1,0 +1,27 @@
+"""``examples/add-a-framework``: a framework of an outside package, as its user would have it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "add-a-framework"
+
+
+@pytest.mark.real
+def test_a_framework_of_another_package_runs_like_danlus_own() -> None:
+    program = Path(sys.executable).with_name("danlu")
+    done = subprocess.run(
+        [str(EXAMPLE / "verify")],
+        env={**os.environ, "DANLU": str(program)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("verify: done\n")

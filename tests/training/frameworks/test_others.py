@@ -45,7 +45,7 @@ def test_jax_variables_are_those_of_envvar_test_go() -> None:
     ]
 
 
-def test_jax_gets_the_names_that_it_reads_itself() -> None:
+def test_jax_gets_the_names_of_kubeflow_trainer_2_too() -> None:
     found = values(jax.FRAMEWORK, job_of(jax.FRAMEWORK, {"Worker": 3}), "worker-2")
     assert list(found.items())[5:] == [
         ("JAX_COORDINATOR_ADDRESS", "j-worker-0:6666"),

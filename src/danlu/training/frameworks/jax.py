@@ -1,7 +1,8 @@
-"""JAXJob: ``jax.distributed.initialize()`` with worker 0 as the coordinator.
+"""JAXJob: ``jax.distributed`` with worker 0 as the coordinator.
 
-The variables are those of the training operator 1.9 (``pkg/controller.v1/jax/envvar.go``), which
-JAX itself does not read; after them come those that it does.
+The variables are those of the training operator 1.9 (``pkg/controller.v1/jax/envvar.go``), then
+those of Kubeflow Trainer 2. Of all these JAX reads only JAX_COORDINATOR_ADDRESS: a script gives
+``jax.distributed.initialize`` the number of processes and its own.
 """
 
 from __future__ import annotations

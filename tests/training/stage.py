@@ -141,11 +141,16 @@ class Stage:
         observed = Observed(tuple(self.there.values()))
         return decide(self.job, observed, self.framework, now=self.now, pace=PACE)
 
-    def step(self) -> Decision:
-        """Decide, write the status as JSON (nothing else is remembered), and act."""
+    def write(self) -> Decision:
+        """Decide and write the status as JSON (nothing else is remembered), and die of it."""
         decision = self.decide()
         written = msgspec.json.decode(msgspec.json.encode(decision.status), type=JobStatus)
         self.job = replace(self.job, status=written)
+        return decision
+
+    def step(self) -> Decision:
+        """Decide, write the status, and act."""
+        decision = self.write()
         for action in decision.actions:
             self.do(action)
         return decision

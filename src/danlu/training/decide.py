@@ -29,7 +29,7 @@ import msgspec
 from danlu.training import messages
 from danlu.training.acting import creations, deadline, removals, soonest, waits
 from danlu.training.conditions import saying
-from danlu.training.failures import first_failure
+from danlu.training.failures import first_failure, last_straw
 from danlu.training.finishing import Action, Ending, ended_before, finish
 from danlu.training.framework import Framework, Tally, Verdict
 from danlu.training.restarts import EVICTED, too_many
@@ -105,7 +105,9 @@ def _active(
     events = (*events, *exits(job, scene))
     ending = _ending(job, scene, counted, verdict=verdict, left=left)
     if ending is not None:
-        status = msgspec.structs.replace(status, records=_last_records(scene, ending))
+        failure = status.first_failure or last_straw(scene.standings, now=now)
+        last = _last_records(scene, ending)
+        status = msgspec.structs.replace(status, records=last, first_failure=failure)
         return finish(job, status, observed, ending=ending, events=events, now=now)
     status = _told(job, status, counted, verdict=verdict, now=now)
     return _continue(job, status, scene, events=events, left=left, now=now, pace=pace)

@@ -25,7 +25,7 @@ from danlu.training.types import (
     ReplicaRecord,
 )
 
-__all__ = ["earlier", "first_failure"]
+__all__ = ["earlier", "first_failure", "last_straw"]
 
 WELL = (State.ACTIVE, State.SUCCEEDED)
 
@@ -38,6 +38,11 @@ def first_failure(
     if before is not None and not new and _overcome(before, standings):
         return None
     return _earliest(before, new)
+
+
+def last_straw(standings: Sequence[Standing], *, now: datetime) -> FirstFailure | None:
+    """Who used the back-off limit up where nobody ended: one that was restarted in place."""
+    return _earliest(None, [_failure(one, now) for one in standings if one.restarted])
 
 
 def earlier(status: JobStatus, replicas: Sequence[ObservedReplica]) -> FirstFailure | None:
@@ -63,7 +68,8 @@ def _later_seen(status: JobStatus, found: ObservedReplica) -> Sequence[FirstFail
 def _failed_now(one: Standing) -> bool:
     if one.state is State.ENDED:
         return one.restarting
-    return one.state is State.LOST or (one.state is State.FAILED and one.attempt is not None)
+    seen_failed = one.state is State.FAILED and one.attempt is not None
+    return seen_failed or one.state is State.LOST
 
 
 def _failure(one: Standing, now: datetime) -> FirstFailure:

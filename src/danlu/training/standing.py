@@ -37,7 +37,10 @@ class State(Enum):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """One replica: ``attempt`` stands for it, ``surplus`` are further ones that are to go."""
+    """One replica: ``attempt`` stands for it, ``surplus`` are further ones that are to go.
+
+    ``restarted`` says that others restarted it since its record was written (a kubelet, in place).
+    """
 
     id: ReplicaId
     key: str
@@ -45,6 +48,7 @@ class Standing(msgspec.Struct, frozen=True):
     record: ReplicaRecord
     attempt: ObservedReplica | None = None
     surplus: tuple[ObservedReplica, ...] = ()
+    restarted: bool = False
 
     @property
     def seen(self) -> tuple[ObservedReplica, ...]:
@@ -147,12 +151,13 @@ def _stand(
 ) -> Standing:
     attempt = standing_attempt(record, found)
     surplus = tuple(one for one in found if one is not attempt)
-    record = followed(record, attempt, surplus=surplus)
+    before, record = record, followed(record, attempt, surplus=surplus)
+    restarted = record.restarts > before.restarts
     if attempt is None or record.completed or record.failed:
         state = _state_without(record)
     else:
         state = _state_of(attempt, job, framework)
-    return Standing(id, key, state, record, attempt, surplus)
+    return Standing(id, key, state, record, attempt, surplus, restarted)
 
 
 def _state_without(record: ReplicaRecord) -> State:

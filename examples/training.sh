@@ -14,7 +14,7 @@ trains() { # RANKS ARGUMENTS...: the job ends well, its loss falls, and so many 
     local ranks=$1
     shift
     echo "verify: danlu train $*"
-    "$danlu" train "$@" 2>&1 | tee "$log"
+    "$danlu" train --replace "$@" 2>&1 | tee "$log"
     grep -Eq "result: $ranks ranks agree on [0-9a-f]+; loss" "$log" ||
         { echo "verify: danlu train $*: no result of $ranks ranks" >&2; exit 1; }
 }

@@ -77,6 +77,8 @@ def main() -> int:
 
     found = checksums(network)
     rank = dist.get_rank()
+    dist.barrier()  # who leaves first would take its connections from the others
+    del model
     dist.destroy_process_group()
     if len(set(found)) > 1:
         print(f"the ranks disagree: {found}", file=sys.stderr)

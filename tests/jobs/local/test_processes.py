@@ -211,6 +211,7 @@ async def test_an_init_container_that_fails_is_the_replicas_end(
     assert await lines_of(jobs) == []
 
 
+@pytest.mark.real
 async def test_a_deadline_ends_the_job(jobs: LocalJobs, work: Path) -> None:
     policy = RunPolicy(active_deadline_seconds=1)
     await jobs.submit(submission(work, spec("sleep 60"), policy=policy))
@@ -219,6 +220,7 @@ async def test_a_deadline_ends_the_job(jobs: LocalJobs, work: Path) -> None:
     assert marked(work) == []
 
 
+@pytest.mark.real
 async def test_a_job_with_no_time_to_live_left_is_gone(jobs: LocalJobs, work: Path) -> None:
     policy = RunPolicy(ttl_seconds_after_finished=0)
     await jobs.submit(submission(work, spec("true"), policy=policy))

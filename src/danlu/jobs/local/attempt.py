@@ -144,7 +144,7 @@ class Attempt:
         return running, reading
 
     def _end(self, exit: Exit) -> None:
-        self.exit = exit
+        self.exit, self.waits = exit, ""
         self.stopped = self.ordered
         self.finished = exit.time or now()
         self.phase = Phase.FAILED if exit.code else Phase.SUCCEEDED

@@ -19,14 +19,15 @@ from anyio import abc
 from danlu.errors import DanluError, UsageError
 from danlu.jobs.local.crew import Crew
 from danlu.jobs.local.state import Place, short_name
-from danlu.jobs.local.types import Exit, Running
-from danlu.training.types import Job, ReplicaType
+from danlu.jobs.local.types import Engine, Exit, Running
+from danlu.training.types import Job, Phase, ReplicaType
 
 __all__ = ["Answer", "Order", "Orders", "give", "serve", "socket_file"]
 
 _PIECE = 1 << 16
 _DESCRIPTORS = 3
 _PATIENCE = 10.0
+_LOOK = 0.02
 
 
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -166,13 +167,9 @@ async def _exec(
 ) -> Answer:
     if len(descriptors) != _DESCRIPTORS:
         raise UsageError("a program needs three descriptors to run on")
-    replica = crew.topology.find(order.target)
-    attempt = crew.latest.get(replica) if replica else None
-    if attempt is None or attempt.running is None or attempt.container is None:
-        raise UsageError(f"no replica {order.target} runs here")
-    assert attempt.engine is not None
-    running = await attempt.engine.exec(
-        attempt.running,
+    engine, main = await _once_running(order.target, crew)
+    running = await engine.exec(
+        main,
         order.args,
         {},
         stdin=descriptors[0],
@@ -184,6 +181,20 @@ async def _exec(
         os.close(descriptors.pop())
     exit = await _unless_gone(running, connection)
     return Answer(exit.message if exit.reason == "StartError" else "", code=exit.code)
+
+
+async def _once_running(target: str, crew: Crew) -> tuple[Engine, Running]:
+    """What runs in a replica, which may be about to start: a launcher does not wait for workers."""
+    replica = crew.topology.find(target)
+    with anyio.move_on_after(_PATIENCE):
+        while replica is not None:
+            attempt = crew.latest.get(replica)
+            if attempt is not None and attempt.phase is Phase.RUNNING:
+                assert attempt.engine is not None
+                assert attempt.running is not None
+                return attempt.engine, attempt.running
+            await anyio.sleep(_LOOK)
+    raise UsageError(f"no replica {target} runs here")
 
 
 async def _unless_gone(running: Running, connection: socket.socket) -> Exit:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from danlu.jobs.local import gpus
@@ -61,6 +63,7 @@ class Crew:
         self._attempts: dict[str, Attempt] = {}
         self._logs: dict[ReplicaId, LogWriter] = {}
         self._gpus: dict[str, tuple[int, ...]] = {}
+        self._present: tuple[int, ...] | None = None
         self._count = 0
         self._running: tuple[ReplicaId, ...] | None = None
         self.topology = LocalTopology({})
@@ -111,13 +114,11 @@ class Crew:
         )
         self._attempts[attempt.uid] = self.latest[replica] = attempt
 
-        async def pod() -> Pod:
-            return await self._pod(attempt)
+        group.start_soon(self._run, attempt)
 
-        group.start_soon(self._run, attempt, pod)
-
-    async def _run(self, attempt: Attempt, pod: Callable[[], object]) -> None:
-        await attempt.run(pod, engine=self._engine, log=self._log(attempt.id))  # type: ignore[arg-type]
+    async def _run(self, attempt: Attempt) -> None:
+        pod = partial(self._pod, attempt)
+        await attempt.run(pod, engine=self._engine, log=self._log(attempt.id))
 
     async def _pod(self, attempt: Attempt) -> Pod:
         attempt.gpus = await self._gpus_of(attempt)
@@ -172,9 +173,10 @@ class Crew:
         if not number:
             return ()
         total = sum(self._asked(one) for one in members(self._job))
-        present = gpus.present()
+        if self._present is None:
+            self._present = await to_thread.run_sync(gpus.present)
         while True:
-            granted = self._ledger.gpus(total, present)
+            granted = self._ledger.gpus(total, self._present)
             if granted is not None:
                 attempt.waits = ""
                 return self._dealt(attempt.uid, number, granted)

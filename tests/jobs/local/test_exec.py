@@ -1,0 +1,82 @@
+"""MPI's way into a worker: a command in another replica, with the streams of who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.types import Submission
+from danlu.training.types import Job, ReplicaId, ReplicaSpec, ReplicaType, RestartPolicy
+from tests.jobs.local.support import lines_of, marked, shell
+
+pytestmark = pytest.mark.anyio
+
+LAUNCHER = ReplicaType("Launcher")
+WORKER = ReplicaType("Worker")
+AGENT = "agent=$OMPI_MCA_plm_rsh_agent; "
+
+
+def mpi_job(directory: Path, script: str, **worker: Any) -> Submission:
+    """A launcher that runs ``script``, and two workers that wait."""
+    wait: Mapping[str, Any] = {"spec": {"containers": [{"name": "mpi", "image": "i", **worker}]}}
+    replicas = {
+        LAUNCHER: ReplicaSpec(1, shell(AGENT + script), RestartPolicy.NEVER),
+        WORKER: ReplicaSpec(2, wait, RestartPolicy.NEVER),
+    }
+    return Submission(Job(kind="MPIJob", name="job", replicas=replicas), directory)
+
+
+async def test_a_command_runs_in_the_worker_that_is_named(jobs: LocalJobs, work: Path) -> None:
+    env = [
+        {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ]
+    script = "for one in 0 1; do $agent job-worker-$one 'echo in $WHO from'; done"
+    await jobs.submit(mpi_job(work, script, env=env))
+    lines = await lines_of(jobs)
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    assert [line.data for line in lines] == [b"in job-worker-0 from", b"in job-worker-1 from"]
+    assert {line.replica for line in lines} == {ReplicaId(LAUNCHER, 0)}
+
+
+async def test_input_output_errors_and_code_are_passed(jobs: LocalJobs, work: Path) -> None:
+    script = (
+        "echo given | $agent job-worker-0 'cat; echo bad >&2; exit 7' >out 2>err; echo $? >code"
+    )
+    await jobs.submit(mpi_job(work, script))
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    found = [(work / name).read_text() for name in ("out", "err", "code")]
+    assert found == ["given\n", "bad\n", "7\n"]
+
+
+async def test_a_daemon_in_a_worker_lives_until_the_worker_ends(
+    jobs: LocalJobs, work: Path
+) -> None:
+    script = (
+        "$agent job-worker-0 'setsid sleep 60 >/dev/null 2>&1 & echo $! >pid'; "
+        "kill -0 $(cat pid) && echo alive"
+    )
+    await jobs.submit(mpi_job(work, script))
+    assert [line.data for line in await lines_of(jobs)] == [b"alive"]
+    assert (await jobs.result("job")).view.state == "Succeeded"
+    assert marked(work) == []
+
+
+async def test_the_command_ends_with_who_asked_for_it(jobs: LocalJobs, work: Path) -> None:
+    script = (
+        "$agent job-worker-0 'echo $$$$ >pid; sleep 60; :' & "
+        "until [ -s pid ]; do sleep 0.02; done; kill -9 $!; pkill -P $! ; "
+        "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.02; done; echo gone"
+    )
+    await jobs.submit(mpi_job(work, script))
+    assert [line.data for line in await lines_of(jobs)] == [b"gone"]
+
+
+async def test_a_worker_that_is_not_there_is_said_so(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(mpi_job(work, "$agent job-worker-7 true"))
+    lines = await lines_of(jobs)
+    assert [line.data for line in lines] == [b"job-worker-7: no replica job-worker-7 runs here"]
+    assert (await jobs.result("job")).view.replicas[0].exit_code == 1

@@ -1,0 +1,110 @@
+"""GPUs of this machine: handed out across jobs, waited for, refused where there are not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import MachineError
+from danlu.jobs.local import gpus
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.types import Image
+from tests.jobs.local.support import lines_of, runs, seen, spec, submission
+
+pytestmark = pytest.mark.anyio
+
+Machine = Callable[[int], None]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine with so many GPUs, as ``nvidia-smi`` would list them."""
+    import os
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+    def with_gpus(number: int) -> None:
+        program = programs / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\nseq 0 {number - 1}\n")
+        program.chmod(0o755)
+
+    return with_gpus
+
+
+def asks(number: int) -> dict[str, dict[str, int]]:
+    return {"limits": {"nvidia.com/gpu": number}}
+
+
+async def test_each_replica_sees_gpus_of_its_own(
+    jobs: LocalJobs, work: Path, machine: Machine
+) -> None:
+    machine(4)
+    wanted = spec("echo $CUDA_VISIBLE_DEVICES", 2, resources=asks(2))
+    await jobs.submit(submission(work, wanted))
+    lines = await lines_of(jobs)
+    assert sorted(line.data for line in lines) == [b"0,1", b"2,3"]
+    view = (await jobs.result("job")).view
+    assert sorted(one.gpus for one in view.replicas) == [(0, 1), (2, 3)]
+
+
+async def test_a_job_that_does_not_fit_waits_and_says_so(
+    jobs: LocalJobs, work: Path, machine: Machine
+) -> None:
+    machine(2)
+    first = spec("exec sleep 60", resources=asks(1))
+    await jobs.submit(submission(work, first, name="first"))
+    await seen(jobs, runs(1), name="first")
+    await jobs.submit(submission(work, spec("true", 2, resources=asks(1)), name="second"))
+    view = await seen(jobs, lambda view: view.state == "Waiting", name="second")
+    assert {one.state for one in view.replicas} == {"Waiting"}
+    assert view.replicas[0].waits == "2 GPUs; other jobs have them"
+    await jobs.stop("first", grace=0)
+    assert (await jobs.result("second")).view.state == "Succeeded"
+
+
+async def test_a_job_that_waits_can_be_stopped(
+    jobs: LocalJobs, work: Path, machine: Machine
+) -> None:
+    machine(1)
+    wanted = spec("exec sleep 60", resources=asks(1))
+    await jobs.submit(submission(work, wanted, name="first"))
+    await seen(jobs, runs(1), name="first")
+    await jobs.submit(submission(work, wanted, name="second"))
+    await seen(jobs, lambda view: view.state == "Waiting", name="second")
+    await jobs.stop("second", grace=0.1)
+    assert (await jobs.view("second")).replicas[0].state == "Stopped"
+    await jobs.stop("first", grace=0)
+
+
+async def test_more_than_the_machine_has_is_refused(
+    jobs: LocalJobs, work: Path, machine: Machine
+) -> None:
+    machine(1)
+    with pytest.raises(MachineError, match="asks for 2 GPUs, and this machine has 1"):
+        await jobs.submit(submission(work, spec("true", 2, resources=asks(1))))
+    assert await jobs.names() == []
+
+
+async def test_a_container_that_asks_for_one_is_refused(
+    jobs: LocalJobs, work: Path, machine: Machine
+) -> None:
+    machine(1)
+    wanted = submission(work, spec("true", resources=asks(1)), images={"none": Image("sha256:0")})
+    with pytest.raises(MachineError, match="containers get no GPUs yet"):
+        await jobs.submit(wanted)
+
+
+async def test_only_those_that_the_user_left_us_are_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(4)
+    assert gpus.present() == (0, 1, 2, 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert gpus.present() == (1, 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpus.present() == ()

@@ -267,6 +267,17 @@ def test_the_line_gives_a_shell_exactly_the_environment_and_arguments(
     assert "KUBEFLOW_TRAINER" not in text
 
 
+def test_the_line_of_a_container_is_a_run_of_its_image(cli: Cli, two: FakeJobs) -> None:
+    two.stories["demo"].command = Command(("python", "a b"), {"A": "1 2"}, "/workspace", "img:1")
+    assert cli("jobs", "show", "demo", "--command", "worker-0").out == (
+        "cd /work && danlu run --image img:1 -e A='1 2' -- python 'a b'\n"
+    )
+    two.stories["demo"].command = Command(("ls",), {}, "/data", "img:1")
+    assert cli("jobs", "show", "demo", "--command", "worker-0").out == (
+        'cd /work && danlu run --image img:1 -- sh -c \'cd /data && exec "$0" "$@"\' ls\n'
+    )
+
+
 def test_logs_are_merged_or_those_of_one_exactly(cli: Cli, two: FakeJobs) -> None:
     two.stories["demo"].lines = [line(b"\xff\x1b[31mred"), line("two", 1)]
     assert cli("jobs", "logs", "demo").out == "worker-0 │ �red\nworker-1 │ two\n"

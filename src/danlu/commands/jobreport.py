@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 import signal
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from danlu.jobs.types import Command, Jobs, JobView, LogLine
     from danlu.training.types import FirstFailure, ReplicaId
 
-__all__ = ["Outcome", "failure", "outcome", "reason", "shell_line", "text_of"]
+__all__ = ["WORKSPACE", "Outcome", "failure", "outcome", "reason", "shell_line", "text_of"]
 
 #: How many lines of the first replica that failed are shown.
 LINES = 20
 
 _PROGRESS = "KUBEFLOW_TRAINER_"
+
+#: Where containers see the project (danlu.engine.embedded says it too, and is not loaded for it).
+WORKSPACE = "/workspace"
 
 #: So many lines are looked through for those of the attempt that failed.
 _LOOKED_THROUGH = 5000
@@ -150,18 +153,32 @@ def failure(ended: Outcome) -> JobFailed:
     )
 
 
-def shell_line(command: Command) -> str:
-    """One line that a shell runs the replica by, with its environment."""
-    words = shlex.join(command.args)
-    variables = " ".join(_assignment(command.environment))
-    line = f"env {variables} {words}" if variables else words
-    return f"cd {shlex.quote(command.directory)} && {line}" if command.directory else line
+def shell_line(command: Command, *, project: str = "") -> str:
+    """One line that a shell runs the replica by, with its environment.
 
-
-def _assignment(environment: Mapping[str, str]) -> list[str]:
-    """Words of env(1); nobody listens any more to what a replica would tell of its progress."""
-    return [
+    ``project`` is the directory that a container sees as its own.
+    """
+    # Nobody listens any more to what a replica would tell of its progress.
+    variables = [
         f"{key}={shlex.quote(value)}"
-        for key, value in environment.items()
+        for key, value in command.environment.items()
         if not key.startswith(_PROGRESS)
     ]
+    if command.image:
+        return _in_container(command, variables, project)
+    words = [*(["env"] if variables else []), *variables, shlex.join(command.args)]
+    return _below(command.directory, words)
+
+
+def _in_container(command: Command, variables: Sequence[str], project: str) -> str:
+    set_ = [f"-e {one}" for one in variables]
+    args = list(command.args)
+    if command.directory not in ("", WORKSPACE):
+        args = ["sh", "-c", f'cd {shlex.quote(command.directory)} && exec "$0" "$@"', *args]
+    words = ["danlu run --image", shlex.quote(command.image), *set_, "--", shlex.join(args)]
+    return _below(project, words)
+
+
+def _below(directory: str, words: Sequence[str]) -> str:
+    line = " ".join(words)
+    return f"cd {shlex.quote(directory)} && {line}" if directory else line

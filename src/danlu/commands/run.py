@@ -22,11 +22,12 @@ __all__ = ["parse_volume", "run"]
 
 
 def run(
-    project: Project,
+    place: Project | Path,
     *,
     settings: Settings,
     args: tuple[str, ...],
     progress: Progress,
+    image: str = "",
     volumes: tuple[str, ...] = (),
     environment: tuple[str, ...] = (),
     gpus: str = "",
@@ -37,7 +38,8 @@ def run(
 ) -> int:
     """Run ``args`` in the environment, built first where it is not; gives the program's code.
 
-    The project is mounted read-write where the program starts; ``volumes`` are ``SRC:DST[:ro]``,
+    ``place`` is a project, or a directory and then ``image`` names an image of the store. The
+    directory is mounted read-write where the program starts; ``volumes`` are ``SRC:DST[:ro]``,
     ``environment`` is ``K=V`` or ``K`` (this process's value). Raises
     :class:`~danlu.errors.DanluError` where the program could not be started.
     """
@@ -46,25 +48,26 @@ def run(
 
     binds = tuple(parse_volume(text) for text in volumes)
     variables = dict(_variable(text) for text in environment)
-    with Store.open(settings.paths.store) as store:
-        image = find(store, project)
-    if image is None:
-        image = _built(project, settings, progress, offline=offline, frozen=frozen)
+    if isinstance(place, Path):
+        found, directory = _named(image, settings), place
+    else:
+        found = _of(place, settings, progress, offline=offline, frozen=frozen)
+        directory = place.directory
     userns.enter(settings.paths)
     from danlu.engine.embedded import run as run_here
 
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
-        stack = store.layers(image.layers)
+        stack = store.layers(found.layers)
         if stack is None:
             raise StoreError(
                 "layers of the image are gone from the store", hint="run `danlu build` again"
             )
         trees = tuple(layer.tree for layer in stack)
         return run_here(
-            (*trees, *bytecode_trees(store, image, stack)),
-            image_config_of(image.config),
+            (*trees, *bytecode_trees(store, found, stack)),
+            image_config_of(found.config),
             args=args,
-            project=project.directory,
+            project=directory,
             volumes=binds,
             environment=variables,
             user=user,
@@ -75,9 +78,24 @@ def run(
         )
 
 
-def _built(
+def _named(image: str, settings: Settings) -> StoredImage:
+    from danlu.commands.images import find_image
+    from danlu.store import Store
+
+    with Store.open(settings.paths.store) as store:
+        return find_image(store, image)
+
+
+def _of(
     project: Project, settings: Settings, progress: Progress, *, offline: bool, frozen: bool
 ) -> StoredImage:
+    """The project's image, built where it is not there."""
+    from danlu.store import Store
+
+    with Store.open(settings.paths.store) as store:
+        image = find(store, project)
+    if image is not None:
+        return image
     # A start of what is known waits for none of this to be imported.
     from danlu.commands.build import BuildOptions, image_of
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Planned", "TrainOrder", "manifest_text", "plan", "submission"]
 
-#: Where containers see the project (danlu.engine.embedded says it too, and is not loaded for it).
-_WORKSPACE = "/workspace"
-
 
 class Planned(msgspec.Struct, frozen=True):
     """A job as it was ordered, before anything is built or started.
@@ -57,6 +54,7 @@ def plan(order: TrainOrder, *, settings: Settings) -> Planned:
 
 
 def _of_script(order: TrainOrder, settings: Settings) -> Planned:
+    from danlu.commands.jobreport import WORKSPACE
     from danlu.commands.trainmanifest import job_of
     from danlu.commands.trainplace import place_of
 
@@ -64,7 +62,7 @@ def _of_script(order: TrainOrder, settings: Settings) -> Planned:
         raise UsageError(f"there is no script {order.script}", hint=_nearby(order))
     place = place_of(order, settings)
     framework, guessed = _framework(order)
-    inside = _WORKSPACE if place.contained else ""
+    inside = WORKSPACE if place.contained else ""
     command = order.command or _command(order, place)
     job = job_of(order, framework, command=command, image=place.image, directory=inside)
     return Planned(job, framework.name, place, guessed=guessed)

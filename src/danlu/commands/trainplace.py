@@ -181,7 +181,7 @@ def built(place: Place, order: TrainOrder, settings: Settings, progress: Progres
     with Store.open(settings.paths.store) as store:
         known = find(store, project)
     if known is not None:
-        return Image(known.digest, place.image)
+        return _unnamed(known.digest)
 
     def build() -> str:
         from danlu.commands.build import BuildOptions, image_of
@@ -189,4 +189,9 @@ def built(place: Place, order: TrainOrder, settings: Settings, progress: Progres
         options = BuildOptions(offline=order.offline, frozen=order.frozen)
         return image_of(project, settings=settings, options=options, progress=progress).digest
 
-    return Image(apart(build), place.image)
+    return _unnamed(apart(build))
+
+
+def _unnamed(digest: str) -> Image:
+    """A project's image: only its digest means it, whatever the manifest calls it."""
+    return Image(digest, digest)

@@ -36,6 +36,12 @@ class _Run(click.Command):
 )
 @file_option
 @click.option(
+    "--image",
+    default="",
+    metavar="REF",
+    help="Run it in this image of the store instead, with the current directory mounted.",
+)
+@click.option(
     "-v",
     "--volume",
     "volumes",
@@ -61,6 +67,7 @@ class _Run(click.Command):
 def command(
     file: str | None,
     args: tuple[str, ...],
+    image: str,
     volumes: tuple[str, ...],
     environment: tuple[str, ...],
     gpus: str,
@@ -78,11 +85,14 @@ def command(
     from danlu.commands.run import run
 
     this = session()
+    if image and file:
+        raise click.UsageError("--image and --file exclude each other")
     return run(
-        this.project(file),
+        this.directory if image else this.project(file),
         settings=this.settings,
         args=args,
         progress=this.watch(progress),
+        image=image,
         volumes=volumes,
         environment=environment,
         gpus=gpus,

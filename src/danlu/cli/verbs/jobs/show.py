@@ -59,9 +59,7 @@ def _command(run: Session, jobs: Jobs, view: JobView, *, replica: str, form: str
     if form == "json":
         print_json(msgspec.to_builtins(found), run.terminal)
         return
-    if found.image:
-        run.terminal.say(f"inside a container of {found.image}:")
-    run.terminal.data(shell_line(found))
+    run.terminal.data(shell_line(found, project=view.directory))
 
 
 def _text(run: Session, view: JobView) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 
-__all__ = ["children", "heeds", "kill_inside", "program_inside", "send", "words"]
+__all__ = ["children", "heeds", "kill_inside", "program_inside", "runs", "send", "words"]
 
 
 def children(process: int) -> list[int]:
@@ -28,6 +28,17 @@ def program_inside(keeper: int) -> int | None:
     runtime = children(keeper)
     first = children(runtime[0]) if runtime else []
     return first[0] if first else None
+
+
+def runs(keeper: int) -> bool:
+    """Whether the container's first process is the program already, and no longer the runtime."""
+    first = program_inside(keeper)
+    if first is None:
+        return False
+    own = words(first)
+    runtime = words(children(keeper)[0]) if children(keeper) else []
+    # runc executes itself anew (`runc init`) before the program; crun only forks.
+    return any(own[:1]) and own != runtime and own[:2] != ["runc", "init"]
 
 
 def kill_inside(keeper: int) -> None:

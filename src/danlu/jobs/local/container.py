@@ -117,11 +117,13 @@ class ContainerEngine:
         needs = ExitStack()
         try:
             started = await to_thread.run_sync(self._prepare, container, network, needs)
-            return self._launch(started, output)
+            program = self._launch(started, output)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(needs.close)
             raise
+        await program.begin()
+        return program
 
     async def exec(
         self,

@@ -17,7 +17,7 @@ from danlu.sandbox import netns
 __all__ = ["Forwards", "proxy_ports"]
 
 _LOOPBACK = "127.0.0.1"
-_LOCAL = (_LOOPBACK, "localhost", "::1")
+_LOCAL = (_LOOPBACK, "localhost")
 _PIECE = 65536
 
 

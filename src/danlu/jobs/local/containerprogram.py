@@ -23,6 +23,8 @@ __all__ = ["Program", "spawn"]
 
 #: Above what descriptors become in a child: one must not be overwritten before it is copied.
 _FREE = 32
+#: Seconds: for the last words of a program that was killed, for a runtime to start one, a look.
+_DRAIN, _PATIENCE, _ROUND = 1.0, 30.0, 0.004
 #: What Python has changed for itself, or a caller may have.
 _SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -91,6 +93,12 @@ class Program:
         """What it uses; None where that cannot be known."""
         return None if self._gone.is_set() else self._measure()
 
+    async def begin(self) -> None:
+        """Wait until the program itself runs, or has ended; no longer than a runtime may take."""
+        with anyio.move_on_after(_PATIENCE):
+            while not self._gone.is_set() and not children.runs(self.keeper):
+                await anyio.sleep(_ROUND)
+
     async def wait(self) -> Exit:
         """Its end, when nothing is left of it."""
         await self._gone.wait()
@@ -152,6 +160,3 @@ class Program:
             return []
         # With the first process of a process namespace all of it is killed.
         return [program, *(proc.descendants(program) if self._beside else ())]
-
-
-_DRAIN = 1.0

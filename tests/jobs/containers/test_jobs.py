@@ -1,0 +1,211 @@
+"""Whole jobs of containers: submitted, supervised, and gone without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from danlu.jobs.local import agent
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.types import Image, JobView, Submission
+from danlu.training.types import ReplicaSpec, RestartPolicy
+from danlu.util.files import remove_tree
+from tests.jobs.containers import rig
+from tests.jobs.local.conftest import home as home
+from tests.jobs.local.support import (
+    alive,
+    lines_of,
+    local_jobs,
+    runs,
+    seen,
+    shell,
+    submission,
+    supervisor_of,
+    until,
+    worker,
+)
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.real,
+    pytest.mark.needs("root", "busybox"),
+    pytest.mark.timeout(120),
+]
+
+NAME = "registry.example/busybox:1"
+
+
+@pytest.fixture
+def jobs(home: Path) -> Iterator[LocalJobs]:
+    yield local_jobs(home)
+    remove_tree(home / "store")
+
+
+@pytest.fixture
+def images(home: Path) -> dict[str, Image]:
+    return {NAME: Image(rig.image(home), NAME)}
+
+
+def job(
+    directory: Path,
+    images: dict[str, Image],
+    script: str,
+    replicas: int = 1,
+    *,
+    pod: dict[str, Any] | None = None,
+    container: dict[str, Any] | None = None,
+    policy: RestartPolicy = RestartPolicy.NEVER,
+    **fields: Any,
+) -> Submission:
+    template = shell(script, image=NAME, **(container or {}))
+    template["spec"].update(pod or {})
+    return submission(directory, ReplicaSpec(replicas, template, policy), images=images, **fields)
+
+
+def pids_of(view: JobView) -> list[int]:
+    return [one.pid for one in view.replicas if one.pid is not None]
+
+
+async def test_replicas_in_containers_meet_by_the_names_a_cluster_gives_them(
+    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+) -> None:
+    script = """
+    case $HOSTNAME in
+    *-0) mkfifo /open; nc -l -p 23456 <>/open ;;
+    *) until echo hello from $HOSTNAME | nc job-worker-0 23456; do sleep 0.05; done ;;
+    esac
+    """
+    await jobs.submit(job(tmp_path, images, script, 2))
+    lines = await lines_of(jobs)
+    ended = await jobs.result("job")
+    assert ended.view.state == "Succeeded"
+    assert [(line.replica, line.data) for line in lines if line.data.startswith(b"hello")] == [
+        (worker(0), b"hello from job-worker-1")
+    ]
+
+
+async def test_the_project_and_the_volumes_of_the_pod_are_there(
+    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("the project\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/x").write_text("data\n")
+    volumes = [
+        {"name": "data", "hostPath": {"path": str(tmp_path / "data")}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Mi"}},
+        {
+            "name": "settings",
+            "configMap": {"name": "settings", "items": [{"key": "a", "path": "b"}]},
+        },
+        {"name": "key", "secret": {"secretName": "key", "defaultMode": 0o400}},
+    ]
+    mounts = [
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "settings", "mountPath": "/etc/settings"},
+        {"name": "key", "mountPath": "/key/token", "subPath": "token"},
+    ]
+    objects = {
+        "ConfigMap/settings": {"data": {"a": "setting\n"}},
+        "Secret/key": {"stringData": {"token": "secret\n"}},
+    }
+    script = """
+    cat /workspace/train.py /data/x /etc/settings/b /key/token
+    df -k /dev/shm | awk 'END { print $2 }'
+    stat -c %a /key/token
+    """
+    given = job(
+        tmp_path,
+        images,
+        script,
+        pod={"volumes": volumes},
+        container={"volumeMounts": mounts},
+        objects=objects,
+    )
+    await jobs.submit(given)
+    said = [line.data.decode() for line in await lines_of(jobs)]
+    ended = await jobs.result("job")
+    assert said == ["the project", "data", "setting", "secret", "8192", "400"]
+    assert ended.view.state == "Succeeded"
+
+
+async def test_an_init_container_leaves_files_for_the_others_of_its_pod(
+    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+) -> None:
+    mounts = [{"name": "shared", "mountPath": "/shared"}]
+    first = {
+        "name": "first",
+        "image": NAME,
+        "command": ["/bin/sh", "-c", "echo prepared > /shared/x"],
+        "volumeMounts": mounts,
+    }
+    pod = {"volumes": [{"name": "shared"}], "initContainers": [first]}
+    given = job(tmp_path, images, "cat /shared/x", pod=pod, container={"volumeMounts": mounts})
+    await jobs.submit(given)
+    assert [line.data for line in await lines_of(jobs)] == [b"prepared"]
+
+
+async def test_a_worker_out_of_memory_is_named_with_that_reason(
+    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+) -> None:
+    limits = {"resources": {"limits": {"memory": "64Mi"}}}
+    script = "case $HOSTNAME in *-1) x=a; while :; do x=$x$x; done ;; esac; sleep 100"
+    await jobs.submit(job(tmp_path, images, script, 2, container=limits))
+    view = (await jobs.result("job")).view
+    if any(text.startswith("resources: not enforced") for text in view.warnings):
+        pytest.skip("no control groups can be made here")
+    first = view.status.first_failure
+    assert first is not None
+    assert (first.replica, first.exit_code, first.reason) == (worker(1), 137, "OOMKilled")
+
+
+async def test_an_image_that_is_not_in_the_store_is_named(
+    jobs: LocalJobs, home: Path, tmp_path: Path
+) -> None:
+    gone = {NAME: Image("sha256:" + "0" * 64, NAME)}
+    await jobs.submit(job(tmp_path, gone, "true"))
+    view = (await jobs.result("job")).view
+    assert view.state == "Failed"
+    assert view.status.first_failure is not None
+    assert "sha256:000" in view.status.first_failure.message
+
+
+async def test_stopping_a_job_ends_its_containers_and_leaves_nothing(
+    jobs: LocalJobs, images: dict[str, Image], home: Path, tmp_path: Path
+) -> None:
+    await jobs.submit(job(tmp_path, images, "echo ready; sleep 100", 2))
+    pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+    await jobs.stop("job", grace=2)
+    assert not any(alive(pid) for pid in pids)
+    await until(lambda: list((home / "store/tmp").iterdir()) == [])
+
+
+async def test_no_container_outlives_a_supervisor_that_was_killed(
+    jobs: LocalJobs, images: dict[str, Image], home: Path, tmp_path: Path
+) -> None:
+    await jobs.submit(job(tmp_path, images, "echo ready; sleep 100", 2))
+    pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+    os.kill(supervisor_of(home), signal.SIGKILL)
+    await until(lambda: not any(alive(pid) for pid in pids))
+    await seen(jobs, lambda view: view.state == "Lost")
+
+
+async def test_a_command_runs_beside_a_replica(
+    jobs: LocalJobs, images: dict[str, Image], home: Path, tmp_path: Path
+) -> None:
+    await jobs.submit(job(tmp_path, images, "touch /ready; sleep 100"))
+    await seen(jobs, runs(1))
+    socket = home / "jobs/job/files/control.sock"
+    words = "until [ -e /ready ]; do sleep 0.02; done; echo in $HOSTNAME"
+    command = [sys.executable, "-I", str(agent.__file__), str(socket), "job-worker-0", words]
+    with anyio.fail_after(20):
+        done = await anyio.run_process(command)
+    assert done.stdout == b"in job-worker-0\n"
+    await jobs.stop("job", grace=0)

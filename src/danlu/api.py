@@ -25,7 +25,7 @@ __all__ = ["train"]
 _PLAINEST = "pytorch"
 
 #: Seconds that replicas have when the call is interrupted.
-_GRACE = 3.5
+_GRACE = 3.0
 
 
 def train(

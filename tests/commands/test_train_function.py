@@ -111,6 +111,7 @@ def script(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.real
 def test_a_function_of_a_script_runs_on_each_replica_and_rank_0_gives_the_value(
     tmp_path: Path,
 ) -> None:
@@ -121,6 +122,7 @@ def test_a_function_of_a_script_runs_on_each_replica_and_rank_0_gives_the_value(
     assert lines[2:] == ["value 5"]
 
 
+@pytest.mark.real
 def test_a_script_without_a_guard_does_not_start_jobs_for_ever(tmp_path: Path) -> None:
     text = SCRIPT.replace('if __name__ == "__main__":\n    ', "")
     done = script(tmp_path, text)
@@ -128,6 +130,7 @@ def test_a_script_without_a_guard_does_not_start_jobs_for_ever(tmp_path: Path) -
     assert '__name__ == "__main__"' in done.stdout + done.stderr
 
 
+@pytest.mark.real
 def test_an_exception_names_its_replica_and_is_the_cause() -> None:
     with pytest.raises(JobFailed, match="worker-1 failed first: exit code 1") as caught:
         danlu.train(ranked, workers=2, args=(5,), kwargs={"bad": "1"}, log=None)
@@ -147,6 +150,7 @@ def test_it_works_where_an_event_loop_runs() -> None:
     assert lines == ["worker-0 │ rank 0 is here"]
 
 
+@pytest.mark.real
 def test_a_script_gives_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("good.py").write_text("import sys\nprint(sys.argv[1:])\n")

@@ -162,8 +162,9 @@ def _pulled(names: list[str], settings: Settings, progress: Progress) -> dict[st
             try:
                 image = pull_image(store, name, settings=settings, progress=progress)
             except OutsideError as error:
-                error.message = f"the image {name} is not there: {error.message}"
-                error.hint = error.hint or "--host-python runs processes instead of containers"
+                error.message = f"the image {name} is not here, and was not given: {error.message}"
+                other = "--host-python runs processes instead of containers"
+                error.hint = "\n".join(filter(None, (error.hint, other)))
                 raise
             found[name] = Image(image.digest, name)
     progress(Ended(time.monotonic() - began))

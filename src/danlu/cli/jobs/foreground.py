@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Followed", "attached", "run"]
 
 #: Seconds that replicas have after Ctrl-C: all must be over within five.
-_GRACE = 3.5
+_GRACE = 3.0
 
 #: Seconds after which a supervisor that should have stopped a job is waited for no longer.
 _PATIENCE = 5.0

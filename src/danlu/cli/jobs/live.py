@@ -68,13 +68,9 @@ class Live:
 
     def stop(self) -> None:
         """Take the table off, and write what waits."""
-        live, self._live = self._live, None
-        if live is not None:
-            self._print_above()
-            live.stop()
-            self._terminal.above = None
-        for line in self._taken():
-            self._terminal.data(line)
+        self._take_off()
+        self._terminal.above = None
+        self._write_above()
 
     def _draw_if_due(self, interval: float = _INTERVAL) -> None:
         now = time.monotonic()
@@ -83,12 +79,13 @@ class Live:
             self._draw(self._view)
 
     def _draw(self, view: JobView) -> None:
+        if self._above:
+            # Not by rich, which would take each of ten thousand lines a second to pieces.
+            self._take_off()
+            self._write_above()
         if self._live is None:
-            self._begin()
-        assert self._console is not None
-        assert self._live is not None
-        self._print_above()
-        width, height = self._console.size
+            self._live = self._put_on()
+        width, height = self._live.console.size
         lines = board(
             view,
             now=datetime.now(UTC),
@@ -98,35 +95,42 @@ class Live:
         )
         self._live.update(_text(lines), refresh=True)
 
-    def _begin(self) -> None:
+    def _put_on(self) -> RichLive:
         from rich.console import Console
         from rich.live import Live as RichLive
 
-        self._console = Console(
-            file=self._terminal.err,
-            no_color=not self._terminal.color,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            legacy_windows=False,
-        )
-        self._live = RichLive(
+        if self._console is None:
+            self._console = Console(
+                file=self._terminal.err,
+                no_color=not self._terminal.color,
+                highlight=False,
+                markup=False,
+                emoji=False,
+                legacy_windows=False,
+            )
+        live = RichLive(
             console=self._console,
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._live.start()
+        live.start()
         self._terminal.above = self._above.append
+        return live
 
-    def _print_above(self) -> None:
-        from rich.text import Text
+    def _take_off(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
 
-        lines = self._taken()
-        if lines and self._console is not None:
-            text = Text("\n").join(map(Text.from_ansi, lines))
-            self._console.print(text, soft_wrap=True)
+    def _write_above(self) -> None:
+        """Write what waits, while no table stands below it."""
+        lines, above = self._taken(), self._terminal.above
+        if lines:
+            self._terminal.above = None
+            self._terminal.insist("\n".join(lines))
+            self._terminal.above = above
 
     def _taken(self) -> list[str]:
         # In place: the list itself was handed out as what takes talk.

@@ -1,0 +1,183 @@
+"""The program and real processes together: failures, Ctrl-C, what another terminal sees."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Cli
+
+pytestmark = pytest.mark.real
+
+SCRIPT = """
+import os, signal, sys, time
+rank = os.environ["RANK"]
+print("rank", rank, "of", os.environ["WORLD_SIZE"], sys.argv[1:])
+if "fail" in sys.argv and rank == "1":
+    raise ValueError("boom")
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open(f"pid-{rank}", "w").write(str(os.getpid()))
+    time.sleep(600)
+if "chatty" in sys.argv:
+    open(f"pid-{rank}", "w").write(str(os.getpid()))
+    while True:
+        print("more")
+        time.sleep(0.02)
+if "kill" in sys.argv and rank == "0":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+TRAIN = ("train", "train.py", "--framework", "pytorch", "--host-python", "--name", "demo")
+
+
+@pytest.fixture(autouse=True)
+def script(home: Path) -> Iterator[None]:
+    Path("train.py").write_text(SCRIPT)
+    yield
+    subprocess.run(
+        [sys.executable, "-m", "danlu", "jobs", "rm", "--all", "--force", "-q"], check=False
+    )
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "danlu", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def test_the_first_failure_is_named_and_its_line_runs_it_again(program: Cli) -> None:
+    result = program(*TRAIN, "--worker", "2", "--", "fail", "a b")
+    assert result.code == 1
+    assert "worker-0 │ rank 0 of 2 ['fail', 'a b']" in result.out.splitlines()
+    assert "demo failed after" in result.err
+    assert "worker-1 failed first: exit code 1" in result.err
+    assert "  worker-1 │ ValueError: boom" in result.err
+    hint = result.err.strip().splitlines()[-1].partition("alone: danlu ")[2]
+    line = program(*shlex.split(hint)).out
+    again = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert again.stdout == "rank 1 of 2 ['fail', 'a b']\n"
+    assert "ValueError: boom" in again.stderr
+
+
+def test_a_killed_replica_is_named_with_its_signal(program: Cli) -> None:
+    result = program(*TRAIN, "--worker", "2", "--", "kill")
+    assert result.code == 1
+    assert "worker-0 failed first: killed by SIGKILL (exit code 137)" in result.err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_all_replicas_within_five_seconds(
+    number: signal.Signals, code: int
+) -> None:
+    run = started(*TRAIN, "--worker", "2", "--", "deaf")
+    pids = [Path("pid-0"), Path("pid-1")]
+    until(lambda: all(one.is_file() and one.read_text() for one in pids))
+    began = time.monotonic()
+    run.send_signal(number)
+    _, told = run.communicate(timeout=20)
+    assert time.monotonic() - began < 5.0
+    assert run.returncode == code
+    assert "stopping demo" in told
+    until(lambda: all(gone(int(one.read_text())) for one in pids), 1.0)
+
+
+def test_a_second_interrupt_waits_for_nothing() -> None:
+    run = started(*TRAIN, "--worker", "1", "--", "deaf")
+    until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
+    assert run.stderr is not None
+    run.send_signal(signal.SIGINT)
+    while "stopping demo" not in run.stderr.readline():
+        pass
+    began = time.monotonic()
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=20)
+    assert run.returncode == 130
+    assert time.monotonic() - began < 2.0
+    until(lambda: gone(int(Path("pid-0").read_text())), 3.0)
+
+
+def test_what_is_detached_is_seen_and_stopped_from_elsewhere(program: Cli) -> None:
+    result = program(*TRAIN, "--worker", "1", "--detach", "--", "deaf")
+    assert (result.code, result.out) == (0, "demo\n")
+    until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
+    assert "demo" in program("jobs", "ls").out
+    assert program("jobs", "logs", "demo", "worker-0").out == "rank 0 of 1 ['deaf']\n"
+    assert program("jobs", "rm", "demo").code == 2
+    follower = started("jobs", "logs", "demo", "--follow")
+    assert program("jobs", "stop", "demo", "--grace", "0.5").code == 0
+    out, _ = follower.communicate(timeout=20)
+    assert out == "worker-0 │ rank 0 of 1 ['deaf']\n"
+    assert gone(int(Path("pid-0").read_text()))
+    assert program("jobs", "wait", "demo").code == 1
+    assert program("jobs", "rm", "demo").code == 0
+    assert program("jobs", "show", "demo").code == 2
+
+
+def test_a_reader_that_goes_away_ends_the_job() -> None:
+    run = started(*TRAIN, "--worker", "1", "--", "chatty")
+    assert run.stdout is not None
+    assert run.stderr is not None
+    assert run.stdout.readline() == "worker-0 │ rank 0 of 1 ['chatty']\n"
+    run.stdout.close()
+    assert run.wait(timeout=20) == 141
+    assert "defect" not in run.stderr.read()
+    run.stderr.close()
+    until(lambda: gone(int(Path("pid-0").read_text())), 5.0)
+
+
+def test_a_terminal_gets_the_table_and_is_left_as_it_was() -> None:
+    pytest.importorskip("pty")
+    import pty
+
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        [sys.executable, "-m", "danlu", *TRAIN, "--worker", "2"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # EIO: nobody has the other side any more
+            break
+        shown += piece
+        if not piece:
+            break
+    os.close(ours)
+    assert run.wait(timeout=20) == 0
+    text = shown.decode()
+    assert "REPLICA" in text
+    assert "rank 1 of 2" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "demo succeeded" in text[text.rindex("\x1b[?25h") :]

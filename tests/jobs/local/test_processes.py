@@ -268,3 +268,15 @@ async def test_a_job_that_is_not_there_names_those_that_are(jobs: LocalJobs, wor
         with pytest.raises(UsageError) as caught:
             await jobs.view(name)
         assert "other" in caught.value.hint
+
+
+async def test_a_supervisor_that_does_not_answer_is_killed_by_stop(
+    jobs: LocalJobs, home: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("danlu.jobs.local.client._PATIENCE", 0.1)
+    await jobs.submit(submission(work, spec("sleep 60", 2)))
+    await seen(jobs, runs(2))
+    os.kill(supervisor_of(home), signal.SIGSTOP)
+    await jobs.stop("job", grace=0.1)
+    assert (await jobs.view("job")).state == "Lost"
+    assert marked(work) == []

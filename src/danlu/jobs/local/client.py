@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import sys
@@ -35,6 +36,7 @@ __all__ = ["LocalJobs"]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _LOOK = 0.05
 _READY = 30.0
+_PATIENCE = 3.0
 _SHORTEST, _LONGEST = 0.01, 0.1
 """Seconds between two looks at logs: at once again while there is more, ever later else."""
 
@@ -62,15 +64,18 @@ class LocalJobs:
         _check_gpus(submission)
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
         submission = msgspec.structs.replace(submission, job=job)
-        place = self._placed(submission)
-        verdict = await _started(place)
+        place, lock = self._placed(submission)
+        try:
+            verdict = await _started(place, lock)
+        finally:
+            os.close(lock)
         if verdict.error:
             remove_tree(place.directory)
             raise _error(verdict)
         return job.name
 
-    def _placed(self, submission: Submission) -> Place:
-        """The directory of a new job, whole from its first moment."""
+    def _placed(self, submission: Submission) -> tuple[Place, int]:
+        """The directory of a new job and its lock, held: it is whole from its first moment."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = submission.job.name
         made = Place(private_directory(self._root, f".{name}"))
@@ -78,15 +83,18 @@ class LocalJobs:
         made.write_settings(self._settings)
         made.logs.mkdir()
         made.write_view(_first_view(submission))
+        lock = os.open(made.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             os.rename(made.directory, self._root / name)
         except OSError as error:
+            os.close(lock)
             remove_tree(made.directory)
             if not (self._root / name).exists():
                 raise
             hint = f"`danlu jobs rm {name}` forgets it when it is over; or choose another --name"
             raise UsageError(f"there is a job {name} already", hint=hint) from error
-        return Place(self._root / name)
+        return Place(self._root / name), lock
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -126,7 +134,7 @@ class LocalJobs:
             view = place.read_view()
         except FileNotFoundError as error:
             raise self._unknown(place.name) from error
-        return view if alive or view.finished else lost(view)
+        return view if alive or view.finished else lost(view, place.last_complaint())
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
         """The job now and after every change, until it is finished."""
@@ -210,11 +218,16 @@ class LocalJobs:
         place = self._place(name)
         if self._view(place).finished:
             return
-        with suppress(UsageError):
+        with anyio.move_on_after(grace + _PATIENCE), suppress(UsageError):
             await self._order(place, Order("stop", grace=grace))
-        with suppress(UsageError):
             async for _ in self.watch(name):
                 pass
+        if not self._finished(place):
+            # Something is wrong with the supervisor; the keeper then ends all that it left.
+            place.kill_supervisor()
+            with anyio.move_on_after(_READY):
+                while held(place.lock):
+                    await anyio.sleep(_LOOK)
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
         """Suspend a job or resume it."""
@@ -257,7 +270,7 @@ class LocalJobs:
 
         assert isinstance(order, Order)
         try:
-            answer = await to_thread.run_sync(give, place, order)
+            answer = await to_thread.run_sync(give, place, order, abandon_on_cancel=True)
         except OSError as error:
             raise UsageError(f"the job {place.name} is over") from error
         if answer.error:
@@ -303,11 +316,11 @@ def _check_gpus(submission: Submission) -> None:
         )
 
 
-async def _started(place: Place) -> Verdict:
+async def _started(place: Place, lock: int) -> Verdict:
     """Start the keeper, which starts the supervisor, and wait for its word."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
-        _spawn_keeper(place, writing)
+        _spawn_keeper(place, ready=writing, lock=lock)
     finally:
         os.close(writing)
     os.set_blocking(reading, False)
@@ -324,34 +337,24 @@ async def _started(place: Place) -> Verdict:
         os.close(reading)
     if told:
         return decode(told, Verdict)
-    complaints = place.complaints.read_text(errors="replace").strip().splitlines()
-    reason = complaints[-1] if complaints else "it said nothing"
+    reason = place.last_complaint() or "it said nothing"
     return Verdict(f"the job's supervisor did not start: {reason}", code=OutsideError.exit_code)
 
 
-def _spawn_keeper(place: Place, ready: int) -> None:
+def _spawn_keeper(place: Place, *, ready: int, lock: int) -> None:
     log = os.open(place.complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    streams = (nothing, log, log, ready, lock)
+    # Above what they become: one must not be overwritten before it is copied itself.
+    sources = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 16) for one in streams]
+    actions = [(os.POSIX_SPAWN_DUP2, one, target) for target, one in enumerate(sources)]
     keeper = str(Path(__file__).parent / "keeper.py")
-    number = 3
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        keeper,
-        str(place.directory),
-        str(number),
-        sys.executable,
-    ]
-    actions = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_DUP2, log, 1),
-        (os.POSIX_SPAWN_DUP2, log, 2),
-        (os.POSIX_SPAWN_DUP2, ready, number),
-    ]
+    command = [sys.executable, "-I", "-S", keeper, str(place.directory), "3", "4", sys.executable]
     try:
         pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
     finally:
-        os.close(log)
+        for one in (log, nothing, *sources):
+            os.close(one)
     # It goes to the background at once.
     os.waitpid(pid, 0)
 

@@ -19,8 +19,14 @@ from danlu.jobs.local.logs import LogWriter, log_file
 from danlu.jobs.local.pod import Pod, Surroundings, gpus_asked, pod_of
 from danlu.jobs.local.process import ProcessEngine
 from danlu.jobs.local.state import Place, Settings
-from danlu.jobs.local.topology import LocalTopology, members, rendered, topology_of
-from danlu.jobs.local.types import Container, Engine
+from danlu.jobs.local.topology import (
+    LocalTopology,
+    is_contained,
+    members,
+    rendered,
+    topology_of,
+)
+from danlu.jobs.local.types import Container, Engine, Volume
 from danlu.jobs.types import Command, Submission
 from danlu.training.framework import Framework
 from danlu.training.types import Job, Observed, Phase, ReplicaId
@@ -30,6 +36,7 @@ __all__ = ["VALUE", "Crew"]
 VALUE = "DANLU_VALUE_FILE"
 """The variable that tells the leader where to put its result, pickled."""
 
+_VALUE_MOUNT = "/run/danlu-value"
 _LOOK_AGAIN = 0.5
 
 
@@ -129,8 +136,7 @@ class Crew:
 
     def _surroundings(self, attempt: Attempt) -> Surroundings:
         member = self.topology.members[attempt.id]
-        leader = attempt.id == self._framework.leader(self._job)
-        value = {VALUE: str(self._place.value)} if leader and self._submission.value else {}
+        value, mounts = self._value_place(attempt.id)
         return Surroundings(
             replica=attempt.id,
             attempt=attempt.number,
@@ -145,10 +151,20 @@ class Crew:
                 **self._helpers.environment(attempt.id),
                 **self._submission.environment,
             },
-            main_environment=value,
+            main_environment={VALUE: value} if value else {},
             volumes=self._helpers.volumes(attempt.id),
-            mounts=self._helpers.mounts(attempt.id),
+            mounts=(*self._helpers.mounts(attempt.id), *mounts),
         )
+
+    def _value_place(self, replica: ReplicaId) -> tuple[str, tuple[Volume, ...]]:
+        """Where a replica is to put the job's value, if it is to, and what it needs for that."""
+        if not self._submission.value or replica != self._framework.leader(self._job):
+            return "", ()
+        place = self._place.value
+        place.parent.mkdir(exist_ok=True)
+        if is_contained(self._submission, self._framework, replica):
+            return f"{_VALUE_MOUNT}/{place.name}", (Volume(place.parent, _VALUE_MOUNT),)
+        return str(place), ()
 
     def _engine(self, container: Container) -> Engine:
         if not container.image:

@@ -1,16 +1,14 @@
 """The keeper of a job: starts its supervisor, and ends all that it leaves however it ended.
 
-``python -I -S keeper.py DIRECTORY READY PYTHON``: READY is the number of the descriptor on which
-the supervisor says that it is there. It stands alone and imports next to nothing, for it lives as
-long as the job: the kernel gives it every process of the job that lost its parent (prctl(2),
-PR_SET_CHILD_SUBREAPER), so that all of them are its descendants to the end. The job's lock is held
-by both, and free when the last of them is gone.
+``python -I -S keeper.py DIRECTORY READY LOCK PYTHON``: READY is the number of the descriptor on
+which the supervisor says that it is there, LOCK that of the job's lock, which is held. It stands
+alone and imports next to nothing, for it lives as long as the job: the kernel gives it every
+process of the job that lost its parent (prctl(2), PR_SET_CHILD_SUBREAPER), so that all of them are
+its descendants to the end. The lock is free when both are gone.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
 import signal
 import sys
@@ -23,17 +21,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ROUND = 0.01
 
 
-def main(directory: str, ready: int, python: str) -> None:
+def main(directory: str, ready: int, lock: int, python: str) -> None:
     """Keep one job, in a session of its own; the process that called this ends at once."""
     if os.fork():
         os._exit(0)
     os.setsid()
     os.chdir("/")
-    lock = _locked(f"{directory}/supervisor.lock")
-    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        sys.exit("the kernel knows no PR_SET_CHILD_SUBREAPER (Linux 3.4)")
     supervisor = _started(directory, ready, python, lock)
     os.close(ready)
+    _adopt_orphans()
     # An order to end is the supervisor's to carry out.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: os.kill(supervisor, number))
@@ -42,16 +38,15 @@ def main(directory: str, ready: int, python: str) -> None:
     end_descendants()
 
 
-def _locked(path: str) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    # Waits only for those who look whether it is free.
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+def _adopt_orphans() -> None:
+    # It takes a while to import, and the supervisor has no children yet.
+    import ctypes
+
+    if ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise SystemExit("the kernel knows no PR_SET_CHILD_SUBREAPER (Linux 3.4)")
 
 
 def _started(directory: str, ready: int, python: str, lock: int) -> int:
-    for descriptor in (ready, lock):
-        os.set_inheritable(descriptor, True)
     module = "danlu.jobs.local.supervisor"
     command = [python, "-P", "-m", module, directory, str(ready), str(lock)]
     return os.posix_spawn(python, command, os.environ)
@@ -91,4 +86,4 @@ def _children(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

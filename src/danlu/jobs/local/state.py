@@ -10,8 +10,8 @@
          logs/             output of its replicas (:mod:`.logs`)
          files/            the framework's files, the agent that MPI starts workers with, and
                            control.sock, where the supervisor takes orders (:mod:`.control`)
-         value.pickle      what the leader returned
-         supervisor.lock   held as long as anything of the job runs
+         value/            value.pickle, which is what the leader returned
+         supervisor.lock   held as long as anything of the job runs; the supervisor's number
          supervisor.log    what the supervisor itself complained about
 """
 
@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,7 +139,7 @@ class Place:
     @property
     def value(self) -> Path:
         """The leader's result."""
-        return self.directory / "value.pickle"
+        return self.directory / "value" / "value.pickle"
 
     @property
     def status(self) -> Path:
@@ -149,6 +150,24 @@ class Place:
     def complaints(self) -> Path:
         """What the supervisor printed."""
         return self.directory / "supervisor.log"
+
+    def last_complaint(self) -> str:
+        """The last line of what the supervisor complained about; empty where it did not."""
+        try:
+            lines = self.complaints.read_text(errors="replace").strip().splitlines()
+        except FileNotFoundError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def name_supervisor(self) -> None:
+        """Say that this process is the supervisor."""
+        self.lock.write_text(str(os.getpid()))
+
+    def kill_supervisor(self) -> None:
+        """Kill the supervisor, if there is one."""
+        with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            if held(self.lock):
+                os.kill(int(self.lock.read_text()), signal.SIGKILL)
 
     def read_submission(self) -> Submission:
         """What was asked for."""

@@ -242,6 +242,7 @@ def main(directory: str, ready: int, lock: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     place = Place(Path(directory))
     try:
+        place.name_supervisor()
         submission, settings = place.read_submission(), place.read_settings()
         framework = framework_of(submission.job.kind)
         if submission.images:

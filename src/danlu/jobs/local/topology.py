@@ -13,7 +13,15 @@ from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
 from danlu.training.types import Job, ReplicaId, Topology
 
-__all__ = ["LocalTopology", "Member", "members", "pod_name", "rendered", "topology_of"]
+__all__ = [
+    "LocalTopology",
+    "Member",
+    "is_contained",
+    "members",
+    "pod_name",
+    "rendered",
+    "topology_of",
+]
 
 FILES = "/etc/mpi"
 """Where containers find the framework's files."""

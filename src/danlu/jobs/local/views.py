@@ -91,12 +91,14 @@ def last_word(status: JobStatus) -> str:
     return str(true[-1]) if true else "Pending"
 
 
-def lost(view: JobView) -> JobView:
-    """A job whose supervisor is dead, and with it all that ran."""
+def lost(view: JobView, why: str) -> JobView:
+    """A job whose supervisor is dead, and with it all that ran; ``why`` is its last word."""
     replicas = tuple(
         msgspec.structs.replace(one, state="Failed", reason="Lost", pid=None, waits="")
         if one.state in ("Running", "Pending", "Waiting")
         else one
         for one in view.replicas
     )
-    return msgspec.structs.replace(view, state="Lost", replicas=replicas)
+    said = (f"the supervisor died: {why}",) if why else ()
+    warnings = (*view.warnings, *said)
+    return msgspec.structs.replace(view, state="Lost", replicas=replicas, warnings=warnings)

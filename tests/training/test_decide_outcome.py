@@ -56,6 +56,23 @@ def test_a_chief_that_succeeds_and_a_worker_that_fails_do_not_give_two_outcomes(
     assert not stage.status.has(FAILED)
 
 
+def test_without_a_chief_the_first_worker_decides() -> None:
+    stage = Stage(job("TFJob", PS=1, Worker=2)).start()
+    stage.end("worker-1", 0)
+    stage.settle()
+    assert stage.state() == "Running"
+    stage.end("worker-0", 0)
+    stage.settle()
+    assert stage.state() == "Succeeded"
+
+
+def test_a_first_worker_that_succeeded_ends_a_job_in_which_others_run() -> None:
+    stage = Stage(job("TFJob", Worker=2)).start()
+    stage.end("worker-0", 0)
+    stage.settle()
+    assert stage.state() == "Succeeded"
+
+
 def test_a_failure_after_success_changes_nothing() -> None:
     stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("chief-0", 0)
@@ -309,6 +326,29 @@ def test_an_earlier_end_that_is_seen_later_becomes_the_first() -> None:
     assert stage.status.conditions == conditions
 
 
+def test_of_two_earlier_ends_at_one_time_the_lower_index_is_named() -> None:
+    for names in (["worker-1", "worker-2"], ["worker-2", "worker-1"]):
+        stage = Stage(job("JAXJob", Worker=3)).start()
+        stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
+        stage.settle()
+        for name in names:
+            one = stage.there.pop(stage.attempt(name).uid)
+            stage.there[one.uid] = one
+            stage.end(name, 1, finished=BEGIN + timedelta(seconds=1))
+        stage.settle()
+        assert str(first(stage).replica) == "worker-1"
+
+
+def test_one_that_was_told_to_end_before_is_not_the_first() -> None:
+    stage = Stage(job("JAXJob", Worker=2)).start()
+    stage.change("worker-1", deleting=True)
+    stage.end("worker-1", 143, finished=BEGIN + timedelta(seconds=1))
+    stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
+    stage.settle()
+    assert stage.state() == "Failed"
+    assert str(first(stage).replica) == "worker-0"
+
+
 def test_what_ends_because_the_job_failed_is_not_the_first() -> None:
     stage = Stage(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1)
@@ -353,6 +393,20 @@ def test_a_failure_that_was_overcome_is_forgotten() -> None:
     stage.end("worker-0", 1)
     stage.settle()
     assert str(first(stage).replica) == "worker-0"
+
+
+def test_a_failure_is_not_overcome_while_another_replica_is_not_back() -> None:
+    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=2))).start()
+    stage.end("worker-1", 137)
+    stage.settle()
+    stage.wait(0.5)
+    stage.end("worker-0", 1)
+    stage.settle()
+    stage.wait(0.5)
+    stage.settle()
+    stage.run("worker-1")
+    stage.settle()
+    assert str(first(stage).replica) == "worker-1"
 
 
 def test_the_attempt_of_the_first_failure_is_named() -> None:

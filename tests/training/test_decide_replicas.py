@@ -135,6 +135,7 @@ def test_a_completed_replica_is_not_made_again_when_nothing_is_left_of_it() -> N
     stage.wait(60)
     stage.settle()
     assert stage.names() == ["worker-0"]
+    assert stage.record("worker-1").exit_code == 0
     assert stage.status.replica_statuses[WORKER].succeeded == 1
     stage.end("worker-0", 0)
     stage.settle()
@@ -161,6 +162,17 @@ def test_another_attempt_at_a_completed_replica_is_removed() -> None:
     stage.settle()
     assert uid not in stage.there
     assert stage.status.replica_statuses[WORKER].succeeded == 1
+
+
+def test_nobody_can_make_a_completed_replica_again() -> None:
+    stage = workers(2)
+    stage.end("worker-1", 0)
+    stage.settle()
+    stage.vanish("worker-1")
+    stage.add("worker-1")
+    stage.settle()
+    assert stage.names() == ["worker-0"]
+    assert stage.record("worker-1").restarts == 0
 
 
 # -- more than one attempt
@@ -221,6 +233,20 @@ def test_an_attempt_that_was_given_up_never_stands_again() -> None:
     stage.settle()
     assert stage.record("worker-0").restarts == 1
     assert [one.attempt for one in stage.made] == [0, 1]
+
+
+def test_an_attempt_that_was_replaced_never_stands_again() -> None:
+    """A list that is older than the one before shows it once more."""
+    stage = workers(1)
+    old = stage.attempt("worker-0")
+    stage.vanish("worker-0")
+    stage.add("worker-0")
+    stage.settle()
+    stage.vanish("worker-0")
+    stage.there[old.uid] = old
+    stage.settle()
+    assert stage.record("worker-0").restarts == 2
+    assert stage.there == {}
 
 
 # -- what is not ours

@@ -275,6 +275,13 @@ def test_a_program_is_run_with_its_own_options_and_code(
     )
 
 
+def test_a_program_runs_in_an_image_with_the_current_directory(cli: Cli, seen: Seen) -> None:
+    assert cli("run", "--image", "demo:1", "true").code == 7
+    assert (seen["image"], seen["project"]) == ("demo:1", Path.cwd())
+    result = cli("run", "--image", "demo:1", "-f", "build.envd", "true")
+    assert (result.code, "exclude each other" in result.err) == (125, True)
+
+
 def test_init_then_plan(cli: Cli) -> None:
     Path("build.envd").unlink()
     Path("train.py").write_text("import numpy\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -207,3 +208,19 @@ def test_an_interrupted_child_interrupts_us() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         apart(work)
+
+
+def test_an_interrupt_that_only_we_got_ends_the_child(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+
+    def work() -> None:
+        import time
+
+        note.write_text(str(os.getpid()))
+        os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(50)
+
+    with pytest.raises(KeyboardInterrupt):
+        apart(work)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -19,6 +21,9 @@ __all__ = ["apart"]
 T = TypeVar("T")
 
 _INTERRUPTED = 130
+
+#: For how long a child may clean up by itself before it is told to: 50 times 10 ms.
+_MOMENT, _MOMENTS = 0.01, 50
 
 
 def apart(work: Callable[[], T]) -> T:
@@ -38,10 +43,24 @@ def apart(work: Callable[[], T]) -> T:
     try:
         with os.fdopen(readable, "rb") as answer:
             told = answer.read()
-    finally:
-        # A Ctrl-C reached the child too; it is waited for, so that two do not write at once.
-        _, status = os.waitpid(child, 0)
+    except BaseException:
+        _end(child)
+        raise
+    _, status = os.waitpid(child, 0)
     return cast("T", _heard(told, os.waitstatus_to_exitcode(status)))
+
+
+def _end(child: int) -> None:
+    """Wait for a child that we were interrupted with, so that two do not write at once.
+
+    Ctrl-C at a terminal reached it too; a signal that was meant for us alone did not.
+    """
+    for _ in range(_MOMENTS):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(_MOMENT)
+    os.kill(child, signal.SIGTERM)
+    os.waitpid(child, 0)
 
 
 def _do(work: Callable[[], object], answer: int) -> None:

@@ -21,11 +21,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A danlu home with a ledger of its own."""
-    runtime = tmp_path / "runtime"
-    runtime.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+def home(tmp_path: Path) -> Iterator[Path]:
+    """A danlu home; what still runs in it at the end is ended."""
     home = tmp_path / "home"
     yield home
     for place in (home / "jobs").glob("*"):

@@ -64,7 +64,8 @@ def submission(
 
 def local_jobs(home: Path, **settings: Any) -> LocalJobs:
     """The jobs of a danlu home, supervised with short measures."""
-    chosen = msgspec.structs.replace(SETTINGS, **settings)
+    ledger = str(home / "ledger.json")
+    chosen = msgspec.structs.replace(SETTINGS, ledger=ledger, **settings)
     return LocalJobs(Paths.of({"DANLU_HOME": str(home)}), chosen)
 
 

@@ -280,3 +280,21 @@ async def test_a_supervisor_that_does_not_answer_is_killed_by_stop(
     await jobs.stop("job", grace=0.1)
     assert (await jobs.view("job")).state == "Lost"
     assert marked(work) == []
+
+
+async def test_a_directory_may_have_a_longer_name_than_a_socket(tmp_path: Path, work: Path) -> None:
+    jobs = local_jobs(tmp_path / ("x" * 100) / ("y" * 100))
+    await jobs.submit(submission(work, spec("sleep 60")))
+    await jobs.stop("job", grace=0)
+    assert (await jobs.view("job")).state == "Failed"
+
+
+async def test_the_log_of_a_replica_that_is_no_more_can_be_read(
+    jobs: LocalJobs, work: Path
+) -> None:
+    await jobs.submit(submission(work, spec("echo $RANK; exec sleep 60", 2)))
+    await seen(jobs, runs(2))
+    await jobs.scale("job", replicas={"worker": 1})
+    await seen(jobs, lambda view: len(view.replicas) == 1)
+    await jobs.stop("job", grace=0)
+    assert sorted(line.data for line in await lines_of(jobs)) == [b"0", b"1"]

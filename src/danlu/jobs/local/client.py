@@ -5,25 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import sys
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import anyio
 import msgspec
 
-from danlu.errors import MachineError, OutsideError, UsageError
+from danlu.errors import UsageError
+from danlu.jobs.local.ledger import ledger_file
 from danlu.jobs.local.logs import LogReader
+from danlu.jobs.local.start import check_gpus, error_of, first_view, started
 from danlu.jobs.local.state import (
     EventRecord,
     Place,
     Settings,
-    Verdict,
-    decode,
     held,
-    now,
 )
 from danlu.jobs.local.views import lost
 from danlu.jobs.types import Command, JobView, LogLine, Result, Submission
@@ -61,17 +58,17 @@ class LocalJobs:
         job = submission.job
         if not _NAME.fullmatch(job.name):
             raise UsageError(f"{job.name!r} is no name for a job", hint="small letters and digits")
-        _check_gpus(submission)
+        check_gpus(submission)
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
         submission = msgspec.structs.replace(submission, job=job)
         place, lock = self._placed(submission)
         try:
-            verdict = await _started(place, lock)
+            verdict = await started(place, lock)
         finally:
             os.close(lock)
         if verdict.error:
             remove_tree(place.directory)
-            raise _error(verdict)
+            raise error_of(verdict)
         return job.name
 
     def _placed(self, submission: Submission) -> tuple[Place, int]:
@@ -80,9 +77,11 @@ class LocalJobs:
         name = submission.job.name
         made = Place(private_directory(self._root, f".{name}"))
         made.write_submission(submission)
-        made.write_settings(self._settings)
+        # Named here: in a user namespace the supervisor does not know whose it is.
+        ledger = self._settings.ledger or str(ledger_file())
+        made.write_settings(msgspec.structs.replace(self._settings, ledger=ledger))
         made.logs.mkdir()
-        made.write_view(_first_view(submission))
+        made.write_view(first_view(submission))
         lock = os.open(made.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -185,10 +184,14 @@ class LocalJobs:
             return True  # removed meanwhile
 
     def _logged(self, place: Place) -> list[ReplicaId]:
-        """The replicas that printed something."""
-        view = place.read_view()
-        ids = [one.id for one in view.replicas]
-        return [one for one in ids if (place.logs / f"{one}.log").exists()]
+        """The replicas that printed something, also those that the job has no more."""
+        types = {one.id.type.lower(): one.id.type for one in place.read_view().replicas}
+        found = []
+        for file in place.logs.glob("*.log"):
+            type, _, index = file.stem.rpartition("-")
+            if type in types and index.isdigit():
+                found.append(ReplicaId(types[type], int(index)))
+        return sorted(found)
 
     async def events(self, name: str) -> tuple[EventRecord, ...]:
         """What was told of a job, in order."""
@@ -275,93 +278,6 @@ class LocalJobs:
             raise UsageError(f"the job {place.name} is over") from error
         if answer.error:
             raise UsageError(answer.error, hint=answer.hint)
-
-
-def _first_view(submission: Submission) -> JobView:
-    from danlu.training.registry import framework_of
-
-    job = submission.job
-    return JobView(
-        name=job.name,
-        kind=job.kind,
-        framework=framework_of(job.kind).name,
-        state="Pending",
-        status=job.status,
-        created=now(),
-        directory=str(submission.directory),
-    )
-
-
-def _check_gpus(submission: Submission) -> None:
-    from danlu.jobs.local import gpus
-    from danlu.jobs.local.pod import gpus_asked
-
-    specs = submission.job.replicas.values()
-    total = sum(gpus_asked(one.template) * one.replicas for one in specs)
-    if not total:
-        return
-    containers = [one for spec in specs for one in spec.template["spec"]["containers"]]
-    if any(
-        gpus_asked({"spec": {"containers": [one]}}) and one.get("image") in submission.images
-        for one in containers
-    ):
-        raise MachineError(
-            "containers get no GPUs yet", hint="--host-python runs processes, which do"
-        )
-    there = len(gpus.present())
-    if total > there:
-        raise MachineError(
-            f"the job asks for {total} GPUs, and this machine has {there}",
-            hint="ask for fewer, or for none",
-        )
-
-
-async def _started(place: Place, lock: int) -> Verdict:
-    """Start the keeper, which starts the supervisor, and wait for its word."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    try:
-        _spawn_keeper(place, ready=writing, lock=lock)
-    finally:
-        os.close(writing)
-    os.set_blocking(reading, False)
-    told = b""
-    try:
-        with anyio.move_on_after(_READY):
-            while True:
-                await anyio.wait_readable(reading)
-                piece = os.read(reading, 1 << 16)
-                if not piece:
-                    break
-                told += piece
-    finally:
-        os.close(reading)
-    if told:
-        return decode(told, Verdict)
-    reason = place.last_complaint() or "it said nothing"
-    return Verdict(f"the job's supervisor did not start: {reason}", code=OutsideError.exit_code)
-
-
-def _spawn_keeper(place: Place, *, ready: int, lock: int) -> None:
-    log = os.open(place.complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    streams = (nothing, log, log, ready, lock)
-    # Above what they become: one must not be overwritten before it is copied itself.
-    sources = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 16) for one in streams]
-    actions = [(os.POSIX_SPAWN_DUP2, one, target) for target, one in enumerate(sources)]
-    keeper = str(Path(__file__).parent / "keeper.py")
-    command = [sys.executable, "-I", "-S", keeper, str(place.directory), "3", "4", sys.executable]
-    try:
-        pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
-    finally:
-        for one in (log, nothing, *sources):
-            os.close(one)
-    # It goes to the background at once.
-    os.waitpid(pid, 0)
-
-
-def _error(verdict: Verdict) -> Exception:
-    kinds = {one.exit_code: one for one in (UsageError, MachineError, OutsideError)}
-    return kinds.get(verdict.code, OutsideError)(verdict.error, hint=verdict.hint)
 
 
 async def _changed(place: Place) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import anyio
 from anyio import to_thread
@@ -14,7 +15,7 @@ from anyio.abc import TaskGroup
 from danlu.jobs.local import gpus
 from danlu.jobs.local.attempt import Attempt
 from danlu.jobs.local.launch import Helpers, write_files
-from danlu.jobs.local.ledger import Ledger, ledger_file
+from danlu.jobs.local.ledger import Ledger
 from danlu.jobs.local.logs import LogWriter, log_file
 from danlu.jobs.local.pod import Pod, Surroundings, gpus_asked, pod_of
 from danlu.jobs.local.process import ProcessEngine
@@ -64,7 +65,7 @@ class Crew:
         self._framework = framework
         self._changed = changed
         self._helpers = helpers
-        self._ledger = Ledger(ledger_file(), place.directory)
+        self._ledger = Ledger(Path(settings.ledger), place.directory)
         self._processes = ProcessEngine(orphanage=os.getppid())
         self._containers: Engine | None = None
         self._attempts: dict[str, Attempt] = {}

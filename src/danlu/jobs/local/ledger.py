@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ipaddress import IPv4Address
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.errors import MachineError
 from danlu.jobs.local.state import Place, held
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
@@ -47,11 +49,16 @@ class _Book(msgspec.Struct):
 
 
 def ledger_file() -> Path:
-    """Where the user's ledger lies: one for all of the user's danlu homes."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        return Path(runtime) / "danlu" / "ledger.json"
-    return Path(f"/tmp/danlu-{os.getuid()}") / "ledger.json"
+    """Where the user's ledger of this machine lies: one for all danlu homes, until it restarts.
+
+    Raises :class:`MachineError` where somebody else made the directory.
+    """
+    directory = Path(f"/tmp/danlu-{os.getuid()}")
+    directory.mkdir(mode=0o700, exist_ok=True)
+    there = os.lstat(directory)
+    if there.st_uid != os.getuid() or not stat.S_ISDIR(there.st_mode):
+        raise MachineError(f"{directory} is somebody else's", hint="have it removed")
+    return directory / "ledger.json"
 
 
 class Ledger:

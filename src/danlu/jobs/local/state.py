@@ -52,6 +52,7 @@ class Settings(msgspec.Struct, frozen=True):
     """How a supervisor works: where danlu's own things are, and its measures.
 
     ``data``, ``state`` and ``config`` are the directories of :class:`danlu.util.paths.Paths`;
+    ``ledger`` is the file of what is handed out (empty: the user's own of this machine).
     ``grace`` and ``sample`` are seconds, ``log_bytes`` the size a log file is rotated at, and
     ``log_files`` how many older ones are kept.
     """
@@ -64,6 +65,7 @@ class Settings(msgspec.Struct, frozen=True):
     sample: float = 2.0
     log_bytes: int = 16 << 20
     log_files: int = 7
+    ledger: str = ""
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):

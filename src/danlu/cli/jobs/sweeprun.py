@@ -7,18 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-import msgspec
 
 from danlu.errors import DanluError, UsageError
 
 if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
     from danlu.cli.session import Session
-    from danlu.commands.sweep import Proposals
-    from danlu.commands.sweepreport import Measure, SweepReport
-    from danlu.commands.sweepspace import Axis, Point
+    from danlu.commands.sweeporder import SweepOrder
+    from danlu.commands.sweepreport import SweepReport
     from danlu.jobs.types import Jobs, Submission
 
-__all__ = ["SweepOrder", "run", "sweep_options", "taken"]
+__all__ = ["run", "sweep_options", "taken"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,26 +65,7 @@ def sweep_options(function: F) -> F:
     return function
 
 
-class SweepOrder(msgspec.Struct, frozen=True):
-    """A sweep as it was ordered; ``trials`` is None for a whole grid."""
-
-    axes: tuple[Axis, ...]
-    measure: Measure
-    parallel: int | None = None
-    trials: int | None = None
-
-    def proposals(self) -> Proposals:
-        """The points that are to be tried."""
-        from danlu.commands.sweep import Grid
-        from danlu.commands.sweepspace import grid
-        from danlu.commands.sweepstudy import Study, new_study
-
-        if self.trials is None:
-            return Grid(grid(self.axes))
-        return Study(new_study(self.measure.goal), self.axes, total=self.trials)
-
-
-def taken(flags: dict[str, Any]) -> SweepOrder | None:
+def taken(flags: dict[str, Any], *, replace: bool) -> SweepOrder | None:
     """Take the options of a sweep out of ``flags``; None where none is ordered.
 
     Raises :class:`UsageError` where they are wrong, or say how to sweep but not what.
@@ -102,6 +83,7 @@ def taken(flags: dict[str, Any]) -> SweepOrder | None:
             if value:
                 raise UsageError(f"{name} is of a sweep", hint="say what to sweep: --sweep lr=1,2")
         return None
+    from danlu.commands.sweeporder import SweepOrder
     from danlu.commands.sweepreport import measure_of
     from danlu.commands.sweepspace import grid, parse_axes
 
@@ -110,12 +92,10 @@ def taken(flags: dict[str, Any]) -> SweepOrder | None:
         grid(axes)
     goal = given["--goal"] or "min"
     measure = measure_of(given["--metric"], goal, given["--metric-pattern"])
-    return SweepOrder(axes, measure, given["--parallel"], given["--trials"])
+    return SweepOrder(axes, measure, given["--parallel"], given["--trials"], replace)
 
 
-def run(
-    this: Session, ordered: Submission, order: SweepOrder, *, progress: str, replace: bool
-) -> int:
+def run(this: Session, ordered: Submission, order: SweepOrder, *, progress: str) -> int:
     """Sweep over ``ordered`` to the end, or until Ctrl-C; the exit code."""
     from functools import partial
 
@@ -126,9 +106,9 @@ def run(
     from danlu.commands.jobs import here
 
     lines = SweepLines(this.terminal, as_json=progress == "json")
-    swept = _Swept(ordered, order, replace=replace)
-    begin = partial(swept.run, here(this.settings), lines.changed)
-    number, report = anyio.run(begin)
+    foreground = _Foreground(ordered, order, lines.changed)
+    number = anyio.run(partial(foreground.run, here(this.settings)))
+    report = foreground.report
     if report is not None:
         if progress == "json":
             print_json(fields(report), this.terminal)
@@ -141,78 +121,49 @@ def run(
     return 0 if report is None else report.exit_code
 
 
-class _Swept:
-    def __init__(self, ordered: Submission, order: SweepOrder, *, replace: bool) -> None:
-        from danlu.training.registry import framework_of
+class _Foreground:
+    """A sweep until its end or a signal; ``report`` is how it stood last."""
 
+    def __init__(
+        self, ordered: Submission, order: SweepOrder, changed: Callable[[SweepReport], None]
+    ) -> None:
+        from danlu.commands.sweeporder import proposals
+
+        self.report: SweepReport | None = None
         self._ordered = ordered
         self._order = order
-        self._replace = replace
-        self._framework = framework_of(ordered.job.kind)
-        self._report: SweepReport | None = None
-        self._proposals = order.proposals()
+        self._changed = changed
+        self._points = proposals(order)
+        self._errors: list[DanluError] = []
 
-    async def run(
-        self, jobs: Jobs, changed: Callable[[SweepReport], None]
-    ) -> tuple[int, SweepReport | None]:
-        """The signal that ended the sweep (0: none did), and how it stood last."""
+    async def run(self, jobs: Jobs) -> int:
+        """The signal that ended the sweep, 0 where none did."""
         import anyio
 
-        came: list[int] = []
-        errors: list[DanluError] = []
+        came = 0
         async with anyio.create_task_group() as group:
-
-            async def work() -> None:
-                try:
-                    await self._sweep(jobs, changed)
-                except DanluError as error:
-                    # Not through the group, which would wrap it.
-                    errors.append(error)
-                group.cancel_scope.cancel()
-
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                group.start_soon(work)
+                group.start_soon(self._sweep, jobs, group)
                 async for number in signals:
-                    came.append(number)
+                    came = number
                     group.cancel_scope.cancel()
                     break
-        if errors:
-            raise errors[0]
-        return came[0] if came else 0, self._report
+        if self._errors:
+            raise self._errors[0]
+        return int(came)
 
-    async def _sweep(self, jobs: Jobs, changed: Callable[[SweepReport], None]) -> None:
-        from danlu.commands.sweep import sweep
-        from danlu.commands.sweepjob import fitting
+    async def _sweep(self, jobs: Jobs, group: TaskGroup) -> None:
+        from danlu.commands.sweeporder import carry_out
 
-        def noted(report: SweepReport) -> None:
-            self._report = report
-            changed(report)
+        try:
+            self.report = await carry_out(
+                self._order, self._points, base=self._ordered, jobs=jobs, changed=self._note
+            )
+        except DanluError as error:
+            # Not through the group, which would wrap it.
+            self._errors.append(error)
+        group.cancel_scope.cancel()
 
-        if self._replace:
-            await self._forget(jobs)
-        job = self._ordered.job
-        self._report = await sweep(
-            self._at,
-            self._proposals,
-            jobs=jobs,
-            measure=self._order.measure,
-            leader=self._framework.leader,
-            parallel=self._order.parallel or fitting(job),
-            changed=noted,
-        )
-
-    def _at(self, number: int, point: Point) -> Submission:
-        from danlu.commands.sweepjob import at_point
-
-        name = self._name(number)
-        return at_point(self._ordered, point, framework=self._framework, name=name)
-
-    def _name(self, number: int) -> str:
-        width = len(str(self._proposals.total))
-        return f"{self._ordered.job.name}-{number:0{width}}"
-
-    async def _forget(self, jobs: Jobs) -> None:
-        from danlu.commands.jobs import forget_finished
-
-        for number in range(1, self._proposals.total + 1):
-            await forget_finished(jobs, self._name(number))
+    def _note(self, report: SweepReport) -> None:
+        self.report = report
+        self._changed(report)

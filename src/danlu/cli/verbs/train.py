@@ -109,7 +109,7 @@ def command(
     this.renderer(progress)  # from here on talk is muted where stderr is for machines
     if form and not dry_run:
         raise click.UsageError("-o says how --dry-run prints; a job writes to stdout what it likes")
-    sweep = taken(flags)
+    sweep = taken(flags, replace=replace)
     if sweep is not None and (detach or dry_run):
         raise click.UsageError("a sweep is neither detached nor a manifest: run it as it is")
     numbers = {name: flags.pop(name) for name in _TYPES}
@@ -124,7 +124,7 @@ def command(
         this.terminal.say(planned.place.words)
     ordered = _ready(this, planned, order, progress)
     if sweep is not None:
-        return sweep_over(this, ordered, sweep, progress=progress, replace=replace)
+        return sweep_over(this, ordered, sweep, progress=progress)
     return _run(this, ordered, progress=progress, replace=replace, detach=detach)
 
 

@@ -80,3 +80,15 @@ async def test_a_worker_that_is_not_there_is_said_so(jobs: LocalJobs, work: Path
     lines = await lines_of(jobs)
     assert [line.data for line in lines] == [b"job-worker-7: no replica job-worker-7 runs here"]
     assert (await jobs.result("job")).view.replicas[0].exit_code == 1
+
+
+@pytest.mark.real
+@pytest.mark.needs("mpirun")
+async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work: Path) -> None:
+    env = [{"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    script = "mpirun -np 2 sh -c 'echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $WHO'"
+    await jobs.submit(mpi_job(work, script, env=env))
+    lines = [line.data for line in await lines_of(jobs)]
+    assert (await jobs.result("job")).view.state == "Succeeded", lines
+    assert sorted(lines) == [b"0 of 2 on job-worker-0", b"1 of 2 on job-worker-1"]
+    assert marked(work) == []

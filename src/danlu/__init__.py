@@ -1,8 +1,8 @@
 """danlu takes machine-learning work from a laptop to a cluster in one tool.
 
 In a ``build.py`` the functions of the build language are imported from here
-(``from danlu import base, install, run``), and ``danlu.train`` runs a training job; they are
-loaded when first asked for.
+(``from danlu import base, install, run``), ``danlu.train`` runs a training job and
+``danlu.sweep`` many of them; they are loaded when first asked for.
 """
 
 from importlib import import_module
@@ -21,6 +21,7 @@ __all__ = [
     "run",
     "runtime",
     "shell",
+    "sweep",
     "train",
 ]
 
@@ -28,7 +29,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'danlu' has no attribute '{name}'")
-    if name == "train":
+    if name in ("sweep", "train"):
         # By name: every package imports from this one, and stands below the API.
         return getattr(import_module("danlu.api"), name)
     from danlu.lang.api import LANGUAGE

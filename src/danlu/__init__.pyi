@@ -2,6 +2,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from danlu.api import sweep
 from danlu.api import train
 
 __version__: str
@@ -16,6 +17,7 @@ __all__ = [
     "run",
     "runtime",
     "shell",
+    "sweep",
     "train",
 ]
 

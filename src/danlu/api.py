@@ -1,13 +1,14 @@
-"""``danlu.train``: a training job from Python, of a function, a script or a manifest."""
+"""``danlu.train`` and ``danlu.sweep``: training jobs from Python."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -16,13 +17,20 @@ from danlu.errors import DanluError, UsageError
 if TYPE_CHECKING:
     from danlu.commands.jobreport import Outcome
     from danlu.commands.settings import Settings
+    from danlu.commands.sweeporder import SweepOrder
+    from danlu.commands.sweepreport import SweepReport
+    from danlu.commands.sweepstudy import OptunaStudy
     from danlu.commands.trainorder import TrainOrder
     from danlu.jobs.types import Jobs, JobView, LogLine, Submission
 
-__all__ = ["train"]
+__all__ = ["sweep", "train"]
+
+T = TypeVar("T")
 
 #: Of a function that says nothing: its variables are the plainest (RANK, WORLD_SIZE).
 _PLAINEST = "pytorch"
+
+_MANIFESTS = (".yaml", ".yml", ".json")
 
 #: Seconds that replicas have when the call is interrupted.
 _GRACE = 3.0
@@ -83,6 +91,70 @@ def train(
     )
     with _told_whole():
         return _train(what, tuple(args), kwargs or {}, order, log=log)
+
+
+def sweep(
+    script: str | os.PathLike[str],
+    space: Mapping[str, str | Sequence[Any]],
+    *,
+    study: OptunaStudy | None = None,
+    trials: int | None = None,
+    parallel: int | None = None,
+    metric: str = "",
+    goal: str = "min",
+    pattern: str = "",
+    framework: str = "",
+    workers: int | None = None,
+    replicas: Mapping[str, int] | None = None,
+    args: Sequence[Any] = (),
+    cpu: float | str = "",
+    memory: str = "",
+    gpu: int | None = None,
+    env: str = "",
+    image: str = "",
+    host_python: bool = False,
+    environment: Mapping[str, str] | None = None,
+    name: str = "",
+    changed: Callable[[SweepReport], object] = lambda report: None,
+) -> SweepReport:
+    """Train ``script`` at many points of ``space``, ``parallel`` jobs at once; the report.
+
+    ``space`` has for each name a range as ``--sweep`` takes it (``"2:6"``, ``"1e-4:1e-1:log"``) or
+    a sequence of values. Each value follows the script's ``args`` as ``--NAME VALUE``, or takes the
+    place of ``{NAME}`` in them. All combinations are tried; with ``trials`` so many that an Optuna
+    ``study`` (a new one) suggests, which is told how each ended. The value of a job is the
+    ``metric`` it reported last, or what ``pattern`` finds last in its leader's log. ``report.best``
+    is the best trial, ``report.trials`` are all; ``changed`` hears of every change. The rest is as
+    :func:`train` takes it.
+
+    Raises :class:`~danlu.errors.UsageError` for what cannot be ordered so; a trial that fails is
+    no error. Interrupting it stops the jobs that run.
+    """
+    from danlu.commands.trainorder import TrainOrder
+
+    path = os.fspath(script)
+    kind = "file" if path.endswith(_MANIFESTS) else "script"
+    fields: dict[str, Any] = {kind: path, "args": tuple(str(one) for one in args)}
+    order = TrainOrder(
+        directory=Path.cwd(),
+        framework=framework,
+        replicas=dict(replicas or {}) | ({} if workers is None else {"worker": workers}),
+        cpu=str(cpu),
+        memory=memory,
+        gpu=gpu,
+        env=env,
+        image=image,
+        host_python=host_python,
+        name=name,
+        variables=environment or {},
+        **fields,
+    )
+    with _told_whole():
+        wanted = _sweep_order(space, study, metric=metric, goal=goal, pattern=pattern)
+        wanted = msgspec.structs.replace(wanted, parallel=parallel, trials=trials)
+        if study is not None and trials is None:
+            raise UsageError("how many trials is the study to have?", hint="say it: trials=20")
+        return _swept(order, wanted, study, changed)
 
 
 @contextmanager
@@ -201,7 +273,7 @@ def _path(
     from danlu.commands.jobreport import failure
 
     words = tuple(str(one) for one in args)
-    kind = "file" if path.endswith((".yaml", ".yml", ".json")) else "script"
+    kind = "file" if path.endswith(_MANIFESTS) else "script"
     fields: dict[str, Any] = {kind: path, "args": words}
     told, _ = _run(msgspec.structs.replace(order, **fields), settings, log)
     if not told.succeeded:
@@ -213,21 +285,74 @@ def _run(
     order: TrainOrder, settings: Settings, log: Callable[[str], object] | None
 ) -> tuple[Outcome, bytes | None]:
     """The order to its end, in an event loop of its own: a notebook has one that runs."""
-    from anyio.from_thread import start_blocking_portal
-
     from danlu.commands.jobs import here
+
+    ordered = _ready(order, settings)
+    return _awaited(partial(_followed, here(settings), ordered, log))
+
+
+def _ready(order: TrainOrder, settings: Settings) -> Submission:
     from danlu.commands.train import plan, submission
 
     planned = plan(order, settings=settings)
-    ordered = submission(planned, order, settings=settings, progress=lambda event: None)
-    jobs = here(settings)
+    return submission(planned, order, settings=settings, progress=lambda event: None)
+
+
+def _awaited(act: Callable[[], Awaitable[T]]) -> T:
+    from anyio.from_thread import start_blocking_portal
+
     with start_blocking_portal() as portal:
-        future = portal.start_task_soon(_followed, jobs, ordered, log)
+        future = portal.start_task_soon(act)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+
+def _sweep_order(
+    space: Mapping[str, str | Sequence[Any]],
+    study: OptunaStudy | None,
+    *,
+    metric: str,
+    goal: str,
+    pattern: str,
+) -> SweepOrder:
+    from danlu.commands.sweeporder import SweepOrder
+    from danlu.commands.sweepreport import measure_of
+    from danlu.commands.sweepspace import parse_axis, parse_choices
+    from danlu.commands.sweepstudy import goal_of
+
+    axes = tuple(
+        parse_axis(f"{name}={values}")
+        if isinstance(values, str)
+        else parse_choices(name, [str(one) for one in values])
+        for name, values in space.items()
+    )
+    wanted = goal if study is None else goal_of(study)
+    return SweepOrder(axes, measure_of(metric, wanted, pattern))
+
+
+def _swept(
+    order: TrainOrder,
+    wanted: SweepOrder,
+    study: OptunaStudy | None,
+    changed: Callable[[SweepReport], object],
+) -> SweepReport:
+    from danlu.commands.jobs import here
+    from danlu.commands.settings import load_settings
+    from danlu.commands.sweeporder import carry_out, proposals
+
+    _refuse_in_replica()
+    settings = load_settings()
+    points = proposals(wanted, study)
+    base = _ready(order, settings)
+    jobs = here(settings)
+
+    def told(report: SweepReport) -> None:
+        changed(report)
+
+    return _awaited(partial(carry_out, wanted, points, base=base, jobs=jobs, changed=told))
 
 
 async def _followed(

@@ -11,10 +11,9 @@ from danlu.commands.sweepreport import Measure
 from danlu.commands.sweepspace import Axis, Point
 
 if TYPE_CHECKING:
-    import optuna
-
     from danlu.commands.sweep import Proposals
     from danlu.commands.sweepreport import SweepReport
+    from danlu.commands.sweepstudy import OptunaStudy
     from danlu.jobs.types import Jobs, Submission
     from danlu.training.framework import Framework
 
@@ -35,7 +34,7 @@ class SweepOrder(msgspec.Struct, frozen=True):
     replace: bool = False
 
 
-def proposals(order: SweepOrder, study: optuna.Study | None = None) -> Proposals:
+def proposals(order: SweepOrder, study: OptunaStudy | None = None) -> Proposals:
     """The points that are to be tried: those of a ``study`` (a new one) where trials are given."""
     from danlu.commands.sweep import Grid
     from danlu.commands.sweepspace import grid

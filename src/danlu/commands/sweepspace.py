@@ -12,7 +12,7 @@ import msgspec
 
 from danlu.errors import UsageError
 
-__all__ = ["Axis", "Point", "Span", "grid", "parse_axes", "parse_axis"]
+__all__ = ["Axis", "Point", "Span", "grid", "parse_axes", "parse_axis", "parse_choices"]
 
 Point = Mapping[str, str]
 """A value, as text, for the name of each axis."""
@@ -75,12 +75,19 @@ def parse_axis(text: str) -> Axis:
     words = values.split(":")
     if len(words) in (2, 3) and all(_NUMBER.fullmatch(word) for word in words[:2]):
         return Axis(name, span=_span(text, words))
-    choices = tuple(values.split(","))
-    if not all(choices):
+    return parse_choices(name, values.split(","))
+
+
+def parse_choices(name: str, values: Sequence[str]) -> Axis:
+    """An axis of these values; :class:`UsageError` where one is empty or comes twice."""
+    text = f"{name}={','.join(values)}"
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{text!r} is not a sweep", hint=_HINT)
+    if not values or not all(values):
         raise UsageError(f"{text!r} has an empty value", hint=_HINT)
-    if len(set(choices)) < len(choices):
+    if len(set(values)) < len(values):
         raise UsageError(f"{text!r} has one value twice", hint=_HINT)
-    return Axis(name, choices=choices)
+    return Axis(name, choices=tuple(values))
 
 
 def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:

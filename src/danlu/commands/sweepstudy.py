@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from danlu.commands.sweepreport import Goal, Trial
 from danlu.commands.sweepspace import Axis, Point
@@ -11,6 +11,8 @@ from danlu.errors import MachineError, UsageError
 
 if TYPE_CHECKING:
     import optuna
+
+    OptunaStudy: TypeAlias = optuna.Study
 
 __all__ = ["Study", "goal_of", "new_study"]
 

@@ -125,7 +125,7 @@ def _language() -> str:
 
 
 #: What the package has beside the language, by the module it is in.
-_OTHERS = {"train": "api"}
+_OTHERS = {"sweep": "api", "train": "api"}
 
 _HEAD = "# Made by `python -m danlu.lang.reference` from danlu.lang.table; do not edit.\n"
 

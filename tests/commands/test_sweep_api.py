@@ -1,0 +1,76 @@
+"""``danlu.sweep``: a sweep from Python, over a grid and by a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+
+import danlu
+from danlu.commands.sweepreport import SweepReport
+from danlu.errors import UsageError
+from danlu.jobs.types import Submission
+from tests.commands.sweeping import Ended, ScriptedJobs, progress
+
+
+def loss(submission: Submission) -> Ended:
+    value = abs(float(submission.environment["DANLU_SWEEP_LR"]) - 0.3)
+    return Ended(reports=(progress(100, loss=value),))
+
+
+@pytest.fixture(autouse=True)
+def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\n")
+    scripted = ScriptedJobs(loss)
+    monkeypatch.setattr("danlu.commands.jobs.here", lambda settings: scripted)
+    monkeypatch.setattr("danlu.commands.trainplace.present_python", lambda: "/usr/bin/python3")
+    return scripted
+
+
+def test_a_grid_from_python_gives_its_report(jobs: ScriptedJobs) -> None:
+    heard: list[SweepReport] = []
+    space = {"lr": [0.1, 0.3], "depth": "1:2"}
+    report = danlu.sweep(
+        "train.py", space, name="demo", args=["-v"], parallel=2, workers=1, changed=heard.append
+    )
+    assert report.best is not None
+    assert report.best.point == {"lr": "0.3", "depth": "1"}
+    assert sorted(jobs.submitted) == ["demo-1", "demo-2", "demo-3", "demo-4"]
+    assert jobs.most == 2
+    assert heard[-1] == report
+    spec = next(iter(jobs.submitted["demo-1"].job.replicas.values()))
+    command = spec.template["spec"]["containers"][0]["command"]
+    assert command == ["python", "train.py", "-v", "--lr", "0.1", "--depth", "1"]
+
+
+def test_a_study_from_python_drives_the_jobs_by_its_own_goal(jobs: ScriptedJobs) -> None:
+    study = optuna.create_study(direction="maximize")
+    report = danlu.sweep("train.py", {"lr": "0.0:1.0"}, study=study, trials=6, parallel=2)
+    assert len(study.trials) == len(jobs.submitted) == 6
+    assert report.best is not None
+    assert report.best.value == study.best_value == max(one.value or 0 for one in report.trials)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"lr": []}, "empty value"),
+        ({"lr": [1, 1]}, "one value twice"),
+        ({"--lr": [1]}, "is not a sweep"),
+        ({"lr": "0.1:0.5"}, "how fine is lr"),
+    ],
+)
+def test_a_wrong_space_is_refused(
+    jobs: ScriptedJobs, space: dict[str, str | list[int]], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        danlu.sweep("train.py", space)
+    assert not jobs.submitted
+
+
+def test_a_study_needs_a_number_of_trials() -> None:
+    with pytest.raises(UsageError, match="how many trials"):
+        danlu.sweep("train.py", {"lr": [1]}, study=optuna.create_study())

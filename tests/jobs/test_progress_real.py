@@ -1,0 +1,122 @@
+"""Progress of real jobs: posted by their programs, served by their supervisors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.types import Image, JobView, Progress
+from danlu.training.types import ReplicaSpec, RestartPolicy
+from danlu.util.files import remove_tree
+from tests.jobs.local.conftest import anyio_backend as anyio_backend
+from tests.jobs.local.conftest import home as home
+from tests.jobs.local.conftest import jobs as jobs
+from tests.jobs.local.support import lines_of, seen, shell, submission
+
+pytestmark = pytest.mark.anyio
+
+REPORT = """
+import json, os, ssl, sys, urllib.request
+url, rank = os.environ["KUBEFLOW_TRAINER_SERVER_URL"], int(os.environ["RANK"])
+token = open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read().strip()
+ca = os.environ.get("KUBEFLOW_TRAINER_SERVER_CA_CERT")
+for done in (0, 50, 100):
+    status = {"lastUpdatedTime": "2026-01-01T00:00:00Z", "progressPercentage": done - rank,
+              "metrics": [{"name": "loss", "value": str(1 - done / 200)}]}
+    if done - rank >= 0:
+        body = json.dumps({"trainerStatus": status}).encode()
+        headers = {"Authorization": f"Bearer {token}"}
+        request = urllib.request.Request(url, data=body, headers=headers, method="POST")
+        context = ssl.create_default_context(cafile=ca) if ca else None
+        urllib.request.urlopen(request, timeout=5, context=context).close()
+"""
+
+
+async def test_a_program_reports_and_the_jobs_view_has_the_leaders_words(
+    jobs: LocalJobs, tmp_path: Path
+) -> None:
+    (tmp_path / "report.py").write_text(REPORT)
+    workers = ReplicaSpec(2, shell(f"{sys.executable} report.py"), RestartPolicy.NEVER)
+    await jobs.submit(submission(tmp_path, workers))
+    views = [view async for view in jobs.watch("job")]
+    assert views[-1].state == "Succeeded", await lines_of(jobs)
+    last = views[-1].progress
+    assert last is not None
+    # 99 is what worker-1 said.
+    assert (last.percentage, last.metrics) == (100, {"loss": 0.5})
+
+
+NAME = "registry.example/busybox:1"
+LOOK = """
+echo $KUBEFLOW_TRAINER_SERVER_URL
+cat $KUBEFLOW_TRAINER_SERVER_TOKEN; echo
+touch $KUBEFLOW_TRAINER_SERVER_TOKEN 2>/dev/null && echo writable
+echo $KUBEFLOW_TRAINER_SERVER_TOKEN
+port=${KUBEFLOW_TRAINER_SERVER_URL#*//*:}
+echo | nc 127.0.0.1 ${port%%/*} > /dev/null && echo reached
+until [ -e /workspace/enough ]; do sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def images(home: Path) -> Iterator[dict[str, Image]]:
+    from tests.jobs.containers import rig
+
+    yield {NAME: Image(rig.image(home), NAME)}
+    remove_tree(home / "store")
+
+
+@pytest.mark.real
+@pytest.mark.needs("root", "busybox")
+async def test_a_container_finds_its_token_and_reaches_the_server_at_its_own_loopback(
+    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+) -> None:
+    workers = ReplicaSpec(1, shell(LOOK, image=NAME), RestartPolicy.NEVER)
+    await jobs.submit(submission(tmp_path, workers, images=images))
+    url, token, place, reached = await _four_lines(jobs)
+    assert place == "/var/run/secrets/kubeflow/trainer/token"
+    assert reached == "reached"
+    certificate = (tmp_path / "home/jobs/job/progress/worker-0/ca.crt").read_text()
+    _report(url, token, certificate)
+    view = await seen(jobs, lambda view: view.progress is not None)
+    assert _percentage(view.progress) == 7
+    (tmp_path / "enough").touch()
+    await seen(jobs, _finished)
+
+
+def _finished(view: JobView) -> bool:
+    return view.finished
+
+
+def _percentage(progress: Progress | None) -> int | None:
+    return None if progress is None else progress.percentage
+
+
+async def _four_lines(jobs: LocalJobs) -> list[str]:
+    lines: list[str] = []
+    async for line in jobs.logs("job", follow=True):
+        lines.append(line.data.decode())
+        if len(lines) == 4:
+            break
+    return lines
+
+
+def _report(url: str, token: str, certificate: str) -> None:
+    """From here, with what the container was given: the port is the same one."""
+    import ssl
+
+    status = {"lastUpdatedTime": "2026-01-01T00:00:00Z", "progressPercentage": 7}
+    request = urllib.request.Request(
+        url,
+        data=json.dumps({"trainerStatus": status}).encode(),
+        headers={"Authorization": f"Bearer {token}"},
+        method="POST",
+    )
+    context = ssl.create_default_context(cadata=certificate)
+    urllib.request.urlopen(request, timeout=5, context=context).close()

@@ -11,6 +11,7 @@ import pytest
 
 from danlu.errors import UsageError
 from danlu.jobs.local.volumes import Empty, Files, HostPath, Source, make, remove, sources
+from tests.jobs.local.support import WORKER, local_jobs, spec, submission
 
 OBJECTS = {
     "ConfigMap/settings": {"data": {"a": "1", "b": "2"}, "binaryData": {"c": "AAE="}},
@@ -122,3 +123,13 @@ def test_a_path_of_the_machine_that_is_not_there_is_refused(tmp_path: Path, kind
     with pytest.raises(UsageError, match="is not there") as caught:
         make({"v": HostPath(tmp_path / "absent", kind)}, tmp_path / "made")
     assert "DirectoryOrCreate" in caught.value.hint
+
+
+@pytest.mark.anyio
+async def test_a_job_with_a_volume_that_cannot_be_had_is_not_started(tmp_path: Path) -> None:
+    given = submission(tmp_path, spec("true"))
+    template = given.job.replicas[WORKER].template
+    template["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "x"}}]
+    with pytest.raises(UsageError, match="persistentVolumeClaim"):
+        await local_jobs(tmp_path / "home").submit(given)
+    assert not (tmp_path / "home/jobs/job").exists()

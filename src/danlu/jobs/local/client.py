@@ -15,7 +15,7 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.jobs.local.ledger import ledger_file
 from danlu.jobs.local.logs import LogReader
-from danlu.jobs.local.start import check_gpus, error_of, first_view, started
+from danlu.jobs.local.start import check_gpus, check_volumes, error_of, first_view, started
 from danlu.jobs.local.state import (
     EventRecord,
     Place,
@@ -59,6 +59,7 @@ class LocalJobs:
         if not _NAME.fullmatch(job.name):
             raise UsageError(f"{job.name!r} is no name for a job", hint="small letters and digits")
         check_gpus(submission)
+        check_volumes(submission)
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
         submission = msgspec.structs.replace(submission, job=job)
         place, lock = self._placed(submission)

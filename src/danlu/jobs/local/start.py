@@ -13,7 +13,7 @@ from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.jobs.local.state import Place, Verdict, decode, now
 from danlu.jobs.types import JobView, Submission
 
-__all__ = ["check_gpus", "error_of", "first_view", "started"]
+__all__ = ["check_gpus", "check_volumes", "error_of", "first_view", "started"]
 
 _LIMIT = 30.0
 
@@ -57,6 +57,14 @@ def check_gpus(submission: Submission) -> None:
             f"the job asks for {total} GPUs, and this machine has {there}",
             hint="ask for fewer, or for none",
         )
+
+
+def check_volumes(submission: Submission) -> None:
+    """Raises :class:`UsageError` for a volume that this machine cannot make."""
+    from danlu.jobs.local.volumes import sources
+
+    for spec in submission.job.replicas.values():
+        sources(spec.template.get("spec") or {}, submission.objects)
 
 
 async def started(place: Place, lock: int) -> Verdict:

@@ -177,5 +177,5 @@ def test_quantities_are_read(text: object, number: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "1Q", "1 2", "--1"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a quantity"):
+    with pytest.raises(UsageError, match="not a quantity"):
         quantity(text)

@@ -10,11 +10,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 
 from danlu.errors import UsageError
 from danlu.jobs.local.client import LocalJobs
-from danlu.training.types import ConditionType, RestartPolicy, RunPolicy
+from danlu.training.types import ConditionType, ElasticPolicy, RestartPolicy, RunPolicy
 from tests.jobs.local.support import (
     alive,
     lines_of,
@@ -298,3 +299,15 @@ async def test_the_log_of_a_replica_that_is_no_more_can_be_read(
     await seen(jobs, lambda view: len(view.replicas) == 1)
     await jobs.stop("job", grace=0)
     assert sorted(line.data for line in await lines_of(jobs)) == [b"0", b"1"]
+
+
+async def test_an_elastic_job_has_its_least_number_of_replicas(jobs: LocalJobs, work: Path) -> None:
+    wanted = submission(work, spec("exec sleep 60"))
+    elastic = ElasticPolicy(min_replicas=2, max_replicas=3)
+    job = msgspec.structs.replace(wanted.job, elastic_policy=elastic)
+    await jobs.submit(msgspec.structs.replace(wanted, job=job))
+    view = await seen(jobs, runs(2))
+    assert len(view.replicas) == 2
+    with pytest.raises(UsageError, match="from 2 to 3 replicas of type Worker, not 4"):
+        await jobs.scale("job", replicas={"worker": 4})
+    await jobs.stop("job", grace=0)

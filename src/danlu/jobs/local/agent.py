@@ -25,7 +25,8 @@ def main(path: str, target: str, words: list) -> int:  # type: ignore[type-arg] 
         line = json.dumps(order).encode() + b"\n"
         rights = b"".join(one.to_bytes(4, sys.byteorder) for one in (0, 1, 2))
         sent = connection.sendmsg([line], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        connection.sendall(line[sent:])
+        if line[sent:]:
+            connection.sendall(line[sent:])
         connection.settimeout(None)
         with connection.makefile("rb") as answers:
             answer = json.loads(answers.readline() or b'{"error": "the supervisor has gone"}')

@@ -78,7 +78,7 @@ class Attempt:
         try:
             with self._scope:
                 await self._live(await pod(), engine, log)
-        except* DanluError as errors:
+        except* (DanluError, OSError) as errors:
             self._end(Exit(_NOT_STARTED, "StartError", _first(errors)))
         if self.exit is None:
             self._end(Exit(_TERMINATED, "Error", "it was ended before it started"))
@@ -232,7 +232,7 @@ async def _end(running: Running, grace: float) -> None:
     await running.end(grace=grace)
 
 
-def _first(errors: ExceptionGroup[DanluError]) -> str:
+def _first(errors: ExceptionGroup[Exception]) -> str:
     error: Exception = errors
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+from danlu.errors import UsageError
+
 __all__ = ["quantity"]
 
 _FORM = re.compile(
@@ -15,10 +17,10 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 def quantity(text: object) -> float:
-    """The number a quantity stands for; raises :class:`ValueError` where it is none."""
+    """The number a quantity stands for; raises :class:`UsageError` where it is none."""
     match = _FORM.fullmatch(str(text).strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity")
+        raise UsageError(f"{text!r} is not a quantity", hint="500m, 2, 1.5Gi …")
     number, suffix = Decimal(match[1]), match[2]
     if suffix in _DECIMAL:
         return float(number.scaleb(_DECIMAL[suffix]))

@@ -11,6 +11,7 @@ from danlu.jobs.local.ledger import Ledger, Seat
 from danlu.jobs.local.state import Place
 from danlu.jobs.types import Submission
 from danlu.training.framework import Framework
+from danlu.training.standing import wanted
 from danlu.training.types import Job, ReplicaId, Topology
 
 __all__ = [
@@ -70,8 +71,8 @@ class LocalTopology:
 
 def members(job: Job) -> Iterator[ReplicaId]:
     """All replicas a job is to have, in order."""
-    for type, spec in job.replicas.items():
-        yield from (ReplicaId(type, index) for index in range(spec.replicas))
+    for type in job.replicas:
+        yield from (ReplicaId(type, index) for index in range(wanted(job, type)))
 
 
 def pod_name(job: Job, replica: ReplicaId) -> str:

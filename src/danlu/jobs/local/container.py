@@ -19,12 +19,20 @@ from danlu.graph.imageconfig import ImageConfig, image_config_of
 from danlu.jobs.local import proc
 from danlu.jobs.local.cgroup import Group, Groups, enter_script
 from danlu.jobs.local.containerforward import Forwards, proxy_ports
+from danlu.jobs.local.containerprocess import (
+    SHELL,
+    THEN_PROGRAM,
+    entering,
+    mounts_of,
+    process_file,
+    process_of,
+)
 from danlu.jobs.local.containerprogram import Program, spawn
 from danlu.jobs.local.network import JobNetwork
 from danlu.jobs.local.types import Container, Exit, Running, Usage
-from danlu.sandbox import bundle, children, runtime, trust, userns
+from danlu.sandbox import children, runtime, trust, userns
 from danlu.sandbox.prepare import prepared
-from danlu.sandbox.types import Mount, Network, Process, Root
+from danlu.sandbox.types import Network, Process, Root
 from danlu.sandbox.union import Union
 from danlu.store import Store
 from danlu.util.config import Configuration
@@ -32,10 +40,6 @@ from danlu.util.human import format_size
 from danlu.util.paths import Paths
 
 __all__ = ["ContainerEngine", "enter"]
-
-_SHELL = "/bin/sh"
-_PROGRAM = '"$@"'
-_WITH_PROGRAM = f"exec {_PROGRAM}"
 
 # Found by enter(), before the sandbox hides the tree of control groups.
 _groups: Groups | None = None
@@ -148,7 +152,7 @@ class ContainerEngine:
         )
         entrances = started.group.entrances() if started.group and started.shell else []
         try:
-            file = _process_file(started.place, _entering(process, len(entrances)))
+            file = process_file(started.place, entering(process, len(entrances)))
             command = self._runtime.exec_command(
                 started.place, inside[0], process=file, descriptors=len(entrances)
             )
@@ -193,15 +197,15 @@ class ContainerEngine:
         """Everything before the runtime starts; what has to be undone later is in ``needs``."""
         image = self._image(container.image)
         union = Union(image.trees)
-        process = _process(container, image.config, union)
-        shell = union.entry(union.resolve(_SHELL)) is not None
+        process = process_of(container, image.config, union)
+        shell = union.entry(union.resolve(SHELL)) is not None
         group = self._group(container, needs)
         entrances = enter_script(group.count) if group and shell else ""
         place = needs.enter_context(
             prepared(
                 process,
                 Root(image.trees),
-                mounts=_mounts(container),
+                mounts=mounts_of(container),
                 trust=self._trust,
                 network=network,
                 work=self._work,
@@ -243,8 +247,8 @@ class ContainerEngine:
         command = self._runtime.command(started.place, descriptors=count)
         if entrances and not started.shell:
             # Then the runtime is in the group too: nobody inside can enter it.
-            script = f"{enter_script(len(entrances))}{_WITH_PROGRAM}"
-            command = [_SHELL, "-c", script, "danlu", *command]
+            script = f"{enter_script(len(entrances))}{THEN_PROGRAM}"
+            command = [SHELL, "-c", script, "danlu", *command]
         empty = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             pid = spawn(command, stdin=empty, stdout=output, stderr=output, more=entrances)
@@ -269,48 +273,6 @@ class ContainerEngine:
         with suppress(OSError, DanluError):
             started.needs.close()
         return end
-
-
-def _process(container: Container, config: ImageConfig, union: Union) -> Process:
-    given = container.args
-    command = (*config.entrypoint, *(given or config.command)) if container.arguments else given
-    command = command or (*config.entrypoint, *config.command)
-    if not command:
-        raise MachineError(
-            f"the container {container.name} has no command, and its image has none",
-            hint="give it a `command`",
-        )
-    host = {"HOSTNAME": container.host} if container.host else {}
-    return embedded.process_of(
-        union,
-        config,
-        command,
-        directory=container.directory,
-        environment={**host, **container.environment},
-    )
-
-
-def _mounts(container: Container) -> list[Mount]:
-    """Its volumes, what lies below another after it."""
-    mounts = [Mount(one.target, one.source, readonly=one.readonly) for one in container.volumes]
-    return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
-
-
-def _entering(process: Process, count: int) -> Process:
-    """``process``, entering a control group first by its descriptors from 3 on."""
-    if not count:
-        return process
-    script = f"{enter_script(count)}{_WITH_PROGRAM}"
-    return msgspec.structs.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
-
-
-def _process_file(place: Path, process: Process) -> Path:
-    path = place / f"exec.{os.urandom(6).hex()}"
-    data = msgspec.json.encode(bundle.process_document(process))
-    # It holds the environment, which may hold secrets.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    return path
 
 
 def _outcome(code: int, log: Path, program: str) -> Exit:

@@ -1,0 +1,30 @@
+"""The example of an unmodified Hugging Face Trainer, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "huggingface-trainer"
+
+
+@pytest.mark.real
+@pytest.mark.timeout(1800)
+def test_an_unmodified_trainer_shows_bar_estimate_and_loss(real_home: Path, tmp_path: Path) -> None:
+    example = tmp_path / "huggingface-trainer"
+    shutil.copytree(EXAMPLE, example)
+    environment = {
+        "DANLU_UPKEEP": "off",
+        **os.environ,
+        "DANLU": str(Path(sys.executable).with_name("danlu")),
+        "DANLU_HOME": str(real_home),
+    }
+    done = subprocess.run(
+        [str(example / "verify")], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-2000:]}"

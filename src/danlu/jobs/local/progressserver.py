@@ -65,7 +65,7 @@ class ProgressServer:
         self._server: asyncio.Server | None = None
         self._certificate = b""
         self._warnings: list[str] = []
-        self._tokens: dict[ReplicaId, str] = {}
+        self._known: set[ReplicaId] = set()
         self._speakers: dict[str, ReplicaId] = {}
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -113,7 +113,8 @@ class ProgressServer:
         """
         if self.port is None:
             return {}
-        place = files or self.files(replica)
+        written = self.files(replica)
+        place = files or written
         scheme = "https" if self._certificate else "http"
         variables = {
             SERVER_URL: f"{scheme}://{_LOOPBACK}:{self.port}{self._path}",
@@ -129,10 +130,15 @@ class ProgressServer:
         Who may enter ``directory`` may read them, whatever id a container gives its program.
         """
         place = self._directory / str(replica)
+        if replica in self._known:
+            return place
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(place / _TOKEN_FILE, self._token(replica).encode(), sync=False)
+        token = secrets.token_urlsafe(32)
+        write_atomic(place / _TOKEN_FILE, token.encode(), sync=False)
         if self._certificate:
             write_atomic(place / _CA_FILE, self._certificate, sync=False)
+        self._known.add(replica)
+        self._speakers[token] = replica
         return place
 
     # -- serving ----------------------------------------------------------------------------------
@@ -182,13 +188,6 @@ class ProgressServer:
         if self._speaker is None or replica == self._leader:
             self._speaker = replica
         return self._speaker == replica
-
-    def _token(self, replica: ReplicaId) -> str:
-        if replica not in self._tokens:
-            token = secrets.token_urlsafe(32)
-            self._tokens[replica] = token
-            self._speakers[token] = replica
-        return self._tokens[replica]
 
 
 def _refusal(code: int, message: str) -> Reply:

@@ -6,6 +6,7 @@ under `torchrun`. Every rank begins with weights of its own and sees digits of i
 
 import argparse
 import hashlib
+import os
 import sys
 
 import numpy as np
@@ -78,7 +79,6 @@ def main() -> int:
     found = checksums(network)
     rank = dist.get_rank()
     dist.barrier()  # who leaves first would take its connections from the others
-    del model
     dist.destroy_process_group()
     if len(set(found)) > 1:
         print(f"the ranks disagree: {found}", file=sys.stderr)
@@ -96,4 +96,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    # DistributedDataParallel keeps the group's threads, destroyed or not. Should one of them want
+    # Python while the interpreter is being taken down, the process would abort.
+    os._exit(code)

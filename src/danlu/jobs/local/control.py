@@ -27,6 +27,7 @@ __all__ = ["Answer", "Order", "Orders", "give", "serve", "socket_file"]
 _PIECE = 1 << 16
 _DESCRIPTORS = 3
 _PATIENCE = 10.0
+_START = 60.0
 _LOOK = 0.02
 
 
@@ -186,7 +187,7 @@ async def _exec(
 async def _once_running(target: str, crew: Crew) -> tuple[Engine, Running]:
     """What runs in a replica, which may be about to start: a launcher does not wait for workers."""
     replica = crew.topology.find(target)
-    with anyio.move_on_after(_PATIENCE):
+    with anyio.move_on_after(_START):
         while replica is not None:
             attempt = crew.latest.get(replica)
             if attempt is not None and attempt.phase is Phase.RUNNING:

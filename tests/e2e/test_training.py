@@ -1,0 +1,104 @@
+"""Every framework trains on several replicas, judged by what comes out of it.
+
+The examples exit badly where the loss does not fall or the ranks do not end with the same
+parameters; here that they say so is looked for, and that they ran in what danlu built.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Danlu
+
+pytestmark = pytest.mark.real
+
+RESULT = re.compile(
+    r"result: (?P<ranks>\d+) ranks agree on [0-9a-f]{8,}; "
+    r"loss (?P<before>[\d.]+) -> (?P<after>[\d.]+)"
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train: an example, the arguments after ``danlu train``, and what is expected."""
+
+    example: str
+    arguments: str
+    ranks: int = 2
+    replicas: int = 2
+
+    def __str__(self) -> str:
+        return f"{self.example}: {self.arguments}"
+
+
+CASES = [
+    Case("pytorch", "train.py --framework pytorch --worker 2 -- --epochs 3"),
+    Case("pytorch", "train.py --framework pytorch --master 1 --worker 1"),
+    Case("pytorch", "-f job.yaml", ranks=4),
+    Case("tensorflow", "train.py --framework tensorflow --worker 2"),
+    Case("tensorflow", "coordinator.py --framework tensorflow --chief 1 --ps 1 --worker 2", 2, 4),
+    Case("tensorflow", "session.py --framework tensorflow --ps 1 --worker 2", 2, 3),
+    Case("tensorflow", "-f job.yaml"),
+    Case("tensorflow", "-f coordinator.yaml", 2, 4),
+    Case("tensorflow", "-f session.yaml", 2, 3),
+    Case("jax", "train.py --framework jax --worker 2"),
+    Case("jax", "-f job.yaml"),
+    Case("xgboost", "train.py --framework xgboost --master 1 --worker 1"),
+    Case("xgboost", "-f job.yaml"),
+    Case("paddle", "train.py --framework paddle --worker 2"),
+    Case("paddle", "-f job.yaml"),
+    Case("mxnet", "train.py --framework mxnet --scheduler 1 --server 1 --worker 2", 2, 4),
+    Case("mxnet", "-f job.yaml", 2, 4),
+    Case("mpi", "train.py --framework mpi --worker 2", 2, 3),
+    Case("mpi", "-f job.yaml", 2, 3),
+]
+
+
+def copied(example: str, tmp_path: Path) -> Path:
+    """The example's own files: what a person would copy."""
+    directory = tmp_path / example
+    leave = shutil.ignore_patterns("danlu.lock", "__pycache__", "log")
+    shutil.copytree(ROOT / "examples" / example, directory, ignore=leave)
+    return directory
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_loss_falls_and_the_ranks_agree(case: Case, danlu: Danlu, tmp_path: Path) -> None:
+    directory = copied(case.example, tmp_path)
+    danlu("build", "-t", f"registry.example/danlu/{case.example}:1", cwd=directory)
+    done = danlu("train", "--name", "trained", "--replace", *case.arguments.split(), cwd=directory)
+
+    found = RESULT.search(done.stdout)
+    assert found, done.stdout + done.stderr
+    assert int(found["ranks"]) == case.ranks
+    assert float(found["after"]) < float(found["before"]) / 2
+    shown = json.loads(danlu("jobs", "show", "trained", "--format", "json", cwd=directory).stdout)
+    assert shown["state"] == "Succeeded"
+    assert len(shown["replicas"]) == case.replicas
+
+
+def test_a_rank_that_disagrees_fails_the_job(danlu: Danlu, tmp_path: Path) -> None:
+    directory = copied("mpi", tmp_path)
+    script = directory / "train.py"
+    spoilt = script.read_text().replace(
+        "    found = world.allgather", "    weights[0] += world.rank\n    found = world.allgather"
+    )
+    script.write_text(spoilt)
+    arguments = ("train.py", "--framework", "mpi", "--worker", "2")
+    failed = danlu("train", *arguments, cwd=directory, check=False)
+    assert failed.returncode == 1
+    assert "the ranks disagree" in failed.stdout
+    assert not RESULT.search(failed.stdout)
+
+
+def test_launchers_find_the_workers_in_both_lists(danlu: Danlu, tmp_path: Path) -> None:
+    directory = copied("mpi", tmp_path)
+    danlu("build", "-t", "registry.example/danlu/mpi:1", cwd=directory)
+    done = danlu("train", "--replace", "-f", "job.yaml", cwd=directory)
+    assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in done.stdout

@@ -11,7 +11,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
 
 from danlu.errors import DanluError, OutsideError
@@ -35,12 +35,15 @@ def apart(work: Callable[[], T]) -> T:
     readable, writable = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
+    # What fork() calls back swallows an exception, so an interrupt waits until it has returned.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     child = os.fork()
     if child == 0:
         os.close(readable)
-        _do(work, writable)
+        _do(work, writable, mask=before)
     os.close(writable)
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with os.fdopen(readable, "rb") as answer:
             told = answer.read()
     except BaseException:
@@ -63,10 +66,11 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _do(work: Callable[[], object], answer: int) -> None:
+def _do(work: Callable[[], object], answer: int, *, mask: Collection[int]) -> None:
     """The child: say how ``work`` ended, and end without the clean-up that is the parent's."""
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         told = pickle.dumps(_outcome(work))
         code = 0
     except KeyboardInterrupt:

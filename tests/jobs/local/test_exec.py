@@ -67,8 +67,8 @@ async def test_a_daemon_in_a_worker_lives_until_the_worker_ends(
 
 async def test_the_command_ends_with_who_asked_for_it(jobs: LocalJobs, work: Path) -> None:
     script = (
-        "$agent job-worker-0 'echo $$$$ >pid; sleep 60; :' & "
-        "until [ -s pid ]; do sleep 0.02; done; kill -9 $!; pkill -P $! ; "
+        "(exec $agent job-worker-0 'echo $$$$ >pid; sleep 60; :') & "
+        "until [ -s pid ]; do sleep 0.02; done; kill -9 $!; "
         "while kill -0 $(cat pid) 2>/dev/null; do sleep 0.02; done; echo gone"
     )
     await jobs.submit(mpi_job(work, script))

@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in scripts/, and what CI runs is what a person runs.
 PYTHON := .venv/bin/python
 
-.PHONY: setup demo test test-quick test-real check bench docs clean
+.PHONY: setup demo test test-quick test-real test-training check bench docs clean
 
 setup:            ## system packages (says so first), .venv, danlu itself
 	@scripts/setup.sh
@@ -17,6 +17,9 @@ test-quick: setup ## no network, no containers, no root
 test-real: setup  ## containers, networks, whole environments
 	@scripts/setup.sh --tests
 	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile
+
+test-training: setup ## real training with every framework, in environments built for it (1 GB)
+	$(PYTHON) -m pytest -m training -rs
 
 check: setup      ## format, lint, types, layers, generated files
 	@scripts/check.sh

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         lack = lacking(*(name for mark in item.iter_markers("needs") for name in mark.args))
         if lack:
             item.add_marker(pytest.mark.skip(reason=lack))
-        if item.get_closest_marker("real") is None:
+        if not any(item.get_closest_marker(name) for name in ("real", "training")):
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_LIMIT))

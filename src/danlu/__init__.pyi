@@ -2,8 +2,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from danlu.api import sweep
-from danlu.api import train
+from danlu.api import sweep, train
 
 __version__: str
 __all__ = [

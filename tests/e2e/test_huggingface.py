@@ -13,7 +13,7 @@ import pytest
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "huggingface-trainer"
 
 
-@pytest.mark.real
+@pytest.mark.training
 @pytest.mark.timeout(1800)
 def test_an_unmodified_trainer_shows_bar_estimate_and_loss(real_home: Path, tmp_path: Path) -> None:
     example = tmp_path / "huggingface-trainer"

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import ROOT, Danlu
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.training
 
 RESULT = re.compile(
     r"result: (?P<ranks>\d+) ranks agree on [0-9a-f]{8,}; "

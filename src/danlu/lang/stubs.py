@@ -124,8 +124,8 @@ def _language() -> str:
     return "\n".join(blocks)
 
 
-#: What the package has beside the language, by the module it is in.
-_OTHERS = {"sweep": "api", "train": "api"}
+#: What the package has beside the language, out of :mod:`danlu.api`.
+_OTHERS = ("sweep", "train")
 
 _HEAD = "# Made by `python -m danlu.lang.reference` from danlu.lang.table; do not edit.\n"
 
@@ -134,7 +134,7 @@ def package_stub() -> str:
     """Return the text of ``danlu/__init__.pyi``."""
     plain = [name for name in TABLE if "." not in name]
     names = "".join(f'    "{name}",\n' for name in sorted([*plain, *NAMESPACES, *_OTHERS]))
-    others = "".join(f"from danlu.{module} import {name}\n" for name, module in _OTHERS.items())
+    others = f"from danlu.api import {', '.join(_OTHERS)}\n"
     head = f"{_HEAD}{_TYPES}\n{others}\n__version__: str\n"
     return f"{head}__all__ = [\n{names}]\n\n{_language()}"
 

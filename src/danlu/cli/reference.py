@@ -16,6 +16,7 @@ import click
 
 from danlu.cli.app import root
 from danlu.cli.lazy import LazyGroup
+from danlu.util.pages import write_pages
 
 __all__ = ["PATH", "reference"]
 
@@ -95,7 +96,4 @@ def _row(parameter: click.Parameter, context: click.Context) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--stdout"]:
-        sys.stdout.write(reference())
-    else:
-        PATH.write_text(reference(), encoding="utf-8")
+    sys.exit(write_pages({str(PATH): reference()}, sys.argv[1:]))

@@ -6,12 +6,12 @@ Run it at the root of the repository; with ``--check`` it only says what is not 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from danlu.lang.entries.data import DATA_SCHEME
 from danlu.lang.function import REQUIRED, Function, Parameter
 from danlu.lang.stubs import editor_stub, package_stub, signature, status
 from danlu.lang.table import NAMESPACES, PATHS, TABLE
+from danlu.util.pages import write_pages
 
 __all__ = ["files", "main", "page"]
 
@@ -125,18 +125,7 @@ def files() -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     """Write the files, or with ``--check`` name those that differ; return the exit code."""
-    stale = []
-    for name, text in files().items():
-        path = Path(name)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
-            continue
-        stale.append(name)
-        if "--check" not in arguments:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    for name in stale:
-        print(f"{'stale' if '--check' in arguments else 'wrote'}: {name}")
-    return 1 if stale and "--check" in arguments else 0
+    return write_pages(files(), arguments)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,18 @@ from danlu.training.frameworks import jax, mpi, mxnet, paddle, pytorch, tensorfl
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["GROUP", "BrokenFramework", "broken_frameworks", "framework_of", "frameworks"]
+__all__ = [
+    "BUILT_IN",
+    "GROUP",
+    "BrokenFramework",
+    "broken_frameworks",
+    "framework_of",
+    "frameworks",
+]
 
 GROUP = "danlu.frameworks"
 
-_BUILT_IN = (
+BUILT_IN = (
     pytorch.FRAMEWORK,
     tensorflow.FRAMEWORK,
     mpi.FRAMEWORK,
@@ -43,22 +50,22 @@ def framework_of(kind_or_name: str) -> Framework:
     :class:`BrokenFramework` where the package that has one by this name cannot be used.
     """
     wanted = kind_or_name.lower()
-    for framework in _BUILT_IN:
+    for framework in BUILT_IN:
         if wanted in _words(framework):
             return framework
     for entry in _installed():
         if entry.name.lower() == wanted:
-            return _loaded(entry, _BUILT_IN)
+            return _loaded(entry, BUILT_IN)
     others, broken = _others()
     for framework in others:
         if wanted in _words(framework):
             return framework
-    raise _unknown(kind_or_name, (*_BUILT_IN, *others), broken)
+    raise _unknown(kind_or_name, (*BUILT_IN, *others), broken)
 
 
 def frameworks() -> tuple[Framework, ...]:
     """All frameworks that can be used: danlu's own, then those of other packages by name."""
-    return (*_BUILT_IN, *_others()[0])
+    return (*BUILT_IN, *_others()[0])
 
 
 def broken_frameworks() -> tuple[BrokenFramework, ...]:
@@ -85,7 +92,7 @@ def _others() -> tuple[list[Framework], list[BrokenFramework]]:
     bad: list[BrokenFramework] = []
     for entry in _installed():
         try:
-            good.append(_loaded(entry, (*_BUILT_IN, *good)))
+            good.append(_loaded(entry, (*BUILT_IN, *good)))
         except BrokenFramework as error:
             bad.append(error)
     return good, bad

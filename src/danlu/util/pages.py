@@ -1,0 +1,27 @@
+"""Generated pages: written where they differ, or only named where they are to be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+__all__ = ["write_pages"]
+
+
+def write_pages(pages: Mapping[str, str], arguments: Sequence[str]) -> int:
+    """Write ``pages`` (text by path, below the working directory); give the exit code.
+
+    With ``--check`` nothing is written, and the code is 1 where a page is not current.
+    """
+    stale = []
+    for name, text in pages.items():
+        path = Path(name)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    for name in stale:
+        print(f"{'stale' if '--check' in arguments else 'wrote'}: {name}")
+    return 1 if stale and "--check" in arguments else 0

@@ -233,6 +233,13 @@ spec:
 """
 
 
+def test_documents_that_mean_nothing_here_are_named(project: Path, settings: Settings) -> None:
+    service = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: board\n"
+    (project / "job.yaml").write_text(MANIFEST + service)
+    planned = plan(order(project, file="job.yaml"), settings=settings)
+    assert planned.left_out == ("Service/board",)
+
+
 def test_a_manifest_runs_in_the_images_it_names(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

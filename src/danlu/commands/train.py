@@ -27,6 +27,7 @@ class Planned(msgspec.Struct, frozen=True):
 
     ``objects`` are the further documents of a manifest's file, ``guessed`` says how the framework
     was chosen where the user did not. ``place`` is None where a manifest's own images are meant.
+    ``left_out`` names documents of the file that mean nothing here (``Service/name``).
     """
 
     job: Job
@@ -34,6 +35,7 @@ class Planned(msgspec.Struct, frozen=True):
     place: Place | None
     objects: Mapping[str, Mapping[str, Any]] = {}
     guessed: str = ""
+    left_out: tuple[str, ...] = ()
 
 
 def plan(order: TrainOrder, *, settings: Settings) -> Planned:
@@ -133,7 +135,7 @@ def _of_manifest(order: TrainOrder, settings: Settings) -> Planned:
         job = msgspec.structs.replace(job, name=order.name)
     chosen = order.env or order.image or order.host_python
     place = place_of(order, settings) if chosen else None
-    return Planned(job, framework.name, place, documents.objects)
+    return Planned(job, framework.name, place, documents.objects, left_out=documents.others)
 
 
 def _refuse_flags(order: TrainOrder) -> None:

@@ -11,6 +11,7 @@ import click
 
 from danlu.cli.jobs.sweeprun import run as sweep_over
 from danlu.cli.jobs.sweeprun import sweep_options, taken
+from danlu.cli.messages import warn
 from danlu.cli.options import BuildFile, progress_option, verbosity_options
 from danlu.cli.session import Session, session
 
@@ -117,6 +118,8 @@ def command(
     planned = plan(order, settings=this.settings)
     if planned.guessed:
         this.terminal.say(planned.guessed)
+    if planned.left_out:
+        warn(f"left out of {flags['file']}: {', '.join(planned.left_out)}", this.terminal)
     if dry_run:
         this.terminal.data(manifest_text(planned, form or "yaml").rstrip("\n"))
         return 0

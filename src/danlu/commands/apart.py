@@ -10,8 +10,9 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from danlu.errors import DanluError, OutsideError
@@ -35,15 +36,14 @@ def apart(work: Callable[[], T]) -> T:
     readable, writable = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    # What fork() calls back swallows an exception, so an interrupt waits until it has returned.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    interrupts = _Held()
     child = os.fork()
     if child == 0:
         os.close(readable)
-        _do(work, writable, mask=before)
+        _do(work, writable, interrupts)
     os.close(writable)
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        interrupts.release()
         with os.fdopen(readable, "rb") as answer:
             told = answer.read()
     except BaseException:
@@ -51,6 +51,28 @@ def apart(work: Callable[[], T]) -> T:
         raise
     _, status = os.waitpid(child, 0)
     return cast("T", _heard(told, os.waitstatus_to_exitcode(status)))
+
+
+class _Held:
+    """Ctrl-C, held back until it is released: what fork() calls back would swallow it.
+
+    In the main thread only, as no other is interrupted.
+    """
+
+    def __init__(self) -> None:
+        self._came = False
+        main = threading.current_thread() is threading.main_thread()
+        self._before = signal.signal(signal.SIGINT, self._note) if main else None
+
+    def _note(self, number: int, frame: object) -> None:
+        self._came = True
+
+    def release(self) -> None:
+        """Let it through again, and now if it came."""
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        if self._came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _end(child: int) -> None:
@@ -66,11 +88,11 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _do(work: Callable[[], object], answer: int, *, mask: Collection[int]) -> None:
+def _do(work: Callable[[], object], answer: int, interrupts: _Held) -> None:
     """The child: say how ``work`` ended, and end without the clean-up that is the parent's."""
     code = 1
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        interrupts.release()
         told = pickle.dumps(_outcome(work))
         code = 0
     except KeyboardInterrupt:

@@ -1,7 +1,7 @@
 # Thin on purpose: what a target does is in scripts/, and what CI runs is what a person runs.
 PYTHON := .venv/bin/python
 
-.PHONY: setup demo test test-quick test-real test-training check bench docs clean
+.PHONY: setup demo test test-quick test-real test-training test-notebook check bench docs clean
 
 setup:            ## system packages (says so first), .venv, danlu itself
 	@scripts/setup.sh
@@ -20,6 +20,10 @@ test-real: setup  ## containers, networks, whole environments
 
 test-training: setup ## real training with every framework, in environments built for it (1 GB)
 	$(PYTHON) -m pytest -m training -rs
+
+test-notebook: setup ## notebooks in a real Jupyter, in a browser, beside other kernels
+	@scripts/setup.sh --tests
+	$(PYTHON) -m pytest -m notebook -rs
 
 check: setup      ## format, lint, types, layers, generated files
 	@scripts/check.sh

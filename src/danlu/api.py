@@ -367,7 +367,7 @@ async def _followed(
     try:
         view = await follow(jobs, name, _Told(log))
         told = await outcome(jobs, view)
-        result = await jobs.result(name) if ordered.value else None
+        result = await jobs.result(name) if ordered.value != "none" else None
     except BaseException:
         with anyio.move_on_after(_GRACE + 1, shield=True):
             await jobs.stop(name, grace=_GRACE)

@@ -220,7 +220,7 @@ def submission(
         objects=planned.objects,
         # Lines are to be seen when they are written; what the job says itself has precedence.
         environment={"PYTHONUNBUFFERED": "1"},
-        value=order.value,
+        value="leader" if order.value else "none",
     )
 
 

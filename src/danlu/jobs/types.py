@@ -42,8 +42,14 @@ class Submission(msgspec.Struct, frozen=True):
     ``python`` (a path), in ``directory``. ``directory`` is the project: working directory of
     processes, mounted at ``/workspace`` in containers. ``objects`` are the further documents of the
     same file (ConfigMaps, Secrets), by kind and name. ``environment`` is added below the
-    manifest's own variables. ``value`` asks for the leader's result (see :class:`Result`):
-    it pickles that to the file which its variable ``DANLU_VALUE_FILE`` names.
+    manifest's own variables, as are those below.
+
+    ``files`` is a directory whose content is copied at the submission, and which the main container
+    of every replica then finds, unchanged, in the directory that its variable ``DANLU_FILES``
+    names; words of a command may say ``$(DANLU_FILES)``. ``value`` asks for results (see
+    :class:`Result`), of the leader or of all: each pickles its own to the file which its variable
+    ``DANLU_VALUE_FILE`` names, and what it raised to the one of ``DANLU_RAISED_FILE``. A ``tied``
+    job is stopped when the process that submitted it is gone, however that ended.
     """
 
     job: Job
@@ -53,7 +59,9 @@ class Submission(msgspec.Struct, frozen=True):
     objects: Mapping[str, Mapping[str, Any]] = {}
     environment: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
-    value: bool = False
+    files: Path | None = None
+    value: Literal["none", "leader", "all"] = "none"
+    tied: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -133,10 +141,16 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """How a job ended: the view then, and the value the leader returned, pickled, if any."""
+    """How a job ended: the view then, and the value the leader returned, pickled, if any.
+
+    ``values`` are those of all replicas that left one, ``raised`` what replicas said that they
+    raised (a pickled mapping of danlu.guest.call), both by the replica's name (``worker-0``).
+    """
 
     view: JobView
     value: bytes | None = None
+    values: Mapping[str, bytes] = {}
+    raised: Mapping[str, bytes] = {}
 
 
 class Command(msgspec.Struct, frozen=True):

@@ -233,7 +233,7 @@ async def test_a_job_with_no_time_to_live_left_is_gone(jobs: LocalJobs, work: Pa
 
 async def test_the_leaders_value_is_the_result(jobs: LocalJobs, work: Path) -> None:
     script = '[ -z "$DANLU_VALUE_FILE" ] || printf %s "$RANK" >"$DANLU_VALUE_FILE"'
-    await jobs.submit(submission(work, spec(script, 2), value=True))
+    await jobs.submit(submission(work, spec(script, 2), value="leader"))
     assert (await jobs.result("job")).value == b"0"
 
 

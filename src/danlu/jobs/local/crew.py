@@ -159,7 +159,7 @@ class Crew:
 
     def _value_place(self, replica: ReplicaId) -> tuple[str, tuple[Volume, ...]]:
         """Where a replica is to put the job's value, if it is to, and what it needs for that."""
-        if not self._submission.value or replica != self._framework.leader(self._job):
+        if self._submission.value == "none" or replica != self._framework.leader(self._job):
             return "", ()
         place = self._place.value
         place.parent.mkdir(exist_ok=True)

@@ -226,7 +226,7 @@ def _function(
             python=sys.executable,
             host_python=True,
             name=order.name or _name(function),
-            value=True,
+            value="leader",
         )
         told, value = _run(ordered, settings, log)
         if not told.succeeded:

@@ -148,6 +148,8 @@ def _refuse_flags(order: TrainOrder) -> None:
         "--backoff-limit": order.backoff_limit is not None,
         "--restart": order.restart,
         "--deadline": order.deadline is not None,
+        "--clean-pod-policy": order.clean,
+        "--volume": order.volumes,
         **{f"--{one}": True for one in order.replicas},
         "arguments": order.args,
     }
@@ -220,7 +222,10 @@ def submission(
         objects=planned.objects,
         # Lines are to be seen when they are written; what the job says itself has precedence.
         environment={"PYTHONUNBUFFERED": "1"},
-        value="leader" if order.value else "none",
+        labels=order.labels,
+        files=order.files,
+        value=order.value,
+        tied=order.tied,
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from math import ceil
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from danlu.commands.trainorder import Share
+from danlu.commands.trainvolumes import mounted
 from danlu.errors import UsageError
+from danlu.training.types import CleanPodPolicy
 
 if TYPE_CHECKING:
     from danlu.commands.trainorder import TrainOrder
@@ -41,6 +44,7 @@ def job_of(
     from danlu.training.manifest import read_job
 
     numbers = _numbers(order.replicas, framework)
+    _check_types(order.shares, framework)
     name = order.name or fresh_name(order.script or "job")
     commands: Mapping[ReplicaType, Sequence[str]] = dict.fromkeys(numbers, command)
 
@@ -66,6 +70,7 @@ def manifest(
 ) -> dict[str, Any]:
     """The document of kind ``framework.kind``."""
     policy = {
+        "cleanPodPolicy": _clean(order.clean),
         "backoffLimit": order.backoff_limit,
         "activeDeadlineSeconds": None if order.deadline is None else ceil(order.deadline),
     }
@@ -112,17 +117,33 @@ def _pod(
         container["env"] = [{"name": key, "value": order.variables[key]} for key in order.variables]
     if limits:
         container["resources"] = {"limits": limits}
-    return {"containers": [container]}
+    volumes, mounts = mounted(order)
+    if not volumes:
+        return {"containers": [container]}
+    return {"containers": [{**container, "volumeMounts": mounts}], "volumes": volumes}
 
 
 def _limits(order: TrainOrder, type: ReplicaType) -> dict[str, str]:
-    gpus = 0 if type in _IDLE else order.gpu
+    own = _share(order, type)
+    usual = 0 if type in _IDLE else order.gpu
+    gpus = usual if own.gpu is None else own.gpu
     wanted = {
-        "cpu": order.cpu,
-        "memory": _quantity(order.memory),
+        "cpu": own.cpu or order.cpu,
+        "memory": _quantity(own.memory or order.memory),
         _GPU: str(gpus) if gpus else "",
     }
     return {key: value for key, value in wanted.items() if value}
+
+
+def _share(order: TrainOrder, type: ReplicaType) -> Share:
+    named = (share for name, share in order.shares.items() if _plain(name) == _plain(type))
+    return next(named, Share())
+
+
+def _clean(policy: str) -> str | None:
+    """The policy in its own letter case; what is none is left to be checked."""
+    known = {one.lower(): str(one) for one in CleanPodPolicy}
+    return known.get(policy.lower(), policy) or None
 
 
 def _quantity(text: str) -> str:
@@ -137,9 +158,7 @@ def _quantity(text: str) -> str:
 def _numbers(given: Mapping[str, int], framework: Framework) -> dict[ReplicaType, int]:
     """How many of which type, in the framework's order; those it cannot do without are added."""
     own = {_plain(one): one for one in framework.types}
-    for name in given:
-        if _plain(name) not in own:
-            raise _no_such_type(name, framework)
+    _check_types(given, framework)
     asked = {own[_plain(name)]: count for name, count in given.items()}
     needed = [one for one in framework.required if one not in asked]
     if not asked:
@@ -147,6 +166,13 @@ def _numbers(given: Mapping[str, int], framework: Framework) -> dict[ReplicaType
     # Somebody has to be there, also of a type whose number is 0 where a manifest gives none.
     asked |= {one: max(1, framework.defaults.get(one, 1)) for one in needed}
     return {one: asked[one] for one in framework.types if one in asked}
+
+
+def _check_types(names: Iterable[str], framework: Framework) -> None:
+    own = {_plain(one) for one in framework.types}
+    for name in names:
+        if _plain(name) not in own:
+            raise _no_such_type(name, framework)
 
 
 def _usual(framework: Framework) -> list[ReplicaType]:

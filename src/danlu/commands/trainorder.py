@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
-__all__ = ["TrainOrder"]
+__all__ = ["Share", "TrainOrder"]
+
+
+class Share(msgspec.Struct, frozen=True):
+    """What each replica of one type may use; empty (None): as for all types."""
+
+    cpu: str = ""
+    memory: str = ""
+    gpu: int | None = None
 
 
 class TrainOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,10 +24,12 @@ class TrainOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     Exactly one of ``script`` (a path), ``command`` (the words of a program) and ``file`` (a
     manifest, ``-`` for ``text``) is given; ``args`` follow the script. ``replicas`` are numbers by
-    replica type in any letter case. ``cpu`` and ``memory`` are Kubernetes quantities. ``env`` is
-    ``FILE[:FUNC]``, ``image`` a reference, ``python`` a path; without any of them it is the
-    environment of the script's directory, or the present Python. ``deadline`` is in seconds.
-    ``directory`` is where the order was given.
+    replica type in any letter case. ``cpu`` and ``memory`` are Kubernetes quantities; ``shares``,
+    by replica type too, go before them. ``env`` is ``FILE[:FUNC]``, ``image`` a reference,
+    ``python`` a path; without any of them it is the environment of the script's directory, or the
+    present Python. ``deadline`` is in seconds, ``clean`` a clean pod policy in any letter case,
+    ``volumes`` are ``SOURCE:TARGET[:ro]``. ``directory`` is where the order was given. ``files``,
+    ``value``, ``tied`` and ``labels`` are as in :class:`~danlu.jobs.types.Submission`.
     """
 
     directory: Path
@@ -32,6 +43,7 @@ class TrainOrder(msgspec.Struct, frozen=True, kw_only=True):
     cpu: str = ""
     memory: str = ""
     gpu: int | None = None
+    shares: Mapping[str, Share] = {}
     env: str = ""
     image: str = ""
     host_python: bool = False
@@ -40,7 +52,12 @@ class TrainOrder(msgspec.Struct, frozen=True, kw_only=True):
     backoff_limit: int | None = None
     restart: str = ""
     deadline: float | None = None
+    clean: str = ""
     variables: Mapping[str, str] = {}
-    value: bool = False
+    volumes: tuple[str, ...] = ()
+    labels: Mapping[str, str] = {}
+    files: Path | None = None
+    value: Literal["none", "leader", "all"] = "none"
+    tied: bool = False
     offline: bool = False
     frozen: bool = False

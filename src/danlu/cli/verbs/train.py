@@ -74,6 +74,19 @@ def _replica_options(function: F) -> F:
     help="When a replica that ended is run again.",
 )
 @click.option("--deadline", default="", metavar="TIME", help="The job fails after: 90s, 1h30m.")
+@click.option(
+    "--clean-pod-policy",
+    "clean",
+    type=click.Choice(["All", "Running", "None"], case_sensitive=False),
+    help="Which replicas' remains are removed at the end.",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="SRC:DST[:ro]",
+    help="Show a file or directory of this machine to containers at DST. Repeatable.",
+)
 @click.option("--replace", is_flag=True, help="Forget a finished job of that name first.")
 @click.option("--detach", is_flag=True, help="Give the job's name and leave it running.")
 @click.option("--dry-run", is_flag=True, help="Only print the manifest that it would be.")
@@ -136,7 +149,7 @@ def _order(
 ) -> TrainOrder:
     from danlu.commands.train import TrainOrder
 
-    values = {**flags, "restart": flags["restart"] or ""}
+    values = {**flags, "restart": flags["restart"] or "", "clean": flags["clean"] or ""}
     text = sys.stdin.read() if flags["file"] == "-" and sys.stdin is not None else ""
     return TrainOrder(
         directory=this.directory,

@@ -11,8 +11,10 @@ from contextlib import suppress
 
 import anyio
 import msgspec
+from anyio import to_thread
 
 from danlu.errors import UsageError
+from danlu.jobs.local import handed
 from danlu.jobs.local.ledger import ledger_file
 from danlu.jobs.local.logs import LogReader
 from danlu.jobs.local.start import check_gpus, check_volumes, error_of, first_view, started
@@ -62,11 +64,13 @@ class LocalJobs:
         check_volumes(submission)
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
         submission = msgspec.structs.replace(submission, job=job)
-        place, lock = self._placed(submission)
-        try:
-            verdict = await started(place, lock)
-        finally:
-            os.close(lock)
+        # What began is named, also to who would not wait any more: it is theirs to end.
+        with anyio.CancelScope(shield=True):
+            place, lock = await to_thread.run_sync(self._placed, submission)
+            try:
+                verdict = await started(place, lock, tied=submission.tied)
+            finally:
+                os.close(lock)
         if verdict.error:
             remove_tree(place.directory)
             raise error_of(verdict)
@@ -77,12 +81,11 @@ class LocalJobs:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = submission.job.name
         made = Place(private_directory(self._root, f".{name}"))
-        made.write_submission(submission)
-        # Named here: in a user namespace the supervisor does not know whose it is.
-        ledger = self._settings.ledger or str(ledger_file())
-        made.write_settings(msgspec.structs.replace(self._settings, ledger=ledger))
-        made.logs.mkdir()
-        made.write_view(first_view(submission))
+        try:
+            self._fill(made, submission)
+        except BaseException:
+            remove_tree(made.directory)
+            raise
         lock = os.open(made.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -95,6 +98,16 @@ class LocalJobs:
             hint = f"`danlu jobs rm {name}` forgets it when it is over; or choose another --name"
             raise UsageError(f"there is a job {name} already", hint=hint) from error
         return Place(self._root / name), lock
+
+    def _fill(self, place: Place, submission: Submission) -> None:
+        place.write_submission(submission)
+        # Named here: in a user namespace the supervisor does not know whose it is.
+        ledger = self._settings.ledger or str(ledger_file())
+        place.write_settings(msgspec.structs.replace(self._settings, ledger=ledger))
+        place.logs.mkdir()
+        place.write_view(first_view(submission))
+        if submission.files is not None:
+            handed.copy_files(submission.files, place)
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -210,8 +223,9 @@ class LocalJobs:
         place = self._place(name)
         async for view in self.watch(name):
             last = view
-        value = place.value.read_bytes() if place.value.exists() else None
-        return Result(last, value)
+        values = handed.values(place)
+        value = values.get(str(handed.leader(place.read_submission())))
+        return Result(last, value, values, handed.raised(place))
 
     # -- ordering ---------------------------------------------------------------------------------
 
@@ -268,8 +282,6 @@ class LocalJobs:
         return place
 
     async def _order(self, place: Place, order: object) -> None:
-        from anyio import to_thread
-
         from danlu.jobs.local.control import Order, give
 
         assert isinstance(order, Order)

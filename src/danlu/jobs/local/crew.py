@@ -12,7 +12,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from danlu.jobs.local import gpus
+from danlu.jobs.local import gpus, handed
 from danlu.jobs.local.attempt import Attempt
 from danlu.jobs.local.launch import Helpers, write_files
 from danlu.jobs.local.ledger import Ledger
@@ -27,17 +27,13 @@ from danlu.jobs.local.topology import (
     rendered,
     topology_of,
 )
-from danlu.jobs.local.types import Container, Engine, Volume
+from danlu.jobs.local.types import Container, Engine
 from danlu.jobs.types import Command, Submission
 from danlu.training.framework import Framework
 from danlu.training.types import Job, Observed, Phase, ReplicaId
 
-__all__ = ["VALUE", "Crew"]
+__all__ = ["Crew"]
 
-VALUE = "DANLU_VALUE_FILE"
-"""The variable that tells the leader where to put its result, pickled."""
-
-_VALUE_MOUNT = "/run/danlu-value"
 _LOOK_AGAIN = 0.5
 
 
@@ -137,7 +133,8 @@ class Crew:
 
     def _surroundings(self, attempt: Attempt) -> Surroundings:
         member = self.topology.members[attempt.id]
-        value, mounts = self._value_place(attempt.id)
+        given = self._place, self._submission, attempt.id
+        contained = is_contained(self._submission, self._framework, attempt.id)
         return Surroundings(
             replica=attempt.id,
             attempt=attempt.number,
@@ -152,20 +149,10 @@ class Crew:
                 **self._helpers.environment(attempt.id),
                 **self._submission.environment,
             },
-            main_environment={VALUE: value} if value else {},
+            main_environment=handed.variables(*given, contained=contained),
             volumes=self._helpers.volumes(attempt.id),
-            mounts=(*self._helpers.mounts(attempt.id), *mounts),
+            mounts=(*self._helpers.mounts(attempt.id), *handed.mounts(*given)),
         )
-
-    def _value_place(self, replica: ReplicaId) -> tuple[str, tuple[Volume, ...]]:
-        """Where a replica is to put the job's value, if it is to, and what it needs for that."""
-        if self._submission.value == "none" or replica != self._framework.leader(self._job):
-            return "", ()
-        place = self._place.value
-        place.parent.mkdir(exist_ok=True)
-        if is_contained(self._submission, self._framework, replica):
-            return f"{_VALUE_MOUNT}/{place.name}", (Volume(place.parent, _VALUE_MOUNT),)
-        return str(place), ()
 
     def _engine(self, container: Container) -> Engine:
         if not container.image:

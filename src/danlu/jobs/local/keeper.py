@@ -1,10 +1,11 @@
 """The keeper of a job: starts its supervisor, and ends all that it leaves however it ended.
 
-``python -I -S keeper.py DIRECTORY READY LOCK PYTHON``: READY is the number of the descriptor on
-which the supervisor says that it is there, LOCK that of the job's lock, which is held. It stands
-alone and imports next to nothing, for it lives as long as the job: the kernel gives it every
-process of the job that lost its parent (prctl(2), PR_SET_CHILD_SUBREAPER), so that all of them are
-its descendants to the end. The lock is free when both are gone.
+``python -I -S keeper.py DIRECTORY READY LOCK PYTHON [TIE]``: READY is the number of the descriptor
+on which the supervisor says that it is there, LOCK that of the job's lock, which is held, and TIE
+that of the process that the job is tied to, if any. It stands alone and imports next to nothing,
+for it lives as long as the job: the kernel gives it every process of the job that lost its parent
+(prctl(2), PR_SET_CHILD_SUBREAPER), so that all of them are its descendants to the end. The lock is
+free when both are gone.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 _ROUND = 0.01
 
 
-def main(directory: str, ready: int, lock: int, python: str) -> None:
+def main(directory: str, ready: int, lock: int, python: str, *tie: int) -> None:
     """Keep one job, in a session of its own; the process that called this ends at once."""
     if os.fork():
         os._exit(0)
     os.setsid()
     os.chdir("/")
-    supervisor = _started(directory, ready, python, lock)
-    os.close(ready)
+    supervisor = _started(directory, python, ready, lock, *tie)
+    for one in (ready, *tie):
+        os.close(one)
     _adopt_orphans()
     # An order to end is the supervisor's to carry out.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -46,9 +48,9 @@ def _adopt_orphans() -> None:
         raise SystemExit("the kernel knows no PR_SET_CHILD_SUBREAPER (Linux 3.4)")
 
 
-def _started(directory: str, ready: int, python: str, lock: int) -> int:
+def _started(directory: str, python: str, *descriptors: int) -> int:
     module = "danlu.jobs.local.supervisor"
-    command = [python, "-P", "-m", module, directory, str(ready), str(lock)]
+    command = [python, "-P", "-m", module, directory, *map(str, descriptors)]
     return os.posix_spawn(python, command, os.environ)
 
 
@@ -86,4 +88,4 @@ def _children(process: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], *map(int, sys.argv[5:]))

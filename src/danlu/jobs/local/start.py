@@ -67,13 +67,18 @@ def check_volumes(submission: Submission) -> None:
         sources(spec.template.get("spec") or {}, submission.objects)
 
 
-async def started(place: Place, lock: int) -> Verdict:
-    """Start the keeper, which starts the supervisor, and wait for its word."""
+async def started(place: Place, lock: int, *, tied: bool = False) -> Verdict:
+    """Start the keeper, which starts the supervisor, and wait for its word.
+
+    A ``tied`` job ends with this process.
+    """
     reading, writing = os.pipe2(os.O_CLOEXEC)
+    tie = [os.pidfd_open(os.getpid())] if tied else []
     try:
-        _spawn_keeper(place, ready=writing, lock=lock)
+        _spawn_keeper(place, writing, lock, *tie)
     finally:
-        os.close(writing)
+        for one in (writing, *tie):
+            os.close(one)
     os.set_blocking(reading, False)
     told = b""
     try:
@@ -92,15 +97,16 @@ async def started(place: Place, lock: int) -> Verdict:
     return Verdict(f"the job's supervisor did not start: {reason}", code=OutsideError.exit_code)
 
 
-def _spawn_keeper(place: Place, *, ready: int, lock: int) -> None:
+def _spawn_keeper(place: Place, ready: int, lock: int, *tie: int) -> None:
     log = os.open(place.complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    streams = (nothing, log, log, ready, lock)
+    streams = (nothing, log, log, ready, lock, *tie)
     # Above what they become: one must not be overwritten before it is copied itself.
     sources = [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 16) for one in streams]
     actions = [(os.POSIX_SPAWN_DUP2, one, target) for target, one in enumerate(sources)]
     keeper = str(Path(__file__).parent / "keeper.py")
     command = [sys.executable, "-I", "-S", keeper, str(place.directory), "3", "4", sys.executable]
+    command += ["5"] if tie else []
     try:
         pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
     finally:

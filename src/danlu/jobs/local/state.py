@@ -10,7 +10,8 @@
          logs/             output of its replicas (:mod:`.logs`)
          files/            the framework's files, the agent that MPI starts workers with, and
                            control.sock, where the supervisor takes orders (:mod:`.control`)
-         value/            value.pickle, which is what the leader returned
+         sent/             the files that came with it (:mod:`.handed`)
+         results/          what its replicas returned or raised, a directory each
          supervisor.lock   held as long as anything of the job runs; the supervisor's number
          supervisor.log    what the supervisor itself complained about
 """
@@ -139,9 +140,13 @@ class Place:
         return self.directory / "files"
 
     @property
-    def value(self) -> Path:
-        """The leader's result."""
-        return self.directory / "value" / "value.pickle"
+    def sent(self) -> Path:
+        """What was sent with the job."""
+        return self.directory / "sent"
+
+    def results(self, replica: ReplicaId) -> Path:
+        """Where a replica puts what it returns or raises."""
+        return self.directory / "results" / str(replica)
 
     @property
     def status(self) -> Path:

@@ -1,9 +1,9 @@
 """The supervisor of one job: sees how it stands, has it decided what to do, and does that.
 
-``python -m danlu.jobs.local.supervisor DIRECTORY READY LOCK``, started by the keeper: READY and
-LOCK are descriptors, of the pipe on which it says that it is there and of the job's lock. There is
-nothing it keeps beside the files in the directory; when it dies the job is lost, and the keeper
-ends what it left.
+``python -m danlu.jobs.local.supervisor DIRECTORY READY LOCK [TIE]``, started by the keeper: READY,
+LOCK and TIE are descriptors, of the pipe on which it says that it is there, of the job's lock and,
+where the job is tied to it, of the process that submitted it. There is nothing it keeps beside the
+files in the directory; when it dies the job is lost, and the keeper ends what it left.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -21,8 +22,10 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from danlu.errors import DanluError
+from danlu.jobs.local import heeding
 from danlu.jobs.local.control import Orders, serve
 from danlu.jobs.local.crew import Crew
+from danlu.jobs.local.handed import FILES, RAISED, VALUE
 from danlu.jobs.local.sampling import Sampler
 from danlu.jobs.local.state import EventRecord, Place, Settings, Verdict, encode, now
 from danlu.jobs.local.surroundings import LocalHelpers
@@ -48,13 +51,28 @@ _PR_SET_PDEATHSIG = 1
 # Many things change at one time: they are looked at once, this (seconds) after the first.
 _SETTLE = 0.005
 _SEEN = 1.0
+# Seconds that replicas have when nobody waits for them any more: all is over within ten.
+_GRACE = 5.0
+
+
+class _Stop(msgspec.Struct, frozen=True):
+    """An order to end the job: how long its programs have (seconds), and why it was given."""
+
+    grace: float
+    why: str = ""
 
 
 class Supervisor:
-    """Runs one job to its end."""
+    """Runs one job to its end; ``lock`` is the job's, open."""
 
     def __init__(
-        self, place: Place, submission: Submission, settings: Settings, framework: Framework
+        self,
+        place: Place,
+        submission: Submission,
+        settings: Settings,
+        framework: Framework,
+        *,
+        lock: int,
     ) -> None:
         self._place = place
         self._submission = submission
@@ -64,7 +82,8 @@ class Supervisor:
         self._created = now()
         self._changed = anyio.Event()
         self._progress: Progress | None = None
-        self._stopping: float | None = None
+        self._lock = lock
+        self._stopping: _Stop | None = None
         self._leaving = False
         self._shown = b""
         self._helpers = LocalHelpers(place, submission, settings)
@@ -77,8 +96,8 @@ class Supervisor:
         """Something changed."""
         self._changed.set()
 
-    async def run(self, ready: int) -> None:
-        """Run the job; ``ready`` is told once orders are taken."""
+    async def run(self, ready: int, tie: int | None = None) -> None:
+        """Run the job; ``ready`` is told once orders are taken, ``tie`` is who submitted it."""
         async with AsyncExitStack() as stack, anyio.create_task_group() as group:
             stack.push_async_callback(self._crew.close)
             await stack.enter_async_context(self._helpers.serving(self._job, self._on_progress))
@@ -87,7 +106,7 @@ class Supervisor:
             await group.start(serve, self._place, self._orders())
             _say(ready, Verdict())
             group.start_soon(self._sampler.run, self._publish)
-            group.start_soon(self._heed_signals)
+            self._heed(group, tie)
             await self._follow(group)
             group.cancel_scope.cancel()
 
@@ -96,6 +115,9 @@ class Supervisor:
     async def _follow(self, group: TaskGroup) -> None:
         while not self._leaving:
             self._changed = anyio.Event()
+            if heeding.is_removed(self._lock):
+                await self._abandon()
+                return
             if self._stopping is not None and not self._job.status.finished:
                 await self._stop(self._stopping)
                 continue
@@ -158,6 +180,8 @@ class Supervisor:
                 self._tell(action)
 
     def _tell(self, event: Event) -> None:
+        if heeding.is_removed(self._lock):
+            return
         self._place.append_event(EventRecord(now(), event.type, event.reason, event.message))
 
     def _on_progress(self, progress: Progress) -> None:
@@ -167,7 +191,7 @@ class Supervisor:
     def _publish(self) -> None:
         view = self._view()
         shown = encode(view)
-        if shown != self._shown:
+        if shown != self._shown and not heeding.is_removed(self._lock):
             self._shown = shown
             self._place.write_view(view)
 
@@ -202,19 +226,20 @@ class Supervisor:
         self._crew.assemble(self._job)
         self.wake()
 
-    def _order_stop(self, grace: float) -> None:
-        self._stopping = grace
+    def _order_stop(self, grace: float, why: str = "") -> None:
+        self._stopping = _Stop(grace, why)
         self.wake()
 
     def _order_leave(self) -> None:
         self._leaving = True
         self.wake()
 
-    async def _stop(self, grace: float) -> None:
-        await self._crew.end_all(grace=grace)
+    async def _stop(self, order: _Stop) -> None:
+        await self._crew.end_all(grace=order.grace)
         self._crew.forget()
         time, status = now(), self._job.status
-        reason, message = f"{self._job.kind}Stopped", f"{self._job.name} was stopped."
+        why = f": {order.why}" if order.why else ""
+        reason, message = f"{self._job.kind}Stopped", f"{self._job.name} was stopped{why}."
         conditions = with_condition(
             status.conditions, ConditionType.FAILED, reason=reason, message=message, now=time
         )
@@ -222,11 +247,23 @@ class Supervisor:
         self._job = msgspec.structs.replace(self._job, status=status)
         self._tell(Event("Normal", reason, message))
 
-    async def _heed_signals(self) -> None:
-        # SIGTERM comes from a person, from the machine's shutdown, or when the keeper died.
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
-            async for _ in signals:
-                self._order_stop(self._settings.grace)
+    # -- what ends it from outside ----------------------------------------------------------------
+
+    def _heed(self, group: TaskGroup, tie: int | None) -> None:
+        stop = self._order_stop
+        group.start_soon(heeding.signals, partial(stop, self._settings.grace))
+        group.start_soon(heeding.removal, self._lock, self.wake)
+        if tie is not None:
+            grace = min(self._settings.grace, _GRACE)
+            group.start_soon(heeding.submitter, tie, partial(stop, grace))
+
+    async def _abandon(self) -> None:
+        """Somebody removed the job's directory: nothing of it is to be told any more."""
+        await self._crew.end_all(grace=min(self._settings.grace, _GRACE))
+        self._crew.forget()
+        # Something may have been written since; or it is another job's by now.
+        if not self._place.lock.exists():
+            shutil.rmtree(self._place.directory, ignore_errors=True)
 
 
 def _say(ready: int, verdict: Verdict) -> None:
@@ -235,11 +272,14 @@ def _say(ready: int, verdict: Verdict) -> None:
     os.close(ready)
 
 
-def main(directory: str, ready: int, lock: int) -> None:
+def main(directory: str, ready: int, lock: int, tie: int | None = None) -> None:
     """Supervise the job in ``directory``."""
-    for descriptor in (ready, lock):
+    for descriptor in (ready, lock, *(() if tie is None else (tie,))):
         os.set_inheritable(descriptor, False)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    # Where a replica submitted the job these are that replica's.
+    for name in (FILES, VALUE, RAISED):
+        os.environ.pop(name, None)
     place = Place(Path(directory))
     try:
         place.name_supervisor()
@@ -247,12 +287,12 @@ def main(directory: str, ready: int, lock: int) -> None:
         framework = framework_of(submission.job.kind)
         if submission.images:
             LocalHelpers.enter(settings)
-        supervisor = Supervisor(place, submission, settings, framework)
+        supervisor = Supervisor(place, submission, settings, framework, lock=lock)
     except DanluError as error:
         _say(ready, Verdict(error.message, error.hint, error.exit_code))
         sys.exit(error.exit_code)
-    anyio.run(supervisor.run, ready)
+    anyio.run(supervisor.run, ready, tie)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

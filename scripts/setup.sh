@@ -33,6 +33,9 @@ find_missing() {
 }
 
 find_missing_for_tests() {
+    has chromium || need chromium "tests: the browser that notebooks are used in"
+    [[ -e /usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf ]] ||
+        need fonts-dejavu-core "tests: letters for the browser"
     has busybox || need busybox-static "tests: a root file system of one program"
     has buildah || need buildah "tests: reads what danlu writes"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"

@@ -1,0 +1,1 @@
+"""Notebooks as a person meets them: a real JupyterLab in a real Chromium."""

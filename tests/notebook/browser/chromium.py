@@ -1,0 +1,215 @@
+"""A headless Chromium, driven by its own DevTools protocol over a pipe.
+
+The pipe (``--remote-debugging-pipe``: file descriptors 3 and 4, messages of JSON that end with a
+NUL) needs no port, no driver and no library, and ties the browser to us: it quits when we are gone.
+https://chromedevtools.github.io/devtools-protocol/
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedWriter, FileIO
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Browser", "BrowserError", "Page", "chromium"]
+
+#: Seconds within which an answer must come, where a caller says no other.
+LIMIT = 20.0
+#: Seconds between two looks at a page.
+STEP = 0.05
+_SHIFT = 8
+_KEYS = {"Enter": 13, "Escape": 27}
+_FLAGS = (
+    "--headless=new",
+    "--remote-debugging-pipe",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-gpu",
+    "--force-device-scale-factor=1",
+    "--lang=en-US",
+    "--mute-audio",
+    "--no-default-browser-check",
+    "--no-first-run",
+)
+
+
+class BrowserError(Exception):
+    """The browser, or what is on its page, did not do as told."""
+
+
+@contextmanager
+def chromium(home: Path) -> Iterator[Browser]:
+    """A browser whose profile and home are ``home``; it has ended after the block."""
+    root = ("--no-sandbox",) if os.geteuid() == 0 else ()  # Chromium refuses root's sandbox
+    flags = (*_FLAGS, *root, f"--user-data-dir={home / 'profile'}", "about:blank")
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    words = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}'
+    with (home / "chromium.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", words, "chromium", "chromium", *flags],
+            env={**os.environ, "HOME": str(home)},
+            pass_fds=(theirs_in, theirs_out),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        with open(ours_in, "rb", buffering=0) as reading, open(ours_out, "wb") as writing:
+            yield Browser(reading, writing)
+    finally:
+        _ended(process)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class Browser:
+    """Asks and hears answers, one at a time; keeps what pages throw in ``complaints``."""
+
+    def __init__(self, reading: FileIO, writing: BufferedWriter) -> None:
+        self.complaints: list[str] = []
+        self._reading = reading
+        self._writing = writing
+        self._buffer = b""
+        self._number = 0
+
+    def open(self, url: str, *, width: int = 1200, height: int = 900) -> Page:
+        """A page of its own, of so many pixels; it has begun to load."""
+        target = self.ask("Target.createTarget", url="about:blank", width=width, height=height)
+        attached = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        page = Page(self, attached["sessionId"])
+        page.ask("Runtime.enable")
+        page.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+        page.ask("Page.navigate", url=url)
+        return page
+
+    def ask(
+        self, method: str, *, session: str = "", limit: float = LIMIT, **parameters: Any
+    ) -> dict[str, Any]:
+        """The result of a method; :class:`BrowserError` for an error, TimeoutError for none."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": parameters}
+        if session:
+            message["sessionId"] = session
+        self._writing.write(json.dumps(message).encode() + b"\0")
+        self._writing.flush()
+        return self._answer(self._number, time.monotonic() + limit, method)
+
+    def _answer(self, number: int, end: float, method: str) -> dict[str, Any]:
+        while True:
+            message = json.loads(self._message(end, method))
+            if message.get("method") == "Runtime.exceptionThrown":
+                self.complaints.append(json.dumps(message["params"]["exceptionDetails"]))
+            if message.get("id") != number:
+                continue
+            if "error" in message:
+                raise BrowserError(f"{method}: {message['error']}")
+            result: dict[str, Any] = message["result"]
+            return result
+
+    def _message(self, end: float, method: str) -> bytes:
+        while b"\0" not in self._buffer:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
+                raise TimeoutError(f"no answer of the browser to {method}")
+            some = self._reading.read(1 << 20)
+            if not some:
+                raise BrowserError("the browser has ended; see chromium.log")
+            self._buffer += some
+        message, _, self._buffer = self._buffer.partition(b"\0")
+        return message
+
+
+class Page:
+    """One page: look at it, wait for something on it, use mouse and keyboard, photograph it."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self.browser = browser
+        self._session = session
+
+    def ask(self, method: str, *, limit: float = LIMIT, **parameters: Any) -> dict[str, Any]:
+        """A method of the protocol, for this page."""
+        return self.browser.ask(method, session=self._session, limit=limit, **parameters)
+
+    def evaluate(self, expression: str, *, limit: float = LIMIT) -> Any:
+        """The value of JavaScript (of its promise), as JSON."""
+        answer = self.ask(
+            "Runtime.evaluate",
+            limit=limit,
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+        )
+        if "exceptionDetails" in answer:
+            raise BrowserError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def wait(self, expression: str, *, limit: float = LIMIT) -> Any:
+        """The first true value of ``expression``; TimeoutError, with the page's text, for none."""
+        end = time.monotonic() + limit
+        while True:
+            value = self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{}} }})()")
+            if value:
+                return value
+            if time.monotonic() > end:
+                said = self.evaluate("document.body.innerText")
+                raise TimeoutError(f"not within {limit} s: {expression}; the page says:\n{said}")
+            time.sleep(STEP)
+
+    def click(self, expression: str, *, limit: float = LIMIT) -> None:
+        """Press the mouse on the middle of the element that ``expression`` gives."""
+        x, y = self.wait(
+            f"""(element => {{
+                element.scrollIntoView({{block: "nearest"}});
+                const box = element.getBoundingClientRect();
+                return box.width && [box.x + box.width / 2, box.y + box.height / 2];
+            }})({expression})""",
+            limit=limit,
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def press(self, key: str, *, shift: bool = False) -> None:
+        """A key of the keyboard (``Enter``, ``Escape``)."""
+        for kind in ("rawKeyDown", "keyUp"):
+            self.ask(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=_KEYS[key],
+                modifiers=_SHIFT if shift else 0,
+            )
+
+    def photograph(self, path: Path, *, within: str = "document.body") -> Path:
+        """A PNG of the part of the page where the element ``within`` lies."""
+        box = self.evaluate(f"({within}).getBoundingClientRect().toJSON()")
+        clip = {name: box[name] for name in ("x", "y", "width", "height")}
+        answer = self.ask("Page.captureScreenshot", format="png", clip={**clip, "scale": 1})
+        path.write_bytes(base64.b64decode(answer["data"]))
+        return path

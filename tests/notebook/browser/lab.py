@@ -1,0 +1,201 @@
+"""A JupyterLab of its own, and a notebook in it as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+from tests.notebook.browser.chromium import Browser, Page
+
+__all__ = ["Lab", "Notebook", "write_notebook"]
+
+_TOKEN = "browser-test"
+#: Seconds a server or a kernel may take to start on a machine that is busy.
+_START = 45.0
+_NOTIFICATIONS = {"fetchNews": "false", "checkForUpdates": False}
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A server: its address, the directory of its notebooks, and what it wrote."""
+
+    url: str
+    directory: Path
+    log: Path
+
+    def complaints(self) -> list[str]:
+        """Lines of the server's log that tell of a message limit."""
+        return [line for line in self.log.read_text().splitlines() if "IOPub" in line]
+
+    def open(self, browser: Browser, name: str, *, height: int = 900) -> Notebook:
+        """The notebook ``name`` in a page without side bar, when its kernel has answered."""
+        url = f"{self.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={_TOKEN}&reset"
+        page = browser.open(url, height=height)
+        notebook = Notebook(page)
+        page.wait(f"{_PANEL} && {notebook.cell(0)}", limit=_START)
+        page.wait(f"{_PANEL}.querySelector('[data-status=idle]')", limit=_START)
+        return notebook
+
+
+@contextmanager
+def lab(
+    program: Path, place: Path, *, kernels: Sequence[Path], environment: Mapping[str, str]
+) -> Iterator[Lab]:
+    """A JupyterLab of ``program`` (``jupyter-lab``), which has ended after the block.
+
+    All it keeps is below ``place``, its notebooks in ``place/notebooks``. ``kernels`` are further
+    directories with ``kernels/NAME/kernel.json``; ``environment`` is for it and its kernels.
+    """
+    notebooks = place / "notebooks"
+    notebooks.mkdir(parents=True)
+    _settle(place / "settings")
+    log = place / "jupyter.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, *_options(notebooks)],
+            cwd=notebooks,
+            env={**os.environ, **_variables(place, kernels), **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield Lab(_address(process, place / "runtime", log), notebooks, log)
+    finally:
+        _end(process)
+
+
+def _options(notebooks: Path) -> list[str]:
+    root = ["--allow-root"] if os.geteuid() == 0 else []
+    return [
+        *root,
+        "--no-browser",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.root_dir={notebooks}",
+        f"--IdentityProvider.token={_TOKEN}",
+        "--ServerApp.terminals_enabled=False",
+        "--LabApp.news_url=",
+    ]
+
+
+def _variables(place: Path, kernels: Sequence[Path]) -> dict[str, str]:
+    return {
+        "HOME": str(place),
+        "IPYTHONDIR": str(place / "ipython"),
+        "JUPYTER_CONFIG_DIR": str(place / "config"),
+        "JUPYTER_DATA_DIR": str(place / "data"),
+        "JUPYTER_PATH": os.pathsep.join(map(str, kernels)),
+        "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
+    }
+
+
+def _settle(settings: Path) -> None:
+    """Answer beforehand what JupyterLab would ask a newcomer."""
+    file = settings / "@jupyterlab/apputils-extension/notification.jupyterlab-settings"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(_NOTIFICATIONS))
+
+
+def _address(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """Where the server answers: it writes its address beside its process id."""
+    end = time.monotonic() + _START
+    while time.monotonic() < end and process.poll() is None:
+        for file in runtime.glob(f"jpserver-{process.pid}.json"):
+            if url := _answers(file):
+                return url
+        time.sleep(0.1)
+    raise TimeoutError(f"no JupyterLab:\n{log.read_text()}")
+
+
+def _answers(file: Path) -> str:
+    try:
+        url = str(json.loads(file.read_bytes())["url"])
+        with urllib.request.urlopen(f"{url}api?token={_TOKEN}", timeout=5):
+            return url
+    except (ValueError, URLError, TimeoutError):
+        return ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)  # ends its kernels first
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def write_notebook(path: Path, *cells: str, kernel: str = "python3") -> None:
+    """A notebook of these code cells for the kernel of this name."""
+    document = {
+        "cells": [_cell(number, source) for number, source in enumerate(cells)],
+        "metadata": {"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    path.write_text(json.dumps(document))
+
+
+def _cell(number: int, source: str) -> dict[str, Any]:
+    return {
+        "cell_type": "code",
+        "execution_count": None,
+        "id": f"cell-{number}",
+        "metadata": {},
+        "outputs": [],
+        "source": source,
+    }
+
+
+_PANEL = "document.querySelector('.jp-NotebookPanel')"
+
+
+class Notebook:
+    """An open notebook; cells count from 0."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    def cell(self, number: int) -> str:
+        """JavaScript that gives a cell's element."""
+        return f"{_PANEL}.querySelector('.jp-Cell[data-windowed-list-index=\"{number}\"]')"
+
+    def output(self, number: int) -> str:
+        """JavaScript that gives the element of what a cell has put out."""
+        return f"{self.cell(number)}.querySelector('.jp-Cell-outputArea')"
+
+    def run(self, number: int) -> None:
+        """Click into the cell and press Shift and Enter."""
+        self.page.click(f"{self.cell(number)}.querySelector('.cm-line')")
+        self.page.press("Enter", shift=True)
+
+    def interrupt(self) -> None:
+        """Press the square of the tool bar."""
+        self.page.click(f"{_PANEL}.querySelector('[data-command=\"notebook:interrupt-kernel\"]')")
+
+    def says(self, number: int) -> str:
+        """The text that a cell has put out."""
+        return str(self.page.evaluate(f"{self.output(number)}?.innerText ?? ''"))
+
+    def until(self, number: int, text: str, *, limit: float = 20.0) -> None:
+        """Wait for ``text`` in what the cell puts out."""
+        words = json.dumps(text)
+        self.page.wait(f"{self.output(number)}.innerText.includes({words})", limit=limit)
+
+    def ended(self, number: int, *, limit: float = 20.0) -> None:
+        """Wait until the cell, which was run, runs no more."""
+        prompt = f"{self.cell(number)}.querySelector('.jp-InputPrompt').innerText"
+        self.page.wait(f"/\\d/.test({prompt})", limit=limit)

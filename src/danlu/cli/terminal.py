@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from danlu.errors import OutsideError
+from danlu.util.plaintext import clean
 
 __all__ = ["OutputClosed", "Terminal", "clean", "columns"]
 
@@ -24,18 +24,9 @@ _STYLES = {
     "cyan": "36",
 }
 
-#: ECMA-48 control sequences, operating system commands and two-byte escapes.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
-_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
 
 class OutputClosed(Exception):
     """Whoever read our stdout has gone (``danlu image ls | head``): not a failure of ours."""
-
-
-def clean(text: str) -> str:
-    """``text`` without what would move the cursor, change colours or reorder the line."""
-    return _CONTROLS.sub("", _ESCAPES.sub("", text))
 
 
 def columns(text: str) -> int:

@@ -10,6 +10,8 @@ __all__ = [
     "IMAGE_SECTIONS",
     "JOBS_COMMANDS",
     "JOBS_SECTIONS",
+    "KERNEL_COMMANDS",
+    "KERNEL_SECTIONS",
     "SECTIONS",
     "Entry",
     "find",
@@ -45,6 +47,7 @@ COMMANDS = (
     Entry("run", "The road", "Run one command in the environment, with the project mounted."),
     Entry("train", "Training", "Run a training job: a script, or a Kubeflow manifest."),
     Entry("jobs", "Training", "List, follow, stop and remove training jobs."),
+    Entry("kernel", "Training", "Install danlu's kernel for Jupyter."),
     Entry("image", "Images", "List, inspect, move and remove images."),
     Entry("config", "This machine", "Show the configuration, and where it comes from."),
     Entry("doctor", "This machine", "Check what this machine has and lacks."),
@@ -88,6 +91,16 @@ JOBS_COMMANDS = (
 )
 
 JOBS_SECTIONS = ("Look", "Follow", "Change")
+
+_KERNEL = "danlu.cli.verbs.kernel"
+
+KERNEL_COMMANDS = (
+    Entry("install", "Commands", "Let Jupyter offer the kernel.", _KERNEL),
+    Entry("ls", "Commands", "List the kernels of danlu that Jupyter offers.", _KERNEL),
+    Entry("uninstall", "Commands", "Have Jupyter offer the kernel no more.", _KERNEL),
+)
+
+KERNEL_SECTIONS = ("Commands",)
 
 
 def find(name: str, entries: tuple[Entry, ...] = COMMANDS) -> Entry | None:

@@ -11,7 +11,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-GENERATORS = ("danlu.cli.reference", "danlu.jobs.reference", "danlu.lang.reference")
+GENERATORS = (
+    "danlu.cli.reference",
+    "danlu.jobs.reference",
+    "danlu.lang.reference",
+    "danlu.notebook.reference",
+)
 
 
 def main() -> int:

@@ -1,0 +1,88 @@
+"""Notebooks run headless: what a test gives, and what it looks at afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["TENSORFLOW", "TORCH", "Notebooks", "notebook_of", "printed"]
+
+#: What the environments of these names hold.
+TORCH = ("danlu[notebook]", "torch", "scikit-learn", "matplotlib", "papermill")
+TENSORFLOW = ("danlu[notebook]", "tensorflow-cpu", "scikit-learn")
+
+#: Seconds that a cell may take.
+LIMIT = 300
+
+
+@dataclass(frozen=True)
+class Notebooks:
+    """Where notebooks run: their ``directory``, the Python of their kernels, a danlu ``home``."""
+
+    directory: Path
+    python: Path
+    home: Path
+
+    def environment(self) -> dict[str, str]:
+        """The variables of kernels, and of programs that start them."""
+        mine = {
+            "DANLU_HOME": str(self.home),
+            "DANLU_UPKEEP": "off",
+            "JUPYTER_PATH": str(self._kernels()),
+            "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
+            "MPLBACKEND": "agg",
+        }
+        return {**os.environ, **mine}
+
+    def run(self, notebook: Any) -> Any:
+        """The notebook with its outputs; raises :class:`nbclient.exceptions.CellExecutionError`."""
+        import nbclient
+        from jupyter_client.kernelspec import KernelSpecManager
+        from jupyter_client.manager import AsyncKernelManager
+
+        specs = KernelSpecManager(kernel_dirs=[str(self._kernels() / "kernels")])
+        name = notebook.metadata.kernelspec.name
+        manager = AsyncKernelManager(kernel_name=name, kernel_spec_manager=specs)
+        place = {"metadata": {"path": str(self.directory)}}
+        client = nbclient.NotebookClient(notebook, km=manager, timeout=LIMIT, resources=place)
+        client.execute(env=self.environment())
+        return notebook
+
+    def _kernels(self) -> Path:
+        """A directory for ``JUPYTER_PATH`` with kernels of this Python, made where it is not."""
+        place = self.home / "jupyter"
+        for name, module in (("python3", "ipykernel_launcher"), ("danlu", "danlu.notebook.kernel")):
+            spec = place / "kernels" / name / "kernel.json"
+            spec.parent.mkdir(parents=True, exist_ok=True)
+            argv = [str(self.python), "-m", module, "-f", "{connection_file}"]
+            told = {"argv": argv, "display_name": name, "language": "python"}
+            spec.write_text(json.dumps(told))
+        return place
+
+
+def notebook_of(cells: Sequence[str], *, kernel: str = "python3") -> Any:
+    """A notebook of code cells."""
+    from nbformat import from_dict
+
+    spec = {"name": kernel, "display_name": kernel, "language": "python"}
+    code: dict[str, Any] = {
+        "cell_type": "code",
+        "metadata": {},
+        "outputs": [],
+        "execution_count": None,
+    }
+    told = [{**code, "id": f"cell-{number}", "source": one} for number, one in enumerate(cells)]
+    metadata = {"kernelspec": spec}
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": told}
+    return from_dict(notebook)  # type: ignore[no-untyped-call]
+
+
+def printed(cell: Any) -> str:
+    """What a cell wrote to stdout."""
+    return "".join(
+        one.text for one in cell.outputs if one.output_type == "stream" and one.name == "stdout"
+    )

@@ -1,0 +1,177 @@
+"""The notebooks of examples/notebook run from top to bottom, and what must not run is refused."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from tests.conftest import ROOT, missing_for_real
+from tests.notebook.conftest import JupyterEnv
+from tests.notebook.notebooks import TENSORFLOW, TORCH, Notebooks, notebook_of, printed
+
+EXAMPLES = ROOT / "examples" / "notebook"
+NAMES = ("pytorch", "sweep", "tensorflow")
+
+NEEDS_ONE_WORKER = "%%distributed --framework pytorch --worker 1"
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Path:
+    """A copy of the example's directory: what a person would copy."""
+    leave = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "notebook", ignore=leave))
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Notebooks:
+    """Notebooks in the Python that runs the tests, which has no framework."""
+    directory = tmp_path / "notebook"
+    directory.mkdir()
+    return Notebooks(directory, Path(sys.executable), tmp_path / "home")
+
+
+def in_environment(environment: Path, directory: Path) -> Notebooks:
+    return Notebooks(directory, environment / "bin" / "python", directory.parent / "home")
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
+
+
+def cell_of(notebook: Any, id: str) -> Any:
+    return next(one for one in notebook.cells if one.id == id)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_notebook_is_committed_clean(name: str) -> None:
+    notebook = read(EXAMPLES / f"{name}.ipynb")
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert all(re.fullmatch(r"[a-z-]+", one.id) for one in notebook.cells)
+    code = [one for one in notebook.cells if one.cell_type == "code"]
+    assert not any(one.outputs or one.execution_count for one in code)
+
+
+@pytest.mark.notebook
+def test_pytorch_trains_on_two_workers(jupyter_env: JupyterEnv, example: Path) -> None:
+    where = in_environment(jupyter_env("torch", TORCH), example)
+    done = where.run(read(example / "pytorch.ipynb"))
+
+    said = printed(cell_of(done, "accuracy"))
+    assert float(said.split()[-1]) > 0.9
+    kinds = [set(one.get("data", ())) for one in cell_of(done, "accuracy").outputs]
+    assert any("image/png" in one for one in kinds)
+
+    scores = [line.split(" ", 1) for line in printed(cell_of(done, "compared")).splitlines()]
+    assert [name for name, _ in scores] == ["worker-0", "worker-1"]
+    assert [ast.literal_eval(score)["rank"] for _, score in scores] == [0, 1]
+
+
+@pytest.mark.notebook
+def test_tensorflow_trains_with_a_parameter_server(jupyter_env: JupyterEnv, example: Path) -> None:
+    where = in_environment(jupyter_env("tensorflow", TENSORFLOW), example)
+    done = where.run(read(example / "tensorflow.ipynb"))
+
+    found = re.fullmatch(
+        r"accuracy ([\d.]+); the workers took \[(\d+), (\d+)\] steps\n",
+        printed(cell_of(done, "accuracy")),
+    )
+    assert found
+    assert float(found[1]) > 0.9
+    assert min(int(found[2]), int(found[3])) >= 300
+
+
+@pytest.mark.notebook
+def test_a_sweep_finds_the_best_point(jupyter_env: JupyterEnv, example: Path) -> None:
+    where = in_environment(jupyter_env("torch", TORCH), example)
+    done = where.run(read(example / "sweep.ipynb"))
+
+    found = re.search(r"best: rate (\S+), hidden (\d+), accuracy ([\d.]+)", printed(done.cells[-1]))
+    assert found
+    assert float(found[1]) > 1e-4
+    assert float(found[3]) > 0.9
+
+
+@pytest.mark.notebook
+def test_papermill_gives_parameters(jupyter_env: JupyterEnv, example: Path) -> None:
+    environment = jupyter_env("torch", TORCH)
+    where = in_environment(environment, example)
+    command = ["papermill", "pytorch.ipynb", "out.ipynb", "-p", "epochs", "8", "--no-progress-bar"]
+    subprocess.run(command, cwd=example, env=where.environment(), check=True, capture_output=True)
+
+    done = read(example / "out.ipynb")
+    assert done.metadata.papermill.exception is None
+    assert "rank" in printed(cell_of(done, "compared"))
+
+
+# -- what is refused, and what fails --------------------------------------------------------------
+
+
+def failure_of(where: Notebooks, *cells: str) -> str:
+    """What nbclient raises for a notebook, as text without colours."""
+    from nbclient.exceptions import CellExecutionError
+
+    notebook = notebook_of(["%load_ext danlu.notebook", *cells, "print('not to be reached')"])
+    with pytest.raises(CellExecutionError) as raised:
+        where.run(notebook)
+    assert not notebook.cells[-1].outputs
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(raised.value))
+
+
+@pytest.mark.notebook
+def test_a_failing_cell_fails_the_notebook_with_its_line(plain: Notebooks) -> None:
+    text = failure_of(plain, f"{NEEDS_ONE_WORKER}\nx = 0\n\n\ny = 1 / x\n")
+    assert "CellFailed" in text
+    assert "worker-0" in text
+    assert "line 5" in text
+    assert "ZeroDivisionError" in text
+
+
+@pytest.mark.notebook
+def test_a_variable_that_is_too_large_is_refused_before_anything_starts(plain: Notebooks) -> None:
+    text = failure_of(plain, "x = bytes(65 << 20)", f"{NEEDS_ONE_WORKER} --send x\nprint(len(x))")
+    assert re.search(r"\bx\b.* 65", text)
+    assert "64 MiB" in text
+    assert "file" in text
+    assert not list((plain.home / "jobs").glob("*"))
+
+
+@pytest.mark.notebook
+def test_a_value_that_is_too_large_to_return_is_refused(plain: Notebooks) -> None:
+    text = failure_of(plain, f"{NEEDS_ONE_WORKER} --return x\nx = bytes(65 << 20)")
+    assert re.search(r"\bx\b.* 65", text)
+    assert "64 MiB" in text
+
+
+BUILD = """\
+def build():
+    base(os="debian12")
+    install.python(version="3.11")
+    install.python_packages(name=["numpy==1.26.4"])
+"""
+
+
+@pytest.mark.notebook
+@pytest.mark.skipif(bool(missing_for_real()), reason=missing_for_real() or "nothing is missing")
+def test_other_versions_in_the_jobs_environment_are_refused(
+    plain: Notebooks, real_home: Path
+) -> None:
+    import numpy as np
+
+    where = Notebooks(plain.directory, plain.python, real_home)
+    (where.directory / "build.envd").write_text(BUILD)
+    text = failure_of(
+        where,
+        "import numpy as np\nx = np.arange(3)",
+        f"{NEEDS_ONE_WORKER} --env build.envd --send x\nprint(x)",
+    )
+    assert "x cannot be sent" in text
+    assert f"numpy: {np.__version__} in the notebook, 1.26.4 in the environment of the job" in text

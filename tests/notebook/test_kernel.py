@@ -1,0 +1,135 @@
+"""The kernel as Jupyter starts it: a process of its own, spoken to by messages."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jupyter_kernel_test  # type: ignore[import-untyped]
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+
+import danlu
+from danlu.notebook.kernelspec import below, install
+from tests.notebook.kernels import alone, running, shown
+
+pytestmark = pytest.mark.notebook
+
+
+@contextmanager
+def started(tmp: Path, patch: pytest.MonkeyPatch, **options: Any) -> Iterator[BlockingKernelClient]:
+    install(below(alone(tmp, patch)))
+    with running("danlu", **options) as client:
+        yield client
+
+
+class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
+    """Jupyter's own tests of a kernel's messages, with samples for all of them."""
+
+    patch: ClassVar[pytest.MonkeyPatch]
+    place: ClassVar[tempfile.TemporaryDirectory[str]]
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.patch, cls.place = pytest.MonkeyPatch(), tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.place.cleanup)
+        cls.addClassCleanup(cls.patch.undo)
+        install(below(alone(Path(cls.place.name), cls.patch)))
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        super().tearDownClass()
+        cls.km.cleanup_resources()
+
+    kernel_name = "danlu"
+    language_name = "python"
+    file_extension = ".py"
+    code_hello_world = "print('hello, world')"
+    code_stderr = "import sys; print('test', file=sys.stderr)"
+    completion_samples = [
+        {"text": "import warnings; warnings.warn_expl", "matches": {"warn_explicit"}},
+        {"text": "zi", "matches": {"zip"}},
+    ]
+    complete_code_samples = ["1", "print('hello')", "def f(x):\n  return x*2\n\n\n"]
+    incomplete_code_samples = ["print('''hello", "def f(x):\n  x*2"]
+    invalid_code_samples = ["import = 7q"]
+    code_page_something = "zip?"
+    code_generate_error = "raise ValueError('no')"
+    code_execute_result = [{"code": "1 + 2 + 3", "result": "6"}, {"code": "[1]", "result": "[1]"}]
+    code_display_data = [
+        {
+            "code": "from IPython.display import HTML, display; display(HTML('<b>x</b>'))",
+            "mime": "text/html",
+        },
+        {
+            "code": "from IPython.display import Math, display; display(Math('x^2'))",
+            "mime": "text/latex",
+        },
+    ]
+    code_history_pattern = "1 +*"
+    # "range" gives the present session's number as 0, in ipykernel's own kernel too.
+    supported_history_operations = ("tail", "search")
+    code_inspect_sample = "zip"
+    code_clear_output = "from IPython.display import clear_output; clear_output()"
+
+
+def test_it_says_who_it_is_and_that_it_can_debug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(tmp_path, monkeypatch) as client:
+        content = client.kernel_info(reply=True, timeout=30)["content"]
+    assert content["implementation"] == "danlu"
+    assert content["implementation_version"] == danlu.__version__
+    assert content["language_info"]["pygments_lexer"] == "ipython3"
+    assert content["language_info"]["version"] == sys.version.split()[0]
+    assert "debugger" in content["supported_features"]
+
+
+def test_the_magics_are_loaded_without_being_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(tmp_path, monkeypatch) as client:
+        cells = shown(client, "print(*get_ipython().magics_manager.magics['cell'])")
+    assert "distributed" in cells.split()
+
+
+def test_a_module_beside_the_notebook_that_is_called_as_a_library_does_not_hinder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    for name in ("random", "zmq", "ipykernel"):
+        (place / f"{name}.py").write_text("raise SystemExit('taken for the library')\n")
+    (place / "mine.py").write_text("value = 'found'\n")
+    with started(tmp_path, monkeypatch, cwd=str(place)) as client:
+        assert shown(client, "import random, mine; print(random.random() < 1, mine.value)") == (
+            "True found"
+        )
+
+
+def test_values_of_the_main_module_can_be_pickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import pickle\ndef f(): return 7\nprint(pickle.loads(pickle.dumps(f))(), __name__)"
+    with started(tmp_path, monkeypatch) as client:
+        assert shown(client, code) == "7 __main__"
+
+
+def test_its_kernelspec_is_what_jupyter_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from jupyter_client.kernelspec import KernelSpecManager
+
+    install(below(alone(tmp_path, monkeypatch)))
+    found = KernelSpecManager().get_kernel_spec("danlu")
+    assert found.display_name == "danlu"
+    assert found.argv[0] == sys.executable
+    assert found.metadata == {"debugger": True, "supported_encryption": ["curve"]}
+    told = json.loads((Path(found.resource_dir) / "kernel.json").read_text())
+    assert told["kernel_protocol_version"] == "5.5"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -68,7 +70,8 @@ def _base() -> Path:
 def _key(requirements: Sequence[str], python: str) -> str:
     said = [python, sys.version, *sorted(requirements)]
     if any(map(_is_ours, requirements)):
-        said += [str(ROOT), (ROOT / "pyproject.toml").read_text()]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        said += [str(ROOT), json.dumps(project, sort_keys=True)]
     return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
 
 

@@ -20,7 +20,7 @@ SOS = ("danlu[notebook]", "sos-notebook", "sos-python")
 
 def offer(prefix: Path, env: Path, *command: str) -> None:
     """Have a program of ``env`` install a kernel below ``prefix``."""
-    arguments = [env / "bin/python", "-m", *command, "--prefix", prefix]
+    arguments = [str(env / "bin/python"), "-m", *command, "--prefix", str(prefix)]
     subprocess.run(arguments, check=True, capture_output=True)
 
 

@@ -104,7 +104,7 @@ class JobView(msgspec.Struct, frozen=True):
 
     ``state`` is the latest condition's word, ``Waiting`` while it waits for something of this
     machine, and ``Lost`` where the supervisor died before the job's end. ``warnings`` are things
-    the user should know (``resources: not enforced``).
+    the user should know (``resources: not enforced``). ``labels`` are those of the submission.
     """
 
     name: str
@@ -118,6 +118,7 @@ class JobView(msgspec.Struct, frozen=True):
     created: datetime | None = None
     directory: str = ""
     where: str = "local"
+    labels: Mapping[str, str] = {}
 
     @property
     def finished(self) -> bool:

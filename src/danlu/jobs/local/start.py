@@ -31,6 +31,7 @@ def first_view(submission: Submission) -> JobView:
         status=job.status,
         created=now(),
         directory=str(submission.directory),
+        labels=submission.labels,
     )
 
 

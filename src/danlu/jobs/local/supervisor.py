@@ -208,6 +208,7 @@ class Supervisor:
             warnings=(*self._crew.warnings(), *self._helpers.warnings()),
             created=self._created,
             directory=str(self._submission.directory),
+            labels=self._submission.labels,
         )
 
     # -- orders -----------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``), ``danlu.train`` runs a training job and
-``danlu.sweep`` many of them; they are loaded when first asked for.
+``danlu.sweep`` many of them; a program that is trained tells by ``danlu.report`` how far it is.
+All are loaded when first asked for.
 """
 
 from importlib import import_module
@@ -18,6 +19,7 @@ __all__ = [
     "include",
     "install",
     "io",
+    "report",
     "run",
     "runtime",
     "shell",
@@ -26,12 +28,15 @@ __all__ = [
 ]
 
 
+#: By name: every package imports from this one, and stands below the API.
+_ELSEWHERE = {"report": "danlu.guest.report", "sweep": "danlu.api", "train": "danlu.api"}
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'danlu' has no attribute '{name}'")
-    if name in ("sweep", "train"):
-        # By name: every package imports from this one, and stands below the API.
-        return getattr(import_module("danlu.api"), name)
+    if name in _ELSEWHERE:
+        return getattr(import_module(_ELSEWHERE[name]), name)
     from danlu.lang.api import LANGUAGE
 
     return LANGUAGE[name]

@@ -3,6 +3,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from danlu.api import sweep, train
+from danlu.guest.report import report
 
 __version__: str
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "include",
     "install",
     "io",
+    "report",
     "run",
     "runtime",
     "shell",

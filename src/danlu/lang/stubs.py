@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from textwrap import indent, wrap
 
 from danlu.lang.function import REQUIRED, Function, Parameter
@@ -124,8 +125,8 @@ def _language() -> str:
     return "\n".join(blocks)
 
 
-#: What the package has beside the language, out of :mod:`danlu.api`.
-_OTHERS = ("sweep", "train")
+#: What the package has beside the language, and out of which module.
+_OTHERS = {"sweep": "danlu.api", "train": "danlu.api", "report": "danlu.guest.report"}
 
 _HEAD = "# Made by `python -m danlu.lang.reference` from danlu.lang.table; do not edit.\n"
 
@@ -134,7 +135,10 @@ def package_stub() -> str:
     """Return the text of ``danlu/__init__.pyi``."""
     plain = [name for name in TABLE if "." not in name]
     names = "".join(f'    "{name}",\n' for name in sorted([*plain, *NAMESPACES, *_OTHERS]))
-    others = f"from danlu.api import {', '.join(_OTHERS)}\n"
+    others = "".join(
+        f"from {module} import {', '.join(names)}\n"
+        for module, names in groupby(_OTHERS, _OTHERS.__getitem__)
+    )
     head = f"{_HEAD}{_TYPES}\n{others}\n__version__: str\n"
     return f"{head}__all__ = [\n{names}]\n\n{_language()}"
 

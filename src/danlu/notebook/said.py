@@ -88,7 +88,9 @@ class _Reading:
             elif keys.is_role(said.word):
                 self._add({"roles": {keys.plain(said.word): self._role(said)}}, said)
             else:
-                self._blame(said, f"{self._shown(said.word)} is no key", self._instead(said.word))
+                self._blame(
+                    said, f"{self._shown(said.word)} is no {self._noun}", self._instead(said.word)
+                )
         except UsageError as error:
             self._blame(said, f"{self._shown(said.word)}: {error.message}", error.hint)
 
@@ -112,6 +114,10 @@ class _Reading:
     def _equals(self) -> str:
         return "=" if self._mark == "%" else " "
 
+    @property
+    def _noun(self) -> str:
+        return "key" if self._mark == "%" else "option"
+
     def _shown(self, word: str) -> str:
         return f"{self._mark}{word}"
 
@@ -125,7 +131,7 @@ class _Reading:
 
     def _instead(self, word: str) -> str:
         near = keys.near(word)
-        listed = "`%%distributed --help` lists all keys"
+        listed = f"`%%distributed --help` lists all {self._noun}s"
         return f"did you mean {self._shown(near)}?" if near else listed
 
     def _add(self, fields: Mapping[str, Any], said: Said) -> None:

@@ -94,7 +94,8 @@ class Browser:
 
     def open(self, url: str, *, width: int = 1200, height: int = 900) -> Page:
         """A page of its own, of so many pixels; it has begun to load."""
-        target = self.ask("Target.createTarget", url="about:blank", width=width, height=height)
+        # A window of its own: a tab behind another one draws nothing.
+        target = self.ask("Target.createTarget", url="about:blank", newWindow=True)
         attached = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         page = Page(self, attached["sessionId"])
         page.ask("Runtime.enable")
@@ -170,10 +171,14 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, expression: str, *, limit: float = LIMIT) -> Any:
-        """The first true value of ``expression``; TimeoutError, with the page's text, for none."""
+        """The first true value of ``expression``; TimeoutError, with the page's text, for none.
+
+        What it throws, as of an element that is not there yet, is no value; an element is ``True``.
+        """
         end = time.monotonic() + limit
+        look = f"const found = {expression}; return found instanceof Node || found"
         while True:
-            value = self.evaluate(f"(() => {{ try {{ return {expression} }} catch {{}} }})()")
+            value = self.evaluate(f"(() => {{ try {{ {look} }} catch {{}} }})()")
             if value:
                 return value
             if time.monotonic() > end:
@@ -206,10 +211,13 @@ class Page:
                 modifiers=_SHIFT if shift else 0,
             )
 
-    def photograph(self, path: Path, *, within: str = "document.body") -> Path:
-        """A PNG of the part of the page where the element ``within`` lies."""
-        box = self.evaluate(f"({within}).getBoundingClientRect().toJSON()")
-        clip = {name: box[name] for name in ("x", "y", "width", "height")}
-        answer = self.ask("Page.captureScreenshot", format="png", clip={**clip, "scale": 1})
+    def photograph(self, path: Path, *, within: str = "") -> Path:
+        """A PNG of the page, or of where the element ``within`` lies on it."""
+        clip = {}
+        if within:
+            box = self.evaluate(f"({within}).getBoundingClientRect().toJSON()")
+            sides = {name: box[name] for name in ("x", "y", "width", "height")}
+            clip = {"clip": {**sides, "scale": 1}}
+        answer = self.ask("Page.captureScreenshot", format="png", **clip)
         path.write_bytes(base64.b64decode(answer["data"]))
         return path

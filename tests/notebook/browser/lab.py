@@ -43,7 +43,8 @@ class Lab:
         page = browser.open(url, height=height)
         notebook = Notebook(page)
         page.wait(f"{_PANEL} && {notebook.cell(0)}", limit=_START)
-        page.wait(f"{_PANEL}.querySelector('[data-status=idle]')", limit=_START)
+        # The tool bar says idle before there is a kernel.
+        page.wait("document.querySelector('#jp-bottom-panel').innerText.includes('| Idle')")
         return notebook
 
 
@@ -179,8 +180,18 @@ class Notebook:
 
     def run(self, number: int) -> None:
         """Click into the cell and press Shift and Enter."""
-        self.page.click(f"{self.cell(number)}.querySelector('.cm-line')")
+        self._enter(number)
         self.page.press("Enter", shift=True)
+
+    def _enter(self, number: int, *, tries: int = 5) -> None:
+        """Click until the cursor is there: a page that still arranges itself moves it away."""
+        self.page.click(f"{self.cell(number)}.querySelector('.cm-line')")
+        try:
+            self.page.wait(f"{self.cell(number)}.querySelector('.cm-focused')", limit=1)
+        except TimeoutError:
+            if not tries:
+                raise
+            self._enter(number, tries=tries - 1)
 
     def interrupt(self) -> None:
         """Press the square of the tool bar."""

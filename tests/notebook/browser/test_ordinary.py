@@ -1,0 +1,25 @@
+"""What the browser tests stand on: an ordinary cell, run and interrupted, by mouse and keyboard."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.notebook.browser.chromium import Browser
+from tests.notebook.browser.lab import Lab, write_notebook
+
+pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
+
+SLOW = "import time\nprint('begun')\ntime.sleep(60)"
+
+
+def test_a_cell_is_run_and_another_interrupted(jupyterlab: Lab, browser: Browser) -> None:
+    write_notebook(jupyterlab.directory / "ordinary.ipynb", "print(6 * 7)", SLOW)
+    notebook = jupyterlab.open(browser, "ordinary.ipynb")
+    notebook.run(0)
+    notebook.until(0, "42")
+    notebook.run(1)
+    notebook.until(1, "begun")
+    notebook.interrupt()
+    notebook.ended(1)
+    assert "KeyboardInterrupt" in notebook.says(1)
+    assert browser.complaints == []

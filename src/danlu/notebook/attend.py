@@ -1,0 +1,156 @@
+"""Run a job as a cell does: shown as it goes, gone when it is interrupted, at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+from danlu.commands.jobreport import Outcome, outcome
+from danlu.commands.jobs import follow
+from danlu.errors import DanluError
+from danlu.notebook import background
+from danlu.notebook.failure import failed
+from danlu.util.human import format_duration
+
+if TYPE_CHECKING:
+    from danlu.jobs.types import Jobs, JobView, LogLine, Result, Submission
+
+__all__ = [
+    "Ended",
+    "Preparing",
+    "View",
+    "attached",
+    "attend",
+    "followed",
+    "sentence",
+    "stopped",
+    "submitted",
+    "unsubmitted",
+]
+
+#: Seconds that replicas have when the cell is interrupted.
+_GRACE = 3.0
+
+#: Seconds after which a job that should have stopped is waited for no longer.
+_PATIENCE = 10.0
+
+
+class Preparing(Protocol):
+    """Whoever shows what comes before a job; called in one thread, and may not block."""
+
+    def phase(self, state: str, *, name: str = "") -> None:
+        """Say what is done now, of the job ``name`` once it has one."""
+
+    def said(self, who: str, text: str) -> None:
+        """A program that works for the job, which is not there yet, wrote a line."""
+
+    def tick(self) -> None:
+        """Draw, if it is time to."""
+
+    def ended(self, state: str, words: str) -> None:
+        """This is the end, in a word and in a sentence; draw it."""
+
+
+class View(Preparing, Protocol):
+    """Whoever shows a job."""
+
+    def view(self, view: JobView) -> None:
+        """The job changed."""
+
+    def line(self, line: LogLine) -> None:
+        """A replica wrote a line."""
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a job ended, and what it left."""
+
+    outcome: Outcome
+    result: Result
+
+
+def attend(jobs: Jobs, submission: Submission, view: View) -> Result:
+    """Run a job to its end and give what it left, also where it failed.
+
+    An interrupt is raised at once, and the job stopped meanwhile. Raises what the submission does.
+    """
+    act = partial(followed, jobs, submission, view)
+    return background.run(act, tick=view.tick).result
+
+
+async def followed(jobs: Jobs, submission: Submission, view: View) -> Ended:
+    """The same in an event loop; cancelling it stops the job and waits for that."""
+    name = await submitted(jobs, submission, view)
+    return await attached(jobs, name, view, leave=partial(stopped, jobs, name, view))
+
+
+async def submitted(jobs: Jobs, submission: Submission, view: View) -> str:
+    """Submit a job, whole or not at all; its name."""
+    view.phase("Submitting", name=submission.job.name)
+    try:
+        await anyio.lowlevel.checkpoint()
+        with anyio.CancelScope(shield=True):
+            name = await jobs.submit(submission)
+    except BaseException as error:
+        unsubmitted(view, error)
+        raise
+    return name
+
+
+def unsubmitted(view: Preparing, error: BaseException) -> None:
+    """Show the end of what came to no job."""
+    if isinstance(error, anyio.get_cancelled_exc_class()):
+        view.ended("Stopped", "interrupted before anything was submitted")
+    elif isinstance(error, DanluError):
+        view.ended("Failed", error.message)
+    else:
+        view.ended("Failed", f"{type(error).__name__}: {error}")
+
+
+async def attached(
+    jobs: Jobs,
+    name: str,
+    view: View,
+    *,
+    leave: Callable[[], Awaitable[None]],
+    tail: int | None = None,
+) -> Ended:
+    """Show a job that runs to its end; where that is cancelled ``leave`` is awaited first."""
+    view.phase("Pending", name=name)
+    try:
+        last = await follow(jobs, name, view, tail=tail)
+        told = await outcome(jobs, last)
+        result = await jobs.result(name)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await leave()
+        raise
+    view.view(last)
+    view.ended(told.state, sentence(told, result))
+    return Ended(told, result)
+
+
+async def stopped(jobs: Jobs, name: str, view: View) -> None:
+    """Stop a job and show that; whatever is being cancelled, this goes on to its end."""
+    view.phase("Stopping", name=name)
+    with anyio.move_on_after(_PATIENCE, shield=True), suppress(DanluError):
+        await jobs.stop(name, grace=_GRACE)
+        last = await jobs.view(name)
+        view.view(last)
+        if last.finished:
+            view.ended("Stopped", f"{name} was interrupted, and is stopped")
+            return
+    view.ended("Stopped", f"{name} was interrupted; it may still be ending")
+
+
+def sentence(ended: Outcome, result: Result) -> str:
+    """How a job ended: ``demo failed after 3.0 s: worker-1 failed first: ValueError: no``."""
+    if not ended.succeeded:
+        return failed(ended, result).message
+    after = "" if ended.seconds is None else f" in {format_duration(ended.seconds)}"
+    return f"{ended.name} succeeded{after}"

@@ -64,9 +64,9 @@ def packed(name: str, value: object, *, most: int, room: int) -> "dict[str, Any]
         data = dumps(value, min(most, room))
     except TooLarge as error:
         raise NotSent(_too_large(error, most, room), _ELSEWHERE) from None
-    except RecursionError:
-        raise NotSent("it is nested too deeply", _ELSEWHERE) from None
     except Exception as error:
+        if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+            raise NotSent("it is nested too deeply", _ELSEWHERE) from None
         raise NotSent(_reason(name, value, error), _hint(error)) from error
     modules = mentioned(data)
     if "__main__" in modules:

@@ -93,7 +93,7 @@ def _modules(
     # Without any of them a job runs this Python.
     elsewhere = bool(order.image or order.env or order.on not in ("", "local"))
     places = entries(path, place=place, elsewhere=elsewhere)
-    return find(wanted, places, needed=order.modules)
+    return find(wanted, places, needed=order.modules, elsewhere=elsewhere)
 
 
 def _told(

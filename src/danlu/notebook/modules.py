@@ -7,7 +7,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from danlu.errors import UsageError
 from danlu.notebook.imports import imported, parsed
 from danlu.notebook.trees import Limit, content, files_below
 
-__all__ = ["Entry", "Found", "entries", "find"]
+__all__ = ["Entry", "Found", "editable_file", "entries", "find"]
 
 #: Never sent: a job has it, or a file of its own in its place.
 _OURS = "danlu"
@@ -76,20 +76,35 @@ def _editable() -> Iterator[Path]:
                     yield Path(os.path.abspath(os.path.join(place, line.strip())))
 
 
+def editable_file(name: str) -> Path | None:
+    """The file of a top-level module that an editable distribution brings by a finder of its own.
+
+    So do setuptools for a flat layout, meson-python and scikit-build-core.
+    """
+    for finder in sys.meta_path:
+        if "editable" in str(getattr(finder, "__module__", "")).lower():
+            spec = finder.find_spec(name, None)
+            if spec is not None and spec.origin is not None and Path(spec.origin).is_file():
+                return Path(spec.origin)
+    return None
+
+
 def find(
     wanted: Iterable[str],
     places: Sequence[Entry],
     *,
     needed: Sequence[str] = (),
-    limit: Limit = Limit(),  # noqa: B008
+    elsewhere: bool = False,
+    limit: Limit | None = None,
 ) -> Found:
     """The files of the local modules among ``wanted``, and of all that those import.
 
     A package is sent whole, with its data; of a directory without ``__init__.py`` only the modules
-    that are imported. Files are taken as they are on disk now. Those ``needed`` must be there.
+    that are imported. Files are taken as they are on disk now. Those ``needed`` must be there;
+    ``elsewhere`` is as :func:`entries` takes it.
     Raises :class:`UsageError` for one that is not, and for packages too large to send.
     """
-    search = _Search(places, limit)
+    search = _Search(places, editable_file if elsewhere else lambda name: None, limit or Limit())
     for name in needed:
         if not search.want(name):
             raise _missing(name, places)
@@ -119,9 +134,12 @@ class _Where(msgspec.Struct, frozen=True):
 class _Search:
     """Follows imports through local files, each file read once."""
 
-    def __init__(self, places: Sequence[Entry], limit: Limit) -> None:
+    def __init__(
+        self, places: Sequence[Entry], otherwise: Callable[[str], Path | None], limit: Limit
+    ) -> None:
         self.files: dict[str, Path] = {}
         self._places = places
+        self._otherwise = otherwise
         self._limit = limit
         self._known: dict[str, _Where | None] = {}
         self._unread: list[str] = []
@@ -167,7 +185,10 @@ class _Search:
                 return _where(name, file) if entry.local else None
             if entry.local and (entry.path / name).is_dir():
                 portions.append(entry.path / name)
-        return _Where(name, directories=tuple(portions)) if portions else None
+        if portions:
+            return _Where(name, directories=tuple(portions))
+        file = self._otherwise(name)
+        return _where(name, file) if file is not None else None
 
     def _search_order(self, name: str) -> Sequence[Entry]:
         """The standard library first: a local file of such a name is not what is imported."""

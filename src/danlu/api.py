@@ -284,9 +284,17 @@ def _path(
 def _run(
     order: TrainOrder, settings: Settings, log: Callable[[str], object] | None
 ) -> tuple[Outcome, bytes | None]:
-    """The order to its end, in an event loop of its own: a notebook has one that runs."""
-    from danlu.commands.jobs import here
+    """The order to its end, in an event loop of its own: a notebook has one that runs.
 
+    In a notebook it is shown as a cell's, where nobody else wants its lines.
+    """
+    from danlu.commands.jobs import here
+    from danlu.notebook import calls
+
+    notebook = calls.here() if log is print else None
+    if notebook is not None:
+        ended = calls.train(order, notebook)
+        return ended.outcome, ended.result.value
     ordered = _ready(order, settings)
     return _awaited(partial(_followed, here(settings), ordered, log))
 
@@ -342,10 +350,14 @@ def _swept(
     from danlu.commands.jobs import here
     from danlu.commands.settings import load_settings
     from danlu.commands.sweeporder import carry_out, proposals
+    from danlu.notebook import calls
 
     _refuse_in_replica()
     settings = load_settings()
     points = proposals(wanted, study)
+    notebook = calls.here()
+    if notebook is not None:
+        return calls.sweep(wanted, points, order, notebook, changed=changed)
     base = _ready(order, settings)
     jobs = here(settings)
 

@@ -93,11 +93,20 @@ async def submitted(jobs: Jobs, submission: Submission, view: View) -> str:
     """Submit a job, whole or not at all; its name."""
     view.phase("Submitting", name=submission.job.name)
     try:
-        await anyio.lowlevel.checkpoint()
-        with anyio.CancelScope(shield=True):
-            name = await jobs.submit(submission)
+        return await _submit(jobs, submission)
     except BaseException as error:
         unsubmitted(view, error)
+        raise
+
+
+async def _submit(jobs: Jobs, submission: Submission) -> str:
+    await anyio.lowlevel.checkpoint()
+    try:
+        with anyio.CancelScope(shield=True):
+            name = await jobs.submit(submission)
+    except DanluError:
+        # An interrupt of a kernel reaches what it starts, too: then that is why it did not.
+        await anyio.lowlevel.checkpoint()
         raise
     return name
 

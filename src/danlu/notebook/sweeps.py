@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -62,14 +63,27 @@ def run(
 
 
 async def swept(
-    sweep: SweepOrder, points: Proposals, *, base: Submission, jobs: Jobs, view: SweepView
+    sweep: SweepOrder,
+    points: Proposals,
+    *,
+    base: Submission,
+    jobs: Jobs,
+    view: SweepView,
+    changed: Callable[[SweepReport], object] = lambda report: None,
 ) -> SweepReport:
-    """Carry a sweep out and show it; where that is cancelled its jobs are stopped first."""
+    """Carry a sweep out and show it; where that is cancelled its jobs are stopped first.
+
+    ``changed`` hears of every change as well.
+    """
     from danlu.commands.sweeporder import carry_out
+
+    def both(report: SweepReport) -> None:
+        view.changed(report)
+        changed(report)
 
     view.phase("Running", name=base.job.name)
     try:
-        report = await carry_out(sweep, points, base=base, jobs=jobs, changed=view.changed)
+        report = await carry_out(sweep, points, base=base, jobs=jobs, changed=both)
     except anyio.get_cancelled_exc_class():
         view.ended("Stopped", "interrupted: the jobs that ran are stopped")
         raise

@@ -122,6 +122,18 @@ if __name__ == "__main__":
     assert run(sent(notebook, code, variables={"x": 7})).out == "7 __mp_main__\n"
 
 
+def test_a_cell_that_another_cell_ordered_is_found_as_itself(notebook: Path) -> None:
+    outer = sent(notebook, "raise SystemExit('outer')\n", target="outer").directory
+    bundle = sent(notebook, SPAWNING, variables={"x": 1, "lr": 2, "KIND": "spawn"})
+    environ = {
+        "PYTHONPATH": str(outer / "again"),
+        "DANLU_CELL": str(outer),
+        "DANLU_CELL_ARGUMENTS": '["--x", "5"]',
+    }
+    done = run(bundle, environ=environ)
+    assert (done.code, done.err) == (0, "")
+
+
 def test_what_starts_its_program_once_more_gets_the_cell_again_and_gives_once(
     notebook: Path,
 ) -> None:

@@ -35,6 +35,7 @@ VALUE = "DANLU_VALUE_FILE"
 def surround(place: Place) -> None:
     """Have the sent modules found first, and the working directory where a notebook has it."""
     path = [one for one in sys.path if os.path.abspath(one or ".") != place.directory]
+    path = [one for one in path if not _is_again(one)]
     standard = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     standard |= {os.path.join(one, "lib-dynload") for one in standard if one}
     behind = [number for number, one in enumerate(path, 1) if one in standard]
@@ -43,9 +44,14 @@ def surround(place: Place) -> None:
     # The last is danlu.py, for where danlu is not installed.
     sys.path[:] = [place.path("modules"), *path, place.path("again"), place.path("last")]
     known = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    if place.path("again") not in known:
-        # For launchers that start `python -m` with the name of this program once more.
-        os.environ["PYTHONPATH"] = os.pathsep.join([*known, place.path("again")])
+    # For launchers that start `python -m` with the name of this program once more.
+    kept = [one for one in known if not _is_again(one)]
+    os.environ["PYTHONPATH"] = os.pathsep.join([*kept, place.path("again")])
+
+
+def _is_again(directory: str) -> bool:
+    """Whether it is such a directory: also one of the cell that ordered this job."""
+    return os.path.isfile(os.path.join(directory, AGAIN + ".py"))
 
 
 def main_module(place: Place) -> types.ModuleType:

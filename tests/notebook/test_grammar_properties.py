@@ -1,0 +1,189 @@
+"""What holds of every cell: bytes stay, and both ways of writing an order mean the same."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from danlu.errors import UsageError
+from danlu.notebook.code import check
+from danlu.notebook.grammar import read_cell, read_options
+from danlu.notebook.keys import KEYS
+from danlu.notebook.lines import lines_of
+from danlu.notebook.types import Cell, CellOrder, Role
+
+# -- any text -------------------------------------------------------------------------------------
+
+PIECES = [
+    *("%framework=jax", "%worker=2", "%cpu = 1", "%env=A=%d;", "%zzz=1", "%detach", "%worker 2"),
+    *("%matplotlib inline", "!ls '", "%%bash", "%%distributed", "%kubeflow ps=1", "  %name=x"),
+    *("x = 1", "x = (", ")", "'''", 'f"""{', "}", "# it's", "\\", "if x:", "\t", "\f", "炉"),
+    *("\n", "\n", "\n", "\r\n", "\r", "\u2028", "\0"),
+]
+ANY_CELL = st.lists(st.sampled_from(PIECES), max_size=30).map("".join) | st.text()
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """What a call gives, or the error that a user would see."""
+    try:
+        return call()
+    except (UsageError, SyntaxError) as error:
+        return error
+
+
+@given(ANY_CELL | ANY_CELL.map("%cpu=3\n".__add__))
+@example("%worker=2")
+@example("%worker=2\r\n\r\n")
+def test_a_job_differs_from_its_cell_in_whole_lines_alone(text: str) -> None:
+    cell = outcome(lambda: read_cell(text))
+    if not isinstance(cell, Cell):
+        return
+    before, after = lines_of(text), lines_of(cell.code)
+    # A last line without an end is no line any more once it is empty.
+    after = (*after, *before[len(after) :][:1]) if len(after) < len(before) else after
+    assert len(after) == len(before)
+    assert [one.end for one in after] == [one.end for one in before]
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old.text != new.text]
+    assert all(new.text == "" for _, new in changed)
+    assert all(old.begins and old.text.startswith("%") for old, _ in changed)
+    assert read_cell(cell.code) is None
+
+
+@given(ANY_CELL)
+def test_what_is_refused_is_told_with_its_line(text: str) -> None:
+    error = outcome(lambda: read_cell(text))
+    if not isinstance(error, UsageError):
+        return
+    assert error.span is not None
+    assert error.source_line == lines_of(text)[error.span.line - 1].text
+    assert error.message.startswith(f"line {error.span.line}: ")
+
+
+@given(ANY_CELL, st.text(alphabet="-=; \"'\\worker2cpu%", max_size=20))
+def test_options_leave_every_body_alone(body: str, line: str) -> None:
+    found = outcome(lambda: read_options(line, body))
+    if isinstance(found, UsageError):
+        assert found.message.startswith("line 1: ")
+    else:
+        assert found.code == "\n" + body
+
+
+@given(ANY_CELL)
+def test_code_is_parsed_or_refused_with_a_line(text: str) -> None:
+    found = outcome(lambda: check(text))
+    assert isinstance(found, ast.Module) or found.lineno >= 1
+
+
+@given(ANY_CELL)
+def test_what_python_takes_is_no_job(text: str) -> None:
+    if isinstance(outcome(lambda: check(text)), ast.Module):
+        assert read_cell(text) is None
+
+
+# -- any order ------------------------------------------------------------------------------------
+
+NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,5}", fullmatch=True).filter(
+    lambda one: one not in ("as", "def", "del", "for", "if", "in", "is", "not", "or", "and", "try")
+)
+#: What a line can hold: no ends of lines, no blanks around it, nothing that a next key begins with.
+VALUES = (
+    st.text(st.characters(codec="utf-8", exclude_characters="\r\n%"), max_size=12)
+    .map(lambda one: one.strip(" \t;"))
+    .filter(lambda one: one == one.strip(" \t;"))
+)
+QUANTITIES = st.sampled_from(["1", "500m", "2.5", "4Gi", "512Mi", "1e3"])
+ROLES = st.builds(
+    Role,
+    st.integers(0, 999),
+    st.just("") | QUANTITIES,
+    st.just("") | QUANTITIES,
+    st.none() | st.integers(0, 9),
+)
+TYPES = ["chief", "evaluator", "master", "ps", "worker"]
+WORDS = [*TYPES, *(key.name for key in KEYS)]
+SEVERAL = st.lists(NAMES, max_size=3, unique=True).map(tuple)
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> CellOrder:
+    """An order that a cell can say, of any keys."""
+    swept = draw(st.lists(NAMES, max_size=2, unique=True))
+    built: dict[str, Any] = draw(
+        st.sampled_from([{}, {"env": "build.envd:gpu"}, {"image": "a/b:1@sha256:0"}])
+    )
+    returns = draw(SEVERAL)
+    sweep: dict[str, Any] = {
+        "sweep": tuple(f"{name}=1,2" for name in swept),
+        "metric": draw(st.sampled_from(["", "loss"])),
+        "goal": draw(st.sampled_from(["", "min", "max"])),
+        "pattern": draw(st.sampled_from(["", "loss=([0-9.]+)", "a;b"])),
+        "parallel": draw(st.none() | st.integers(1, 9)),
+    }
+    return CellOrder(
+        framework=draw(st.sampled_from(["", "tensorflow"])),
+        roles=draw(st.dictionaries(st.sampled_from(TYPES), ROLES, min_size=1, max_size=3)),
+        cpu=draw(st.just("") | QUANTITIES),
+        memory=draw(st.just("") | QUANTITIES),
+        gpu=draw(st.none() | st.integers(0, 9)),
+        clean=draw(st.sampled_from(["", "All", "Running", "None"])),
+        name=draw(st.sampled_from(["", "a", "mnist-2"])),
+        on=draw(st.sampled_from(["", "local"])),
+        variables=draw(st.dictionaries(NAMES, VALUES, max_size=3)),
+        volumes=draw(st.sampled_from([(), ("a:/a",), ("a b:/b:ro", "c:/c:rw")])),
+        send=draw(SEVERAL),
+        returns=returns,
+        every=bool(returns) and draw(st.booleans()),
+        modules=draw(SEVERAL),
+        restart=draw(st.sampled_from(["", "Always", "OnFailure", "Never", "ExitCode"])),
+        backoff_limit=draw(st.none() | st.integers(0, 9)),
+        deadline=draw(st.none() | st.integers(0, 9999).map(float)),
+        detach=not swept and draw(st.booleans()),
+        lines=draw(st.none() | st.integers(0, 99)),
+        **(sweep if swept else {}),
+        **built,
+    )
+
+
+def said(order: CellOrder) -> list[tuple[str, str]]:
+    """The keys and values that an order is written by."""
+    words = {"clean": "cleanPolicy", "backoff_limit": "backoff-limit", "pattern": "metric-pattern"}
+    found = [(name, _role(role)) for name, role in order.roles.items()]
+    found += [("env", f"{name}={value}") for name, value in order.variables.items()]
+    found += [("volume", one) for one in order.volumes] + [("sweep", one) for one in order.sweep]
+    for name, several in (("send", order.send), ("return", order.returns)):
+        found += [(name, ", ".join(several))] if several else []
+    found += [("module", one) for one in order.modules]
+    for field in (*words, "framework", "cpu", "memory", "gpu", "image", "env", "on", "name"):
+        value = getattr(order, field)
+        found += [] if value in ("", None) else [(words.get(field, field), str(value))]
+    for field in ("restart", "deadline", "lines", "metric", "goal", "parallel"):
+        value = getattr(order, field)
+        found += [] if value in ("", None) else [(field, str(value))]
+    return found + [(field, "true") for field in ("every", "detach") if getattr(order, field)]
+
+
+def _role(role: Role) -> str:
+    shares = {"cpu": role.cpu, "memory": role.memory, "gpu": role.gpu}
+    given = (f";%{name}={value}" for name, value in shares.items() if value not in ("", None))
+    return f"{role.replicas}{''.join(given)}"
+
+
+@settings(max_examples=40)
+@given(orders(), st.permutations(WORDS), st.sampled_from(["=", " = ", "= ", "\t="]))
+def test_an_order_is_the_same_in_both_spellings(
+    order: CellOrder, places: list[str], sign: str
+) -> None:
+    words = sorted(said(order), key=lambda one: places.index(one[0]))
+    cell = read_cell("".join(f"%{word}{sign}{value}\n" for word, value in words) + "x = 1\n")
+    assert cell is not None
+    assert cell.order == order
+    assert cell.code == "\n" * len(words) + "x = 1\n"
+    apart = [part for word, value in words for part in (f"--{word}", value) if part != "true"]
+    joined = [f"--{word}={value}" for word, value in words]
+    for line in (shlex.join(apart), shlex.join(joined)):
+        assert read_options(line, "x = 1\n").order == order

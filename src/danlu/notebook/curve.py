@@ -15,8 +15,8 @@ __all__ = ["History", "Series", "svg"]
 #: So many points are kept of a metric; of more, every second one is dropped.
 _POINTS = 256
 
-#: So many are drawn: a line of that many pixels shows no more.
-_DRAWN = 120
+#: So many are drawn: one in three pixels.
+_DRAWN = 80
 
 _WIDTH, _HEIGHT = 300, 130
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 24, 22
@@ -114,8 +114,7 @@ def _drawn(points: Sequence[tuple[float, float]]) -> str:
     places = [
         (
             _LEFT + width * ((at - begin) / (end - begin) if end > begin else 1.0),
-            # Halved: the difference of two numbers may be infinite.
-            _TOP + height * (1 - (value / 2 - low / 2) / (high / 2 - low / 2)),
+            _TOP + height * (1 - _part(value, low, high)),
         )
         for at, value in points
     ]
@@ -125,6 +124,14 @@ def _drawn(points: Sequence[tuple[float, float]]) -> str:
         f"<polyline points='{line}' fill='none' stroke='{_LINE}' stroke-width='1.5'/>"
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{_LINE}'/>"
     )
+
+
+def _part(value: float, low: float, high: float) -> float:
+    """Where between ``low`` (0) and ``high`` (1) a value is."""
+    # The difference of two numbers may be infinite, and half of the smallest is none.
+    scale = max(abs(low), abs(high))
+    whole = high / scale - low / scale
+    return (value / scale - low / scale) / whole if whole else 0.5
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

@@ -16,6 +16,8 @@ _BAR = 24
 #: So many of the newest lines are shown, of so many characters.
 _LINES, _LONGEST = 20, 160
 
+_ENDED = 1000
+
 _ROWS = 20
 
 
@@ -24,12 +26,12 @@ def text(board: Board) -> str:
     rows = [fields(one) for one in chosen(board.replicas, _ROWS)]
     parts = [
         head(board),
-        *(f"! {clean(one)[:_LONGEST]}" for one in board.notes),
+        *(f"! {clean(one)[:_LONGEST]}" for one in board.notes[:5]),
         *(table(HEAD, rows) if rows else ()),
         hidden(board.replicas, _ROWS),
         progress(board),
         *prefixed(board.lines[-_LINES:], board.written),
-        clean(board.ended),
+        clean(board.ended)[:_ENDED],
         f"complete logs: {board.logs}" if board.ended and board.logs else "",
     ]
     return "\n".join(filter(None, parts))

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from danlu.jobs.types import ReplicaView
 from danlu.notebook import plain
-from danlu.notebook.board import HEAD, Board, Line, chosen, fields, hidden, left, tone
+from danlu.notebook.board import HEAD, ROWS, Board, Line, chosen, fields, hidden, left, tone
 from danlu.notebook.curve import Series, number, svg
 from danlu.util.human import format_duration
 from danlu.util.plaintext import clean
@@ -26,11 +26,17 @@ __all__ = ["MOST", "bundle", "coloured", "faint", "html", "rows", "size"]
 #: Bytes of one message with a board: four of them a second are far from Jupyter's 1 MB/s.
 MOST = 48 << 10
 
-#: So many bytes at most are lines, however much room there is.
-_LINES = 24 << 10
+#: So many bytes at most are lines, however much room there is, and are kept for them.
+_LINES, _LEAST = 24 << 10, 4 << 10
 
-#: Characters of a line, and the metrics that have a curve: the others are told by their values.
-_LONGEST, _CURVES = 1000, 4
+#: So many bytes at most are text.
+_PLAIN = 12 << 10
+
+#: How many replicas have a row and how many metrics a curve, in full and where there is no room.
+_DETAILS = ((ROWS, 4), (16, 2), (4, 0))
+
+#: Characters of a line.
+_LONGEST = 1000
 
 _TONES = {
     "good": "#2e8b4f",
@@ -42,13 +48,15 @@ _TONES = {
 _PREFIXES = ("#14868c", "#2e8b4f", "#b8720a", "#2f81d6", "#9a5fd0", "#c2478f")
 _FAINT = "#767676"
 _BORDER = "1px solid #a0a0a0"
-_CELL = "padding:1px 12px 1px 0;text-align:left;white-space:nowrap"
+_CELL = "padding:1px 12px 1px 0;text-align:left"
 _MONO = "font-family:monospace;font-size:12px;line-height:1.35"
 
 
 def bundle(board: Board) -> dict[str, str]:
     """The board by MIME type, of :data:`MOST` bytes at most as JSON."""
     text = plain.text(board)
+    while size(text) > _PLAIN:
+        text = text[: len(text) * 3 // 4]
     return {"text/html": html(board, MOST - 256 - size(text)), "text/plain": text}
 
 
@@ -59,16 +67,31 @@ def size(text: str) -> int:
 
 def html(board: Board, most: int = MOST) -> str:
     """The board in ``most`` bytes as JSON; lines of logs take what the rest leaves."""
-    before = _head(board) + _notes(board) + _table(board) + _progress(board) + _curves(board)
     after = _foot(board)
-    room = most - size(before) - size(after) - 256
-    logs = _logs(board, min(room, _LINES))
+    most -= size(after) + 256
+    for rows, curves in _DETAILS:
+        before = _before(board, rows, curves)
+        if size(before) <= most - _LEAST:
+            break
+    logs = _logs(board, min(most - size(before), _LINES))
     return f"<div class='danlu-job' style='max-width:72em'>{before}{logs}{after}</div>"
+
+
+def _before(board: Board, rows: int, curves: int) -> str:
+    return "".join(
+        (
+            _head(board),
+            _notes(board),
+            _table(board, rows),
+            _progress(board, curves),
+            _curves(board, curves),
+        )
+    )
 
 
 def _text(text: str, most: int = 400) -> str:
     whole = clean(text)
-    return escape(whole if len(whole) <= most else f"{whole[: most - 1]}…")
+    return escape(whole if len(whole) <= most else f"{whole[: most - 1]}…", quote=False)
 
 
 def coloured(text: str, state: str, *, escaped: bool = False) -> str:
@@ -97,15 +120,17 @@ def _head(board: Board) -> str:
 
 def _notes(board: Board) -> str:
     colour = _TONES["wait"]
-    return "".join(f"<div style='color:{colour}'>⚠ {_text(one)}</div>" for one in board.notes[:10])
+    return "".join(
+        f"<div style='color:{colour}'>⚠ {_text(one, 200)}</div>" for one in board.notes[:5]
+    )
 
 
-def _table(board: Board) -> str:
+def _table(board: Board, room: int) -> str:
     if not board.replicas:
         return ""
-    shown = chosen(board.replicas)
+    shown = chosen(board.replicas, room)
     found = rows(HEAD, [_row(one, board.links.get(str(one.id), "")) for one in shown])
-    more = hidden(board.replicas)
+    more = hidden(board.replicas, room)
     return found + (f"<div>{faint(_text(more))}</div>" if more else "")
 
 
@@ -134,7 +159,7 @@ def _link(shown: str, address: str) -> str:
     return f"<a href='{escape(address)}' target='_blank'>{shown}</a>"
 
 
-def _progress(board: Board) -> str:
+def _progress(board: Board, curves: int) -> str:
     found = board.progress
     if found is None:
         return ""
@@ -148,21 +173,20 @@ def _progress(board: Board) -> str:
         )
     if left(found) and not board.ended:
         parts.append(faint(left(found)))
-    drawn = {one.name for one in board.series[:_CURVES]}
+    drawn = {one.name for one in board.series[:curves]}
     others = [name for name in found.metrics if name not in drawn][:20]
     parts += [f"{_text(name, 40)} {number(found.metrics[name])}" for name in others]
     return f"<div style='margin:4px 0'>{' &ensp; '.join(parts)}</div>"
 
 
-def _curves(board: Board) -> str:
-    if not board.series:
-        return ""
-    return f"<div>{''.join(map(_curve, board.series[:_CURVES]))}</div>"
+def _curves(board: Board, most: int) -> str:
+    drawn = "".join(map(_curve, board.series[:most]))
+    return f"<div>{drawn}</div>" if drawn else ""
 
 
 def _curve(series: Series) -> str:
     data = b64encode(svg(series).encode()).decode()
-    name = f"{_text(series.name, 40)} over time, now {number(series.last)}"
+    name = escape(f"{clean(series.name)[:40]} over time, now {number(series.last)}")
     return (
         f"<img class='danlu-curve' alt='{name}' title='{name}' style='margin:4px 12px 4px 0'"
         f" src='data:image/svg+xml;base64,{data}'>"
@@ -200,7 +224,7 @@ def _logs(board: Board, room: int) -> str:
 
 def _line(one: Line, width: int) -> str:
     colour = _colour(one.who)
-    who = escape(one.who.ljust(width))
+    who = escape(one.who.ljust(width), quote=False)
     return f"<span style='color:{colour}'>{who} │</span> {_text(one.text, _LONGEST)}\n"
 
 
@@ -218,11 +242,11 @@ def _foot(board: Board) -> str:
     if not board.ended:
         return ""
     colour = _TONES[tone(board.state)]
-    parts = [f"<div style='color:{colour}'>{_text(board.ended, 2000)}</div>"]
+    parts = [f"<div style='color:{colour}'>{_text(board.ended, 1000)}</div>"]
     if board.logs:
         command = f"danlu jobs logs {board.name}"
         parts.append(
-            f"<div>{faint('complete logs:')} <code>{_text(board.logs, 1000)}</code>"
+            f"<div>{faint('complete logs:')} <code>{_text(board.logs, 500)}</code>"
             f" {faint('or')} <code>{_text(command)}</code></div>"
         )
     return "".join(parts)

@@ -1,0 +1,79 @@
+"""Boards for tests, and what a notebook's sanitizer leaves of HTML."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from danlu.jobs.types import Progress, ReplicaView
+from danlu.notebook.board import Board, Line
+from danlu.notebook.curve import Series
+from tests.commands.fakejobs import replica
+
+__all__ = ["Reader", "full", "read"]
+
+#: Of JupyterLab's sanitizer (packages/apputils/src/sanitizer.ts), what we need.
+TAGS = {"a", "b", "code", "div", "img", "pre", "span", "table", "tbody", "td", "th", "thead", "tr"}
+ATTRIBUTES = {"alt", "class", "href", "src", "style", "target", "title"}
+
+
+class Reader(HTMLParser):
+    """Reads HTML: its text, and the tags and attributes that it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: dict[str, list[str]] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag != "img":
+            self.open.append(tag)
+        for name, value in attrs:
+            self.attributes.setdefault(name, []).append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def read(html: str) -> Reader:
+    """``html``, every element of which is closed."""
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def full() -> Board:
+    """A board that has something of everything."""
+    return Board(
+        name="digits",
+        kind="PyTorchJob",
+        state="Running",
+        seconds=72.4,
+        replicas=(
+            ReplicaView(replica(0), "Running", cpu=1.25, memory=812_000_000, gpus=(0, 1)),
+            ReplicaView(
+                replica(1), "Failed", restarts=2, exit_code=137, reason="OOMKilled", attempt=2
+            ),
+            ReplicaView(replica(2), "Waiting", waits="a GPU"),
+        ),
+        progress=Progress(40, 130, {"loss": 0.3125, "accuracy": 0.9}),
+        series=(
+            Series("loss", ((1.0, 2.0), (31.0, 0.5), (62.0, 0.3125)), 0.3125),
+            Series("accuracy", ((1.0, 0.1), (62.0, 0.9)), 0.9),
+        ),
+        lines=(
+            Line("worker-0", "epoch 3: loss 0.3125"),
+            Line("worker-1", "if a < b && c > 'd': \"e\""),
+        ),
+        written=1302,
+        notes=("resources: not enforced",),
+        logs="/home/user/.local/share/danlu/jobs/digits/logs",
+        links={"worker-0": "jobs/digits/logs/worker-0.log"},
+    )

@@ -211,6 +211,10 @@ def test_everything_but_keys_stays(text: str) -> None:
     assert job(text).code == expected
 
 
+def test_no_line_moves_up_where_ends_of_lines_are_mixed() -> None:
+    assert job("x\r%worker=1\ny\r\n").code == "x\r\r\ny\r\n"
+
+
 # -- what is wrong --------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import msgspec
 
@@ -84,9 +84,18 @@ def read_cell(text: str) -> Cell | None:
     said = [one for line in lines for one in _said(line)]
     order = order_of(said, mark="%")
     empty = {one.line for one in said}
-    return Cell(
-        order, "".join(("" if one.number in empty else one.text) + one.end for one in lines)
-    )
+    return Cell(order, "".join(_without(lines, empty)))
+
+
+def _without(lines: Sequence[Line], empty: Container[int]) -> Iterator[str]:
+    """The text with some lines made empty, and as many lines as before."""
+    before = ""
+    for one in lines:
+        gone = one.number in empty
+        # Of a lone carriage return and what then follows it there would be one end of two lines.
+        end = "\r\n" if gone and before == "\r" and one.end == "\n" else one.end
+        yield end if gone else one.text + end
+        before = end
 
 
 def _key_lines(lines: Sequence[Line]) -> Iterator[_KeyLine]:

@@ -2,8 +2,8 @@
 
 In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``), ``danlu.train`` runs a training job and
-``danlu.sweep`` many of them; a program that is trained tells by ``danlu.report`` how far it is.
-All are loaded when first asked for.
+``danlu.attach`` waits for one that was left running, ``danlu.sweep`` runs many of them; a program
+that is trained tells by ``danlu.report`` how far it is. All are loaded when first asked for.
 """
 
 from importlib import import_module
@@ -12,6 +12,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 __all__ = [
+    "attach",
     "base",
     "config",
     "data",
@@ -29,7 +30,12 @@ __all__ = [
 
 
 #: By name: every package imports from this one, and stands below the API.
-_ELSEWHERE = {"report": "danlu.guest.report", "sweep": "danlu.api", "train": "danlu.api"}
+_ELSEWHERE = {
+    "attach": "danlu.api",
+    "report": "danlu.guest.report",
+    "sweep": "danlu.api",
+    "train": "danlu.api",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,11 +2,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
-from danlu.api import sweep, train
+from danlu.api import attach, sweep, train
 from danlu.guest.report import report
 
 __version__: str
 __all__ = [
+    "attach",
     "base",
     "config",
     "data",

@@ -1,13 +1,13 @@
-"""``danlu.train`` and ``danlu.sweep``: training jobs from Python."""
+"""``danlu.train``, ``danlu.attach`` and ``danlu.sweep``: training jobs from Python."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -17,23 +17,26 @@ from danlu.errors import DanluError, UsageError
 if TYPE_CHECKING:
     from danlu.commands.jobreport import Outcome
     from danlu.commands.settings import Settings
+    from danlu.commands.shipping import Call
     from danlu.commands.sweeporder import SweepOrder
     from danlu.commands.sweepreport import SweepReport
     from danlu.commands.sweepstudy import OptunaStudy
     from danlu.commands.trainorder import TrainOrder
-    from danlu.jobs.types import Jobs, JobView, LogLine, Submission
+    from danlu.jobs.types import Result
 
-__all__ = ["sweep", "train"]
+__all__ = ["attach", "sweep", "train"]
 
 T = TypeVar("T")
 
-#: Of a function that says nothing: its variables are the plainest (RANK, WORLD_SIZE).
-_PLAINEST = "pytorch"
-
 _MANIFESTS = (".yaml", ".yml", ".json")
 
-#: Seconds that replicas have when the call is interrupted.
-_GRACE = 3.0
+
+class _Wishes(msgspec.Struct, frozen=True):
+    """What the caller wants of a job beside its end; see :func:`train`."""
+
+    log: Callable[[str], object] | None
+    every: bool
+    detach: bool
 
 
 def train(
@@ -55,20 +58,29 @@ def train(
     restart: str = "",
     backoff_limit: int | None = None,
     deadline: float | None = None,
+    clean_pod_policy: str = "",
+    volumes: Sequence[str] = (),
+    every: bool = False,
+    detach: bool = False,
     log: Callable[[str], object] | None = print,
 ) -> Any:
     """Train ``what`` on replicas of this machine, and wait for the end.
 
     A function is called on every replica with ``args`` and ``kwargs``, in processes of this
-    Python; what it returns on rank 0 is the value. A path is a script, whose arguments are
-    ``args``, or a manifest (``.yaml``); then the value is the job's
+    Python, or in containers of ``env`` (``FILE[:FUNC]``) or ``image``, which need cloudpickle here
+    and the same minor version of Python there. What it returns on rank 0 is the value; with
+    ``every`` what it returned on each replica, by the replica's name (``worker-0``). A path is a
+    script, whose arguments are ``args``, or a manifest (``.yaml``); then the value is the job's
     :class:`~danlu.commands.jobreport.Outcome`. ``workers`` is ``replicas={"worker": …}``.
     ``framework`` is guessed from imports where it is not given. ``cpu`` (cores), ``memory``
     (``"4G"``) and ``gpu`` are of each replica; ``environment`` are further variables; ``deadline``
-    is in seconds. Each line that replicas write is given to ``log``.
+    is in seconds; ``volumes`` are ``SOURCE:TARGET[:ro]``, for containers. Each line that replicas
+    write is given to ``log``.
 
-    Raises :class:`~danlu.errors.JobFailed`, from the exception that a function raised, and
-    :class:`~danlu.errors.UsageError` for what cannot be ordered so. Interrupting it stops the job.
+    With ``detach`` it gives the job's name at once, and the job goes on when this process ends;
+    else the job ends with it, however that comes. Raises :class:`~danlu.errors.JobFailed`, from the
+    exception that a function raised, and :class:`~danlu.errors.UsageError` for what cannot be
+    ordered so. Interrupting it stops the job.
     """
     from danlu.commands.trainorder import TrainOrder
 
@@ -87,10 +99,31 @@ def train(
         restart=restart,
         backoff_limit=backoff_limit,
         deadline=deadline,
+        clean=clean_pod_policy,
         variables=environment or {},
+        volumes=tuple(volumes),
+        tied=True,
     )
     with _told_whole():
-        return _train(what, tuple(args), kwargs or {}, order, log=log)
+        return _train(what, tuple(args), kwargs or {}, order, _Wishes(log, every, detach))
+
+
+def attach(name: str, *, every: bool = False, log: Callable[[str], object] | None = print) -> Any:
+    """Wait for the end of a job that was left with ``detach``, and give what :func:`train` had.
+
+    That is what the function returned (on each replica, with ``every``), or the
+    :class:`~danlu.commands.jobreport.Outcome` of any other job. ``log`` is given all lines from
+    the beginning. Raises as :func:`train` does. Interrupting it leaves the job alone.
+    """
+    from danlu.commands.settings import load_settings
+    from danlu.commands.shipping import is_call
+    from danlu.commands.trainrun import attached
+
+    with _told_whole():
+        told, result = attached(name, load_settings(), log=log)
+        if is_call(result):
+            return _given(told, result, every=every)
+        return _succeeded(told)
 
 
 def sweep(
@@ -147,6 +180,7 @@ def sweep(
         host_python=host_python,
         name=name,
         variables=environment or {},
+        tied=True,
         **fields,
     )
     with _told_whole():
@@ -173,18 +207,19 @@ def _train(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     order: TrainOrder,
-    *,
-    log: Callable[[str], object] | None,
+    wishes: _Wishes,
 ) -> Any:
     from danlu.commands.settings import load_settings
+    from danlu.commands.shipping import Call
 
     _refuse_in_replica()
     settings = load_settings()
     if callable(what):
-        return _function(what, args, kwargs, order, settings=settings, log=log)
-    if kwargs:
-        raise UsageError("kwargs are for functions", hint="a script's arguments are args")
-    return _path(os.fspath(what), args, order, settings=settings, log=log)
+        return _called(Call(what, args, kwargs), order, settings=settings, wishes=wishes)
+    if kwargs or wishes.every:
+        given = "kwargs are" if kwargs else "every is"
+        raise UsageError(f"{given} for functions", hint="a script's arguments are args")
+    return _path(os.fspath(what), args, order, settings=settings, wishes=wishes)
 
 
 def _refuse_in_replica() -> None:
@@ -198,67 +233,39 @@ def _refuse_in_replica() -> None:
         )
 
 
-def _function(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    order: TrainOrder,
-    *,
-    settings: Settings,
-    log: Callable[[str], object] | None,
-) -> Any:
-    from tempfile import TemporaryDirectory
+def _called(call: Call, order: TrainOrder, *, settings: Settings, wishes: _Wishes) -> Any:
+    from danlu.commands.traincall import call_order
+    from danlu.commands.trainrun import submitted
 
-    from danlu.commands.shipping import opened, pack, program, raised
-
-    if order.env or order.image:
-        raise UsageError(
-            "a function runs in processes of this Python",
-            hint="write it into a script, which can run in an environment",
-        )
-    with TemporaryDirectory(prefix="danlu-call-") as place:
-        directory = Path(place)
-        pack(function, args, kwargs, directory=directory)
-        ordered = msgspec.structs.replace(
-            order,
-            command=program(directory, sys.executable),
-            framework=order.framework or _guessed(function),
-            python=sys.executable,
-            host_python=True,
-            name=order.name or _name(function),
-            value="leader",
-        )
-        told, value = _run(ordered, settings, log)
-        if not told.succeeded:
-            raise _why(told, raised(directory))
-    return None if value is None else opened(value)
+    with ExitStack() as stack:
+        files = Path(stack.enter_context(TemporaryDirectory(prefix="danlu-call-")))
+        ordered = call_order(call, order, files=files, every=wishes.every, settings=settings)
+        if wishes.detach:
+            return submitted(ordered, settings)
+        told, result = _end(ordered, settings, wishes, submitted=stack.close)
+    return _given(told, result, every=wishes.every)
 
 
-def _guessed(function: Callable[..., Any]) -> str:
-    import inspect
+def _given(told: Outcome, result: Result, *, every: bool) -> Any:
+    """What the function returned; raises :class:`JobFailed`."""
+    from danlu.commands.shipping import value, values
 
-    from danlu.commands.frameworkguess import guess
-
-    try:
-        file = inspect.getsourcefile(function)
-        return guess(Path(file)).framework if file else _PLAINEST
-    except (TypeError, UsageError):
-        return _PLAINEST
+    if not told.succeeded:
+        raise _why(told, result)
+    return values(result) if every else value(result)
 
 
-def _name(function: Callable[..., Any]) -> str:
-    from danlu.commands.trainmanifest import fresh_name
+def _why(told: Outcome, result: Result) -> Exception:
+    """How the job failed, from what the function raised."""
+    from danlu.commands.jobreport import failed_by, failure
+    from danlu.commands.shipping import raised
 
-    return fresh_name(str(getattr(function, "__name__", "function")).strip("<>_"))
-
-
-def _why(told: Outcome, raised: Any) -> Exception:
-    from danlu.commands.jobreport import failure
-
-    error = failure(told)
-    if raised is not None:
-        error.details = tuple(raised.text.splitlines())
-        error.__cause__ = raised.error
+    found = raised(result, first="" if told.replica is None else str(told.replica))
+    if found is None:
+        return failure(told)
+    error = failure(failed_by(told, result.view, found.replica))
+    error.details = tuple(found.text.splitlines())
+    error.__cause__ = found.error
     return error
 
 
@@ -268,54 +275,47 @@ def _path(
     order: TrainOrder,
     *,
     settings: Settings,
-    log: Callable[[str], object] | None,
-) -> Outcome:
-    from danlu.commands.jobreport import failure
+    wishes: _Wishes,
+) -> Outcome | str:
+    from danlu.commands.trainrun import submitted
 
     words = tuple(str(one) for one in args)
     kind = "file" if path.endswith(_MANIFESTS) else "script"
     fields: dict[str, Any] = {kind: path, "args": words}
-    told, _ = _run(msgspec.structs.replace(order, **fields), settings, log)
+    ordered = msgspec.structs.replace(order, **fields)
+    if wishes.detach:
+        return submitted(ordered, settings)
+    return _succeeded(_end(ordered, settings, wishes)[0])
+
+
+def _succeeded(told: Outcome) -> Outcome:
+    from danlu.commands.jobreport import failure
+
     if not told.succeeded:
         raise failure(told)
     return told
 
 
-def _run(
-    order: TrainOrder, settings: Settings, log: Callable[[str], object] | None
-) -> tuple[Outcome, bytes | None]:
-    """The order to its end, in an event loop of its own: a notebook has one that runs.
+def _end(
+    order: TrainOrder,
+    settings: Settings,
+    wishes: _Wishes,
+    *,
+    submitted: Callable[[], object] = lambda: None,
+) -> tuple[Outcome, Result]:
+    """How the order's job ended, and what it left.
 
-    In a notebook it is shown as a cell's, where nobody else wants its lines.
+    In a notebook it is shown as a cell's, where nobody else wants its lines. ``submitted`` is
+    called when nothing of the order's own files is needed any more.
     """
-    from danlu.commands.jobs import here
+    from danlu.commands.trainrun import run
     from danlu.notebook import calls
 
-    notebook = calls.here() if log is print else None
+    notebook = calls.here() if wishes.log is print else None
     if notebook is not None:
         ended = calls.train(order, notebook)
-        return ended.outcome, ended.result.value
-    ordered = _ready(order, settings)
-    return _awaited(partial(_followed, here(settings), ordered, log))
-
-
-def _ready(order: TrainOrder, settings: Settings) -> Submission:
-    from danlu.commands.train import plan, submission
-
-    planned = plan(order, settings=settings)
-    return submission(planned, order, settings=settings, progress=lambda event: None)
-
-
-def _awaited(act: Callable[[], Awaitable[T]]) -> T:
-    from anyio.from_thread import start_blocking_portal
-
-    with start_blocking_portal() as portal:
-        future = portal.start_task_soon(act)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        return ended.outcome, ended.result
+    return run(order, settings, log=wishes.log, submitted=submitted)
 
 
 def _sweep_order(
@@ -350,6 +350,7 @@ def _swept(
     from danlu.commands.jobs import here
     from danlu.commands.settings import load_settings
     from danlu.commands.sweeporder import carry_out, proposals
+    from danlu.commands.trainrun import awaited, ready
     from danlu.notebook import calls
 
     _refuse_in_replica()
@@ -358,47 +359,10 @@ def _swept(
     notebook = calls.here()
     if notebook is not None:
         return calls.sweep(wanted, points, order, notebook, changed=changed)
-    base = _ready(order, settings)
+    base = ready(order, settings)
     jobs = here(settings)
 
     def told(report: SweepReport) -> None:
         changed(report)
 
-    return _awaited(partial(carry_out, wanted, points, base=base, jobs=jobs, changed=told))
-
-
-async def _followed(
-    jobs: Jobs, ordered: Submission, log: Callable[[str], object] | None
-) -> tuple[Outcome, bytes | None]:
-    import anyio
-
-    from danlu.commands.jobreport import outcome
-    from danlu.commands.jobs import follow
-
-    name = await jobs.submit(ordered)
-    try:
-        view = await follow(jobs, name, _Told(log))
-        told = await outcome(jobs, view)
-        result = await jobs.result(name) if ordered.value != "none" else None
-    except BaseException:
-        with anyio.move_on_after(_GRACE + 1, shield=True):
-            await jobs.stop(name, grace=_GRACE)
-        raise
-    return told, result.value if result else None
-
-
-class _Told:
-    """Gives the lines of replicas to a function."""
-
-    def __init__(self, log: Callable[[str], object] | None) -> None:
-        self._log = log
-
-    def view(self, view: JobView) -> None:
-        """Nothing is drawn here."""
-
-    def line(self, line: LogLine) -> None:
-        """Give it."""
-        from danlu.commands.jobreport import text_of
-
-        if self._log is not None:
-            self._log(f"{line.replica} │ {text_of(line.data)}")
+    return awaited(partial(carry_out, wanted, points, base=base, jobs=jobs, changed=told))

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from danlu.jobs.types import Command, Jobs, JobView, LogLine
     from danlu.training.types import FirstFailure, ReplicaId
 
-__all__ = ["WORKSPACE", "Outcome", "failure", "outcome", "reason", "shell_line", "text_of"]
+__all__ = [
+    "WORKSPACE",
+    "Outcome",
+    "failed_by",
+    "failure",
+    "outcome",
+    "reason",
+    "shell_line",
+    "text_of",
+]
 
 #: How many lines of the first replica that failed are shown.
 LINES = 20
@@ -67,6 +76,15 @@ async def outcome(jobs: Jobs, view: JobView, *, lines: int = LINES) -> Outcome:
         reason=reason(first.exit_code, first.reason, first.message),
         lines=await _last_lines(jobs, view.name, first, lines),
     )
+
+
+def failed_by(told: Outcome, view: JobView, name: str) -> Outcome:
+    """``told`` with the replica ``name`` as the one whose failure it was."""
+    first = next((one for one in view.replicas if str(one.id) == name), None)
+    if first is None or first.id == told.replica:
+        return told
+    why = reason(first.exit_code, first.reason, "")
+    return msgspec.structs.replace(told, replica=first.id, reason=why)
 
 
 def _state(view: JobView) -> str:

@@ -1,91 +1,169 @@
-"""Send a function to the replicas of a job, and take back its value or what it raised."""
+"""Send a function to the replicas of a job, and take back its values or what it raised.
+
+What is sent is a directory (:attr:`danlu.jobs.types.Submission.files`): the program, a pickle of
+the function, and for containers the modules that it may need and does not find there.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import pickle
+import shutil
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from danlu.commands.jobreport import WORKSPACE
 from danlu.errors import UsageError
 from danlu.guest import call as guest
+from danlu.guest import report
 
-__all__ = ["Raised", "importing", "opened", "pack", "program", "raised"]
+if TYPE_CHECKING:
+    from danlu.jobs.types import Result
+
+__all__ = [
+    "LABEL",
+    "Call",
+    "Raised",
+    "importing",
+    "is_call",
+    "pack",
+    "program",
+    "raised",
+    "value",
+    "values",
+]
+
+LABEL = "call"
+"""The label of a job that calls a function: what that is called."""
+
+_INSTALLED = frozenset(("site-packages", "dist-packages"))
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A function that is to be called, and with what."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        """What the function is called."""
+        return str(getattr(self.function, "__qualname__", self.function))
 
 
 class Raised(msgspec.Struct, frozen=True):
     """What the function raised on a replica: its traceback, and itself where it could be sent."""
 
+    replica: str
     text: str
     error: BaseException | None = None
 
 
-def program(directory: Path, python: str) -> tuple[str, ...]:
-    """The words that call what was packed into ``directory``."""
-    return (python, os.path.abspath(guest.__file__), str(directory))
+# -- there ----------------------------------------------------------------------------------------
 
 
-def pack(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    directory: Path,
-) -> None:
-    """Write a function and its arguments to ``directory``.
+def program(python: str = "python") -> tuple[str, ...]:
+    """The words that call on a replica what was packed."""
+    return (python, f"$(DANLU_FILES)/{guest.PROGRAM}")
 
-    Where cloudpickle is installed everything can be sent; without it functions are sent by their
-    names, and those of a script by importing the script once more, as multiprocessing does.
+
+def pack(call: Call, directory: Path, *, project: Path | None = None) -> None:
+    """Write to ``directory`` what replicas need to make the call.
+
+    They are containers that see ``project``, or without one processes of this very Python. Where
+    cloudpickle is installed everything can be sent; without it functions are sent to processes, by
+    their names, and those of a script by importing the script once more, as multiprocessing does.
     Raises :class:`UsageError` for what cannot be sent so.
     """
+    main, data = _pickled(call, contained=project is not None)
+    order = {
+        "python": guest.python(),
+        "contained": project is not None,
+        "main": main,
+        "path": [one or os.getcwd() for one in sys.path] if project is None else _inside(project),
+    }
+    (directory / guest.PAYLOAD).write_bytes(data)
+    (directory / guest.ORDER).write_text(json.dumps(order), encoding="utf-8")
+    shutil.copyfile(guest.__file__, directory / guest.PROGRAM)
+    if project is not None:
+        _add_modules(directory)
+
+
+def _pickled(call: Call, *, contained: bool) -> tuple[str, bytes]:
+    """The script that is to be imported first, if any, and the call itself."""
     pickler = _cloudpickle()
-    call = (function, args, dict(kwargs))
-    main = ""
+    parts = (call.function, call.args, dict(call.kwargs))
+    if pickler is None and contained:
+        raise UsageError(
+            f"{call.name} cannot be sent to containers without cloudpickle", hint=_hint(None)
+        )
+    main = "" if pickler is not None else _main_of(call)
     try:
-        if pickler is not None:
-            data = cast("bytes", pickler.dumps(call))
-        else:
-            main = _main_of(function)
-            data = pickle.dumps(call)
-    except UsageError:
-        raise
+        return main, pickle.dumps(parts) if pickler is None else pickler.dumps(parts)
     except Exception as error:
         raise UsageError(
-            f"{_name(function)} cannot be sent to the replicas: {error}", hint=_hint(pickler)
+            f"{call.name} cannot be sent to the replicas: {error}", hint=_hint(pickler)
         ) from error
-    header = pickle.dumps({"path": [one or os.getcwd() for one in sys.path], "main": main})
-    (directory / guest.PAYLOAD).write_bytes(header + data)
 
 
 def _cloudpickle() -> ModuleType | None:
     try:
-        import cloudpickle  # type: ignore[import-not-found, unused-ignore]
+        return importlib.import_module("cloudpickle")
     except ImportError:
         return None
-    return cast("ModuleType", cloudpickle)
 
 
-def _main_of(function: Callable[..., Any]) -> str:
-    """The script to import for ``function``, empty where its module can be imported by name."""
-    if getattr(function, "__module__", "") != "__main__":
+def _main_of(call: Call) -> str:
+    """The script to import for the function, empty where its module can be imported by name."""
+    if getattr(call.function, "__module__", "") != "__main__":
         return ""
     file = getattr(sys.modules["__main__"], "__file__", None)
     if file is None or not Path(file).is_file():
         raise UsageError(
-            f"{_name(function)} is defined in a notebook or at a prompt, where nothing can be"
+            f"{call.name} is defined in a notebook or at a prompt, where nothing can be"
             " imported from",
             hint=_hint(None),
         )
     return os.path.abspath(str(file))
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__qualname__", function))
+def _inside(project: Path) -> list[str]:
+    """Where modules are found, as far as containers see it: the project is all they do."""
+    root = project.resolve()
+    places = [Path(one or os.getcwd()).resolve() for one in sys.path]
+    return [
+        f"{WORKSPACE}/{one.relative_to(root)}"
+        for one in places
+        if one.is_relative_to(root) and one.is_dir() and not _is_installed(one)
+    ]
+
+
+def _is_installed(place: Path) -> bool:
+    """Whether it belongs to this Python, which may lie in the project; an image has its own."""
+    if not _INSTALLED.isdisjoint(place.parts):
+        return True
+    standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    return any(place.is_relative_to(Path(one).resolve()) for one in standard)
+
+
+def _add_modules(directory: Path) -> None:
+    """What a pickle needs and an image need not have: cloudpickle as it wrote it, our report."""
+    pickler = _cloudpickle()
+    assert pickler is not None
+    source = Path(str(pickler.__file__)).parent
+    target = directory / guest.FIRST / source.name
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    (directory / guest.LAST).mkdir()
+    shutil.copyfile(report.__file__, directory / guest.LAST / "danlu.py")
 
 
 def _hint(pickler: ModuleType | None) -> str:
@@ -99,28 +177,55 @@ def importing() -> str:
     return os.environ.get(guest.IMPORTING, "")
 
 
-def raised(directory: Path) -> Raised | None:
-    """What the function raised first on any replica."""
-    try:
-        names = sorted(os.listdir(directory / guest.RAISED))
-    except FileNotFoundError:
+# -- and back -------------------------------------------------------------------------------------
+
+
+def is_call(result: Result) -> bool:
+    """Whether a job calls a function that was packed here."""
+    return LABEL in result.view.labels
+
+
+def value(result: Result) -> Any:
+    """What the leader returned; under MPI, whose launcher computes nothing, the first worker."""
+    if result.value is not None:
+        return _opened(result.value)
+    return next(iter(values(result).values()), None)
+
+
+def values(result: Result) -> dict[str, Any]:
+    """What each replica returned, by its name, in the job's order."""
+    names = [str(one.id) for one in result.view.replicas]
+    return {name: _opened(result.values[name]) for name in names if name in result.values}
+
+
+def raised(result: Result, *, first: str = "") -> Raised | None:
+    """What was raised first on any replica, if anything is known of it.
+
+    That ``first`` was seen to end first says less, for others fail because of it and may end
+    sooner; but where it raised nothing (it was killed) nothing else counts.
+    """
+    told = {name: pickle.loads(data) for name, data in result.raised.items()}
+    if not told or (first and first not in told):
         return None
-    for name in names:
-        if not name.endswith(".new"):
-            told = pickle.loads((directory / guest.RAISED / name).read_bytes())
-            return Raised(told["text"], _revived(told["error"]))
-    return None
+    name = min(told, key=lambda one: (told[one]["time"], one))
+    return Raised(name, told[name]["text"], _revived(told[name]["error"]))
 
 
-def opened(data: bytes) -> Any:
-    """A value that a replica pickled; classes of the user's script are those of this process."""
+def _opened(data: bytes) -> Any:
+    """Classes of the user's script are those of this process."""
     sys.modules.setdefault(guest.MAIN, sys.modules["__main__"])
-    return pickle.loads(data)
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise UsageError(
+            f"what the function returned cannot be read here: {error}",
+            hint="return plain numbers, texts and lists, or write a file",
+        ) from error
 
 
 def _revived(data: bytes) -> BaseException | None:
     try:
-        error = opened(data)
-    except Exception:
+        error = _opened(data)
+    except UsageError:
         return None
     return error if isinstance(error, BaseException) else None

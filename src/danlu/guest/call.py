@@ -1,12 +1,13 @@
-"""Call a pickled function on a replica: ``python call.py DIRECTORY``.
+"""Call a function on a replica: ``python call.py``, beside what danlu.commands.shipping wrote.
 
-``DIRECTORY/call.pickle`` holds what danlu.commands.shipping wrote. The value is pickled to the file
-that ``DANLU_VALUE_FILE`` names, which the leader's environment has; an exception goes to a file
-of its own below ``DIRECTORY/raised``, and its traceback to stderr, as from any program.
+``call.json`` says what it needs, ``call.pickle`` holds the function and its arguments. Its value is
+pickled to the file that ``DANLU_VALUE_FILE`` names, which those replicas have whose value is asked
+for, what it raises to that of ``DANLU_RAISED_FILE``; a traceback goes to stderr, as from any
+program. A replica's Python may be as old as 3.6, so that nothing newer is used before it is known.
 """
 
-from __future__ import annotations
-
+import importlib
+import json
 import os
 import pickle
 import sys
@@ -14,9 +15,10 @@ import time
 import traceback
 from typing import Any
 
-RAISED = "raised"
-PAYLOAD = "call.pickle"
+PROGRAM, ORDER, PAYLOAD = "call.py", "call.json", "call.pickle"
+FIRST, LAST = "first", "last"
 VALUE = "DANLU_VALUE_FILE"
+RAISED = "DANLU_RAISED_FILE"
 
 #: Set while the user's script is imported: it may not order a job then.
 IMPORTING = "DANLU_IMPORTING"
@@ -24,15 +26,48 @@ IMPORTING = "DANLU_IMPORTING"
 #: How ``multiprocessing`` calls the main module of a program that is imported once more.
 MAIN = "__mp_main__"
 
+#: Which of the processes of one replica this is, where a launcher started several (torchrun, Open
+#: MPI, MPICH): the first gives the value.
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
-def load(directory: str) -> Any:
+
+def python() -> str:
+    """This Python, as pickles of code depend on it."""
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+# -- what was sent --------------------------------------------------------------------------------
+
+
+def load(directory: str) -> "tuple[Any, Any, Any]":
     """The function and its arguments: ``(function, args, kwargs)``."""
-    with open(os.path.join(directory, PAYLOAD), "rb") as file:
-        header = pickle.load(file)
-        sys.path[:] = header["path"]
-        if header["main"]:
-            _import_main(header["main"])
-        return pickle.load(file)
+    with open(os.path.join(directory, ORDER), encoding="utf-8") as file:
+        order = json.load(file)
+    _compare(order["python"])
+    _surround(directory, order)
+    if order["main"]:
+        _import_main(order["main"])
+    with open(os.path.join(directory, PAYLOAD), "rb") as payload:
+        function, args, kwargs = pickle.load(payload)
+    return function, args, kwargs
+
+
+def _compare(wrote: str) -> None:
+    if wrote != python():
+        raise RuntimeError(
+            f"the function comes from Python {wrote}, and this is Python {python()}:"
+            " give the job an environment with the same Python, or write a script for it"
+        )
+
+
+def _surround(directory: str, order: "dict[str, Any]") -> None:
+    """Have modules found where the submitter has them, in a container as far as it sees them."""
+    if not order["contained"]:
+        sys.path[:] = order["path"]
+        return
+    own = [one for one in sys.path if os.path.abspath(one or ".") != os.path.abspath(directory)]
+    first, last = os.path.join(directory, FIRST), os.path.join(directory, LAST)
+    sys.path[:] = [first, *order["path"], *own, last]
 
 
 def _import_main(path: str) -> None:
@@ -49,52 +84,68 @@ def _import_main(path: str) -> None:
     sys.modules["__main__"] = sys.modules[MAIN] = module
 
 
-def give(value: object, path: str) -> None:
-    """Write the pickled value, whole or not at all."""
-    data = _dumps(value)
-    with open(f"{path}.new", "wb") as file:
-        file.write(data)
-    os.replace(f"{path}.new", path)
+# -- what is given back ---------------------------------------------------------------------------
+
+
+def give(value: object) -> None:
+    """Write the pickled value, where it is asked of this process."""
+    path = os.environ.get(VALUE)
+    if path and all(os.environ.get(name, "0") == "0" for name in LOCAL_RANKS):
+        _write(path, _dumps(value))
+
+
+def note(error: BaseException) -> None:
+    """Tell what was raised: when, its text, and itself where it can be pickled."""
+    path = os.environ.get(RAISED)
+    if not path:
+        return
+    told = {
+        "text": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+        "type": type(error).__name__,
+        "message": str(error),
+        "line": None,
+        "time": time.time(),
+        "error": _error(error),
+    }
+    _write(path, pickle.dumps(told, 4))
+
+
+def _error(error: BaseException) -> bytes:
+    try:
+        data = _dumps(error)
+        pickle.loads(data)
+    except Exception:
+        return b""
+    return data
 
 
 def _dumps(value: object) -> bytes:
     try:
-        import cloudpickle  # type: ignore[import-not-found, unused-ignore]
+        pickler = importlib.import_module("cloudpickle")
     except ImportError:
         return pickle.dumps(value)
-    data: bytes = cloudpickle.dumps(value)
-    return data
+    return bytes(pickler.dumps(value))
 
 
-def note(directory: str, error: BaseException) -> None:
-    """Keep an exception for whoever called: when, its text, and itself where it can be pickled."""
-    text = "".join(traceback.format_exception(error))
-    try:
-        pickled = pickle.dumps(error)
-        pickle.loads(pickled)
-    except Exception:
-        pickled = b""
-    raised = os.path.join(directory, RAISED)
-    os.makedirs(raised, exist_ok=True)
-    path = os.path.join(raised, f"{time.time_ns():020}-{os.getpid()}")
-    with open(f"{path}.new", "wb") as file:
-        pickle.dump({"text": text, "error": pickled}, file)
-    os.replace(f"{path}.new", path)
+def _write(path: str, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    new = f"{path}.{os.getpid()}"
+    with open(new, "wb") as file:
+        file.write(data)
+    os.replace(new, path)
 
 
 def main(directory: str) -> int:
     """Call it; the exit code is 1 where it raised."""
     try:
         function, args, kwargs = load(directory)
-        value = function(*args, **kwargs)
-        if VALUE in os.environ:
-            give(value, os.environ[VALUE])
+        give(function(*args, **kwargs))
     except Exception as error:
-        note(directory, error)
+        note(error)
         traceback.print_exc()
         return 1
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(os.path.dirname(os.path.abspath(__file__))))

@@ -126,7 +126,12 @@ def _language() -> str:
 
 
 #: What the package has beside the language, and out of which module.
-_OTHERS = {"sweep": "danlu.api", "train": "danlu.api", "report": "danlu.guest.report"}
+_OTHERS = {
+    "attach": "danlu.api",
+    "sweep": "danlu.api",
+    "train": "danlu.api",
+    "report": "danlu.guest.report",
+}
 
 _HEAD = "# Made by `python -m danlu.lang.reference` from danlu.lang.table; do not edit.\n"
 

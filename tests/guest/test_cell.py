@@ -137,20 +137,21 @@ def test_a_cell_that_another_cell_ordered_is_found_as_itself(notebook: Path) -> 
 def test_what_starts_its_program_once_more_gets_the_cell_again_and_gives_once(
     notebook: Path,
 ) -> None:
-    # As Lightning does for the further processes of one machine.
+    # As Lightning does for the further processes of one machine; here after the first has given.
     code = """
-import os, subprocess, sys
+import atexit, os, subprocess, sys
 import __main__
 child = os.environ.get("CHILD", "")
 if not child:
     words = [sys.executable, "-m", __main__.__spec__.name, *sys.argv[1:]]
-    subprocess.run(words, check=True, env={**os.environ, "CHILD": "1"})
+    environ = {**os.environ, "CHILD": "1"}
+    atexit.register(lambda: subprocess.run(words, check=True, env=environ))
 value = x, lr, child
-print(*value)
+print(*value, flush=True)
 """
     bundle = sent(notebook, code, variables={"x": 1}, returns=("value",), sweep=("lr=1",))
     done = run(bundle, "--lr", "2")
-    assert (done.err, done.out) == ("", "1 2 1\n1 2 \n")
+    assert (done.err, done.out) == ("", "1 2 \n1 2 1\n")
     assert returned(done.result(), ["value"]) == {"value": (1, 2, "")}
 
 

@@ -109,12 +109,14 @@ def test_an_executable_of_a_package_stays_one(notebook: Path) -> None:
 def test_the_module_of_a_sent_objects_class_travels_with_it(
     notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (notebook / "shapes9.py").write_text("class Box:\n    __version__ = '1'\n    side = 3\n")
+    (notebook / "shapes9.py").write_text("__version__ = '1'\n\nclass Box:\n    side = 3\n")
     monkeypatch.syspath_prepend(str(notebook))
     box = __import__("shapes9").Box()
     bundle = sent(notebook, "print(box.side)\n", variables={"box": box})
     monkeypatch.delitem(sys.modules, "shapes9")
     assert bundle.modules == ("shapes9",)
+    told = json.loads((bundle.directory / "order.json").read_text())["values"]["box"]
+    assert (told["modules"], told["libraries"]) == ([], {})
     assert run(bundle).out == "3\n"
 
 

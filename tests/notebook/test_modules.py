@@ -161,8 +161,11 @@ def test_a_file_with_the_name_of_a_standard_module_stays(tmp_path: Path) -> None
 
 def test_what_is_installed_never_travels_wherever_it_lies(tmp_path: Path) -> None:
     site_packages = tmp_path / ".venv" / "lib" / "python3.11" / "site-packages"
-    tree(site_packages, {"lib8b/__init__.py": ""})
+    tree(site_packages, {"lib8b/__init__.py": "", "space8/theirs.py": ""})
+    tree(tmp_path, {"space8/ours.py": ""})
     assert files("import lib8b", tmp_path, site_packages) == []
+    code = "import space8.theirs, space8.ours"
+    assert files(code, tmp_path, site_packages) == ["space8/ours.py"]
 
 
 def test_what_is_editable_travels_only_from_the_notebooks_directory_or_elsewhere(

@@ -7,6 +7,7 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -151,6 +152,13 @@ def test_the_first_two_numbers_of_a_version_count(
     monkeypatch.setattr(versions, "_version_here", lambda module, distribution: here)
     found = versions.differences(versions.python(), ["lib"], {"lib": ["Lib", wrote]})
     assert found == ([] if same else [("Lib", wrote, here)])
+
+
+def test_a_python_before_38_reads_nothing_of_a_newer_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(version_info=(3, 7, 16), modules={})
+    monkeypatch.setattr(versions, "sys", old)
+    assert versions.differences("3.11.7", [], {}) == [("Python", "3.11.7", "3.7.16")]
+    assert versions.differences("3.7.1", ["lib.x"], {}) == []
 
 
 # -- back -----------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def packed(name: str, value: object, *, most: int, room: int) -> "dict[str, Any]
     return {"data": data, "modules": modules, "libraries": libraries(modules)}
 
 
-_ELSEWHERE = "write it to a file, in a volume where the other side sees no directory of yours"
+_ELSEWHERE = "write it to a file that both sides see: in the working directory, or in a volume"
 
 
 def _too_large(error: TooLarge, most: int, room: int) -> str:

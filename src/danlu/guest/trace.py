@@ -24,27 +24,15 @@ RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 def report(place: Place, error: BaseException) -> str:
     """The traceback as Python prints it, but with the cell's own lines, and nothing of this."""
     told = traceback.TracebackException(type(error), error, error.__traceback__)
-    _trim(told, (place.path("danlu_guest") + os.sep, place.path("run.py"), place.path("again")))
+    # Only of the exception itself: what it was raised from did not come by here.
+    own = place.path("danlu_guest") + os.sep, place.path("run.py")
+    told.stack[:] = [frame for frame in told.stack if not frame.filename.startswith(own)]
     if isinstance(error, SyntaxError) and not told.stack:
         text = "".join(told.format_exception_only())
     else:
         text = "".join(told.format())
     text = text.replace(f'File "{place.code}"', "cell")
     return text.replace(f'File "{place.path("modules")}{os.sep}', 'File "')
-
-
-def _trim(told: Any, own: "tuple[str, ...]") -> None:
-    """Take the frames of our own files out, and out of causes and the parts of groups."""
-    todo: list[Any] = [told]
-    seen: set[int] = set()
-    while todo:
-        one = todo.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        if one.stack is not None:
-            one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(own)]
-        todo += [one.__cause__, one.__context__, *(getattr(one, "exceptions", None) or ())]
 
 
 def note(place: Place, error: BaseException, text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from danlu.notebook.board import Line
 from danlu.notebook.curve import number
 from danlu.notebook.plain import prefixed, table
-from danlu.notebook.render import coloured, faint, rows
+from danlu.notebook.render import MOST, coloured, faint, rows, size
 from danlu.util.human import format_duration
 from danlu.util.plaintext import clean
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SweepLive", "TerminalSweep", "best_sentence", "bundle"]
 
-#: So many trials have a row: those that run, and the best.
-_ROWS = 60
+#: How many trials have a row, those that run and the best; fewer where they are large.
+_ROOMS = (60, 20, 5, 1)
 
-#: Characters of one cell.
-_LONGEST = 60
+#: Characters of one cell, and of the sentence at the end.
+_LONGEST, _ENDED = 60, 1000
+
+#: So many names that are varied have a column.
+_AXES = 12
 
 _INTERVAL = 0.25
 
@@ -115,7 +118,7 @@ class TerminalSweep:
         for one in report.trials:
             if self._told.get(one.number) != one.state:
                 self._told[one.number] = one.state
-                self._say("  ".join((*_cells(one, report, _axes(report)),)))
+                self._say("  ".join(_cells(one, report, _axes(report))))
 
     def tick(self) -> None:
         """Nothing waits."""
@@ -136,44 +139,76 @@ def bundle(
     words: str = "",
     lines: Sequence[Line] = (),
 ) -> dict[str, str]:
-    """A sweep by MIME type."""
-    head = f"{name} {state}" if report is None else f"{name} {state} {_counts(report)}"
-    below = _shown(report) if report is not None else []
-    names = ("job", *_axes(report), "state", report.measure.metric, "time") if report else ()
-    texts = [_cells(one, report, _axes(report)) for one in below] if report else []
+    """A sweep by MIME type, of :data:`danlu.notebook.render.MOST` bytes at most."""
     told = prefixed(lines, len(lines))
-    plain = [head, *(table(names, texts) if texts else ()), _more(report), *told, clean(words)]
-    return {
-        "text/html": _html(report, head=(name, state), names=names, lines=told, words=words),
-        "text/plain": "\n".join(filter(None, plain)),
-    }
+    for room in _ROOMS:
+        seen = _Seen(name, state, report, words=clean(words)[:_ENDED], lines=told, room=room)
+        shown = {"text/html": seen.html(), "text/plain": seen.plain()}
+        if sum(map(size, shown.values())) < MOST - 256:
+            break
+    return shown
 
 
-def _html(
-    report: SweepReport | None,
-    *,
-    head: tuple[str, str],
-    names: Sequence[str],
-    lines: Sequence[str],
-    words: str,
-) -> str:
-    name, state = head
-    counts = faint(escape(_counts(report))) if report is not None else ""
-    parts = [f"<div><b>{escape(name)}</b> {coloured(state, state)} {counts}</div>"]
-    if report is not None and report.trials:
-        body = [_row(one, report) for one in _shown(report)]
-        parts.append(rows([escape(clean(one)[:_LONGEST]) for one in names], body))
-        parts.append(f"<div>{faint(escape(_more(report)))}</div>")
-    if lines:
-        parts.append(f"<pre style='margin:4px 0'>{escape(chr(10).join(lines))}</pre>")
-    if words:
-        parts.append(f"<div>{coloured(words, state)}</div>")
-    return f"<div class='danlu-sweep'>{''.join(parts)}</div>"
+class _Seen:
+    """A sweep at a moment, of which at most ``room`` trials have a row."""
+
+    def __init__(
+        self,
+        name: str,
+        state: str,
+        report: SweepReport | None,
+        *,
+        words: str,
+        lines: Sequence[str],
+        room: int,
+    ) -> None:
+        self._name = name
+        self._state = state
+        self._report = report
+        self._words = words
+        self._lines = lines
+        self._axes = _axes(report)
+        self._trials = _chosen(report, room)
+        hidden = len(report.trials) - len(self._trials) if report is not None else 0
+        self._more = f"… and {hidden} more" if hidden else ""
+
+    def plain(self) -> str:
+        """As text."""
+        counts = [_counts(self._report)] if self._report is not None else []
+        parts = [" ".join([self._name, self._state, *counts])]
+        if self._report is not None and self._trials:
+            body = [_cells(one, self._report, self._axes) for one in self._trials]
+            parts += table(self._head(self._report), body)
+        return "\n".join(filter(None, [*parts, self._more, *self._lines, self._words]))
+
+    def html(self) -> str:
+        """As HTML."""
+        counts = faint(_counts(self._report)) if self._report is not None else ""
+        head = f"<b>{_escaped(self._name)}</b> {coloured(self._state, self._state)} {counts}"
+        parts = [f"<div>{head}</div>"]
+        if self._report is not None and self._trials:
+            body = [_row(one, self._report, self._axes) for one in self._trials]
+            parts.append(rows([_escaped(one) for one in self._head(self._report)], body))
+        if self._more:
+            parts.append(f"<div>{faint(self._more)}</div>")
+        if self._lines:
+            parts.append(f"<pre style='margin:4px 0'>{_escaped(chr(10).join(self._lines))}</pre>")
+        if self._words:
+            parts.append(f"<div>{coloured(self._words, self._state)}</div>")
+        return f"<div class='danlu-sweep'>{''.join(parts)}</div>"
+
+    def _head(self, report: SweepReport) -> list[str]:
+        names = ("job", *self._axes, "state", report.measure.metric, "time")
+        return [clean(one)[:_LONGEST] for one in names]
 
 
-def _row(one: Trial, report: SweepReport) -> list[str]:
-    texts = [escape(text) for text in _cells(one, report, _axes(report))]
-    place = 1 + len(_axes(report))
+def _escaped(text: str) -> str:
+    return escape(text, quote=False)
+
+
+def _row(one: Trial, report: SweepReport, axes: Sequence[str]) -> list[str]:
+    texts = [_escaped(text) for text in _cells(one, report, axes)]
+    place = 1 + len(axes)
     texts[place] = coloured(texts[place], one.state, escaped=True)
     best = report.best
     if best is not None and best.number == one.number:
@@ -183,7 +218,7 @@ def _row(one: Trial, report: SweepReport) -> list[str]:
 
 def _axes(report: SweepReport | None) -> list[str]:
     trials = report.trials if report is not None else ()
-    return list(dict.fromkeys(name for one in trials for name in one.point))
+    return list(dict.fromkeys(name for one in trials for name in one.point))[:_AXES]
 
 
 def _cells(one: Trial, report: SweepReport, axes: Sequence[str]) -> tuple[str, ...]:
@@ -204,18 +239,13 @@ def _cells(one: Trial, report: SweepReport, axes: Sequence[str]) -> tuple[str, .
     return tuple(clean(text)[:_LONGEST] for text in texts)
 
 
-def _shown(report: SweepReport) -> list[Trial]:
+def _chosen(report: SweepReport | None, room: int) -> list[Trial]:
     """The trials that have a row: all, or those that run and the best ones."""
-    if len(report.trials) <= _ROWS:
-        return list(report.trials)
-    running = [one for one in report.trials if one.state == "Running"][: _ROWS // 2]
+    if report is None or len(report.trials) <= room:
+        return list(report.trials) if report is not None else []
+    running = [one for one in report.trials if one.state == "Running"][: room // 2]
     rest = [one for one in report.ranked() if one.state != "Running"]
-    return [*running, *rest[: _ROWS - len(running)]]
-
-
-def _more(report: SweepReport | None) -> str:
-    hidden = len(report.trials) - len(_shown(report)) if report is not None else 0
-    return f"… and {hidden} more" if hidden > 0 else ""
+    return [*running, *rest[: room - len(running)]]
 
 
 def _counts(report: SweepReport) -> str:

@@ -310,6 +310,16 @@ def test_no_line_moves_up_where_ends_of_lines_are_mixed() -> None:
             "give one of them",
         ),
         (
+            "%worker=1\n%sweep=a=0.1:0.5",
+            "line 2: how fine is a to be swept?",
+            "give a step, like a=0.1:0.5:0.1",
+        ),
+        (
+            "%worker=1\n%sweep=a=1,2\n%sweep=a=3",
+            "line 2: a is swept twice",
+            "give all its values once: a=A,B,C",
+        ),
+        (
             "%detach=yes\n%worker=1\n%sweep=a=1,2",
             "line 3: %detach and %sweep exclude each other",
             "give one of them",

@@ -124,6 +124,7 @@ def orders(draw: st.DrawFn) -> CellOrder:
         "goal": draw(st.sampled_from(["", "min", "max"])),
         "pattern": draw(st.sampled_from(["", "loss=([0-9.]+)", "a;b"])),
         "parallel": draw(st.none() | st.integers(1, 9)),
+        "trials": draw(st.none() | st.integers(1, 9)),
     }
     return CellOrder(
         framework=draw(st.sampled_from(["", "tensorflow"])),
@@ -162,7 +163,7 @@ def said(order: CellOrder) -> list[tuple[str, str]]:
     for field in (*words, "framework", "cpu", "memory", "gpu", "image", "env", "on", "name"):
         value = getattr(order, field)
         found += [] if value in ("", None) else [(words.get(field, field), str(value))]
-    for field in ("restart", "deadline", "lines", "metric", "goal", "parallel"):
+    for field in ("restart", "deadline", "lines", "metric", "goal", "parallel", "trials"):
         value = getattr(order, field)
         found += [] if value in ("", None) else [(field, str(value))]
     return found + [(field, "true") for field in ("every", "detach") if getattr(order, field)]

@@ -67,6 +67,7 @@ FINE: dict[str, list[tuple[str, dict[str, object]]]] = {
     "goal": [("MAX", {"goal": "max"})],
     "metric-pattern": [("loss=([0-9.]+)", {"pattern": "loss=([0-9.]+)"})],
     "parallel": [("1", {"parallel": 1})],
+    "trials": [("20", {"trials": 20})],
 }
 
 #: What no value of a key can be, and what is said of it.
@@ -116,11 +117,12 @@ BAD: dict[str, list[tuple[str, str]]] = {
     "goal": [("least", "it cannot be 'least'")],
     "metric-pattern": [("loss=(", "'loss=(' is no regular expression")],
     "parallel": [("0", "'0' is no whole number")],
+    "trials": [("0", "'0' is no whole number")],
 }
 
 #: What else has to be said with a key.
 WITH = {
-    **dict.fromkeys(("metric", "goal", "metric-pattern", "parallel"), ("sweep", "a=1,2")),
+    **dict.fromkeys(("metric", "goal", "metric-pattern", "parallel", "trials"), ("sweep", "a=1,2")),
     "every": ("return", "x"),
 }
 

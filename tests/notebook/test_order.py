@@ -166,7 +166,14 @@ def test_a_cell_may_sweep() -> None:
     assert [axis.name for axis in order.axes] == ["lr", "depth"]
     assert [axis.values() for axis in order.axes] == [("0.1", "0.01"), ("2", "3", "4")]
     assert (order.measure.metric, order.measure.goal, order.parallel) == ("acc", "max", 2)
+    assert order.trials is None
     assert sweep_order(CellOrder()) is None
+
+
+def test_a_study_may_try_points_of_a_span_without_steps() -> None:
+    order = sweep_order(CellOrder(sweep=("lr=0.1:0.5",), trials=20))
+    assert order is not None
+    assert order.trials == 20
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,13 @@ KEYS: tuple[Key, ...] = (
         examples=("2",),
         read=partial(_one, "parallel", readers.whole(1)),
     ),
+    Key(
+        name="trials",
+        takes="N",
+        help="Have Optuna choose N points of a sweep (danlu[sweep]).",
+        examples=("20",),
+        read=partial(_one, "trials", readers.whole(1)),
+    ),
 )
 
 #: The keys that may follow a replica type on its line.

@@ -61,7 +61,8 @@ def train_order(
 def sweep_order(order: CellOrder) -> SweepOrder | None:
     """The sweep that a cell asks for, None for none.
 
-    Raises :class:`UsageError` for a name that is swept twice, and for too many points.
+    Raises :class:`UsageError` for a name that is swept twice, and for points without end, or too
+    many, of which no study is to try some.
     """
     if not order.sweep:
         return None
@@ -70,9 +71,10 @@ def sweep_order(order: CellOrder) -> SweepOrder | None:
     from danlu.commands.sweepspace import grid, parse_axes
 
     axes = parse_axes(order.sweep)
-    grid(axes)
+    if order.trials is None:
+        grid(axes)
     measure = measure_of(order.metric, order.goal or "min", order.pattern)
-    return SweepOrder(axes, measure, order.parallel)
+    return SweepOrder(axes, measure, order.parallel, order.trials)
 
 
 def _value(order: CellOrder) -> Literal["none", "leader", "all"]:

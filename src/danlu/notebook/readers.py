@@ -189,7 +189,7 @@ def sweep(text: str) -> str:
     """A name and its values, as ``danlu train --sweep`` takes them."""
     from danlu.commands.sweepspace import parse_axis
 
-    parse_axis(text).values()
+    parse_axis(text)
     return text
 
 

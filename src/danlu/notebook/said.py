@@ -18,7 +18,7 @@ __all__ = ["CELL", "Said", "order_of"]
 CELL = "cell"
 
 #: Of a sweep, and of nothing else.
-_OF_SWEEP = ("metric", "goal", "pattern", "parallel")
+_OF_SWEEP = ("metric", "goal", "pattern", "parallel", "trials")
 
 #: Fields that cannot both be said.
 _EXCLUDING = (("env", "image"), ("detach", "sweep"))
@@ -101,6 +101,8 @@ class _Reading:
                 said = self._where[word]
                 hint = f"say what to sweep: {self._mark}sweep{self._equals}lr=0.1,0.01"
                 self._blame(said, f"{self._shown(said.word)} is of a sweep", hint)
+        if "sweep" in self.fields:
+            self._judge_sweep()
         for one, other in _EXCLUDING:
             if self.fields.get(one) and self.fields.get(other):
                 self._blame_pair(self._where[one], self._where[other])
@@ -109,6 +111,16 @@ class _Reading:
             self._blame(self._where["every"], "every replica returns nothing", hint)
         for said, message, hint in self._foreign_roles():
             self._blame(said, message, hint)
+
+    def _judge_sweep(self) -> None:
+        from danlu.commands.sweepspace import grid, parse_axes
+
+        try:
+            axes = parse_axes(self.fields["sweep"])
+            if "trials" not in self.fields:
+                grid(axes)
+        except UsageError as error:
+            self._blame(self._where["sweep"], error.message, error.hint)
 
     @property
     def _equals(self) -> str:

@@ -35,8 +35,9 @@ class CellOrder(msgspec.Struct, frozen=True, kw_only=True):
     (``FILE[:FUNC]``), ``image`` a reference, ``on`` a context's name; without the first two it is
     this kernel's Python. ``send`` and ``returns`` are names of variables; ``every`` asks for what
     each replica has of ``returns``. ``modules`` are local modules or packages to be sent that no
-    import of the cell names. ``sweep`` are ranges as ``danlu train --sweep`` takes them, ``lines``
-    how many lines of logs are shown at once.
+    import of the cell names. ``sweep`` are ranges as ``danlu train --sweep`` takes them, of which
+    a study tries ``trials`` points where that is said. ``lines`` is how many lines of logs are
+    shown at once.
     """
 
     framework: str = ""
@@ -65,6 +66,7 @@ class CellOrder(msgspec.Struct, frozen=True, kw_only=True):
     goal: str = ""
     pattern: str = ""
     parallel: int | None = None
+    trials: int | None = None
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import anyio
 
@@ -29,8 +29,8 @@ _TICK = 0.1
 #: Seconds of one wait of the main thread: an interrupt ends it at once, but for the rare moment.
 _WAIT = 0.2
 
-#: What still cleans up after an interrupt.
-_ending: set[threading.Thread] = set()
+#: What runs now; it may be cleaning up.
+_running: set[_Work[Any]] = set()
 
 
 def run(
@@ -58,7 +58,7 @@ def run(
 
 def is_ending() -> bool:
     """Whether something still cleans up after an interrupt."""
-    return bool(_ending)
+    return any(one.stopped for one in list(_running))
 
 
 class _Work(Generic[T]):
@@ -74,7 +74,7 @@ class _Work(Generic[T]):
         self._stopping = stopping
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: anyio.CancelScope | None = None
-        self._stopped = False
+        self.stopped = False
         self._values: list[T] = []
         self._error: BaseException | None = None
         context = contextvars.copy_context()
@@ -89,8 +89,7 @@ class _Work(Generic[T]):
         """Cancel it; from any thread, from a signal handler, as often as one likes."""
         if self.done.is_set():
             return
-        self._stopped = True
-        _ending.add(self._thread)
+        self.stopped = True
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop has just been closed
                 self._loop.call_soon_threadsafe(self._cancel)
@@ -101,20 +100,21 @@ class _Work(Generic[T]):
         return self._values[0]
 
     def _run(self) -> None:
+        _running.add(self)
         try:
             anyio.run(self._main)
         except BaseException as error:
             self._error = error
         finally:
+            _running.discard(self)
             self.done.set()
-            _ending.discard(self._thread)
 
     async def _main(self) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._ticking)
             with anyio.CancelScope() as self._scope:
                 self._loop = asyncio.get_running_loop()
-                if self._stopped:
+                if self.stopped:
                     self._cancel()
                 await self._acted()
             group.cancel_scope.cancel()

@@ -1,0 +1,57 @@
+"""Interrupts as a kernel gets them: a signal to the main thread, at a chosen moment."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["ANSWERED", "interrupted", "until"]
+
+#: Seconds within which an interrupt is to be answered.
+ANSWERED = 0.5
+
+
+def until(done: Callable[[], object], *, limit: float = 10.0) -> None:
+    """Wait for ``done`` at most ``limit`` seconds."""
+    end = time.monotonic() + limit
+    while not done():
+        assert time.monotonic() < end, f"not within {limit} s"
+        time.sleep(0.005)
+
+
+@contextmanager
+def interrupted(when: Callable[[], object], *, times: int = 1) -> Iterator[None]:
+    """Interrupt the block when ``when`` is true; it must then raise KeyboardInterrupt in time."""
+    at: list[float] = []
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def strike() -> None:
+        until(when)
+        at.append(time.monotonic())
+        for _ in range(times):
+            signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=strike)
+    thread.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        assert time.monotonic() - at[0] < ANSWERED
+        _met(thread)
+    else:
+        raise AssertionError("it was not interrupted")
+
+
+def _met(thread: threading.Thread) -> None:
+    """Meet the interrupts that follow the first one."""
+    while True:
+        try:
+            thread.join()
+            time.sleep(0)
+        except KeyboardInterrupt:
+            continue
+        return

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 __all__ = ["TENSORFLOW", "TORCH", "Notebooks", "notebook_of", "printed"]
 
 #: What the environments of these names hold.
@@ -34,22 +36,18 @@ class Notebooks:
             "DANLU_UPKEEP": "off",
             "JUPYTER_PATH": str(self._kernels()),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
-            "MPLBACKEND": "agg",
         }
         return {**os.environ, **mine}
 
     def run(self, notebook: Any) -> Any:
         """The notebook with its outputs; raises :class:`nbclient.exceptions.CellExecutionError`."""
         import nbclient
-        from jupyter_client.kernelspec import KernelSpecManager
-        from jupyter_client.manager import AsyncKernelManager
 
-        specs = KernelSpecManager(kernel_dirs=[str(self._kernels() / "kernels")])
-        name = notebook.metadata.kernelspec.name
-        manager = AsyncKernelManager(kernel_name=name, kernel_spec_manager=specs)
         place = {"metadata": {"path": str(self.directory)}}
-        client = nbclient.NotebookClient(notebook, km=manager, timeout=LIMIT, resources=place)
-        client.execute(env=self.environment())
+        client = nbclient.NotebookClient(notebook, timeout=LIMIT, resources=place)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("JUPYTER_PATH", str(self._kernels()))
+            client.execute(env=self.environment())
         return notebook
 
     def _kernels(self) -> Path:

@@ -139,7 +139,7 @@ def test_a_failing_cell_fails_the_notebook_with_its_line(plain: Notebooks) -> No
 def test_a_variable_that_is_too_large_is_refused_before_anything_starts(plain: Notebooks) -> None:
     text = failure_of(plain, "x = bytes(65 << 20)", f"{NEEDS_ONE_WORKER} --send x\nprint(len(x))")
     assert re.search(r"\bx\b.* 65", text)
-    assert "64 MiB" in text
+    assert "64.0 MiB are allowed" in text
     assert "file" in text
     assert not list((plain.home / "jobs").glob("*"))
 
@@ -148,7 +148,7 @@ def test_a_variable_that_is_too_large_is_refused_before_anything_starts(plain: N
 def test_a_value_that_is_too_large_to_return_is_refused(plain: Notebooks) -> None:
     text = failure_of(plain, f"{NEEDS_ONE_WORKER} --return x\nx = bytes(65 << 20)")
     assert re.search(r"\bx\b.* 65", text)
-    assert "64 MiB" in text
+    assert "64.0 MiB are allowed" in text
 
 
 BUILD = """\

@@ -1,0 +1,117 @@
+"""What the pages about notebooks say is tried: their commands, and their cells, in their order."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from danlu.notebook.grammar import read_cell, read_options
+from tests.conftest import ROOT
+from tests.notebook.conftest import JupyterEnv
+from tests.notebook.notebooks import TORCH, Notebooks, notebook_of
+from tests.notebook.pages import blocks_of
+
+GUIDES = ROOT / "docs" / "guides"
+PAGES = ("notebook.md", "notebook.zh.md", "from-ciao.md", "from-kubeflow-sdk.md")
+
+EXTENSION = "%load_ext danlu.notebook\n"
+
+
+def cells_of(page: str) -> list[str]:
+    """The cells of a page: its blocks of ``python``."""
+    return [block.text.rstrip("\n") for block in blocks_of(GUIDES / page) if block.kind == "python"]
+
+
+def program_of(cell: str) -> str:
+    """What replicas run of a cell, or all of an ordinary one."""
+    first, _, rest = cell.partition("\n")
+    if first.startswith("%%distributed"):
+        return read_options(first.removeprefix("%%distributed"), rest).code
+    job = read_cell(cell)
+    return job.code if job else cell.removeprefix(EXTENSION.strip())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_cell_can_be_read(page: str) -> None:
+    cells = cells_of(page)
+    assert cells
+    for cell in cells:
+        ast.parse(program_of(cell))
+
+
+def test_the_pages_say_the_same_in_both_languages() -> None:
+    assert blocks_of(GUIDES / "notebook.md") == blocks_of(GUIDES / "notebook.zh.md")
+
+
+def test_ciaos_cell_and_its_options_are_the_same_job() -> None:
+    ciao, options = cells_of("from-ciao.md")
+    first, _, rest = options.partition("\n")
+    asked = read_options(first.removeprefix("%%distributed"), rest).order
+    wanted = read_cell(ciao)
+    assert wanted
+    assert asked.clean == wanted.order.clean
+    assert {name: one.replicas for name, one in asked.roles.items()} == {"ps": 1, "worker": 2}
+    assert {name: one.replicas for name, one in wanted.order.roles.items()} == {
+        "ps": 1,
+        "worker": 2,
+    }
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The repository's own files, so that an installation writes nothing beside the sources."""
+    place = tmp_path / "danlu"
+    leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    shutil.copytree(ROOT / "src", place / "src", ignore=leave)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, place)
+    return place
+
+
+@pytest.mark.notebook
+@pytest.mark.timeout(900)  # pip unpacks JupyterLab and PyTorch
+def test_the_tutorial_leads_to_a_trained_model(checkout: Path, tmp_path: Path) -> None:
+    """Its commands in one shell, from an empty home, with the notebook saved where it says so."""
+    home = tmp_path / "home"
+    (home / "digits").mkdir(parents=True)
+    nbformat.write(  # type: ignore[no-untyped-call]
+        notebook_of(cells_of("notebook.md")), home / "digits" / "digits.ipynb"
+    )
+    commands = [block.text for block in blocks_of(GUIDES / "notebook.md") if block.kind == "sh"]
+    done = subprocess.run(
+        ["bash", "-euc", "".join(commands)],
+        cwd=checkout,
+        env={**os.environ, "HOME": str(home), "DANLU_UPKEEP": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (home / "digits" / "digits.pt").stat().st_size > 10_000
+    saved = (home / "digits" / "digits.ipynb").read_text()
+    assert "accuracy 0.9" in saved
+    assert "image/png" in saved
+
+
+@pytest.mark.notebook
+def test_kubeflows_function_runs_as_a_function_and_as_a_cell(
+    jupyter_env: JupyterEnv, tmp_path: Path
+) -> None:
+    python = jupyter_env("torch", TORCH) / "bin" / "python"
+    where = Notebooks(tmp_path, python, tmp_path / "home")
+    done = where.run(notebook_of(cells_of("from-kubeflow-sdk.md")))
+    assert all(one.execution_count for one in done.cells)
+
+
+@pytest.mark.notebook
+def test_ciaos_cell_runs_as_it_is(tmp_path: Path) -> None:
+    where = Notebooks(tmp_path, Path(sys.executable), tmp_path / "home")
+    done = where.run(notebook_of(cells_of("from-ciao.md"), kernel="danlu"))
+    assert all("byte for byte" in str(one.outputs) for one in done.cells)

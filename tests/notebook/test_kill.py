@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.notebook.processes import at_work_in, living, until
 
 pytestmark = pytest.mark.notebook
 
@@ -136,38 +138,3 @@ def the_processes(place: Path) -> set[int]:
     pids = {int(pid) for file in place.glob("*.pids") for pid in file.read_text().split()}
     assert living(pids) == pids
     return pids
-
-
-def living(pids: set[int]) -> set[int]:
-    """Those that run: not gone, and not only waiting to be reaped."""
-    return {pid for pid in pids if state(pid) not in ("", "Z", "X")}
-
-
-def at_work_in(place: Path) -> set[int]:
-    """Processes whose command names ``place``: kernels, supervisors, programs."""
-    pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    return {pid for pid in living(pids) if os.fsencode(place) in command(pid)}
-
-
-def command(pid: int) -> bytes:
-    """What a process was started with."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def state(pid: int) -> str:
-    """The letter of a process's state (proc(5)); nothing for none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
-
-
-def until(done: Callable[[], bool], *, limit: float) -> None:
-    """Wait for ``done`` at most ``limit`` seconds."""
-    end = time.monotonic() + limit
-    while not done():
-        assert time.monotonic() < end, f"not within {limit} s"
-        time.sleep(0.05)

@@ -213,7 +213,7 @@ class Page:
 
     def photograph(self, path: Path, *, within: str = "") -> Path:
         """A PNG of the page, or of where the element ``within`` lies on it."""
-        clip = {}
+        clip: dict[str, Any] = {}
         if within:
             box = self.evaluate(f"({within}).getBoundingClientRect().toJSON()")
             sides = {name: box[name] for name in ("x", "y", "width", "height")}

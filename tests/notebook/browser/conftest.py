@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,12 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A Chromium for all tests; each opens pages of its own."""
     with chromium(tmp_path_factory.mktemp("chromium")) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def album(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pictures go: ``DANLU_SCREENSHOTS`` (the docs' are in ``docs/images``), else nowhere."""
+    return Path(os.environ.get("DANLU_SCREENSHOTS") or tmp_path_factory.mktemp("album")).resolve()
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +46,5 @@ def jupyterlab(
     """A JupyterLab with a danlu home of its own."""
     program = jupyter_env("lab", ["jupyterlab>=4"]) / "bin" / "jupyter-lab"
     place = tmp_path_factory.mktemp("lab")
-    environment = {"DANLU_HOME": str(place / "home"), "DANLU_UPKEEP": "off"}
-    with lab(program, place, kernels=[kernels], environment=environment) as started:
+    with lab(program, place, kernels=[kernels]) as started:
         yield started

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +27,11 @@ _NOTIFICATIONS = {"fetchNews": "false", "checkForUpdates": False}
 
 @dataclass(frozen=True)
 class Lab:
-    """A server: its address, the directory of its notebooks, and what it wrote."""
+    """A server: its address, the directory of its notebooks, danlu's home, and what it wrote."""
 
     url: str
     directory: Path
+    home: Path
     log: Path
 
     def complaints(self) -> list[str]:
@@ -49,13 +50,11 @@ class Lab:
 
 
 @contextmanager
-def lab(
-    program: Path, place: Path, *, kernels: Sequence[Path], environment: Mapping[str, str]
-) -> Iterator[Lab]:
+def lab(program: Path, place: Path, *, kernels: Sequence[Path]) -> Iterator[Lab]:
     """A JupyterLab of ``program`` (``jupyter-lab``), which has ended after the block.
 
-    All it keeps is below ``place``, its notebooks in ``place/notebooks``. ``kernels`` are further
-    directories with ``kernels/NAME/kernel.json``; ``environment`` is for it and its kernels.
+    All it keeps is below ``place``. ``kernels`` are further directories with
+    ``kernels/NAME/kernel.json``.
     """
     notebooks = place / "notebooks"
     notebooks.mkdir(parents=True)
@@ -65,14 +64,14 @@ def lab(
         process = subprocess.Popen(
             [program, *_options(notebooks)],
             cwd=notebooks,
-            env={**os.environ, **_variables(place, kernels), **environment},
+            env={**os.environ, **_variables(place, kernels)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
     try:
-        yield Lab(_address(process, place / "runtime", log), notebooks, log)
+        yield Lab(_address(process, place / "runtime", log), notebooks, place / "home", log)
     finally:
         _end(process)
 
@@ -92,6 +91,8 @@ def _options(notebooks: Path) -> list[str]:
 
 def _variables(place: Path, kernels: Sequence[Path]) -> dict[str, str]:
     return {
+        "DANLU_HOME": str(place / "home"),
+        "DANLU_UPKEEP": "off",
         "HOME": str(place),
         "IPYTHONDIR": str(place / "ipython"),
         "JUPYTER_CONFIG_DIR": str(place / "config"),
@@ -161,6 +162,20 @@ def _cell(number: int, source: str) -> dict[str, Any]:
     }
 
 
+#: Milliseconds from a click to a number in the prompt.
+_ANSWERED = """prompt => new Promise(resolve => {
+    let clicked = 0;
+    addEventListener("mousedown", () => { clicked = performance.now() }, {once: true});
+    new MutationObserver(() => {
+        if (/\\d/.test(prompt.innerText)) resolve(performance.now() - clicked);
+    }).observe(prompt, {childList: true, characterData: true, subtree: true});
+})"""
+_RENAMED = """(element, from, to) => {
+    const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
+    }
+}"""
 _PANEL = "document.querySelector('.jp-NotebookPanel')"
 
 
@@ -197,6 +212,13 @@ class Notebook:
         """Press the square of the tool bar."""
         self.page.click(f"{_PANEL}.querySelector('[data-command=\"notebook:interrupt-kernel\"]')")
 
+    def answer(self, number: int) -> float:
+        """Interrupt the cell that runs: the seconds until the page shows that it runs no more."""
+        prompt = f"{self.cell(number)}.querySelector('.jp-InputPrompt')"
+        self.page.evaluate(f"window.answered = ({_ANSWERED})({prompt}); 0")
+        self.interrupt()
+        return float(self.page.evaluate("window.answered")) / 1000
+
     def says(self, number: int) -> str:
         """The text that a cell has put out."""
         return str(self.page.evaluate(f"{self.output(number)}?.innerText ?? ''"))
@@ -205,6 +227,13 @@ class Notebook:
         """Wait for ``text`` in what the cell puts out."""
         words = json.dumps(text)
         self.page.wait(f"{self.output(number)}.innerText.includes({words})", limit=limit)
+
+    def photograph(self, path: Path, number: int, *, home: Path) -> None:
+        """A picture of a cell, with danlu's ``home`` where people have theirs."""
+        shown = [json.dumps(str(one)) for one in (home, "~/.local/share/danlu")]
+        self.page.evaluate(f"({_RENAMED})({self.output(number)}, {', '.join(shown)})")
+        self.page.evaluate(f"{self.cell(number)}.scrollIntoView()")
+        self.page.photograph(path, within=self.cell(number))
 
     def ended(self, number: int, *, limit: float = 20.0) -> None:
         """Wait until the cell, which was run, runs no more."""

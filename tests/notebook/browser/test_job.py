@@ -1,0 +1,124 @@
+"""A training job in a cell, as it looks while it runs, ends, is interrupted or writes much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.notebook.browser.chromium import Browser
+from tests.notebook.browser.lab import Lab, Notebook, write_notebook
+from tests.notebook.browser.observe import Frames, Views
+from tests.notebook.processes import at_work_in, until
+
+pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
+
+LOAD = "%load_ext danlu.notebook\nsteps = 16"
+TRAIN = """\
+%%distributed --framework pytorch --worker 2 --name furnace --send steps --return losses
+import time
+import danlu
+
+losses = []
+for step in range(1, steps + 1):
+    losses.append(2 / step)
+    danlu.report(percentage=100 * step / steps, loss=losses[-1])
+    print(f"step {step}: loss {losses[-1]:.3f}", flush=True)
+    time.sleep(0.2)
+"""
+SLEEP = """\
+%%distributed --framework pytorch --worker 2 --name sleeper
+import time
+print("asleep", flush=True)
+time.sleep(600)
+"""
+LINES = 50_000
+FLOOD = f"""\
+%%distributed --framework pytorch --worker 2 --name flood
+for number in range({LINES // 2}):
+    print(f"line {{number}} " + "x" * 80)
+"""
+#: Both workers write 20,000 lines a second until they are interrupted.
+STREAM = """\
+%%distributed --framework pytorch --worker 2 --name stream
+import time
+number = 0
+while True:
+    for number in range(number, number + 2000):
+        print(f"line {number} " + "x" * 80)
+    time.sleep(0.1)
+"""
+#: Seconds within which an interrupt is answered (issue 5).
+ANSWERED = 0.5
+#: Seconds that a page may draw nothing: more, and typing and scrolling are felt to hang.
+FROZEN = 0.5
+#: Seconds that replicas have to end, and some.
+GRACE = 5.0
+
+
+def opened(lab: Lab, browser: Browser, name: str, *cells: str) -> Notebook:
+    """A notebook whose first cell has been run."""
+    write_notebook(lab.directory / f"{name}.ipynb", *cells)
+    notebook = lab.open(browser, f"{name}.ipynb", height=1100)
+    notebook.run(0)
+    notebook.ended(0)
+    return notebook
+
+
+def test_a_job_is_seen_to_run_and_its_value_comes_back(
+    jupyterlab: Lab, browser: Browser, album: Path
+) -> None:
+    notebook = opened(jupyterlab, browser, "train", LOAD, TRAIN, "print(losses[-1])")
+    views = Views(notebook.page)
+    notebook.run(1)
+    notebook.until(1, "step 10:")
+    notebook.photograph(album / "notebook-running.png", 1, home=jupyterlab.home)
+    notebook.ended(1)
+    notebook.until(1, "furnace succeeded in")
+    notebook.photograph(album / "notebook-succeeded.png", 1, home=jupyterlab.home)
+    assert views.heads()[-3:] == ["Pending", "Running", "Succeeded"]
+    assert views.states("worker-0")[-2:] == ["Running", "Succeeded"]
+    assert views.seen()[0]["curves"] == 0
+    curve = f"{notebook.output(1)}.querySelector('img')"
+    assert notebook.page.evaluate(f"{curve}.naturalWidth") > 100
+    notebook.run(2)
+    notebook.until(2, str(2 / 16))
+    assert browser.complaints == []
+
+
+def test_an_interrupted_job_is_gone(jupyterlab: Lab, browser: Browser, album: Path) -> None:
+    notebook = opened(jupyterlab, browser, "sleep", LOAD, SLEEP)
+    notebook.run(1)
+    notebook.until(1, "worker-1 │ asleep")
+    assert len(at_work_in(jupyterlab.home / "jobs" / "sleeper")) >= 2
+    assert notebook.answer(1) <= ANSWERED
+    notebook.until(1, "sleeper was interrupted, and is stopped", limit=GRACE)
+    assert "KeyboardInterrupt" in notebook.says(1)
+    until(lambda: not at_work_in(jupyterlab.home / "jobs" / "sleeper"), limit=GRACE)
+    notebook.photograph(album / "notebook-interrupted.png", 1, home=jupyterlab.home)
+
+
+def test_many_lines_neither_freeze_the_page_nor_trip_limits(
+    jupyterlab: Lab, browser: Browser, album: Path
+) -> None:
+    notebook = opened(jupyterlab, browser, "flood", LOAD, FLOOD)
+    frames = Frames(notebook.page)
+    notebook.run(1)
+    notebook.until(1, "flood succeeded in")
+    assert frames.longest() <= FROZEN
+    assert f"line {LINES // 2 - 1} xxx" in notebook.says(1)
+    assert jupyterlab.complaints() == []
+    assert "IOPub" not in notebook.page.evaluate("document.body.innerText")
+    notebook.photograph(album / "notebook-lines.png", 1, home=jupyterlab.home)
+
+
+def test_an_interrupt_is_answered_while_lines_stream(jupyterlab: Lab, browser: Browser) -> None:
+    notebook = opened(jupyterlab, browser, "stream", LOAD, STREAM)
+    frames = Frames(notebook.page)
+    notebook.run(1)
+    notebook.until(1, "lines before")
+    assert notebook.answer(1) <= ANSWERED
+    notebook.until(1, "stream was interrupted, and is stopped", limit=GRACE)
+    assert frames.longest() <= FROZEN
+    assert not at_work_in(jupyterlab.home / "jobs" / "stream")
+    assert jupyterlab.complaints() == []

@@ -12,13 +12,14 @@ import time
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from danlu.sources.pypi.indexes import Indexes, uv_environment
 from danlu.sources.pypi.uv import find_uv
 from danlu.util.locks import file_lock
 from tests.conftest import ROOT
 
-__all__ = ["NotSatisfiable", "make", "uv"]
+__all__ = ["NotSatisfiable", "make", "resolve", "uv"]
 
 #: Seconds an environment nobody asked for is kept.
 KEPT = 14 * 24 * 3600.0
@@ -41,6 +42,14 @@ def uv(*arguments: str, cwd: Path = ROOT) -> str:
     if done.returncode:
         raise NotSatisfiable(done.stderr)
     return done.stdout + done.stderr
+
+
+def resolve(*requirements: str) -> str:
+    """What these become, a line each; raises :class:`NotSatisfiable` with uv's reason."""
+    with TemporaryDirectory() as place:
+        wanted = Path(place, "requirements.in")
+        wanted.write_text("\n".join(requirements))
+        return uv("pip", "compile", "--quiet", "--no-header", "--no-annotate", str(wanted))
 
 
 def make(name: str, requirements: Sequence[str], *, python: str = sys.executable) -> Path:

@@ -1,0 +1,126 @@
+"""The kernel behind Jupyter Enterprise Gateway, and started by a Gateway Provisioner."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from danlu.notebook.kernelspec import below, install
+from tests.notebook.conftest import JupyterEnv
+from tests.notebook.environments import NotSatisfiable, resolve
+from tests.notebook.gateways import Kernel, free_port, serving, started
+from tests.notebook.kernels import alone
+
+pytestmark = pytest.mark.notebook
+
+#: Both gateways start nothing for root, whoever they themselves are.
+USER = {"KERNEL_USERNAME": "someone"}
+
+
+@contextmanager
+def enterprise(place: Path, env: Path) -> Iterator[str]:
+    """Enterprise Gateway in an environment without danlu; the kernel is of this one."""
+    port = free_port()
+    command = (env / "bin/jupyter-enterprisegateway", "--ip=127.0.0.1", f"--port={port}")
+    url = f"http://127.0.0.1:{port}"
+    with serving((*command, "--port_retries=0"), url, place=place, environment={}):
+        yield url
+
+
+@contextmanager
+def provisioned(place: Path, env: Path) -> Iterator[str]:
+    """A Kernel Gateway whose kernels the distributed provisioner starts, here on this host.
+
+    After any kernel's end, ipykernel's own too, the provisioner waits 30 s for its listener.
+    """
+    port = free_port()
+    command = (
+        env / "bin/jupyter-kernelgateway",
+        "--KernelGatewayApp.ip=127.0.0.1",
+        f"--KernelGatewayApp.port={port}",
+        "--KernelGatewayApp.port_retries=0",
+    )
+    variables = {
+        "PATH": f"{env / 'bin'}:{os.environ['PATH']}",  # its kernelspec says only `python`
+        "GP_KERNEL_LOG_DIR": str(place),
+        "GP_RESPONSE_IP": "127.0.0.1",
+        "GP_RESPONSE_PORT": str(free_port()),
+    }
+    url = f"http://127.0.0.1:{port}"
+    with serving(command, url, place=place, environment=variables):
+        yield url
+
+
+async def works(url: str) -> None:
+    """A cell runs, another is interrupted, a third runs in the same kernel, which then ends."""
+    async with started(url, "danlu", USER) as kernel:
+        told = await kernel.run("print(get_ipython().kernel.implementation, 6 * 7)")
+        assert told == ("ok", "danlu 42")
+        assert await _interrupted(kernel) == "KeyboardInterrupt"
+        assert await kernel.run("import os; print(os.environ['KERNEL_USERNAME'])") == (
+            "ok",
+            USER["KERNEL_USERNAME"],
+        )
+        status, pid = await kernel.run("import os; print(os.getpid())")
+    await _gone(int(pid))
+    assert status == "ok"
+
+
+async def _interrupted(kernel: Kernel) -> str:
+    status = ""
+    cell = await kernel.begin("import time\nprint('begun', flush=True)\ntime.sleep(600)")
+    async for message in kernel.messages_of(cell):
+        if message["msg_type"] == "stream":
+            await kernel.interrupt()
+        if message["msg_type"] == "execute_reply":
+            status = message["content"].get("ename", message["content"]["status"])
+    return status
+
+
+async def _gone(pid: int) -> None:
+    async with asyncio.timeout(30):
+        while Path(f"/proc/{pid}").exists():
+            await asyncio.sleep(0.05)
+
+
+def test_enterprise_gateway_runs_cells_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
+) -> None:
+    install(below(alone(tmp_path, monkeypatch)))
+    env = jupyter_env("enterprise-gateway", ("jupyter_enterprise_gateway",))
+    with enterprise(tmp_path, env) as url:
+        asyncio.run(works(url))
+
+
+def test_a_gateway_provisioner_starts_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
+) -> None:
+    wanted = ("danlu[notebook]", "gateway_provisioners", "jupyter_kernel_gateway")
+    env = jupyter_env("gateway-provisioners", wanted)
+    prefix = alone(tmp_path, monkeypatch)
+    specify = (
+        f"--prefix={prefix}",
+        "--kernel-name=danlu",
+        "--remote-hosts=localhost",
+        "--spark-init-mode=none",
+        "--ipykernel-subclass-name=danlu.notebook.kernelclass.DanluKernel",
+    )
+    program = env / "bin/jupyter-ssh-spec"
+    subprocess.run([program, "install", *specify], check=True, capture_output=True)
+    with provisioned(tmp_path, env) as url:
+        asyncio.run(works(url))
+
+
+def test_enterprise_gateway_needs_an_environment_of_its_own_beside_a_present_ipykernel() -> None:
+    """What docs/guides/kernels.md shows; where this fails, the page is to be changed."""
+    with pytest.raises(NotSatisfiable) as caught:
+        resolve("ipykernel>=7", "jupyter_enterprise_gateway>=3")
+    text = " ".join(str(caught.value).split())
+    assert "jupyter-client>=8" in text
+    assert "jupyter-enterprise-gateway" in text

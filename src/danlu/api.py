@@ -118,9 +118,14 @@ def attach(name: str, *, every: bool = False, log: Callable[[str], object] | Non
     from danlu.commands.settings import load_settings
     from danlu.commands.shipping import is_call
     from danlu.commands.trainrun import attached
+    from danlu.notebook import calls
 
     with _told_whole():
-        told, result = attached(name, load_settings(), log=log)
+        notebook = calls.here() if log is print else None
+        if notebook is not None:
+            told, result = calls.attach(name, notebook)
+        else:
+            told, result = attached(name, load_settings(), log=log)
         if is_call(result):
             return _given(told, result, every=every)
         return _succeeded(told)
@@ -194,8 +199,11 @@ def sweep(
 @contextmanager
 def _told_whole() -> Iterator[None]:
     """Let a traceback show what an error says beside its message."""
+    from danlu.notebook import calls
+
     try:
-        yield
+        with calls.plainly():
+            yield
     except DanluError as error:
         lines = [*(error.details if error.__cause__ is None else ()), error.hint]
         error.add_note("\n".join(filter(None, lines)))
@@ -235,13 +243,12 @@ def _refuse_in_replica() -> None:
 
 def _called(call: Call, order: TrainOrder, *, settings: Settings, wishes: _Wishes) -> Any:
     from danlu.commands.traincall import call_order
-    from danlu.commands.trainrun import submitted
 
     with ExitStack() as stack:
         files = Path(stack.enter_context(TemporaryDirectory(prefix="danlu-call-")))
         ordered = call_order(call, order, files=files, every=wishes.every, settings=settings)
         if wishes.detach:
-            return submitted(ordered, settings)
+            return _left(ordered, settings)
         told, result = _end(ordered, settings, wishes, submitted=stack.close)
     return _given(told, result, every=wishes.every)
 
@@ -277,14 +284,12 @@ def _path(
     settings: Settings,
     wishes: _Wishes,
 ) -> Outcome | str:
-    from danlu.commands.trainrun import submitted
-
     words = tuple(str(one) for one in args)
     kind = "file" if path.endswith(_MANIFESTS) else "script"
     fields: dict[str, Any] = {kind: path, "args": words}
     ordered = msgspec.structs.replace(order, **fields)
     if wishes.detach:
-        return submitted(ordered, settings)
+        return _left(ordered, settings)
     return _succeeded(_end(ordered, settings, wishes)[0])
 
 
@@ -294,6 +299,15 @@ def _succeeded(told: Outcome) -> Outcome:
     if not told.succeeded:
         raise failure(told)
     return told
+
+
+def _left(order: TrainOrder, settings: Settings) -> str:
+    """The name of the order's job, which was started and is left alone."""
+    from danlu.commands.trainrun import submitted
+    from danlu.notebook import calls
+
+    notebook = calls.here()
+    return submitted(order, settings) if notebook is None else calls.submit(order, notebook)
 
 
 def _end(
@@ -313,8 +327,7 @@ def _end(
 
     notebook = calls.here() if wishes.log is print else None
     if notebook is not None:
-        ended = calls.train(order, notebook)
-        return ended.outcome, ended.result
+        return calls.train(order, notebook)
     return run(order, settings, log=wishes.log, submitted=submitted)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -11,8 +10,9 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from danlu.commands.jobreport import Outcome, outcome
+from danlu.commands.jobreport import Outcome, failure, outcome
 from danlu.commands.jobs import follow
+from danlu.commands.shipping import is_call
 from danlu.errors import DanluError
 from danlu.notebook import background
 from danlu.notebook.failure import failed
@@ -28,6 +28,7 @@ __all__ = [
     "attached",
     "attend",
     "followed",
+    "left",
     "sentence",
     "stopped",
     "submitted",
@@ -39,6 +40,9 @@ _GRACE = 3.0
 
 #: Seconds after which a job that should have stopped is waited for no longer.
 _PATIENCE = 10.0
+
+#: So many lines of each replica are read of a job that ran before.
+_TAIL = 200
 
 
 class Preparing(Protocol):
@@ -83,12 +87,6 @@ def attend(jobs: Jobs, submission: Submission, view: View) -> Result:
     return background.run(act, tick=view.tick).result
 
 
-async def followed(jobs: Jobs, submission: Submission, view: View) -> Ended:
-    """The same in an event loop; cancelling it stops the job and waits for that."""
-    name = await submitted(jobs, submission, view)
-    return await attached(jobs, name, view, leave=partial(stopped, jobs, name, view))
-
-
 async def submitted(jobs: Jobs, submission: Submission, view: View) -> str:
     """Submit a job, whole or not at all; its name."""
     view.phase("Submitting", name=submission.job.name)
@@ -121,24 +119,48 @@ def unsubmitted(view: Preparing, error: BaseException) -> None:
         view.ended("Failed", f"{type(error).__name__}: {error}")
 
 
-async def attached(
-    jobs: Jobs,
-    name: str,
-    view: View,
-    *,
-    leave: Callable[[], Awaitable[None]],
-    tail: int | None = None,
-) -> Ended:
-    """Show a job that runs to its end; where that is cancelled ``leave`` is awaited first."""
-    view.phase("Pending", name=name)
+async def followed(jobs: Jobs, submission: Submission, view: View) -> Ended:
+    """Run a job to its end; cancelling it stops the job and waits for that."""
+    name = await submitted(jobs, submission, view)
     try:
-        last = await follow(jobs, name, view, tail=tail)
-        told = await outcome(jobs, last)
-        result = await jobs.result(name)
+        return await _to_the_end(jobs, name, view, tail=None)
     except BaseException:
-        with anyio.CancelScope(shield=True):
-            await leave()
+        await stopped(jobs, name, view)
         raise
+
+
+async def left(jobs: Jobs, submission: Submission, view: View, *, how: str) -> str:
+    """Submit a job and leave it alone; its name. ``how`` is what shows it again."""
+    name = await submitted(jobs, submission, view)
+    try:
+        await anyio.lowlevel.checkpoint()
+    except BaseException:
+        # Interrupted while it was submitted: then it was not to run.
+        await stopped(jobs, name, view)
+        raise
+    view.view(await jobs.view(name))
+    view.ended("Submitted", f"{name} does not depend on this notebook: `{how}`")
+    return name
+
+
+async def attached(jobs: Jobs, name: str, view: View) -> Ended:
+    """Show a job that runs, or has run, to its end; cancelling it leaves the job alone.
+
+    Raises :class:`UsageError` for a job that is not there.
+    """
+    await jobs.view(name)
+    try:
+        return await _to_the_end(jobs, name, view, tail=_TAIL)
+    except BaseException:
+        view.ended("Detached", f"{name} is not followed any more, and goes on")
+        raise
+
+
+async def _to_the_end(jobs: Jobs, name: str, view: View, *, tail: int | None) -> Ended:
+    view.phase("Pending", name=name)
+    last = await follow(jobs, name, view, tail=tail)
+    told = await outcome(jobs, last)
+    result = await jobs.result(name)
     view.view(last)
     view.ended(told.state, sentence(told, result))
     return Ended(told, result)
@@ -160,6 +182,7 @@ async def stopped(jobs: Jobs, name: str, view: View) -> None:
 def sentence(ended: Outcome, result: Result) -> str:
     """How a job ended: ``demo failed after 3.0 s: worker-1 failed first: ValueError: no``."""
     if not ended.succeeded:
-        return failed(ended, result).message
+        # What a call raised is told by whoever called.
+        return (failure(ended) if is_call(result) else failed(ended, result)).message
     after = "" if ended.seconds is None else f" in {format_duration(ended.seconds)}"
     return f"{ended.name} succeeded{after}"

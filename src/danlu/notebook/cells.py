@@ -8,31 +8,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import anyio
-import anyio.lowlevel
 from msgspec.structs import replace
 
+from danlu.commands.jobreport import failure
+from danlu.commands.shipping import is_call
 from danlu.notebook import background
-from danlu.notebook.attend import (
-    Ended,
-    View,
-    attached,
-    followed,
-    stopped,
-    submitted,
-)
+from danlu.notebook.attend import Ended, attached, followed, left
 from danlu.notebook.bundle import command, make
 from danlu.notebook.code import check
 from danlu.notebook.desk import search_path
 from danlu.notebook.failure import failed
-from danlu.notebook.live import LINES
 from danlu.notebook.order import RETURNS, sweep_order, train_order
 from danlu.notebook.prepare import submittable
 from danlu.notebook.values import returned
 
 if TYPE_CHECKING:
     from danlu.commands.trainorder import TrainOrder
-    from danlu.jobs.types import Jobs, Submission
+    from danlu.jobs.types import Jobs
     from danlu.notebook.desk import Desk
     from danlu.notebook.types import Cell, CellOrder
 
@@ -105,21 +97,9 @@ def _detached(order: TrainOrder, desk: Desk, jobs: Jobs, files: TemporaryDirecto
     async def act() -> None:
         with files:
             ready = await submittable(order, desk.settings, view, jobs=jobs)
-            await _left(ready, jobs, view)
+            await left(jobs, ready, view, how=f"%jobs attach {ready.job.name}")
 
     background.run(act, tick=view.tick)
-
-
-async def _left(ready: Submission, jobs: Jobs, view: View) -> None:
-    name = await submitted(jobs, ready, view)
-    try:
-        await anyio.lowlevel.checkpoint()
-    except BaseException:
-        # Interrupted while it was submitted: then it was not to run.
-        await stopped(jobs, name, view)
-        raise
-    view.view(await jobs.view(name))
-    view.ended("Submitted", f"{name} does not depend on this notebook: `%jobs attach {name}`")
 
 
 def attach(name: str, desk: Desk, *, on: str = "") -> None:
@@ -129,15 +109,11 @@ def attach(name: str, desk: Desk, *, on: str = "") -> None:
     """
     jobs = desk.jobs(on)
     view = desk.view()
-
-    async def leave() -> None:
-        view.ended("Detached", f"{name} is not followed any more, and goes on")
-
-    async def act() -> Ended:
-        await jobs.view(name)
-        return await attached(jobs, name, view, leave=leave, tail=LINES)
-
-    ended = background.run(act, tick=view.tick)
+    ended = background.run(lambda: attached(jobs, name, view), tick=view.tick)
+    if is_call(ended.result):
+        if not ended.outcome.succeeded:
+            raise failure(ended.outcome)
+        return
     labels = ended.result.view.labels
     names = [one for one in labels.get(RETURNS, "").split(",") if one]
     _take(ended, desk, names, every=EVERY in labels)

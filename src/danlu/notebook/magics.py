@@ -106,25 +106,23 @@ class Magics:
 
     def distributed(self, line: str, cell: str) -> None:
         """Run the lines below on the replicas of a job; `%%distributed --help` lists options."""
-        from danlu.notebook.grammar import asks_help, read_options
-
-        if asks_help(line):
-            from danlu.notebook.reference import help_text
-
-            print(help_text())
-            return
-        with plainly():
-            cells.run(read_options(self._notebook.expanded(line), cell), self._notebook)
+        self.written("", f"%%{transform.OPTIONS} {line}\n{cell}")
 
     def written(self, line: str, cell: str) -> None:
-        """Run a cell in ciao's words; the cell itself is its body."""
-        from danlu.notebook.grammar import read_cell
+        """Run a job's cell, which is the body as a whole."""
+        from danlu.notebook.grammar import asks_help
 
+        found = transform.options_of(cell)
+        if found is not None:
+            above, options, body = found
+            if asks_help(options):
+                from danlu.notebook.reference import help_text
+
+                print(help_text())
+                return
+            cell = f"{above}%%{transform.OPTIONS} {self._notebook.expanded(options)}\n{body}"
         with plainly():
-            read = read_cell(cell)
-            if read is None:
-                raise UsageError("the cell names no job", hint="%%distributed runs any cell as one")
-            cells.run(read, self._notebook)
+            cells.run(transform.read(cell), self._notebook)
 
     def jobs(self, line: str) -> None:
         """Show the jobs, or one of them: `%jobs [show|logs|attach|stop|rm NAME]`."""
@@ -165,7 +163,7 @@ def load(shell: Any) -> None:
     """Give ``shell`` the magics; a second time changes nothing."""
     magics = Magics(shell)
     kinds: list[tuple[Callable[..., None], str, str]] = [
-        (magics.distributed, "cell", "distributed"),
+        (magics.distributed, "cell", transform.OPTIONS),
         (magics.written, "cell", transform.MAGIC),
         (magics.jobs, "line", "jobs"),
         (magics.danlu, "line", "danlu"),
@@ -184,7 +182,7 @@ def unload(shell: Any) -> None:
     transform.uninstall(shell)
     manager = shell.magics_manager.magics
     for kind, name in (
-        ("cell", "distributed"),
+        ("cell", transform.OPTIONS),
         ("cell", transform.MAGIC),
         ("line", "jobs"),
         ("line", "danlu"),

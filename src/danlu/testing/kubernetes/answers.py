@@ -1,0 +1,293 @@
+"""Requests to answers: each verb of Kubernetes' API on the fake's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from danlu.testing.kubernetes.cluster import Cluster, Wish
+from danlu.testing.kubernetes.kinds import Kind
+from danlu.testing.kubernetes.refusals import Refusal, bad_request, no_such_path
+from danlu.testing.kubernetes.scaling import scale_of, scaled
+from danlu.testing.kubernetes.selecting import selector
+from danlu.testing.kubernetes.watches import Watch, lines
+
+__all__ = ["MAX_BODY", "Answers", "Target", "as_json", "verb_of"]
+
+Object = dict[str, Any]
+MAX_BODY = 3 << 20
+_WATCH_SECONDS = 1800.0
+_BY_METHOD = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path names."""
+
+    kind: Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def resource(self) -> str:
+        """The plural, with the subresource where there is one."""
+        return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
+
+
+class Answers:
+    """The verbs, on the objects of ``cluster``; ``watches`` are those under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.watches: set[Watch] = set()
+
+    def target(self, path: str) -> Target:
+        """What ``path`` names; raises a refusal where that is nothing."""
+        parts = path.strip("/").split("/")
+        if parts[0] == "api" and len(parts) >= 3:
+            group, version, rest = "", parts[1], parts[2:]
+        elif parts[0] == "apis" and len(parts) >= 4:
+            group, version, rest = parts[1], parts[2], parts[3:]
+        else:
+            raise no_such_path(served=True)
+        namespace = ""
+        if rest[0] == "namespaces" and len(rest) >= 3 and rest[2] not in ("status", "finalize"):
+            namespace, rest = rest[1], rest[2:]
+        kind = self.cluster.kind(group, version, rest[0])
+        name, subresource = [*rest[1:3], "", ""][:2]
+        if subresource and subresource not in (*kind.subresources, "binding"):
+            raise no_such_path(served=True)
+        return Target(kind, namespace, name, subresource)
+
+    async def serve(self, request: web.Request, target: Target, verb: str) -> web.StreamResponse:
+        """The answer to a request; raises a refusal."""
+        if target.subresource == "scale":
+            return await self._scale(request, target, verb)
+        if target.subresource == "binding":
+            return await self._bind(request, target)
+        match verb:
+            case "get":
+                found = self.cluster.get(target.kind, target.namespace, target.name)
+                return as_json(found)
+            case "list":
+                return self._list(request, target)
+            case "watch":
+                return await self._watch(request, target)
+            case "create":
+                document = await _body(request)
+                wish = _wish(request, target)
+                made = self.cluster.create(target.kind, target.namespace, document, wish)
+                return as_json(made, 201)
+            case "update":
+                document = await _body(request)
+                return as_json(self._update(target, document, _wish(request, target)))
+            case "patch" | "apply":
+                return await self._patch(request, target)
+            case "delete":
+                return await self._delete(request, target)
+            case "deletecollection":
+                return await self._delete_all(request, target)
+        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method")
+
+    def _update(self, target: Target, document: Object, wish: Wish) -> Object:
+        name = (document.get("metadata") or {}).get("name", target.name)
+        if name != target.name:
+            raise bad_request(
+                f"the name of the object ({name}) does not match the name on the URL "
+                f"({target.name})"
+            )
+        return self.cluster.update(target.kind, target.namespace, target.name, document, wish)
+
+    def _list(self, request: web.Request, target: Target) -> web.Response:
+        query = request.query
+        kind = target.kind
+        found = self.cluster.select(
+            kind,
+            target.namespace,
+            labels=query.get("labelSelector", ""),
+            fields=query.get("fieldSelector", ""),
+            limit=0 if query.get("resourceVersion") == "0" else int(query.get("limit") or 0),
+            token=query.get("continue", ""),
+        )
+        metadata: Object = {"resourceVersion": found.version}
+        if found.token:
+            metadata["continue"] = found.token
+            if found.remaining:
+                metadata["remainingItemCount"] = found.remaining
+        # The items of a builtin list do not say what they are.
+        items = found.items if kind.custom else [_untyped(one) for one in found.items]
+        return as_json(
+            {
+                "kind": f"{kind.kind}List",
+                "apiVersion": kind.api_version,
+                "metadata": metadata,
+                "items": items,
+            }
+        )
+
+    async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
+        query = request.query
+        fits = selector(
+            target.kind,
+            labels=query.get("labelSelector", ""),
+            fields=query.get("fieldSelector", ""),
+        )
+        watch = Watch(
+            self.cluster.storage,
+            target.kind,
+            namespace=target.namespace,
+            fits=fits,
+            bookmarks=query.get("allowWatchBookmarks") == "true",
+        )
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        seconds = float(query.get("timeoutSeconds") or _WATCH_SECONDS)
+        self.watches.add(watch)
+        try:
+            async for line in lines(watch, query.get("resourceVersion", ""), seconds=seconds):
+                await response.write(line)
+        except ConnectionError:
+            pass
+        finally:
+            self.watches.discard(watch)
+            watch.end()
+        return response
+
+    async def _patch(self, request: web.Request, target: Target) -> web.Response:
+        document = await _body(request)
+        made, new = self.cluster.patch(
+            target.kind,
+            target.namespace,
+            target.name,
+            request.content_type,
+            document,
+            _wish(request, target),
+        )
+        return as_json(made, 201 if new else 200)
+
+    async def _delete(self, request: web.Request, target: Target) -> web.Response:
+        kind = target.kind
+        options = await _body(request) if request.can_read_body else {}
+        obj, ended = self.cluster.delete(
+            kind,
+            target.namespace,
+            target.name,
+            options,
+            dry_run=request.query.get("dryRun") == "All",
+        )
+        if kind.rules.returns_deleted or not ended:
+            return as_json(obj)
+        details = {"name": target.name, "kind": kind.plural, "uid": obj["metadata"]["uid"]}
+        if kind.group:
+            details["group"] = kind.group
+        return as_json(
+            {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "details": details,
+            }
+        )
+
+    async def _delete_all(self, request: web.Request, target: Target) -> web.Response:
+        options = await _body(request) if request.can_read_body else {}
+        found = self.cluster.delete_all(
+            target.kind,
+            target.namespace,
+            options,
+            labels=request.query.get("labelSelector", ""),
+            fields=request.query.get("fieldSelector", ""),
+        )
+        metadata = {"resourceVersion": str(self.cluster.storage.version)}
+        return as_json(
+            {
+                "kind": f"{target.kind.kind}List",
+                "apiVersion": target.kind.api_version,
+                "metadata": metadata,
+                "items": found,
+            }
+        )
+
+    async def _scale(self, request: web.Request, target: Target, verb: str) -> web.Response:
+        obj = self.cluster.get(target.kind, target.namespace, target.name)
+        scale = scale_of(target.kind, obj)
+        if verb == "get":
+            return as_json(scale)
+        document = await _body(request)
+        if verb == "patch":
+            scale["spec"] |= document.get("spec") or {}
+            document = {"spec": scale["spec"]}
+        wish = Wish(manager=_manager(request), dry_run=request.query.get("dryRun") == "All")
+        new = scaled(target.kind, obj, document)
+        made = self.cluster.update(target.kind, target.namespace, target.name, new, wish)
+        return as_json(scale_of(target.kind, made))
+
+    async def _bind(self, request: web.Request, target: Target) -> web.Response:
+        document = await _body(request)
+        pod = self.cluster.get(target.kind, target.namespace, target.name)
+        if pod["spec"].get("nodeName"):
+            raise Refusal(409, "Conflict", f"pod {target.name} is already assigned to a node")
+        spec = {**pod["spec"], "nodeName": document["target"]["name"]}
+        place = (target.namespace, target.name)
+        self.cluster.storage.write(target.kind, place, {**pod, "spec": spec})
+        return as_json({"kind": "Status", "apiVersion": "v1", "status": "Success"}, 201)
+
+
+def verb_of(request: web.Request, target: Target) -> str:
+    """Which of Kubernetes' verbs a request is."""
+    verb = _BY_METHOD.get(request.method, "")
+    if verb == "get" and not target.name:
+        return "watch" if request.query.get("watch") in ("true", "1") else "list"
+    if verb == "delete" and not target.name:
+        return "deletecollection"
+    if verb == "patch" and request.content_type == "application/apply-patch+yaml":
+        return "apply"
+    return verb
+
+
+def _manager(request: web.Request) -> str:
+    named = request.query.get("fieldManager", "")
+    return named or request.headers.get("User-Agent", "unknown").partition("/")[0]
+
+
+def _wish(request: web.Request, target: Target) -> Wish:
+    applying = request.content_type == "application/apply-patch+yaml"
+    return Wish(
+        manager=request.query.get("fieldManager", "") if applying else _manager(request),
+        dry_run=request.query.get("dryRun") == "All",
+        force=request.query.get("force") == "true",
+        subresource=target.subresource,
+    )
+
+
+async def _body(request: web.Request) -> Any:
+    try:
+        return msgspec.json.decode(await request.read())
+    except web.HTTPRequestEntityTooLarge as error:
+        text = f"Request entity too large: limit is {MAX_BODY}"
+        raise Refusal(413, "RequestEntityTooLarge", text) from error
+    except msgspec.DecodeError as error:
+        raise bad_request(f"the object provided is unrecognized: {error}") from error
+
+
+def as_json(
+    value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> web.Response:
+    """An answer of one JSON value."""
+    return web.Response(
+        body=msgspec.json.encode(value),
+        status=status,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def _untyped(obj: Object) -> Object:
+    return {name: value for name, value in obj.items() if name not in ("apiVersion", "kind")}

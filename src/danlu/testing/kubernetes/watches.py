@@ -1,0 +1,139 @@
+"""Watches: what changed since a version, and what changes, as lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import msgspec
+
+from danlu.testing.kubernetes.kinds import Kind
+from danlu.testing.kubernetes.refusals import Refusal
+from danlu.testing.kubernetes.selecting import Selector
+from danlu.testing.kubernetes.storage import Change, Storage
+
+__all__ = ["Watch", "lines"]
+
+Object = dict[str, Any]
+
+
+class Watch:
+    """One watcher; ``fits`` selects, ``namespace`` limits it where it is not empty.
+
+    It is told of every change from the moment it is made on.
+    """
+
+    def __init__(
+        self, storage: Storage, kind: Kind, *, namespace: str, fits: Selector, bookmarks: bool
+    ) -> None:
+        self.kind = kind
+        self.bookmarks = bookmarks
+        self._storage = storage
+        self._namespace = namespace
+        self._fits = fits
+        self._queue: asyncio.Queue[Change | str | None] = asyncio.Queue()
+        self._unsubscribe: Callable[[], None] | None = None
+
+    def begin(self, since: str) -> list[bytes]:
+        """What is to be told first: all there is, or what changed since a version.
+
+        Raises a refusal for a version that has expired.
+        """
+        first: list[bytes] = []
+        if since in ("", "0"):
+            first = [
+                _line("ADDED", msgspec.json.encode(self._shown(obj)))
+                for _, obj in sorted(self._storage.of(self.kind).items())
+                if self._meant(obj)
+            ]
+        else:
+            told = (self._told(one) for one in self._storage.since(self.kind, int(since)))
+            first = [line for line in told if line]
+        self._unsubscribe = self._storage.subscribe(self.kind, self._queue.put_nowait)
+        return first
+
+    def end(self) -> None:
+        """Be told no more."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+
+    def bookmark(self) -> None:
+        """Say now, after what was told already, up to which version all has been told."""
+        if self.bookmarks:
+            self._queue.put_nowait(str(self._storage.version))
+
+    async def next(self) -> bytes | None:
+        """The next line; None where there will be no more."""
+        while True:
+            change = await self._queue.get()
+            if change is None:
+                return None
+            if isinstance(change, str):
+                return _line("BOOKMARK", msgspec.json.encode(self._bookmark(change)))
+            if line := self._told(change):
+                return line
+
+    def _bookmark(self, version: str) -> Object:
+        metadata = {"resourceVersion": version, "creationTimestamp": None}
+        return {
+            "kind": self.kind.kind,
+            "apiVersion": self.kind.api_version,
+            "metadata": metadata,
+        }
+
+    def _shown(self, obj: Object) -> Object:
+        return {**obj, "apiVersion": self.kind.api_version}
+
+    def _meant(self, obj: Object) -> bool:
+        inside = not self._namespace or obj["metadata"].get("namespace") == self._namespace
+        return inside and self._fits(obj)
+
+    def _told(self, change: Change) -> bytes:
+        """One line, or nothing where the change is none to who selects."""
+        old, new = change.old, change.new
+        before = old is not None and self._meant(old)
+        after = new is not None and self._meant(new)
+        if new is not None and after:
+            return _line("MODIFIED" if before else "ADDED", self._encoded(change, new))
+        if old is None or not before:
+            return b""
+        if new is None:
+            return _line("DELETED", self._encoded(change, old))
+        # It ceased to fit: the state that fitted last, with the version of the change.
+        metadata = {**old["metadata"], "resourceVersion": str(change.version)}
+        return _line("DELETED", msgspec.json.encode({**self._shown(old), "metadata": metadata}))
+
+    def _encoded(self, change: Change, obj: Object) -> bytes:
+        if obj.get("apiVersion") == self.kind.api_version:
+            return change.encoded(obj)
+        return msgspec.json.encode(self._shown(obj))
+
+
+async def lines(watch: Watch, since: str, *, seconds: float) -> AsyncIterator[bytes]:
+    """The lines of a watch, until ``seconds`` have passed or the server ends it.
+
+    One that asks for bookmarks gets one before the end, as from a real server.
+    """
+    try:
+        first = watch.begin(since)
+    except Refusal as refusal:
+        yield _line("ERROR", msgspec.json.encode(refusal.status()))
+        return
+    loop = asyncio.get_running_loop()
+    almost = loop.call_later(max(0.0, seconds - 1.0), watch.bookmark)
+    try:
+        for line in first:
+            yield line
+        async with asyncio.timeout(seconds):
+            while (line_ := await watch.next()) is not None:
+                yield line_
+    except TimeoutError:
+        return
+    finally:
+        almost.cancel()
+        watch.end()
+
+
+def _line(kind: str, obj: bytes) -> bytes:
+    return b'{"type":"' + kind.encode() + b'","object":' + obj + b"}\n"

@@ -1,0 +1,52 @@
+"""Every claim of this suite is made of the published fake, and of a real server if there is one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from danlu.kube.access import Access
+from danlu.kube.client import Client
+from danlu.kube.resources import NAMESPACES
+from danlu.testing.kubernetes import FakeKubernetes
+from tests.kube.servers import Server, binaries, real_server
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if binaries() is None:
+        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
+    with real_server(tmp_path_factory.mktemp("kubernetes")) as server:
+        yield server
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    if request.param == "fake":
+        async with FakeKubernetes() as fake:
+            yield Server(Access(server=fake.url), fake, collecting=True)
+    else:
+        yield request.getfixturevalue("real")
+
+
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[Client]:
+    async with Client(server.access, manager="tests") as client:
+        yield client
+
+
+@pytest.fixture
+async def space(client: Client) -> str:
+    """A namespace of this test alone."""
+    name = f"test-{next(_numbers)}"
+    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": name}}))
+    return name

@@ -1,0 +1,142 @@
+"""Server-side apply: who owns a field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from danlu.kube.client import Client
+from danlu.kube.failures import ApplyConflict, Conflict
+from danlu.kube.resources import CONFIG_MAPS, PODS, SERVICES
+from tests.kube.objects import config_map, pod, service
+
+pytestmark = pytest.mark.anyio
+
+
+def owned(obj: dict[str, Any], manager: str, operation: str = "Apply") -> dict[str, Any]:
+    for entry in obj["metadata"]["managedFields"]:
+        if (entry["manager"], entry["operation"]) == (manager, operation):
+            fields: dict[str, Any] = entry["fieldsV1"]
+            return fields
+    return {}
+
+
+async def test_what_is_applied_is_made(client: Client, space: str) -> None:
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    assert made["data"] == {"a": "1"}
+    assert owned(made, "first") == {"f:data": {"f:a": {}}}
+
+
+async def test_two_managers_own_what_each_says(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, b="2"), manager="second")
+    assert made["data"] == {"a": "1", "b": "2"}
+    assert owned(made, "second") == {"f:data": {"f:b": {}}}
+
+
+async def test_a_field_of_another_is_a_conflict(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    with pytest.raises(ApplyConflict) as caught:
+        await client.apply(CONFIG_MAPS, config_map("one", space, a="2"), manager="second")
+    (cause,) = caught.value.causes
+    assert cause.reason == "FieldManagerConflict"
+    assert cause.field == ".data.a"
+    assert cause.message == 'conflict with "first"'
+    assert caught.value.repeat == "never"
+
+
+async def test_the_same_value_is_shared(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="second")
+    assert owned(made, "first") == owned(made, "second") == {"f:data": {"f:a": {}}}
+    made = await client.apply(CONFIG_MAPS, config_map("one", space), manager="first")
+    assert made["data"] == {"a": "1"}
+
+
+async def test_force_takes_a_field(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1", b="1"), manager="first")
+    made = await client.apply(
+        CONFIG_MAPS, config_map("one", space, a="2"), manager="second", force=True
+    )
+    assert made["data"] == {"a": "2", "b": "1"}
+    assert owned(made, "first") == {"f:data": {"f:b": {}}}
+
+
+async def test_what_is_left_out_is_given_up(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1", b="2"), manager="first")
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, b="2"), manager="first")
+    assert made["data"] == {"b": "2"}
+
+
+async def test_an_update_takes_the_fields_it_changes(client: Client, space: str) -> None:
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, a="1", b="1"), manager="first")
+    made["data"]["a"] = "2"
+    made = await client.update(CONFIG_MAPS, made)
+    assert owned(made, "first") == {"f:data": {"f:b": {}}}
+    assert owned(made, "tests", "Update")["f:data"]["f:a"] == {}
+    with pytest.raises(ApplyConflict) as caught:
+        await client.apply(CONFIG_MAPS, config_map("one", space, a="1", b="1"), manager="first")
+    assert caught.value.causes[0].message.startswith('conflict with "tests" using v1')
+
+
+async def test_what_others_made_stays_when_left_out(client: Client, space: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, b="2"), manager="first")
+    made = await client.apply(CONFIG_MAPS, config_map("one", space), manager="first")
+    assert made["data"] == {"a": "1"}
+
+
+async def test_applying_twice_is_no_new_version(client: Client, space: str) -> None:
+    first = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    second = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+
+
+async def test_items_of_lists_have_owners(client: Client, space: str) -> None:
+    document = service("one", space, ports=[{"port": 80, "name": "a"}])
+    await client.apply(SERVICES, document, manager="first")
+    document = service("one", space, ports=[{"port": 81, "name": "b"}])
+    made = await client.apply(SERVICES, document, manager="second")
+    assert [one["port"] for one in made["spec"]["ports"]] == [80, 81]
+    item = owned(made, "second")["f:spec"]["f:ports"]['k:{"port":81,"protocol":"TCP"}']
+    assert {".", "f:port", "f:name"} <= item.keys()
+
+
+async def test_containers_are_merged_by_name(client: Client, space: str) -> None:
+    made = await client.apply(PODS, pod("one", space), manager="first")
+    document = pod("one", space)
+    document["spec"]["containers"][0]["image"] = "example.org/other"
+    with pytest.raises(ApplyConflict) as caught:
+        await client.apply(PODS, document, manager="second")
+    assert caught.value.causes[0].field == '.spec.containers[name="main"].image'
+    made = await client.apply(PODS, document, manager="second", force=True)
+    assert made["spec"]["containers"][0]["image"] == "example.org/other"
+
+
+async def test_a_version_is_a_precondition_of_applying_too(client: Client, space: str) -> None:
+    made = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    await client.update(CONFIG_MAPS, config_map("one", space, a="2"))
+    document = config_map("one", space, a="3")
+    document["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
+    with pytest.raises(Conflict):
+        await client.apply(CONFIG_MAPS, document, manager="first", force=True)
+
+
+async def test_the_status_has_owners_of_its_own(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space))
+    status = {"conditions": [{"type": "Mine", "status": "True"}]}
+    document = PODS.document({"metadata": {"name": "one", "namespace": space}, "status": status})
+    made = await client.apply(PODS, document, manager="first", subresource="status")
+    assert {"type": "Mine", "status": "True"}.items() <= made["status"]["conditions"][0].items()
+    (entry,) = [one for one in made["metadata"]["managedFields"] if one["manager"] == "first"]
+    assert entry["subresource"] == "status"
+
+
+async def test_a_dry_run_of_applying_does_nothing(client: Client, space: str) -> None:
+    await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
+    shown = await client.apply(
+        CONFIG_MAPS, config_map("one", space, a="2"), manager="first", dry_run=True
+    )
+    assert shown["data"] == {"a": "2"}
+    assert (await client.get(CONFIG_MAPS, "one", namespace=space))["data"] == {"a": "1"}

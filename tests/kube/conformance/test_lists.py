@@ -1,0 +1,145 @@
+"""Lists: selections, parts, versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from danlu.kube.client import Client, Selection
+from danlu.kube.failures import BadRequest, Gone
+from danlu.kube.resources import CONFIG_MAPS, PODS
+from danlu.kube.types import Object
+from tests.kube.objects import config_map, pod
+from tests.kube.servers import Server
+
+pytestmark = pytest.mark.anyio
+
+
+def names(items: tuple[dict[str, Any], ...]) -> list[str]:
+    return [one["metadata"]["name"] for one in items]
+
+
+async def labelled(client: Client, space: str) -> None:
+    for name, labels in (
+        ("a", {"kind": "x", "size": "1"}),
+        ("b", {"kind": "y", "size": "1"}),
+        ("c", {"kind": "x"}),
+        ("d", {}),
+    ):
+        document = config_map(name, space)
+        document["metadata"]["labels"] = labels
+        await client.create(CONFIG_MAPS, document)
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ("", "abcd"),
+        ("kind=x", "ac"),
+        ("kind==x,size=1", "a"),
+        ("kind!=x", "bd"),
+        ("kind in (x,y)", "abc"),
+        ("kind in (x, y), size", "ab"),
+        ("kind notin (x)", "bd"),
+        ("size", "ab"),
+        ("!size", "cd"),
+        ("kind=", ""),
+        ("none=", ""),
+    ],
+)
+async def test_labels_select(client: Client, space: str, labels: str, wanted: str) -> None:
+    await labelled(client, space)
+    found = await client.list(CONFIG_MAPS, Selection(space, labels=labels))
+    assert "".join(names(found.items)) == wanted
+
+
+async def test_a_selector_that_is_none_is_refused(client: Client, space: str) -> None:
+    with pytest.raises(BadRequest):
+        await client.list(CONFIG_MAPS, Selection(space, labels="a in b"))
+    with pytest.raises(BadRequest, match="is not a known field selector"):
+        await client.list(CONFIG_MAPS, Selection(space, fields="data.a=1"))
+    with pytest.raises(BadRequest, match="field label not supported"):
+        await client.list(PODS, Selection(space, fields="spec.hostname=1"))
+
+
+async def test_fields_select(client: Client, space: str) -> None:
+    for name in ("a", "b"):
+        await client.create(PODS, pod(name, space))
+    fresh = await client.get(PODS, "b", namespace=space)
+    fresh["status"]["phase"] = "Running"
+    await client.update(PODS, fresh, subresource="status")
+    for fields, wanted in (
+        ("metadata.name=a", ["a"]),
+        ("status.phase=Running", ["b"]),
+        ("status.phase!=Running", ["a"]),
+        ("spec.nodeName=", ["a", "b"]),
+        ("metadata.name=a,status.phase=Running", []),
+    ):
+        found = await client.list(PODS, Selection(space, fields=fields))
+        assert names(found.items) == wanted, fields
+
+
+async def test_one_namespace_or_all(client: Client, space: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("only-here", space))
+    one = Selection(fields="metadata.name=only-here,metadata.namespace=" + space)
+    found = await client.list(CONFIG_MAPS.decoded(Object), one)
+    assert [item.key for item in found.items] == [(space, "only-here")]
+
+
+async def test_items_of_a_builtin_list_do_not_say_what_they_are(client: Client, space: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("one", space))
+    (item,) = (await client.list(CONFIG_MAPS, Selection(space))).items
+    assert "kind" not in item
+    assert "apiVersion" not in item
+
+
+async def test_parts_are_one_list_of_one_version(client: Client, space: str) -> None:
+    for number in range(7):
+        await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
+    first = await client.page(CONFIG_MAPS, Selection(space), limit=3)
+    assert names(first.items) == ["c0", "c1", "c2"]
+    assert first.remaining == 4
+    # What changes between two parts does not show.
+    await client.create(CONFIG_MAPS, config_map("c9", space))
+    await client.delete(CONFIG_MAPS, "c4", namespace=space)
+    second = await client.page(CONFIG_MAPS, Selection(space), limit=3, token=first.token)
+    assert names(second.items) == ["c3", "c4", "c5"]
+    third = await client.page(CONFIG_MAPS, Selection(space), limit=3, token=second.token)
+    assert names(third.items) == ["c6"]
+    assert not third.token
+    assert {first.version, second.version, third.version} == {first.version}
+
+
+async def test_a_whole_list_is_asked_for_in_parts(client: Client, space: str) -> None:
+    for number in range(5):
+        await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
+    found = await client.list(CONFIG_MAPS, Selection(space), chunk=2)
+    assert names(found.items) == [f"c{number}" for number in range(5)]
+
+
+async def test_a_token_that_is_none_is_refused(client: Client, space: str) -> None:
+    with pytest.raises((BadRequest, Gone)):
+        await client.page(CONFIG_MAPS, Selection(space), limit=3, token="nonsense")
+
+
+async def test_a_list_goes_on_from_the_start_where_its_rest_has_expired(
+    client: Client, server: Server, space: str
+) -> None:
+    if server.fake is None:
+        pytest.skip("a real server forgets after five minutes")
+    for number in range(5):
+        await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
+    first = await client.page(CONFIG_MAPS, Selection(space), limit=2)
+    server.fake.cluster.expire_tokens()
+    with pytest.raises(Gone):
+        await client.page(CONFIG_MAPS, Selection(space), limit=2, token=first.token)
+
+
+async def test_an_answer_from_the_cache_is_whole(client: Client, space: str) -> None:
+    for number in range(3):
+        await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
+    listing = await client.list(CONFIG_MAPS, Selection(space))
+    page = await client.page(CONFIG_MAPS, Selection(space), limit=2, version="0")
+    assert not page.token
+    assert len(page.items) <= len(listing.items)

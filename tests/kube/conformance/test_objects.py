@@ -1,0 +1,260 @@
+"""Objects one by one: made, read, replaced; what is refused and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.errors import TemporaryError
+from danlu.kube.client import Client
+from danlu.kube.failures import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound
+from danlu.kube.resources import CONFIG_MAPS, LEASES, PODS, SECRETS, SERVICES, Resource
+from danlu.kube.types import Object
+from tests.kube.objects import config_map, pod, service
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_what_is_made_can_be_read(client: Client, space: str) -> None:
+    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    read = await client.get(CONFIG_MAPS, "one", namespace=space)
+    assert made == read
+    assert read["data"] == {"a": "1"}
+    metadata = read["metadata"]
+    assert metadata["uid"]
+    assert metadata["creationTimestamp"].endswith("Z")
+    assert int(metadata["resourceVersion"]) > 0
+    assert metadata["namespace"] == space
+
+
+async def test_an_object_is_decoded_as_asked(client: Client, space: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("one", space) | {"immutable": False})
+    read = await client.get(CONFIG_MAPS.decoded(Object), "one", namespace=space)
+    assert read.key == (space, "one")
+    assert read.metadata.creation_timestamp is not None
+    assert read.kind == "ConfigMap"
+
+
+async def test_the_same_name_twice_is_refused(client: Client, space: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("one", space))
+    with pytest.raises(AlreadyExists) as caught:
+        await client.create(CONFIG_MAPS, config_map("one", space))
+    assert caught.value.status.details is not None
+    assert caught.value.status.details.name == "one"
+    assert caught.value.status.details.kind == "configmaps"
+    assert 'configmaps "one" already exists' in str(caught.value)
+
+
+async def test_what_is_not_there_is_not_found(client: Client, space: str) -> None:
+    with pytest.raises(NotFound, match='pods "nobody" not found'):
+        await client.get(PODS, "nobody", namespace=space)
+    with pytest.raises(NotFound):
+        await client.delete(PODS, "nobody", namespace=space)
+    with pytest.raises(NotFound):
+        await client.update(CONFIG_MAPS, config_map("nobody", space))
+
+
+async def test_a_kind_that_is_not_served_is_not_found(client: Client, space: str) -> None:
+    with pytest.raises(NotFound, match="404 page not found"):
+        await client.get(Resource("no.such", "v1", "things", "Thing", dict), "x", namespace=space)
+    with pytest.raises(NotFound, match="could not find the requested resource"):
+        await client.get(Resource("", "v1", "things", "Thing", dict), "x", namespace=space)
+
+
+async def test_nothing_is_made_in_a_namespace_that_is_not_there(client: Client) -> None:
+    with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
+        await client.create(CONFIG_MAPS, config_map("one", "nowhere"))
+
+
+async def test_a_name_is_made_where_only_its_beginning_is_given(client: Client, space: str) -> None:
+    document = config_map("", space)
+    document["metadata"] = {"generateName": "begins-", "namespace": space}
+    names = {(await client.create(CONFIG_MAPS, document))["metadata"]["name"] for _ in range(5)}
+    assert len(names) == 5
+    assert all(name.startswith("begins-") and len(name) == 12 for name in names)
+
+
+async def test_a_name_that_is_none_is_invalid(client: Client, space: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        await client.create(CONFIG_MAPS, config_map("No_Name", space))
+    assert [(one.reason, one.field) for one in caught.value.causes] == [
+        ("FieldValueInvalid", "metadata.name")
+    ]
+
+
+async def test_all_wrong_fields_are_named(client: Client, space: str) -> None:
+    document = pod("wrong", space)
+    document["spec"]["containers"] = [{"name": "a"}, {"image": "b"}]
+    with pytest.raises(Invalid) as caught:
+        await client.create(PODS, document)
+    fields = {one.field for one in caught.value.causes}
+    assert {"spec.containers[0].image", "spec.containers[1].name"} <= fields
+    assert caught.value.status.details is not None
+    assert caught.value.status.details.kind == "Pod"
+
+
+async def test_a_pod_needs_containers(client: Client, space: str) -> None:
+    document = pod("empty", space)
+    document["spec"]["containers"] = []
+    with pytest.raises(Invalid) as caught:
+        await client.create(PODS, document)
+    assert "spec.containers" in {one.field for one in caught.value.causes}
+
+
+async def test_a_pod_gets_defaults(client: Client, space: str) -> None:
+    made = await client.create(PODS, pod("one", space))
+    assert made["spec"]["restartPolicy"] == "Always"
+    assert made["spec"]["terminationGracePeriodSeconds"] == 30
+    assert made["spec"]["schedulerName"] == "default-scheduler"
+    assert made["status"]["phase"] == "Pending"
+    assert made["metadata"].get("generation", 1) == 1
+
+
+async def test_a_new_object_has_no_version(client: Client, space: str) -> None:
+    document = config_map("one", space)
+    document["metadata"]["resourceVersion"] = "5"
+    with pytest.raises(ApiError, match="resourceVersion should not be set"):
+        await client.create(CONFIG_MAPS, document)
+
+
+async def test_another_namespace_than_the_address_is_refused(client: Client, space: str) -> None:
+    with pytest.raises(BadRequest, match="namespace"):
+        await client.create(CONFIG_MAPS, config_map("one", "default"), namespace=space)
+
+
+async def test_an_update_replaces_the_whole(client: Client, space: str) -> None:
+    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1", b="2"))
+    made["data"] = {"c": "3"}
+    updated = await client.update(CONFIG_MAPS, made)
+    assert updated["data"] == {"c": "3"}
+    assert updated["metadata"]["uid"] == made["metadata"]["uid"]
+    assert int(updated["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+
+
+async def test_an_update_of_an_old_version_conflicts(client: Client, space: str) -> None:
+    old = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    await client.update(CONFIG_MAPS, old | {"data": {"a": "2"}})
+    with pytest.raises(Conflict, match="the object has been modified") as caught:
+        await client.update(CONFIG_MAPS, old | {"data": {"a": "3"}})
+    assert caught.value.repeat == "fresh"
+    assert not isinstance(caught.value, TemporaryError)
+
+
+async def test_an_update_without_a_version_wins(client: Client, space: str) -> None:
+    await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    updated = await client.update(CONFIG_MAPS, config_map("one", space, a="2"))
+    assert updated["data"] == {"a": "2"}
+
+
+async def test_an_update_of_another_object_of_the_name_conflicts(
+    client: Client, space: str
+) -> None:
+    old = await client.create(CONFIG_MAPS, config_map("one", space))
+    await client.delete(CONFIG_MAPS, "one", namespace=space)
+    await client.create(CONFIG_MAPS, config_map("one", space))
+    del old["metadata"]["resourceVersion"]
+    with pytest.raises(Conflict, match="UID"):
+        await client.update(CONFIG_MAPS, old)
+
+
+async def test_an_update_that_changes_nothing_is_no_new_version(client: Client, space: str) -> None:
+    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    same = await client.update(CONFIG_MAPS, made)
+    assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+
+async def test_an_update_cannot_change_what_the_server_says(client: Client, space: str) -> None:
+    made = await client.create(CONFIG_MAPS, config_map("one", space))
+    made["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z"
+    made["data"] = {"a": "1"}
+    updated = await client.update(CONFIG_MAPS, made)
+    assert not updated["metadata"]["creationTimestamp"].startswith("2001")
+
+
+async def test_a_lease_is_made_by_its_first_update(client: Client, space: str) -> None:
+    lease = LEASES.document({"metadata": {"name": "one", "namespace": space}, "spec": {}})
+    made = await client.update(LEASES, lease)
+    assert made["metadata"]["uid"]
+
+
+async def test_a_lease_is_not_updated_without_its_version(client: Client, space: str) -> None:
+    lease = LEASES.document({"metadata": {"name": "one", "namespace": space}, "spec": {}})
+    await client.create(LEASES, lease)
+    with pytest.raises(Invalid, match="must be specified for an update"):
+        await client.update(LEASES, lease | {"spec": {"holderIdentity": "a"}})
+
+
+async def test_the_spec_of_a_pod_stays(client: Client, space: str) -> None:
+    made = await client.create(PODS, pod("one", space))
+    made["spec"]["containers"][0]["image"] = "example.org/other"
+    made = await client.update(PODS, made)
+    assert made["spec"]["containers"][0]["image"] == "example.org/other"
+    made["spec"]["hostname"] = "other"
+    with pytest.raises(Invalid, match="pod updates may not change fields"):
+        await client.update(PODS, made)
+
+
+async def test_status_is_written_by_its_own_way_only(client: Client, space: str) -> None:
+    made = await client.create(PODS, pod("one", space) | {"status": {"phase": "Running"}})
+    assert made["status"]["phase"] == "Pending"
+    made["status"]["phase"] = "Running"
+    assert (await client.update(PODS, made))["status"]["phase"] == "Pending"
+    fresh = await client.get(PODS, "one", namespace=space)
+    fresh["status"]["phase"] = "Running"
+    fresh["spec"]["hostname"] = "ignored"
+    updated = await client.update(PODS, fresh, subresource="status")
+    assert updated["status"]["phase"] == "Running"
+    assert "hostname" not in updated["spec"]
+
+
+async def test_a_dry_run_says_what_would_be_and_does_nothing(client: Client, space: str) -> None:
+    shown = await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
+    assert shown["metadata"]["uid"]
+    with pytest.raises(NotFound):
+        await client.get(CONFIG_MAPS, "one", namespace=space)
+    await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    await client.update(CONFIG_MAPS, config_map("one", space, a="2"), dry_run=True)
+    await client.delete(CONFIG_MAPS, "one", namespace=space, dry_run=True)
+    assert (await client.get(CONFIG_MAPS, "one", namespace=space))["data"] == {"a": "1"}
+    with pytest.raises(AlreadyExists):
+        await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
+
+
+async def test_a_service_without_address_keeps_none(client: Client, space: str) -> None:
+    made = await client.create(SERVICES, service("one", space, clusterIP="None"))
+    assert made["spec"]["clusterIP"] == "None"
+    assert made["spec"]["type"] == "ClusterIP"
+    with pytest.raises(Invalid) as caught:
+        await client.create(SERVICES, service("two", space))
+    assert "spec.ports" in {one.field for one in caught.value.causes}
+
+
+async def test_a_service_gets_an_address_and_keeps_it(client: Client, space: str) -> None:
+    made = await client.create(SERVICES, service("one", space, ports=[{"port": 80}]))
+    address = made["spec"]["clusterIP"]
+    assert address.startswith("10.0.")
+    assert made["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    made["spec"]["clusterIP"] = "10.0.99.99" if address != "10.0.99.99" else "10.0.99.98"
+    with pytest.raises(Invalid):
+        await client.update(SERVICES, made)
+
+
+async def test_the_strings_of_a_secret_are_kept_as_data(client: Client, space: str) -> None:
+    document = SECRETS.document(
+        {"metadata": {"name": "one", "namespace": space}, "stringData": {"a": "hello"}}
+    )
+    made = await client.create(SECRETS, document)
+    assert made["data"] == {"a": "aGVsbG8="}
+    assert "stringData" not in made
+    assert made["type"] == "Opaque"
+
+
+async def test_what_is_immutable_stays(client: Client, space: str) -> None:
+    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1") | {"immutable": True})
+    with pytest.raises(Invalid, match="immutable"):
+        await client.update(CONFIG_MAPS, made | {"data": {"a": "2"}})
+
+
+async def test_a_body_that_is_no_object_of_the_kind_is_refused(client: Client, space: str) -> None:
+    document = config_map("one", space) | {"kind": "Secret"}
+    with pytest.raises(BadRequest):
+        await client.create(CONFIG_MAPS, document)

@@ -1,0 +1,169 @@
+"""The patches that change an object as a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from danlu.kube.client import Client
+from danlu.kube.failures import ApiError, BadRequest, Conflict, Invalid, NotFound
+from danlu.kube.patches import json_patch, merge_patch, strategic_patch
+from danlu.kube.resources import CONFIG_MAPS, PODS
+from tests.kube.objects import config_map, pod
+
+pytestmark = pytest.mark.anyio
+
+
+async def patched(client: Client, space: str, patch: Any) -> dict[str, Any]:
+    await client.create(CONFIG_MAPS, config_map("one", space, a="1", b="2"))
+    return await client.patch(CONFIG_MAPS, "one", patch, namespace=space)
+
+
+async def test_a_merge_sets_and_removes(client: Client, space: str) -> None:
+    made = await patched(client, space, merge_patch({"data": {"a": "9", "b": None, "c": "3"}}))
+    assert made["data"] == {"a": "9", "c": "3"}
+
+
+async def test_a_merge_replaces_lists(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space, finalizers=["test/a"]))
+    made = await client.patch(
+        PODS, "one", merge_patch({"metadata": {"finalizers": ["test/b"]}}), namespace=space
+    )
+    assert made["metadata"]["finalizers"] == ["test/b"]
+
+
+async def test_operations_in_order(client: Client, space: str) -> None:
+    patch = json_patch(
+        [
+            {"op": "test", "path": "/data/a", "value": "1"},
+            {"op": "replace", "path": "/data/a", "value": "9"},
+            {"op": "copy", "from": "/data/a", "path": "/data/c"},
+            {"op": "move", "from": "/data/b", "path": "/data/d"},
+            {"op": "add", "path": "/metadata/annotations", "value": {"a.b/c": "d", "e~f": "g"}},
+            {"op": "remove", "path": "/metadata/annotations/a.b~1c"},
+            {"op": "remove", "path": "/metadata/annotations/e~0f"},
+        ]
+    )
+    made = await patched(client, space, patch)
+    assert made["data"] == {"a": "9", "c": "9", "d": "2"}
+    assert not made["metadata"].get("annotations")
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "test", "path": "/data/a", "value": "other"},
+        {"op": "remove", "path": "/data/none"},
+        {"op": "replace", "path": "/data/none/below", "value": "1"},
+    ],
+)
+async def test_operations_are_all_or_none(
+    client: Client, space: str, operation: dict[str, str]
+) -> None:
+    first = {"op": "add", "path": "/data/z", "value": "26"}
+    with pytest.raises(ApiError) as caught:
+        await patched(client, space, json_patch([first, operation]))
+    assert caught.value.status.code == 422
+    left = await client.get(CONFIG_MAPS, "one", namespace=space)
+    assert left["data"] == {"a": "1", "b": "2"}
+
+
+async def test_operations_that_are_no_list_are_refused(client: Client, space: str) -> None:
+    with pytest.raises(BadRequest):
+        await patched(client, space, json_patch({"op": "add"}))  # type: ignore[arg-type]
+
+
+async def test_a_strategic_merge_knows_the_names_of_items(client: Client, space: str) -> None:
+    document = pod("one", space)
+    document["spec"]["containers"].append({"name": "side", "image": "example.org/side"})
+    await client.create(PODS, document)
+    patch = {"spec": {"containers": [{"name": "side", "image": "example.org/new"}]}}
+    made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
+    assert [(one["name"], one["image"]) for one in made["spec"]["containers"]] == [
+        ("main", "example.org/image"),
+        ("side", "example.org/new"),
+    ]
+
+
+async def test_a_strategic_merge_deletes_from_lists(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space, finalizers=["test/a", "test/b"]))
+    patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["test/a"]}}
+    made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
+    assert made["metadata"]["finalizers"] == ["test/b"]
+
+
+async def test_a_strategic_merge_joins_sets(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space, finalizers=["test/a"]))
+    patch = {"metadata": {"finalizers": ["test/b"]}}
+    made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
+    assert sorted(made["metadata"]["finalizers"]) == ["test/a", "test/b"]
+
+
+async def test_owners_are_deleted_by_uid(client: Client, space: str) -> None:
+    parents = [await client.create(CONFIG_MAPS, config_map(name, space)) for name in "ab"]
+    owners = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": one["metadata"]["name"],
+            "uid": one["metadata"]["uid"],
+        }
+        for one in parents
+    ]
+    await client.create(PODS, pod("one", space, ownerReferences=owners))
+    gone = {"$patch": "delete", "uid": owners[0]["uid"]}
+    patch = strategic_patch({"metadata": {"ownerReferences": [gone]}})
+    made = await client.patch(PODS, "one", patch, namespace=space)
+    assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["b"]
+
+
+async def test_the_status_is_patched_by_its_own_way(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space))
+    patch = merge_patch({"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}})
+    made = await client.patch(PODS, "one", patch, namespace=space, subresource="status")
+    assert made["status"]["phase"] == "Running"
+    made = await client.patch(
+        PODS, "one", merge_patch({"status": {"phase": "Failed"}}), namespace=space
+    )
+    assert made["status"]["phase"] == "Running"
+
+
+async def test_conditions_merge_by_type(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space))
+    for kind, status in (("Ready", "False"), ("Mine", "True"), ("Ready", "True")):
+        patch = {"status": {"conditions": [{"type": kind, "status": status}]}}
+        made = await client.patch(
+            PODS, "one", strategic_patch(patch), namespace=space, subresource="status"
+        )
+    found = {one["type"]: one["status"] for one in made["status"]["conditions"]}
+    assert found == {"Ready": "True", "Mine": "True"}
+
+
+async def test_a_version_in_a_patch_is_a_precondition(client: Client, space: str) -> None:
+    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    version = made["metadata"]["resourceVersion"]
+    patch = merge_patch({"metadata": {"resourceVersion": version}, "data": {"a": "2"}})
+    await client.patch(CONFIG_MAPS, "one", patch, namespace=space)
+    patch = merge_patch({"metadata": {"resourceVersion": version}, "data": {"a": "3"}})
+    with pytest.raises(Conflict):
+        await client.patch(CONFIG_MAPS, "one", patch, namespace=space)
+
+
+async def test_a_patch_makes_nothing(client: Client, space: str) -> None:
+    with pytest.raises(NotFound):
+        await client.patch(CONFIG_MAPS, "none", merge_patch({"data": {}}), namespace=space)
+
+
+async def test_a_patch_that_changes_nothing_is_no_new_version(client: Client, space: str) -> None:
+    before = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    after = await client.patch(
+        CONFIG_MAPS, "one", merge_patch({"data": {"a": "1"}}), namespace=space
+    )
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_a_patch_must_leave_an_object_that_may_be(client: Client, space: str) -> None:
+    await client.create(PODS, pod("one", space))
+    with pytest.raises(Invalid):
+        await client.patch(PODS, "one", merge_patch({"spec": {"containers": []}}), namespace=space)

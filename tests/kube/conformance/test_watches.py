@@ -1,0 +1,167 @@
+"""Watches: what is told, in which order, and from where on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import anyio
+import pytest
+
+from danlu.kube.client import Client, Selection
+from danlu.kube.failures import Gone
+from danlu.kube.patches import merge_patch
+from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS
+from danlu.kube.types import WatchEvent
+from tests.kube.objects import config_map, pod
+from tests.kube.servers import Server
+
+pytestmark = pytest.mark.anyio
+Event = WatchEvent[dict[str, Any]]
+
+
+async def told(events: AsyncIterator[Event], count: int) -> list[Event]:
+    found: list[Event] = []
+    with anyio.fail_after(20):
+        async for event in events:
+            if event.kind != "BOOKMARK":
+                found.append(event)
+            if len(found) == count:
+                break
+    return found
+
+
+def names(events: list[Event]) -> list[tuple[str, str]]:
+    return [(one.kind, one.object["metadata"]["name"]) for one in events if one.object]
+
+
+async def test_all_that_happens_after_a_version_is_told_in_order(
+    client: Client, space: str
+) -> None:
+    await client.create(CONFIG_MAPS, config_map("before", space))
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    await client.create(CONFIG_MAPS, config_map("one", space))
+    await client.update(CONFIG_MAPS, config_map("one", space, a="1"))
+    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:  # type: ignore[type-var]
+        first = await told(events, 2)
+        await client.delete(CONFIG_MAPS, "one", namespace=space)
+        await client.create(CONFIG_MAPS, config_map("two", space))
+        later = await told(events, 2)
+    assert names(first + later) == [
+        ("ADDED", "one"),
+        ("MODIFIED", "one"),
+        ("DELETED", "one"),
+        ("ADDED", "two"),
+    ]
+    versions = [int(one.version) for one in first + later]
+    assert versions == sorted(set(versions))
+    assert versions[0] > int(since)
+
+
+async def test_a_watch_goes_on_from_its_last_event(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    for name in ("a", "b", "c"):
+        await client.create(CONFIG_MAPS, config_map(name, space))
+    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:  # type: ignore[type-var]
+        (first,) = await told(events, 1)
+    again = client.watch(CONFIG_MAPS, Selection(space), since=first.version)
+    async with aclosing(again) as events:  # type: ignore[type-var]
+        assert names(await told(events, 2)) == [("ADDED", "b"), ("ADDED", "c")]
+
+
+async def test_without_a_version_all_there_is_is_told_first(client: Client, space: str) -> None:
+    for name in ("a", "b"):
+        await client.create(CONFIG_MAPS, config_map(name, space))
+    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since="0")) as events:  # type: ignore[type-var]
+        found = names(await told(events, 2))
+        await client.create(CONFIG_MAPS, config_map("c", space))
+        found += names(await told(events, 1))
+    assert sorted(found) == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
+
+
+async def test_only_the_selected_is_told(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    selection = Selection(space, labels="chosen=yes")
+    async with aclosing(client.watch(CONFIG_MAPS, selection, since=since)) as events:  # type: ignore[type-var]
+        document = config_map("one", space)
+        await client.create(CONFIG_MAPS, document)
+        for chosen in ("yes", "yes", "no", "yes"):
+            patch = {"metadata": {"labels": {"chosen": chosen}}, "data": {"a": chosen + "!"}}
+            await client.patch(CONFIG_MAPS, "one", merge_patch(patch), namespace=space)
+        await client.patch(CONFIG_MAPS, "one", merge_patch({"data": {"b": "1"}}), namespace=space)
+        found = await told(events, 4)
+    assert names(found) == [
+        ("ADDED", "one"),
+        ("DELETED", "one"),
+        ("ADDED", "one"),
+        ("MODIFIED", "one"),
+    ]
+    gone = found[1].object
+    assert gone is not None
+    assert gone["metadata"]["labels"] == {"chosen": "yes"}
+    assert gone["metadata"]["resourceVersion"] == found[1].version
+
+
+async def test_fields_select_what_is_told(client: Client, space: str) -> None:
+    since = (await client.list(PODS, Selection(space))).version
+    selection = Selection(space, fields="status.phase=Running")
+    async with aclosing(client.watch(PODS, selection, since=since)) as events:  # type: ignore[type-var]
+        await client.create(PODS, pod("one", space))
+        for phase in ("Running", "Succeeded"):
+            patch = merge_patch({"status": {"phase": phase}})
+            await client.patch(PODS, "one", patch, namespace=space, subresource="status")
+        assert names(await told(events, 2)) == [("ADDED", "one"), ("DELETED", "one")]
+
+
+async def test_other_namespaces_are_not_told(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:  # type: ignore[type-var]
+        await client.apply(CONFIG_MAPS, config_map(f"other-{space}", "default"))
+        await client.create(CONFIG_MAPS, config_map("mine", space))
+        assert names(await told(events, 1)) == [("ADDED", "mine")]
+
+
+async def test_a_watch_ends_when_its_time_is_over_with_a_bookmark(
+    client: Client, space: str
+) -> None:
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    # A real server sends none before it has seen a change of the kind.
+    await client.create(CONFIG_MAPS, config_map("one", space))
+    watch = client.watch(CONFIG_MAPS, Selection(space), since=since, seconds=4)
+    found = [event async for event in watch]
+    assert [one.kind for one in found[:2]] == ["ADDED", "BOOKMARK"]
+    assert int(found[-1].version) >= int(found[0].version)
+    assert found[-1].object is None
+
+
+async def test_no_bookmark_that_nobody_asked_for(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    watch = client.watch(CONFIG_MAPS, Selection(space), since=since, seconds=2, bookmarks=False)
+    assert [event async for event in watch] == []
+
+
+async def test_a_version_that_is_too_old_is_gone(
+    client: Client, server: Server, space: str
+) -> None:
+    # Of events alone a real server keeps no changes in memory, but asks etcd.
+    since = (await client.list(EVENTS, Selection(space))).version
+    await client.create(CONFIG_MAPS, config_map("one", space))
+    await client.delete(CONFIG_MAPS, "one", namespace=space)
+    last = (await client.list(EVENTS, Selection(space))).version
+    server.compact(int(last))
+    with pytest.raises(Gone, match="too old"):
+        async for _ in client.watch(EVENTS, Selection(space), since=since):
+            pass
+
+
+async def test_a_deleted_object_is_told_as_it_was_last(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    await client.delete(CONFIG_MAPS, "one", namespace=space)
+    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:  # type: ignore[type-var]
+        _, deleted = await told(events, 2)
+    assert deleted.object is not None
+    assert deleted.object["data"] == {"a": "1"}
+    assert deleted.object["metadata"]["uid"] == made["metadata"]["uid"]
+    assert int(deleted.version) > int(made["metadata"]["resourceVersion"])

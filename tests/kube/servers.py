@@ -1,0 +1,185 @@
+"""Servers for tests: the published fake, and a real kube-apiserver with etcd where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from ssl import create_default_context
+
+from danlu.kube.access import Access
+from danlu.kube.credentials import Stated
+from danlu.testing.kubernetes import FakeKubernetes
+
+TOKEN = "conformance"
+_BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
+_READY_SECONDS = 60.0
+USERS = f'{TOKEN},admin,admin-id,"system:masters"\nreader,reader,reader-id\n'
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server under test; ``fake`` is None for a real one. ``collecting``: owners are followed."""
+
+    access: Access
+    fake: FakeKubernetes | None = None
+    collecting: bool = False
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    etcd: str = ""
+
+    def compact(self, version: int) -> None:
+        """Forget all changes up to ``version``."""
+        if self.fake is not None:
+            self.fake.cluster.storage.compact()
+            return
+        # etcd's own interface in JSON (etcd, api/etcdserverpb/rpc.proto, Compact).
+        body = json.dumps({"revision": str(version), "physical": True}).encode()
+        request = urllib.request.Request(f"{self.etcd}/v3/kv/compaction", data=body)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(request, timeout=10):
+            pass
+
+
+def binaries() -> Path | None:
+    """Where kube-apiserver and etcd are, as envtest looks for them."""
+    here = all((_BINARIES / name).exists() for name in ("kube-apiserver", "etcd"))
+    return _BINARIES if here else None
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+@contextmanager
+def real_server(directory: Path) -> Iterator[Server]:
+    """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own."""
+    found = binaries()
+    assert found is not None
+    with ExitStack() as stack:
+        etcd = free_port()
+        processes = {
+            "etcd": stack.enter_context(_running(_etcd(found, directory, etcd), directory))
+        }
+        port = free_port()
+        arguments = _apiserver(found, directory, etcd, port)
+        processes["apiserver"] = stack.enter_context(_running(arguments, directory))
+        url = f"https://127.0.0.1:{port}"
+        ca = directory / "certificates" / "apiserver.crt"
+        _wait_until_ready(url, ca, directory)
+        access = Access(
+            server=url, credentials=Stated(token=TOKEN), ca=ca.read_bytes(), namespace="default"
+        )
+        collecting = (found / "kube-controller-manager").exists()
+        if collecting:
+            manager = _manager(found, directory, url, ca)
+            processes["manager"] = stack.enter_context(_running(manager, directory))
+        yield Server(access, None, collecting, processes, f"http://127.0.0.1:{etcd}")
+
+
+@contextmanager
+def _running(arguments: list[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+    log = directory / f"{Path(arguments[0]).name}.log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _etcd(binaries: Path, directory: Path, port: int) -> list[str]:
+    address = f"http://127.0.0.1:{port}"
+    peer = f"http://127.0.0.1:{free_port()}"
+    return [
+        str(binaries / "etcd"),
+        f"--data-dir={directory / 'etcd'}",
+        f"--listen-client-urls={address}",
+        f"--advertise-client-urls={address}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=default={peer}",
+    ]
+
+
+def _apiserver(binaries: Path, directory: Path, etcd: int, port: int) -> list[str]:
+    key = directory / "service-account.pem"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+    users = directory / "users.csv"
+    users.write_text(USERS)
+    return [
+        str(binaries / "kube-apiserver"),
+        f"--etcd-servers=http://127.0.0.1:{etcd}",
+        f"--cert-dir={directory / 'certificates'}",
+        f"--secure-port={port}",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        "--service-cluster-ip-range=10.0.0.0/16",
+        "--disable-admission-plugins=ServiceAccount",
+        "--authorization-mode=RBAC",
+        "--allow-privileged=true",
+        f"--token-auth-file={users}",
+        "--service-account-issuer=https://localhost",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        "--watch-cache=true",
+    ]
+
+
+def _manager(binaries: Path, directory: Path, url: str, ca: Path) -> list[str]:
+    config = directory / "manager.yaml"
+    config.write_text(
+        f"""\
+apiVersion: v1
+kind: Config
+current-context: one
+clusters: [{{name: one, cluster: {{server: "{url}", certificate-authority: "{ca}"}}}}]
+users: [{{name: one, user: {{token: {TOKEN}}}}}]
+contexts: [{{name: one, context: {{cluster: one, user: one}}}}]
+"""
+    )
+    return [
+        str(binaries / "kube-controller-manager"),
+        f"--kubeconfig={config}",
+        "--controllers=garbagecollector,namespace,podgc",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
+
+
+def _wait_until_ready(url: str, ca: Path, directory: Path) -> None:
+    limit = time.monotonic() + _READY_SECONDS
+    while time.monotonic() < limit:
+        if ca.exists() and _is_ready(url, ca):
+            return
+        time.sleep(0.1)
+    log = (directory / "kube-apiserver.log").read_text(errors="replace")
+    raise AssertionError(f"no API server in {_READY_SECONDS:.0f} s:\n{log[-3000:]}")
+
+
+def _is_ready(url: str, ca: Path) -> bool:
+    request = urllib.request.Request(f"{url}/readyz", headers={"Authorization": f"Bearer {TOKEN}"})
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        urllib.request.HTTPSHandler(context=create_default_context(cafile=str(ca))),
+    )
+    try:
+        with opener.open(request, timeout=2):
+            return True
+    except (OSError, urllib.error.URLError):
+        return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from jupyter_client.manager import start_new_kernel
 
 from danlu.notebook.kernelspec import below
 
-__all__ = ["Told", "alone", "run", "running", "shown"]
+__all__ = ["Told", "alone", "json_blocks", "run", "running", "shown"]
 
 
 @dataclass(frozen=True)
@@ -68,3 +70,8 @@ def shown(client: BlockingKernelClient, code: str) -> str:
     told = run(client, code)
     assert told.reply["status"] == "ok", told
     return told.out.strip()
+
+
+def json_blocks(page: Path) -> list[dict[str, Any]]:
+    """What the blocks of JSON in a page of the documentation say."""
+    return [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page.read_text(), re.S)]

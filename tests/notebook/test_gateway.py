@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -12,12 +13,15 @@ from pathlib import Path
 import pytest
 
 from danlu.notebook.kernelspec import below, install
+from tests.conftest import ROOT
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.environments import NotSatisfiable, resolve
 from tests.notebook.gateways import Kernel, free_port, serving, started
-from tests.notebook.kernels import alone
+from tests.notebook.kernels import alone, json_blocks
 
 pytestmark = pytest.mark.notebook
+
+GUIDE = ROOT / "docs/guides/kernels.md"
 
 #: Both gateways start nothing for root, whoever they themselves are.
 USER = {"KERNEL_USERNAME": "someone"}
@@ -107,12 +111,15 @@ def test_a_gateway_provisioner_starts_the_kernel(
     specify = (
         f"--prefix={prefix}",
         "--kernel-name=danlu",
+        "--display-name=danlu",
         "--remote-hosts=localhost",
         "--spark-init-mode=none",
         "--ipykernel-subclass-name=danlu.notebook.kernelclass.DanluKernel",
     )
     program = env / "bin/jupyter-ssh-spec"
     subprocess.run([program, "install", *specify], check=True, capture_output=True)
+    written = (below(prefix) / "kernels/danlu/kernel.json").read_text()
+    assert json.loads(written.replace(str(prefix), "/opt/danlu")) == json_blocks(GUIDE)[1]
     with provisioned(tmp_path, env) as url:
         asyncio.run(works(url))
 

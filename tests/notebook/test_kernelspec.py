@@ -12,11 +12,19 @@ import pytest
 
 from danlu.errors import MachineError, UsageError
 from danlu.notebook import kernelspec
-from danlu.notebook.kernelspec import below, check_extra, install, installed, uninstall
+from danlu.notebook.kernelspec import (
+    below,
+    check_extra,
+    description,
+    install,
+    installed,
+    uninstall,
+)
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import home as home
-from tests.notebook.kernels import alone
+from tests.conftest import ROOT
+from tests.notebook.kernels import alone, json_blocks
 
 
 def told(place: Path) -> dict[str, object]:
@@ -46,6 +54,11 @@ def test_an_installed_kernel_starts_this_python_and_has_logos(tmp_path: Path) ->
         "logo-64x64.png",
         "logo-svg.svg",
     ]
+
+
+def test_the_guide_shows_the_kernelspec_that_is_written(tmp_path: Path) -> None:
+    (shown, *_) = json_blocks(ROOT / "docs/guides/kernels.md")
+    assert shown == description("danlu", python="/opt/danlu/bin/python")
 
 
 @pytest.mark.parametrize("side", [32, 64])

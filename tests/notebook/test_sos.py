@@ -110,3 +110,24 @@ def test_a_kernel_of_a_python_without_numpy_says_so_and_takes_plain_values(
         told = run(client, "%use Danlu\n%get array plain\nimport sys\nprint(plain, sys.prefix)")
     assert told.out.split() == ["[0.0]", str(env)]
     assert "array is not passed between SoS and danlu: ModuleNotFoundError" in told.err
+
+
+def test_a_cell_in_ciaos_words_and_one_with_options_are_jobs(sos: BlockingKernelClient) -> None:
+    """SoS has magics of its own, written alike: none of them takes these."""
+    shown(sos, "%use SoS\nrate = 0.5")
+    shown(sos, "%use Danlu\n%get rate")
+    words = "%framework=pytorch\n%worker=2;%cpu=100m\n%cleanPolicy=all\n\nimport os\n"
+    told = run(sos, words + "print('rank', os.environ['RANK'])")
+    assert told.reply["status"] == "ok", told
+    options = "%%distributed --framework pytorch --worker 2 --send rate --return half\n"
+    told = run(sos, options + "half = rate / 2\n")
+    assert told.reply["status"] == "ok", told
+    assert shown(sos, "%put half\nprint(half)") == "0.25"
+    assert shown(sos, "%use SoS\nprint(half)") == "0.25"
+
+
+def test_a_failed_job_fails_the_cell_in_sos_too(sos: BlockingKernelClient) -> None:
+    shown(sos, "%use Danlu")
+    told = run(sos, "%%distributed --framework pytorch --worker 1\nraise ValueError('no')")
+    assert told.reply["status"] == "error"
+    assert told.reply["ename"] == "CellFailed"

@@ -20,7 +20,7 @@ __all__ = ["CellScreen", "Output", "TerminalView"]
 class CellScreen:
     """One output of a cell, which is replaced by each board (:class:`danlu.notebook.live.Screen`).
 
-    ``publisher`` is IPython's display publisher. The first board is to be drawn in the main thread.
+    ``publisher`` is IPython's display publisher.
     """
 
     def __init__(self, publisher: Any) -> None:

@@ -1,0 +1,120 @@
+"""What the magics make of their lines, and how errors are told; in a shell that is none."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.errors import Span, UsageError
+from danlu.notebook import jobscommand
+from danlu.notebook.magics import Magics, Notebook, load, unload
+from danlu.notebook.told import plainly
+from tests.notebook.desks import TestDesk
+
+
+class Shell:
+    """As much of IPython's shell as is used at a terminal."""
+
+    def __init__(self) -> None:
+        self.user_ns: dict[str, Any] = {}
+        self.input_transformers_cleanup: list[Any] = []
+        self.magics_manager = self
+        self.magics: dict[str, dict[str, Any]] = {"line": {}, "cell": {}}
+        self.hooks: dict[str, Any] = {}
+
+    def register_magic_function(self, function: Any, kind: str, name: str) -> None:
+        self.magics[kind][name] = function
+
+    def set_hook(self, name: str, hook: Any, *, str_key: str) -> None:
+        self.hooks[str_key] = hook
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path / "home"))
+    return Shell()
+
+
+def test_loading_gives_the_magics_and_unloading_takes_them_away(shell: Shell) -> None:
+    load(shell)
+    load(shell)
+    assert set(shell.magics["cell"]) == {"distributed", "danlu_cell"}
+    assert set(shell.magics["line"]) == {"jobs", "danlu"}
+    unload(shell)
+    assert shell.magics == {"line": {}, "cell": {}}
+    assert shell.input_transformers_cleanup == []
+
+
+def test_nothing_of_ipython_is_imported_before_it_is_loaded() -> None:
+    code = "import danlu.notebook, danlu.api, sys; print([m for m in sys.modules if 'IPy' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ast.literal_eval(done.stdout) == []
+
+
+def test_variables_in_braces_are_put_in_and_other_braces_stay(shell: Shell) -> None:
+    shell.user_ns |= {"n": 3, "table": [1]}
+    line = Notebook(shell).expanded(r"--worker {n} --pattern 'loss \d{3} {table} {n:d} {none}'")
+    assert line == r"--worker 3 --pattern 'loss \d{3} {table} {n:d} {none}'"
+
+
+def test_help_runs_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    Magics(shell).distributed("--help", "raise SystemExit\n")
+    assert "--framework" in capsys.readouterr().out
+
+
+def test_a_cell_at_a_prompt_is_told_in_lines(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Magics(shell).distributed("--framework pytorch --name x --return y", "print('hi')\ny = 2\n")
+    assert shell.user_ns["y"] == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert "worker-0 │ hi" in lines
+    assert lines[-1].startswith("x succeeded in")
+
+
+def test_errors_are_shown_without_this_program() -> None:
+    span = Span("cell", 2)
+    with pytest.raises(UsageError) as raised, plainly():
+        raise UsageError("no", hint="do\nthat", span=span, source_line="%no=1", details=("why",))
+    rendered: Any = raised.value
+    lines = rendered._render_traceback_()
+    assert lines[0].endswith(": no")
+    assert lines[1:] == ["", "    %no=1", "", "why", "", "hint: do", "hint: that"]
+
+
+def test_an_interrupt_is_one_line() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised, plainly():
+        raise KeyboardInterrupt
+    rendered: Any = raised.value
+    assert len(rendered._render_traceback_()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "hint"),
+    [
+        ("atach x", "%jobs has no atach", "did you mean attach?"),
+        ("show", "which job? %jobs show takes a name", "`%jobs` lists them"),
+        ("list x", "%jobs list takes no name", "show|logs"),
+        ("show 'x", "No closing quotation", "show|logs"),
+        ("show x", "there is no job x", "there are no jobs here"),
+    ],
+)
+def test_wrong_orders_to_jobs_say_what_is_right(
+    tmp_path: Path, line: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        jobscommand.run(line, TestDesk(tmp_path), lambda data: None)
+    assert message in raised.value.message
+    assert hint in raised.value.hint
+
+
+def test_no_jobs_are_listed_in_words(tmp_path: Path) -> None:
+    shown: list[dict[str, str]] = []
+    jobscommand.run("", TestDesk(tmp_path), shown.append)
+    assert shown[0]["text/plain"] == "there are no jobs"

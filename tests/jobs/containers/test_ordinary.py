@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Awaitable, Callable
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +14,9 @@ import anyio
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.local.state import encode
 from danlu.jobs.types import Image
+from tests.conftest import ROOT
 from tests.jobs.containers import rig
 from tests.jobs.containers.test_jobs import NAME, job, pids_of
 from tests.jobs.local.support import alive, lines_of, local_jobs, seen, supervisor_of, until
@@ -24,6 +28,21 @@ __all__ = ["home"]
 T = TypeVar("T")
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(120)]
+
+
+#: Another process, which submits a job and stays.
+SUBMITTER = """
+import sys
+from pathlib import Path
+import anyio
+from danlu.jobs.local.state import decode
+from danlu.jobs.types import Submission
+from tests.jobs.local.support import local_jobs
+
+given = decode(sys.argv[2].encode(), Submission)
+anyio.run(local_jobs(Path(sys.argv[1])).submit, given)
+sys.stdin.read()
+"""
 
 
 def as_anybody(home: Path, act: Callable[[LocalJobs, dict[str, Image], Path], Awaitable[T]]) -> T:
@@ -63,6 +82,56 @@ def test_replicas_meet_and_what_they_write_is_the_users(home: Path) -> None:
     assert state == "Succeeded"
     assert b"hello" in lines
     assert owners == {(home / "work").stat().st_uid}
+
+
+def test_a_container_of_another_user_finds_files_and_leaves_values(home: Path) -> None:
+    script = """
+    cat $DANLU_FILES/more; touch $DANLU_FILES/new 2>/dev/null && echo writable
+    printf $(id -u)-$RANK > $DANLU_VALUE_FILE; printf raised > $DANLU_RAISED_FILE
+    """
+
+    async def act(
+        jobs: LocalJobs, images: dict[str, Image], work: Path
+    ) -> tuple[list[bytes], Mapping[str, bytes], Mapping[str, bytes]]:
+        files = home / "files"
+        files.mkdir(mode=0o700)
+        (files / "more").write_text("more\n")
+        (files / "more").chmod(0o600)
+        images = {NAME: Image(rig.image(home, User="1234"), NAME)}
+        await jobs.submit(job(work, images, script, 2, files=files, value="all"))
+        lines = [line.data for line in await lines_of(jobs)]
+        result = await jobs.result("job")
+        await jobs.remove("job")
+        return lines, result.values, result.raised
+
+    lines, values, raised = as_anybody(home, act)
+    assert lines == [b"more", b"more"]
+    assert values == {"worker-0": b"1234-0", "worker-1": b"1234-1"}
+    assert raised == {"worker-0": b"raised", "worker-1": b"raised"}
+    assert not (home / "jobs/job").exists()
+
+
+def test_containers_end_with_the_process_that_submitted_them(home: Path) -> None:
+    """Also where their supervisor is in a user namespace and they do not end by themselves."""
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+
+    async def act(jobs: LocalJobs, images: dict[str, Image], work: Path) -> tuple[str, bool]:
+        given = encode(job(work, images, script, 2, tied=True)).decode()
+        words = [sys.executable, "-c", SUBMITTER, str(home), given]
+        with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE) as submitter:
+            try:
+                await until(lambda: (home / "jobs/job").exists())
+                pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+            finally:
+                submitter.kill()
+        with anyio.fail_after(10):
+            ended = await seen(jobs, lambda view: view.finished)
+        return ended.status.conditions[-1].message, any(map(alive, pids))
+
+    assert as_anybody(home, act) == (
+        "job was stopped: the process that submitted it is gone.",
+        False,
+    )
 
 
 def test_limits_that_cannot_be_kept_are_one_warning(home: Path) -> None:

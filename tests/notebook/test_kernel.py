@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 import danlu
 from danlu.notebook.kernelspec import below, install
+from tests.notebook.conftest import JupyterEnv
 from tests.notebook.kernels import alone, running, shown
 
 pytestmark = pytest.mark.notebook
@@ -133,3 +135,17 @@ def test_its_kernelspec_is_what_jupyter_finds(
     assert found.metadata == {"debugger": True, "supported_encryption": ["curve"]}
     told = json.loads((Path(found.resource_dir) / "kernel.json").read_text())
     assert told["kernel_protocol_version"] == "5.5"
+
+
+def test_the_oldest_ipykernel_that_is_asked_for_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
+) -> None:
+    env = jupyter_env("oldest", ("danlu[notebook]", "ipykernel==6.29.*"))
+    prefix = alone(tmp_path, monkeypatch)
+    command = [str(env / "bin/danlu"), "kernel", "install", "--prefix", str(prefix)]
+    subprocess.run(command, check=True, capture_output=True)
+    cell = "%%distributed --framework pytorch --worker 1 --return rank\nimport os\nrank = "
+    with running("danlu") as client:
+        assert shown(client, "import ipykernel; print(ipykernel.__version__)").startswith("6.29.")
+        shown(client, cell + "os.environ['RANK']")
+        assert shown(client, "print(rank)") == "0"

@@ -131,3 +131,15 @@ def test_a_failed_job_fails_the_cell_in_sos_too(sos: BlockingKernelClient) -> No
     told = run(sos, "%%distributed --framework pytorch --worker 1\nraise ValueError('no')")
     assert told.reply["status"] == "error"
     assert told.reply["ename"] == "CellFailed"
+
+
+def test_a_kernel_of_another_name_passes_values_too(
+    place: Path, sos: BlockingKernelClient, jupyter_env: JupyterEnv
+) -> None:
+    offer(place, jupyter_env("sos", SOS), "danlu", "kernel", "install", "--name", "other")
+    with running("sos", cwd=str(place.parent)) as client:
+        shown(client, "%use SoS\nvalue = [1, 2]")
+        used = "%use Other -k other -l Danlu\n%get value\n"
+        assert shown(client, used + "print(value, get_ipython().kernel.implementation)") == (
+            "[1, 2] danlu"
+        )

@@ -9,6 +9,7 @@ import pytest
 
 from danlu.commands.settings import Settings
 from danlu.commands.train import TrainOrder, manifest_text, plan, submission
+from danlu.commands.trainorder import Share
 from danlu.commands.trainplace import present_python
 from danlu.errors import UsageError
 from danlu.jobs.types import Image
@@ -71,6 +72,71 @@ def test_resources_and_policies_are_in_the_manifest(project: Path, settings: Set
     assert job.run_policy.backoff_limit == 3
     assert job.run_policy.active_deadline_seconds == 91
     assert job.name == "demo"
+
+
+def test_a_type_may_have_its_own_share(project: Path, settings: Settings) -> None:
+    (project / "train.py").write_text("import tensorflow\n")
+    shares = {"ps": Share(cpu="500m", memory="1GB", gpu=1), "WORKER": Share(memory="2Gi")}
+    asked = order(project, replicas={"ps": 1, "worker": 2}, shares=shares, cpu="2", gpu=3)
+    planned = plan(asked, settings=settings)
+    limits = {type: container(planned, type)["resources"]["limits"] for type in ("PS", "Worker")}
+    assert limits == {
+        "PS": {"cpu": "500m", "memory": "1G", "nvidia.com/gpu": "1"},
+        "Worker": {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "3"},
+    }
+
+
+def test_a_share_of_a_type_that_is_not_there_is_refused(project: Path, settings: Settings) -> None:
+    with pytest.raises(UsageError, match="no replicas of type ps"):
+        plan(order(project, shares={"ps": Share(cpu="1")}), settings=settings)
+
+
+@pytest.mark.parametrize("word", ["all", "ALL", "All"])
+def test_a_clean_pod_policy_is_the_manifests(project: Path, settings: Settings, word: str) -> None:
+    policy = plan(order(project, clean=word), settings=settings).job.run_policy
+    assert policy.clean_pod_policy == "All"
+
+
+def test_a_clean_pod_policy_that_is_none_is_refused(project: Path, settings: Settings) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(order(project, clean="sometimes"), settings=settings)
+    assert "cleanPodPolicy" in "".join(caught.value.details)
+
+
+def test_volumes_are_those_of_the_machine(project: Path, settings: Settings) -> None:
+    asked = order(project, volumes=("data:/data:ro", "/srv/out:/out"), image="demo")
+    planned = plan(asked, settings=settings)
+    spec = planned.job.replicas[framework_of("pytorch").types[1]].template["spec"]
+    assert [one["hostPath"]["path"] for one in spec["volumes"]] == [
+        str(project / "data"),
+        "/srv/out",
+    ]
+    assert [
+        (one["mountPath"], one.get("readOnly")) for one in container(planned)["volumeMounts"]
+    ] == [
+        ("/data", True),
+        ("/out", None),
+    ]
+
+
+@pytest.mark.parametrize("text", ["data", "data:out", "a:/b:rx", ":/b", "a:/b:ro:c"])
+def test_what_is_no_volume_is_refused(project: Path, settings: Settings, text: str) -> None:
+    with pytest.raises(UsageError, match="is not a volume"):
+        plan(order(project, volumes=(text,)), settings=settings)
+
+
+def test_what_travels_with_an_order_is_the_submissions(project: Path, settings: Settings) -> None:
+    asked = order(
+        project, files=project, value="all", tied=True, labels={"a": "b"}, host_python=True
+    )
+    planned = plan(asked, settings=settings)
+    given = submission(planned, asked, settings=settings, progress=lambda event: None)
+    assert (given.files, given.value, given.tied, given.labels) == (
+        project,
+        "all",
+        True,
+        {"a": "b"},
+    )
 
 
 def test_a_wrong_script_is_not_run_again_unless_asked(project: Path, settings: Settings) -> None:

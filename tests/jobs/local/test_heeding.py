@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -113,3 +114,11 @@ async def test_a_job_whose_directory_is_removed_ends_and_writes_nothing_there(
         os.close(lock)
     assert not any(map(alive, pids))
     assert os.listdir(home / "jobs") == []
+
+
+async def test_replicas_of_large_jobs_do_not_run_out_of_descriptors(
+    jobs: LocalJobs, work: Path
+) -> None:
+    await jobs.submit(submission(work, spec("ulimit -Sn")))
+    soft = [int(line.data) async for line in jobs.logs("job", follow=True)]
+    assert soft[0] >= min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

@@ -311,3 +311,12 @@ async def test_an_elastic_job_has_its_least_number_of_replicas(jobs: LocalJobs, 
     with pytest.raises(UsageError, match="from 2 to 3 replicas of type Worker, not 4"):
         await jobs.scale("job", replicas={"worker": 4})
     await jobs.stop("job", grace=0)
+
+
+async def test_what_cannot_be_started_says_what_to_do(jobs: LocalJobs, work: Path) -> None:
+    wrong = [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "spec.nothing"}}}]
+    await jobs.submit(submission(work, spec("true", env=wrong)))
+    first = (await jobs.result("job")).view.status.first_failure
+    assert first is not None
+    assert "no field 'spec.nothing'" in first.message
+    assert "these are known: metadata.name" in first.message

@@ -233,7 +233,10 @@ async def _end(running: Running, grace: float) -> None:
 
 
 def _first(errors: ExceptionGroup[Exception]) -> str:
+    """The words of the first, with what to do about it."""
     error: Exception = errors
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    return error.message if isinstance(error, DanluError) else str(error)
+    if not isinstance(error, DanluError):
+        return str(error)
+    return f"{error.message} ({error.hint})" if error.hint else error.message

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -53,6 +54,8 @@ _SETTLE = 0.005
 _SEEN = 1.0
 # Seconds that replicas have when nobody waits for them any more: all is over within ten.
 _GRACE = 5.0
+# Open files at once; replicas inherit it, and some programs walk through all there may be.
+_FILES = 8192
 
 
 class _Stop(msgspec.Struct, frozen=True):
@@ -273,6 +276,14 @@ def _say(ready: int, verdict: Verdict) -> None:
     os.close(ready)
 
 
+def _open_more() -> None:
+    """Allow for many replicas: each has a few pipes and descriptors here."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main(directory: str, ready: int, lock: int, tie: int | None = None) -> None:
     """Supervise the job in ``directory``."""
     for descriptor in (ready, lock, *(() if tie is None else (tie,))):
@@ -281,6 +292,7 @@ def main(directory: str, ready: int, lock: int, tie: int | None = None) -> None:
     # Where a replica submitted the job these are that replica's.
     for name in (FILES, VALUE, RAISED):
         os.environ.pop(name, None)
+    _open_more()
     place = Place(Path(directory))
     try:
         place.name_supervisor()

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from urllib.error import URLError
 
 from tests.notebook.browser.chromium import Browser, Page
 
-__all__ = ["Lab", "Notebook", "write_notebook"]
+__all__ = ["Lab", "Notebook", "lab", "write_notebook", "write_sos_notebook"]
 
 _TOKEN = "browser-test"
 #: Seconds a server or a kernel may take to start on a machine that is busy.
@@ -44,7 +44,6 @@ class Lab:
         page = browser.open(url, height=height)
         notebook = Notebook(page)
         page.wait(f"{_PANEL} && {notebook.cell(0)}", limit=_START)
-        # The tool bar says idle before there is a kernel.
         page.wait("document.querySelector('#jp-bottom-panel').innerText.includes('| Idle')")
         return notebook
 
@@ -142,24 +141,35 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def write_notebook(path: Path, *cells: str, kernel: str = "python3") -> None:
     """A notebook of these code cells for the kernel of this name."""
-    document = {
-        "cells": [_cell(number, source) for number, source in enumerate(cells)],
-        "metadata": {"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}},
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+    spec = {"name": kernel, "display_name": kernel, "language": "python"}
+    _write(path, [(source, {}) for source in cells], {"kernelspec": spec})
+
+
+def write_sos_notebook(path: Path, kernels: Mapping[str, str], *cells: tuple[str, str]) -> None:
+    """A notebook of cells for SoS, each with the name of its kernel.
+
+    ``kernels`` are the kernels' names as Jupyter has them by the names that SoS gives them.
+    """
+    known = [[name, kernel, "", ""] for name, kernel in kernels.items()]
+    spec = {"name": "sos", "display_name": "SoS", "language": "sos"}
+    said = [(source, {"kernel": name}) for name, source in cells]
+    _write(path, said, {"kernelspec": spec, "sos": {"kernels": known}})
+
+
+def _write(path: Path, cells: Sequence[tuple[str, Any]], metadata: Mapping[str, Any]) -> None:
+    listed = [
+        {
+            "cell_type": "code",
+            "execution_count": None,
+            "id": f"cell-{number}",
+            "metadata": said,
+            "outputs": [],
+            "source": source,
+        }
+        for number, (source, said) in enumerate(cells)
+    ]
+    document = {"cells": listed, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
     path.write_text(json.dumps(document))
-
-
-def _cell(number: int, source: str) -> dict[str, Any]:
-    return {
-        "cell_type": "code",
-        "execution_count": None,
-        "id": f"cell-{number}",
-        "metadata": {},
-        "outputs": [],
-        "source": source,
-    }
 
 
 #: Milliseconds from a click to a number in the prompt.
@@ -193,20 +203,23 @@ class Notebook:
         """JavaScript that gives the element of what a cell has put out."""
         return f"{self.cell(number)}.querySelector('.jp-Cell-outputArea')"
 
-    def run(self, number: int) -> None:
-        """Click into the cell and press Shift and Enter."""
-        self._enter(number)
-        self.page.press("Enter", shift=True)
+    def run(self, number: int, *, tries: int = 5) -> None:
+        """Click into a cell that was never run, and press Shift and Enter.
 
-    def _enter(self, number: int, *, tries: int = 5) -> None:
-        """Click until the cursor is there: a page that still arranges itself moves it away."""
-        self.page.click(f"{self.cell(number)}.querySelector('.cm-line')")
+        Again where that is lost: the cursor does not come on a page that still arranges itself, the
+        prompt stays empty where the kernel is not quite connected.
+        """
+        cell = self.cell(number)
         try:
-            self.page.wait(f"{self.cell(number)}.querySelector('.cm-focused')", limit=1)
+            self.page.click(f"{cell}.querySelector('.cm-line')")
+            self.page.wait(f"{cell}.querySelector('.cm-focused')", limit=1)
+            self.page.press("Enter", shift=True)
+            prompt = f"{cell}.querySelector('.jp-InputPrompt').innerText"
+            self.page.wait(f"/[*\\d]/.test({prompt})", limit=1)
         except TimeoutError:
             if not tries:
                 raise
-            self._enter(number, tries=tries - 1)
+            self.run(number, tries=tries - 1)
 
     def interrupt(self) -> None:
         """Press the square of the tool bar."""

@@ -120,5 +120,5 @@ def test_an_interrupt_is_answered_while_lines_stream(jupyterlab: Lab, browser: B
     assert notebook.answer(1) <= ANSWERED
     notebook.until(1, "stream was interrupted, and is stopped", limit=GRACE)
     assert frames.longest() <= FROZEN
-    assert not at_work_in(jupyterlab.home / "jobs" / "stream")
+    until(lambda: not at_work_in(jupyterlab.home / "jobs" / "stream"), limit=GRACE)
     assert jupyterlab.complaints() == []

@@ -86,8 +86,8 @@ def test_what_is_sent_is_the_agreed_directory(notebook: Path) -> None:
     assert set(found) == {
         "again/danlu_cell.py",
         "cell/my-job.py",
-        *(f"danlu_guest/{name}.py" for name in ("__init__", "cell", "parcel", "place")),
-        *(f"danlu_guest/{name}.py" for name in ("trace", "versions")),
+        *(f"danlu_guest/{name}.py" for name in ("__init__", "cell", "leave", "parcel")),
+        *(f"danlu_guest/{name}.py" for name in ("place", "trace", "versions")),
         "last/danlu.py",
         "modules/helper.py",
         "modules/layers.py",

@@ -83,8 +83,9 @@ def test_a_failed_job_fails_the_cell_and_sets_nothing(desk: TestDesk) -> None:
 
 
 def test_wrong_code_is_refused_before_anything_is_submitted(desk: TestDesk) -> None:
-    with pytest.raises(SyntaxError):
+    with pytest.raises(UsageError, match="line 2 of the cell is no Python") as caught:
         run(desk, "--worker 2", "if True\n    pass\n")
+    assert caught.value.details[-1] == "SyntaxError: expected ':'"
     assert desk.seen.phases == []
 
 

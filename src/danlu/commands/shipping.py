@@ -23,7 +23,7 @@ import msgspec
 from danlu.commands.jobreport import WORKSPACE
 from danlu.errors import UsageError
 from danlu.guest import call as guest
-from danlu.guest import report
+from danlu.guest import leave, report
 
 if TYPE_CHECKING:
     from danlu.jobs.types import Result
@@ -94,6 +94,7 @@ def pack(call: Call, directory: Path, *, project: Path | None = None) -> None:
     (directory / guest.PAYLOAD).write_bytes(data)
     (directory / guest.ORDER).write_text(json.dumps(order), encoding="utf-8")
     shutil.copyfile(guest.__file__, directory / guest.PROGRAM)
+    shutil.copyfile(leave.__file__, directory / "danlu_leave.py")
     if project is not None:
         _add_modules(directory)
 

@@ -148,4 +148,9 @@ def main(directory: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(os.path.dirname(os.path.abspath(__file__))))
+    _here = os.path.dirname(os.path.abspath(__file__))
+    # Before the path is the user's.
+    sys.path.insert(0, _here)
+    _leave = importlib.import_module("danlu_leave").leave
+    sys.path.remove(_here)
+    _leave(main(_here))

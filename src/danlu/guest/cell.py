@@ -23,6 +23,7 @@ import types
 from typing import Any
 
 from . import parcel, trace
+from .leave import leave as leave
 from .place import AGAIN, ARGUMENTS, RUNNING, Place, Refused
 from .versions import differences, python
 

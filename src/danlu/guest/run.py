@@ -15,5 +15,5 @@ _cell = importlib.import_module("danlu_guest.cell")
 sys.path.remove(_root)
 
 if __name__ == "__main__":
-    sys.exit(_cell.main(_root, sys.argv[1:]))
+    _cell.leave(_cell.main(_root, sys.argv[1:]))
 _cell.again(_root, globals())

@@ -29,7 +29,7 @@ __all__ = ["Bundle", "command", "make"]
 #: How words of a job's command name the program (:class:`danlu.jobs.types.Submission`).
 PROGRAM = "$(DANLU_FILES)/run.py"
 
-_GUESTS = ("__init__", "cell", "parcel", "place", "trace", "versions")
+_GUESTS = ("__init__", "cell", "leave", "parcel", "place", "trace", "versions")
 _LONGEST = 100
 
 

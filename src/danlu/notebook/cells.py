@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,10 +13,11 @@ from msgspec.structs import replace
 
 from danlu.commands.jobreport import failure
 from danlu.commands.shipping import is_call
+from danlu.errors import Span, UsageError
 from danlu.notebook import background
 from danlu.notebook.attend import Ended, attached, followed, left
 from danlu.notebook.bundle import command, make
-from danlu.notebook.code import check
+from danlu.notebook.code import NAME, check
 from danlu.notebook.desk import search_path
 from danlu.notebook.failure import failed
 from danlu.notebook.order import RETURNS, sweep_order, train_order
@@ -37,11 +39,11 @@ EVERY = "every"
 def run(cell: Cell, desk: Desk) -> None:
     """Run a cell as a job, show it, and set what it returns.
 
-    Raises :class:`SyntaxError` for its code, :class:`~danlu.notebook.failure.CellFailed` where the
-    job failed, :class:`DanluError` of many kinds before; and :class:`KeyboardInterrupt`, while the
-    job is being stopped.
+    Raises :class:`~danlu.notebook.failure.CellFailed` where the job failed, :class:`UsageError` for
+    code that is no Python and :class:`DanluError` of many kinds before; and
+    :class:`KeyboardInterrupt`, while the job is being stopped.
     """
-    check(cell.code)
+    _check(cell.code)
     jobs = desk.jobs(cell.order.on)
     sweep = sweep_order(cell.order)
     files = TemporaryDirectory(prefix="danlu-cell-", ignore_cleanup_errors=True)
@@ -58,6 +60,23 @@ def run(cell: Cell, desk: Desk) -> None:
         _detached(order, desk, jobs, files)
     else:
         _attended(cell.order, order, desk, jobs=jobs, files=files)
+
+
+def _check(code: str) -> None:
+    """Raise :class:`UsageError` for code that is no Python.
+
+    IPython would show a SyntaxError below the lines of this program.
+    """
+    try:
+        check(code)
+    except SyntaxError as error:
+        told = "".join(traceback.format_exception_only(error)).rstrip("\n").split("\n")
+        line = error.lineno or 1
+        raise UsageError(
+            f"line {line} of the cell is no Python",
+            details=tuple(told),
+            span=Span(NAME, line, error.offset or 1),
+        ) from None
 
 
 def _ordered(cell: Cell, desk: Desk, files: Path) -> TrainOrder:

@@ -22,7 +22,7 @@ test-training: setup ## real training with every framework, in environments buil
 	$(PYTHON) -m pytest -m training -rs
 
 test-notebook: setup ## notebooks in a real Jupyter, in a browser, beside other kernels
-	@scripts/setup.sh --tests
+	@scripts/setup.sh --notebook
 	$(PYTHON) -m pytest -m notebook -rs
 
 check: setup      ## format, lint, types, layers, generated files

@@ -3,8 +3,9 @@
 # Says what is missing and why before it installs anything. Exits 4 where only an administrator
 # can go on, after printing the one line to ask for.
 #
-# With --tests: the programs of others that the real tests talk to. Without them those tests are
-# skipped, each saying so; so an ordinary user is told the line to ask for, and that is no failure.
+# With --tests: the programs of others that the real tests talk to; with --notebook, those that the
+# tests of notebooks do. Without them those tests are skipped, each saying so; so an ordinary user is
+# told the line to ask for, and that is no failure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -32,10 +33,13 @@ find_missing() {
     python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "makes the virtual environment"
 }
 
-find_missing_for_tests() {
+find_missing_for_notebook() {
     has chromium || need chromium "tests: the browser that notebooks are used in"
     [[ -e /usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf ]] ||
         need fonts-dejavu-core "tests: letters for the browser"
+}
+
+find_missing_for_tests() {
     has busybox || need busybox-static "tests: a root file system of one program"
     has buildah || need buildah "tests: reads what danlu writes"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
@@ -126,11 +130,11 @@ install_system_packages() {
     as_administrator "$line"
 }
 
-install_for_tests() {
+install_for_tests() { # WHICH: tests, or notebook
     has apt-get || return 0
-    find_missing_for_tests
+    "find_missing_for_$1"
     ((${#packages[@]})) || return 0
-    explain "the real tests talk to"
+    explain "tests talk to"
     local line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
     if [[ $(id -u) == 0 ]]; then
         echo "setup: installing them now: $line"
@@ -162,10 +166,12 @@ make_environment() {
     echo "setup: done; try $venv/bin/danlu --help"
 }
 
-if [[ ${1:-} == --tests ]]; then
-    install_for_tests
-    exit
-fi
+case ${1:-} in
+    --tests | --notebook)
+        install_for_tests "${1#--}"
+        exit
+        ;;
+esac
 check_python
 install_system_packages
 make_environment

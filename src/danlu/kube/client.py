@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -16,9 +16,9 @@ from danlu.kube.patches import Patch, apply_patch
 from danlu.kube.resources import Resource
 from danlu.kube.transport import Meter, Request, Transport
 from danlu.kube.types import Clock, Document, Listing, Page, T, WatchEvent
-from danlu.kube.watching import Selection, watch
+from danlu.kube.watching import EVERYWHERE, Selection, watch
 
-__all__ = ["Client", "Deletion", "Selection"]
+__all__ = ["EVERYWHERE", "Client", "Deletion", "Selection"]
 
 _CHUNK = 500
 _DELETE_SECONDS = 300.0
@@ -59,7 +59,6 @@ class _List(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-_ALL = Selection()
 _PLAIN = Deletion()
 _list_decoder = msgspec.json.Decoder(_List)
 
@@ -111,7 +110,7 @@ class Client:
     async def page(
         self,
         resource: Resource[T],
-        selection: Selection = _ALL,
+        selection: Selection = EVERYWHERE,
         *,
         limit: int = _CHUNK,
         token: str = "",
@@ -136,7 +135,7 @@ class Client:
         return Page(items, meta.resource_version, meta.token, meta.remaining_item_count)
 
     async def pages(
-        self, resource: Resource[T], selection: Selection = _ALL, *, chunk: int = _CHUNK
+        self, resource: Resource[T], selection: Selection = EVERYWHERE, *, chunk: int = _CHUNK
     ) -> AsyncIterator[Page[T]]:
         """All parts of a list, all of one version."""
         page = await self.page(resource, selection, limit=chunk)
@@ -146,7 +145,7 @@ class Client:
             yield page
 
     async def list(
-        self, resource: Resource[T], selection: Selection = _ALL, *, chunk: int = _CHUNK
+        self, resource: Resource[T], selection: Selection = EVERYWHERE, *, chunk: int = _CHUNK
     ) -> Listing[T]:
         """A whole list, asked for in parts; in one where it changes too fast for parts."""
         try:
@@ -281,7 +280,7 @@ class Client:
     async def delete_all(
         self,
         resource: Resource[Any],
-        selection: Selection = _ALL,
+        selection: Selection = EVERYWHERE,
         *,
         how: Deletion = _PLAIN,
     ) -> None:
@@ -292,12 +291,12 @@ class Client:
     def watch(
         self,
         resource: Resource[T],
-        selection: Selection = _ALL,
+        selection: Selection = EVERYWHERE,
         *,
         since: str,
         seconds: float = 300.0,
         bookmarks: bool = True,
-    ) -> AsyncIterator[WatchEvent[T]]:
+    ) -> AsyncGenerator[WatchEvent[T], None]:
         """What changes after the version ``since``; see :func:`danlu.kube.watching.watch`."""
         return watch(
             self.transport,

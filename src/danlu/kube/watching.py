@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +16,7 @@ from danlu.kube.resources import Resource
 from danlu.kube.transport import Request, Transport
 from danlu.kube.types import T, WatchEvent
 
-__all__ = ["Selection", "watch"]
+__all__ = ["EVERYWHERE", "Selection", "watch"]
 
 #: Seconds that a server may be late with ending a watch before it is taken for dead.
 _LATE = 30.0
@@ -32,6 +32,10 @@ class Selection(msgspec.Struct, frozen=True):
     def query(self) -> dict[str, str]:
         """The selectors as parameters of a request."""
         return {"labelSelector": self.labels, "fieldSelector": self.fields}
+
+
+EVERYWHERE = Selection()
+"""All objects of a kind."""
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -59,7 +63,7 @@ async def watch(
     since: str,
     seconds: float,
     bookmarks: bool = True,
-) -> AsyncIterator[WatchEvent[T]]:
+) -> AsyncGenerator[WatchEvent[T], None]:
     """Each change after the version ``since``, in order, exactly once.
 
     Ends when the server ends it, after ``seconds`` or before; a watch from the last event's

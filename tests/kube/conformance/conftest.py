@@ -16,11 +16,6 @@ from tests.kube.servers import Server, binaries, real_server
 _numbers = itertools.count(1)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if binaries() is None:

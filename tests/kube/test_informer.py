@@ -1,0 +1,246 @@
+"""Informers against the published fake: what is told, whatever happens to the watch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+import pytest
+
+from danlu.errors import DanluError
+from danlu.kube.access import Access
+from danlu.kube.client import Client, Selection
+from danlu.kube.failures import Gone
+from danlu.kube.informer import Informer
+from danlu.kube.resources import CONFIG_MAPS
+from danlu.kube.store import by_label
+from danlu.kube.types import Key, Object
+from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from tests.kube.objects import config_map, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+class Map(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    data: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+MAPS = CONFIG_MAPS.decoded(Map)
+SPACE = Selection("default")
+
+
+class Seen:
+    """What a handler was told, in words: ``+name``, ``~name``, ``-name``."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.ended: list[Map] = []
+
+    def __call__(self, old: Map | None, new: Map | None) -> None:
+        sign = "+" if old is None else "-" if new is None else "~"
+        shown = new or old
+        assert shown is not None
+        self.words.append(sign + shown.metadata.name)
+        if new is None and old is not None:
+            self.ended.append(old)
+
+
+@asynccontextmanager
+async def running(informer: Informer[Map]) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as group:
+        group.start_soon(informer.run)
+        with anyio.fail_after(5):
+            await informer.wait_synced()
+        yield
+        group.cancel_scope.cancel()
+
+
+@pytest.fixture
+async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
+    """A client whose pauses end only when the clock is moved."""
+    async with Client(Access(server=fake.url), clock=clock) as client:
+        yield client
+
+
+async def make(kube: Client, *names: str, **data: str) -> None:
+    for name in names:
+        await kube.create(CONFIG_MAPS, config_map(name, "default", **data))
+
+
+async def test_all_that_is_there_is_known_when_synced(kube: Client, fake: FakeKubernetes) -> None:
+    await make(kube, "a", "b", "c")
+    informer = Informer(kube, MAPS, SPACE, chunk=2)
+    seen = Seen()
+    informer.handle(seen)
+    assert not informer.synced
+    async with running(informer):
+        assert seen.words == ["+a", "+b", "+c"]
+        assert len(informer.store) == 3
+    assert fake.counts["list", "configmaps"] == 2
+
+
+async def test_every_change_is_told_after_the_store_has_it(kube: Client) -> None:
+    informer = Informer(kube, MAPS, SPACE)
+    seen = Seen()
+    informer.handle(seen)
+    in_store: list[bool] = []
+    informer.handle(lambda old, new: in_store.append(new is None or new in list(informer.store)))
+    async with running(informer):
+        await make(kube, "a")
+        await kube.update(CONFIG_MAPS, config_map("a", "default", x="1"))
+        await kube.delete(CONFIG_MAPS, "a", namespace="default")
+        await eventually(lambda: len(seen.words) == 3)
+    assert seen.words == ["+a", "~a", "-a"]
+    assert all(in_store)
+    assert bytes(seen.ended[0].data) == b'{"x":"1"}'
+
+
+async def test_a_handler_that_comes_later_hears_of_all(kube: Client) -> None:
+    await make(kube, "a", "b")
+    informer = Informer(kube, MAPS, SPACE)
+    async with running(informer):
+        seen = Seen()
+        informer.handle(seen)
+        assert seen.words == ["+a", "+b"]
+
+
+async def test_an_end_that_was_missed_is_told_after_the_next_list(
+    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+) -> None:
+    await make(kube, "a", "b", "c")
+    informer = Informer(held, MAPS, SPACE)
+    seen = Seen()
+    informer.handle(seen)
+    failures: list[DanluError] = []
+    informer._on_failure = failures.append
+    async with running(informer):
+        await eventually(lambda: fake.watches == 1)
+        fake.faults.append(Fault(verb="watch", times=1, status=503))
+        fake.cluster.storage.end_watches()
+        # An empty watch that ended at once is begun again after a pause.
+        await eventually(lambda: fake.watches == 0)
+        await kube.delete(CONFIG_MAPS, "b", namespace="default")
+        await make(kube, "d")
+        fake.cluster.storage.compact()
+        await eventually_after(clock, lambda: "-b" in seen.words and "+d" in seen.words)
+    assert seen.words == ["+a", "+b", "+c", "+d", "-b"]
+    assert informer.lists == 2
+    assert any(isinstance(one, Gone) for one in failures)
+
+
+async def eventually_after(clock: VirtualClock, claim: object) -> None:
+    assert callable(claim)
+
+    async def later() -> bool:
+        await clock.advance(1.0)
+        return bool(claim())
+
+    await eventually(later, seconds=10)
+
+
+async def test_an_object_that_was_replaced_ends_and_begins(
+    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+) -> None:
+    await make(kube, "a")
+    informer = Informer(held, MAPS, SPACE)
+    seen = Seen()
+    informer.handle(seen)
+    async with running(informer):
+        await eventually(lambda: fake.watches == 1)
+        fake.cluster.storage.end_watches()
+        await eventually(lambda: fake.watches == 0)
+        await kube.delete(CONFIG_MAPS, "a", namespace="default")
+        await make(kube, "a")
+        fake.cluster.storage.compact()
+        await eventually_after(clock, lambda: len(seen.words) == 3)
+    assert seen.words == ["+a", "-a", "+a"]
+
+
+async def test_a_watch_that_breaks_goes_on_without_a_list(
+    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+) -> None:
+    informer = Informer(held, MAPS, SPACE)
+    seen = Seen()
+    informer.handle(seen)
+    async with running(informer):
+        await eventually(lambda: fake.watches == 1)
+        for name in ("a", "b", "c"):
+            fake.cluster.storage.end_watches()
+            await make(kube, name)
+            await eventually_after(clock, lambda name=name: f"+{name}" in seen.words)
+    assert seen.words == ["+a", "+b", "+c"]
+    assert informer.lists == 1
+
+
+async def test_a_server_that_is_away_is_asked_less_and_less_often(
+    held: Client, fake: FakeKubernetes, clock: VirtualClock
+) -> None:
+    fake.faults.append(Fault(verb="list", times=1000, status=500))
+    informer = Informer(held, MAPS, SPACE, draw=lambda: 0.0)
+    async with anyio.create_task_group() as group:
+        group.start_soon(informer.run)
+        for second in range(300):
+            del second
+            await clock.advance(1.0)
+            await anyio.sleep(0.001)
+        asked = fake.counts["list", "configmaps"]
+        # 0.8 s doubling to 30 s: some 5 in the first 30 s, then one in 30 s.
+        assert 8 <= asked <= 20
+        fake.faults.clear()
+        await eventually_after(clock, lambda: informer.synced)
+        group.cancel_scope.cancel()
+
+
+async def test_bookmarks_keep_an_idle_watch_fresh(
+    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+) -> None:
+    informer = Informer(held, MAPS, Selection("kube-public"))
+    async with running(informer):
+        await eventually(lambda: fake.watches == 1)
+        await make(kube, "elsewhere")
+        fake.bookmark()
+        wanted = str(fake.cluster.storage.version)
+        await eventually(lambda: informer._version == wanted)
+        fake.cluster.storage.compact()
+        fake.cluster.storage.end_watches()
+        await eventually_after(clock, lambda: informer.watches == 2 and fake.watches == 1)
+    assert informer.lists == 1
+
+
+async def test_a_list_that_expires_in_its_middle_is_asked_for_in_one(
+    kube: Client, fake: FakeKubernetes
+) -> None:
+    await make(kube, *"abcd")
+    fake.faults.append(Fault(verb="list", times=0))
+
+    class Expiring(Client):
+        async def page(self, *args: object, **options: object) -> object:  # type: ignore[override]
+            if options.get("token"):
+                fake.cluster.expire_tokens()
+            return await super().page(*args, **options)  # type: ignore[arg-type]
+
+    async with Expiring(kube.access) as client:
+        informer = Informer(client, MAPS, SPACE, chunk=2)
+        async with running(informer):
+            assert len(informer.store) == 4
+
+
+async def test_objects_are_found_by_index(kube: Client) -> None:
+    document = config_map("a", "default")
+    document["metadata"]["labels"] = {"job": "j"}
+    await kube.create(CONFIG_MAPS, document)
+    informer = Informer(kube, MAPS, SPACE, indexes={"job": by_label("job")})
+    async with running(informer):
+        (found,) = informer.store.by("job", "default/j")
+        assert found.key == Key("default", "a")
+
+
+async def test_raw_fields_are_kept_as_they_came(kube: Client) -> None:
+    await make(kube, "a", x="1")
+    informer = Informer(kube, MAPS, SPACE)
+    async with running(informer):
+        found = informer.store.get(Key("default", "a"))
+        assert found is not None
+        assert bytes(found.data) == b'{"x":"1"}'

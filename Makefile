@@ -23,14 +23,16 @@ test-training: setup ## real training with every framework, in environments buil
 
 test-notebook: setup ## notebooks in a real Jupyter, in a browser, beside other kernels
 	@scripts/setup.sh --notebook
-	$(PYTHON) -m pytest -m notebook -rs
+	$(PYTHON) -m pytest -m notebook -rs -n 2 --dist loadfile
 
 check: setup      ## format, lint, types, layers, generated files
 	@scripts/check.sh
 
-bench: setup      ## DESIGN's table against whichever peers this machine has, and what jobs cost
+bench: setup      ## DESIGN's table against whichever peers this machine has, and what jobs and cells cost
 	$(PYTHON) -m benchmarks
 	$(PYTHON) -m benchmarks.jobs
+	$(PYTHON) -m benchmarks.kernel
+	$(PYTHON) -m benchmarks.notebook
 
 docs: setup       ## the generated reference pages
 	$(PYTHON) scripts/docs.py

@@ -112,6 +112,7 @@ class FakeJobs:
         replicas: Sequence[ReplicaId] = (),
         follow: bool = False,
         tail: int | None = None,
+        newest: bool = False,
     ) -> AsyncIterator[LogLine]:
         self.calls.append(("logs", name, tuple(map(str, replicas)), follow, tail))
         lines = [one for one in self._story(name).lines if not replicas or one.replica in replicas]

@@ -125,6 +125,7 @@ class ScriptedJobs:
         replicas: Sequence[ReplicaId] = (),
         follow: bool = False,
         tail: int | None = None,
+        newest: bool = False,
     ) -> AsyncIterator[LogLine]:
         assert list(replicas) == [LEADER]
         for number, text in enumerate(self.course(self.submitted[name]).log):

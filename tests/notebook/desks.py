@@ -24,6 +24,7 @@ class Seen:
     lines: list[str] = field(default_factory=list)
     reports: list[SweepReport] = field(default_factory=list)
     ends: list[tuple[str, str]] = field(default_factory=list)
+    newest: bool = False
 
     def phase(self, state: str, *, name: str = "") -> None:
         self.phases.append(state)

@@ -32,6 +32,14 @@ while True:
     time.sleep(0.01)
 """
 
+#: Faster than anything can read it.
+OUTPOURING = """
+import os, pathlib
+pathlib.Path(f"{os.getpid()}.pid").touch()
+while True:
+    print("x" * 80)
+"""
+
 #: 50,000 lines of two workers, as fast as they can.
 FLOOD = """
 import sys
@@ -125,6 +133,13 @@ def test_an_interrupt_is_answered_at_any_moment(kernel: Kernel, moment: float) -
     assert (ran.reply["status"], ran.reply["ename"]) == ("error", "KeyboardInterrupt")
     assert kernel.run("print('alive')").reply["status"] == "ok"
     until(lambda: not alive(kernel.place), limit=10)
+
+
+def test_who_writes_faster_than_one_can_read_is_stopped_as_any(kernel: Kernel) -> None:
+    ran = kernel.run(CELL.format(name="endless", code=OUTPOURING), interrupt=2.0)
+    assert ran.reply["ename"] == "KeyboardInterrupt"
+    until(lambda: not alive(kernel.place), limit=10)
+    assert "after" in kernel.run(CELL.format(name="next", code="print('after')")).shown()
 
 
 def test_an_interrupt_is_answered_while_an_environment_is_built(kernel: Kernel) -> None:

@@ -55,15 +55,18 @@ async def views(jobs: Jobs) -> list[JobView]:
     return found
 
 
-async def follow(jobs: Jobs, name: str, watcher: Watcher, *, tail: int | None = None) -> JobView:
+async def follow(
+    jobs: Jobs, name: str, watcher: Watcher, *, tail: int | None = None, newest: bool = False
+) -> JobView:
     """Show a job to ``watcher`` until it is finished and all its lines were given; the last view.
 
-    ``tail`` leaves out what was written before, but so many lines of each replica.
+    ``tail`` leaves out what was written before, but so many lines of each replica; ``newest`` what
+    is written faster than it can be shown.
     """
     import anyio
 
     async def lines() -> None:
-        async for line in jobs.logs(name, follow=True, tail=tail):
+        async for line in jobs.logs(name, follow=True, tail=tail, newest=newest):
             watcher.line(line)
 
     async with anyio.create_task_group() as group:

@@ -197,11 +197,13 @@ class Jobs(Protocol):
         replicas: Sequence[ReplicaId] = (),
         follow: bool = False,
         tail: int | None = None,
+        newest: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Lines of these replicas (all of them), in order within each, each once.
 
         ``follow`` waits for more until the job is finished; ``tail`` begins so many lines before
-        the end of each replica's log.
+        the end of each replica's log; ``newest`` may pass over lines where the reader cannot keep
+        up with the replicas, never over the last ones.
         """
 
     async def command(self, name: str, replica: ReplicaId) -> Command:

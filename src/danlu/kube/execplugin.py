@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -107,14 +108,15 @@ class ExecPlugin:
         spec = self._spec
         environ = {**self._environ, **{one.name: one.value for one in spec.env or ()}}
         environ["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(self._request()).decode()
-        try:
-            with anyio.fail_after(_SECONDS):
-                done = await run([spec.command, *(spec.args or ())], env=environ)
-        except FileNotFoundError as error:
+        # Asked before, for what runs it would only say that it ended badly.
+        if shutil.which(spec.command, path=environ.get("PATH")) is None:
             raise MachineError(
                 f"the program {spec.command}, which gives the cluster's credentials, is not here",
                 hint=spec.install_hint or "the kubeconfig's user names it under exec",
-            ) from error
+            )
+        try:
+            with anyio.fail_after(_SECONDS):
+                done = await run([spec.command, *(spec.args or ())], env=environ)
         except TimeoutError as error:
             raise OutsideError(f"{spec.command} gave no credentials in {_SECONDS:.0f} s") from error
         if done.code:

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 
 import aiohttp
 from yarl import URL
@@ -31,6 +32,7 @@ _CONNECT_SECONDS = 30.0
 #: How often a request is sent again because the server named a time (client-go, rest/request.go).
 _REPEATS = 10
 _LONGEST_WAIT = 120.0
+_PIECE = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +167,8 @@ class Transport:
             request.method,
             self._url(request),
             headers=headers,
-            data=request.body or None,
+            # A big one in pieces, so that others have their turn.
+            data=BytesIO(request.body) if len(request.body) > _PIECE else request.body or None,
             ssl=self._tls_for(identity),
             server_hostname=self.access.server_name or None,
             proxy=self.access.proxy or None,

@@ -64,6 +64,10 @@ class Preparing(Protocol):
 class View(Preparing, Protocol):
     """Whoever shows a job."""
 
+    @property
+    def newest(self) -> bool:
+        """Whether only the newest lines are shown: where many come, some need not be told."""
+
     def view(self, view: JobView) -> None:
         """The job changed."""
 
@@ -158,7 +162,7 @@ async def attached(jobs: Jobs, name: str, view: View) -> Ended:
 
 async def _to_the_end(jobs: Jobs, name: str, view: View, *, tail: int | None) -> Ended:
     view.phase("Pending", name=name)
-    last = await follow(jobs, name, view, tail=tail)
+    last = await follow(jobs, name, view, tail=tail, newest=view.newest)
     told = await outcome(jobs, last)
     result = await jobs.result(name)
     view.view(last)

@@ -50,6 +50,8 @@ class Live:
     logs by its name, ``place`` the directory that a Jupyter server shows (the notebook's).
     """
 
+    newest = True
+
     def __init__(
         self,
         screen: Screen,

@@ -218,8 +218,10 @@ def _logs(board: Board, room: int) -> str:
         f"border:{_BORDER};padding:2px 8px;margin:4px 0"
     )
     pre = f"margin:0;padding:0;white-space:pre-wrap;overflow-wrap:break-word;{_MONO}"
-    body = "".join(reversed(kept))
-    return f"<div class='danlu-logs' style='{box}'><pre style='{pre}'>{told}{body}</pre></div>"
+    body = f"<pre style='{pre}'>{told}{''.join(reversed(kept))}</pre>"
+    # The div between them keeps the height of its lines: a pre that JupyterLab lets scroll would
+    # shrink to the box, and show the oldest lines.
+    return f"<div class='danlu-logs' style='{box}'><div>{body}</div></div>"
 
 
 def _line(one: Line, width: int) -> str:

@@ -51,6 +51,8 @@ class TerminalView:
     It is a :class:`danlu.notebook.attend.View`.
     """
 
+    newest = False
+
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out
         self._name = ""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.jobs.local.logs import LONGEST, LogReader, LogWriter, Stream, log_file
+from danlu.jobs.local.logreaders import LogReader, LogReaders
+from danlu.jobs.local.logs import LONGEST, LogWriter, Stream, log_file
 from danlu.jobs.types import LogLine
 from tests.jobs.local.support import worker
 
@@ -19,12 +20,13 @@ def writer(directory: Path, *, limit: int = 1 << 20, keep: int = 3) -> LogWriter
     return LogWriter(log_file(directory, ID), limit=limit, keep=keep)
 
 
-def read(directory: Path, *, tail: int | None = None) -> list[LogLine]:
+def read(directory: Path, *, tail: int | None = None, most: int = 1 << 20) -> list[LogLine]:
     reader = LogReader(directory, ID, tail=tail)
-    try:
-        return list(reader.read())
-    finally:
-        reader.close()
+    lines = reader.read(most)
+    while reader.more:
+        lines += reader.read(most)
+    reader.close()
+    return lines
 
 
 def joined(lines: list[LogLine]) -> bytes:
@@ -71,8 +73,8 @@ def test_a_reader_loses_and_repeats_nothing_across_rotations(tmp_path: Path) -> 
         log.write([b"line %d" % (written + one) for one in range(number)], attempt=0)
         written += number
         if chance.random() < 0.1:
-            got += list(reader.read())
-    got += list(reader.read())
+            got += reader.read(1 << 20)
+    got += reader.read(1 << 20)
     reader.close()
     log.close()
     assert len(list(tmp_path.iterdir())) > 10
@@ -87,6 +89,81 @@ def test_a_reader_that_comes_late_begins_with_the_oldest_there_is(tmp_path: Path
     numbers = [line.number for line in read(tmp_path)]
     assert numbers == list(range(numbers[0], 50))
     assert numbers[0] > 30
+
+
+@pytest.mark.parametrize("most", [0, 1, 100, 5000])
+def test_turns_give_together_what_one_gives(tmp_path: Path, most: int) -> None:
+    log = writer(tmp_path, limit=2000, keep=50)
+    for one in range(500):
+        log.write([b"%d" % one], attempt=0)
+    log.close()
+    assert [int(line.data) for line in read(tmp_path, most=most)] == list(range(500))
+
+
+def test_a_turn_ends_where_more_is_written_all_the_time(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    log.write([b"x" * 100] * 1000, attempt=0)
+    reader = LogReader(tmp_path, ID)
+    for _ in range(5):
+        assert 0 < len(reader.read(1000)) < 20
+        assert reader.more
+    reader.close()
+    log.close()
+
+
+def test_replicas_lines_come_as_they_were_written_though_one_is_far_ahead(tmp_path: Path) -> None:
+    logs = [LogWriter(log_file(tmp_path, worker(one)), limit=1 << 30, keep=3) for one in range(2)]
+    # The first writes so much that its lines take several turns; both write all the time.
+    for one in range(300):
+        logs[0].write([b"%d" % one + b"x" * 8000], attempt=0)
+        logs[1].write([b"%d" % one], attempt=0)
+    for log in logs:
+        log.close()
+    readers = LogReaders(tmp_path)
+    turns = [readers.read([worker(0), worker(1)])]
+    while readers.more:
+        turns.append(readers.read([]))
+    readers.close()
+    lines = [line for turn in turns for line in turn]
+    assert len(turns) > 3
+    assert len(lines) == 600
+    assert [line.time for line in lines] == sorted(line.time for line in lines)
+
+
+def test_who_wants_the_newest_passes_over_what_is_far_back(tmp_path: Path) -> None:
+    log = writer(tmp_path, limit=4 << 20, keep=9)
+    line = b"x" * 1000
+    log.write([line], attempt=0)
+    readers = LogReaders(tmp_path, newest=True)
+    got = readers.read([ID])
+    for _ in range(20):
+        log.write([line] * 1000, attempt=0)
+    log.close()
+    while found := readers.read([]):
+        got += found
+    readers.close()
+    numbers = [line.number for line in got]
+    assert numbers[0] == 0
+    assert numbers[-1] == 20_000
+    assert 100 < len(numbers) < 500
+    assert numbers[1:] == list(range(numbers[1], 20_001))
+
+
+def test_the_newest_are_many_though_a_file_has_just_been_begun(tmp_path: Path) -> None:
+    log = writer(tmp_path, limit=1_100_000, keep=9)
+    log.write([b"first"], attempt=0)
+    readers = LogReaders(tmp_path, newest=True)
+    assert len(readers.read([ID])) == 1
+    for _ in range(4):
+        log.write([b"x" * 1000] * 1050, attempt=0)
+    log.write([b"x" * 100_000], attempt=0)
+    log.write([b"last"], attempt=0)
+    log.close()
+    assert log_file(tmp_path, ID).stat().st_size < 200_000
+    lines = readers.read([])
+    readers.close()
+    assert lines[-1].data == b"last"
+    assert len(lines) > 100
 
 
 @pytest.mark.parametrize("tail", [0, 1, 5, 1000])
@@ -112,8 +189,8 @@ def test_a_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
     record = path.read_bytes()
     os.truncate(path, len(record) - 3)
     reader = LogReader(tmp_path, ID)
-    assert list(reader.read()) == []
+    assert reader.read(1 << 20) == []
     with path.open("ab") as file:
         file.write(record[-3:])
-    assert [line.data for line in reader.read()] == [b"first"]
+    assert [line.data for line in reader.read(1 << 20)] == [b"first"]
     reader.close()

@@ -17,7 +17,7 @@ from urllib.error import URLError
 
 from tests.notebook.browser.chromium import Browser, Page
 
-__all__ = ["Lab", "Notebook", "lab", "write_notebook", "write_sos_notebook"]
+__all__ = ["KERNEL", "Lab", "Notebook", "lab", "write_notebook", "write_sos_notebook"]
 
 _TOKEN = "browser-test"
 #: Seconds a server or a kernel may take to start on a machine that is busy.
@@ -44,7 +44,8 @@ class Lab:
         page = browser.open(url, height=height)
         notebook = Notebook(page)
         page.wait(f"{_PANEL} && {notebook.cell(0)}", limit=_START)
-        page.wait("document.querySelector('#jp-bottom-panel').innerText.includes('| Idle')")
+        # What is run before the kernel is connected may be lost, though the page calls it idle.
+        page.wait(f"{KERNEL}.connectionStatus == 'connected' && {KERNEL}.status == 'idle'")
         return notebook
 
 
@@ -85,6 +86,7 @@ def _options(notebooks: Path) -> list[str]:
         f"--IdentityProvider.token={_TOKEN}",
         "--ServerApp.terminals_enabled=False",
         "--LabApp.news_url=",
+        "--LabApp.expose_app_in_browser=True",
     ]
 
 
@@ -180,12 +182,30 @@ _ANSWERED = """prompt => new Promise(resolve => {
         if (/\\d/.test(prompt.innerText)) resolve(performance.now() - clicked);
     }).observe(prompt, {childList: true, characterData: true, subtree: true});
 })"""
+#: Lines of the box are in view where their middle is between its edges.
+_NEWEST = """output => {
+    const box = output.querySelector(".danlu-logs");
+    const inside = box.getBoundingClientRect();
+    const seen = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+    const range = document.createRange();
+    let newest = "";
+    while (seen.nextNode()) {
+        range.selectNodeContents(seen.currentNode);
+        const place = range.getBoundingClientRect();
+        const middle = (place.top + place.bottom) / 2;
+        if (inside.top < middle && middle < inside.bottom && seen.currentNode.data.trim())
+            newest = seen.currentNode.data.trim();
+    }
+    return newest;
+}"""
 _RENAMED = """(element, from, to) => {
     const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
     while (texts.nextNode()) {
         texts.currentNode.data = texts.currentNode.data.replaceAll(from, to);
     }
 }"""
+#: JavaScript that gives the connection to the kernel of the open notebook.
+KERNEL = "jupyterapp.shell.currentWidget.sessionContext.session.kernel"
 _PANEL = "document.querySelector('.jp-NotebookPanel')"
 
 
@@ -240,6 +260,10 @@ class Notebook:
         """Wait for ``text`` in what the cell puts out."""
         words = json.dumps(text)
         self.page.wait(f"{self.output(number)}.innerText.includes({words})", limit=limit)
+
+    def newest(self, number: int) -> str:
+        """The last line of logs, of those that the cell's box of logs shows without scrolling."""
+        return str(self.page.evaluate(f"({_NEWEST})({self.output(number)})"))
 
     def photograph(self, path: Path, number: int, *, home: Path) -> None:
         """A picture of a cell, with danlu's ``home`` where people have theirs."""

@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 import msgspec
 from anyio import to_thread
 
 from danlu.errors import UsageError
 from danlu.jobs.local import handed
 from danlu.jobs.local.ledger import ledger_file
-from danlu.jobs.local.logs import LogReader
+from danlu.jobs.local.logreaders import LogReaders
 from danlu.jobs.local.start import check_gpus, check_volumes, error_of, first_view, started
 from danlu.jobs.local.state import (
     EventRecord,
@@ -168,28 +169,28 @@ class LocalJobs:
         replicas: Sequence[ReplicaId] = (),
         follow: bool = False,
         tail: int | None = None,
+        newest: bool = False,
     ) -> AsyncIterator[LogLine]:
         """Lines of the replicas' logs, as they came over all of them."""
         place = self._place(name)
-        readers: dict[ReplicaId, LogReader] = {}
+        readers = LogReaders(place.logs, tail=tail, newest=newest)
         pause = _SHORTEST
         try:
             while True:
                 # Looked at before reading: what is there then is all there will be.
                 last = not follow or self._finished(place)
-                for one in replicas or self._logged(place):
-                    if one not in readers:
-                        readers[one] = LogReader(place.logs, one, tail=tail)
-                lines = [line for reader in readers.values() for line in reader.read()]
-                for line in sorted(lines, key=lambda line: line.time):
+                lines = readers.read(replicas or self._logged(place))
+                for line in lines:
                     yield line
+                if readers.more:
+                    await anyio.lowlevel.checkpoint()
+                    continue
                 if last:
                     return
                 pause = _SHORTEST if lines else min(2 * pause, _LONGEST)
                 await anyio.sleep(pause)
         finally:
-            for reader in readers.values():
-                reader.close()
+            readers.close()
 
     def _finished(self, place: Place) -> bool:
         try:

@@ -1,0 +1,267 @@
+"""The manager: order of its start, one cache for all, and an end without haste."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from danlu.errors import MachineError, OutsideError
+from danlu.kube.access import Access
+from danlu.kube.client import Client
+from danlu.kube.controller import Controller, Done, Outcome, own_key
+from danlu.kube.leader import LeaderElection, LeadershipLost, Lease
+from danlu.kube.manager import Manager
+from danlu.kube.meters import RequestMeter, process_metrics
+from danlu.kube.metrics import Metrics
+from danlu.kube.resources import CONFIG_MAPS, LEASES, PODS
+from danlu.kube.store import by_label, by_owner
+from danlu.kube.types import Key, Object
+from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from tests.kube.objects import config_map, eventually
+
+pytestmark = pytest.mark.anyio
+MAPS = CONFIG_MAPS.decoded(Object)
+
+
+class Noted:
+    """A controller of config maps that notes what it is given."""
+
+    def __init__(self, manager: Manager, name: str = "noted") -> None:
+        self.keys: list[str] = []
+        self.gate: anyio.Event | None = None
+        self.finished: list[str] = []
+        informer = manager.informer(MAPS)
+        self.controller: Controller[Object] = Controller(name, self.reconcile)
+        self.controller.watch(
+            informer,
+            own_key,
+            when=lambda old, new: (new or old).key.namespace == "default",  # type: ignore[union-attr]
+        )
+        manager.add(self.controller)
+
+    async def reconcile(self, key: Key) -> Outcome:
+        self.keys.append(key.name)
+        if self.gate is not None:
+            await self.gate.wait()
+        self.finished.append(key.name)
+        return Done()
+
+
+async def fetched(port: int, path: str) -> tuple[int, str]:
+    def get() -> tuple[int, str]:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    return await anyio.to_thread.run_sync(get)
+
+
+async def test_many_controllers_share_one_cache(kube: Client, fake: FakeKubernetes) -> None:
+    manager = Manager(kube)
+    one, two = Noted(manager, "one"), Noted(manager, "two")
+    await kube.create(CONFIG_MAPS, config_map("a", "default"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(manager.run)
+        await eventually(lambda: one.keys == two.keys == ["a"])
+        manager.stop()
+    assert fake.counts["list", "configmaps"] == 1
+    assert fake.counts["watch", "configmaps"] == 1
+
+
+async def test_the_same_informer_has_everybodys_indexes(kube: Client) -> None:
+    manager = Manager(kube)
+    first = manager.informer(MAPS, indexes={"owner": by_owner})
+    assert manager.informer(MAPS, indexes={"job": by_label("job")}) is first
+    assert first.store.by("job", "x") == []
+    with pytest.raises(ValueError, match="is decoded as"):
+        manager.informer(CONFIG_MAPS.decoded(Lease))
+    Noted(manager)
+    with pytest.raises(ValueError, match="already"):
+        Noted(manager)
+
+
+async def test_nothing_is_reconciled_before_all_is_known(
+    kube: Client, fake: FakeKubernetes
+) -> None:
+    manager = Manager(kube, health_address="127.0.0.1:0")
+    noted = Noted(manager)
+    manager.informer(PODS.decoded(Object))
+    await kube.create(CONFIG_MAPS, config_map("a", "default"))
+    fake.faults.append(Fault(verb="list", resource="pods", delay=0.3))
+    async with anyio.create_task_group() as group:
+        group.start_soon(manager.run)
+        await eventually(lambda: len(noted.controller.queue) == 1)
+        code, text = await fetched(manager.ports["health"], "/readyz")
+        assert (code, text) == (500, "not synced: pods\n")
+        assert (await fetched(manager.ports["health"], "/healthz"))[0] == 200
+        assert noted.keys == []
+        await eventually(lambda: noted.keys == ["a"])
+        assert await fetched(manager.ports["health"], "/readyz") == (200, "ok")
+        manager.stop()
+
+
+async def test_caches_that_stay_empty_are_an_error_that_names_them(
+    fake: FakeKubernetes, clock: VirtualClock
+) -> None:
+    fake.faults.append(Fault(verb="list", resource="configmaps", times=1000, status=403))
+    async with Client(Access(server=fake.url), clock=clock) as client:
+        manager = Manager(client, sync_seconds=60)
+        Noted(manager)
+
+        async def wait() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(manager.run)
+                for _ in range(70):
+                    await clock.advance(1)
+                    await anyio.sleep(0.002)
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await wait()
+        assert caught.group_contains(OutsideError, match="not synced: configmaps after 60 s")
+
+
+async def test_stopping_finishes_what_is_under_way(kube: Client) -> None:
+    manager = Manager(kube)
+    noted = Noted(manager)
+    noted.gate = anyio.Event()
+    for name in ("a", "b"):
+        await kube.create(CONFIG_MAPS, config_map(name, "default"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(manager.run)
+        await eventually(lambda: noted.keys == ["a"])
+        manager.stop()
+        await eventually(lambda: noted.controller.queue.closed)
+        assert noted.finished == []
+        noted.gate.set()
+    assert noted.finished == ["a", "b"]
+
+
+async def test_stopping_waits_no_longer_than_its_grace(
+    fake: FakeKubernetes, clock: VirtualClock
+) -> None:
+    async with Client(Access(server=fake.url), clock=clock) as client:
+        manager = Manager(client, grace=30.0)
+        noted = Noted(manager)
+        noted.gate = anyio.Event()
+        await client.create(CONFIG_MAPS, config_map("a", "default"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(manager.run)
+            await eventually(lambda: noted.keys == ["a"])
+            manager.stop()
+            await eventually(lambda: noted.controller.queue.closed)
+            with anyio.fail_after(5):
+                await clock.advance(31.0)
+    assert noted.finished == []
+
+
+@pytest.fixture
+async def second(fake: FakeKubernetes) -> AsyncIterator[Client]:
+    async with Client(Access(server=fake.url), manager="second") as client:
+        yield client
+
+
+def election(client: Client, identity: str) -> LeaderElection:
+    return LeaderElection(
+        client,
+        name="operator",
+        namespace="default",
+        identity=identity,
+        duration=1.5,
+        renew=1.0,
+        retry=0.1,
+    )
+
+
+async def test_only_the_leader_works_and_the_stand_by_is_ready(
+    kube: Client, second: Client
+) -> None:
+    await kube.create(CONFIG_MAPS, config_map("a", "default"))
+    managers = [
+        Manager(client, election=election(client, name), health_address="127.0.0.1:0")
+        for client, name in ((kube, "first"), (second, "second"))
+    ]
+    noted = [Noted(one) for one in managers]
+    async with anyio.create_task_group() as group:
+        group.start_soon(managers[0].run)
+        await eventually(lambda: noted[0].keys == ["a"])
+        group.start_soon(managers[1].run)
+        await eventually(lambda: not managers[1].not_ready)
+        assert noted[1].keys == []
+        assert 'leader_election_master_status{name="first"} 1' in managers[0].metrics.text()
+        managers[0].stop()
+        await eventually(lambda: noted[1].keys == ["a"])
+        managers[1].stop()
+
+
+async def test_who_waits_to_lead_can_be_stopped(kube: Client, second: Client) -> None:
+    elected = election(kube, "first")
+    leading = Manager(kube, election=elected)
+    waiting = Manager(second, election=election(second, "second"))
+    async with anyio.create_task_group() as group:
+        group.start_soon(leading.run)
+        await eventually(lambda: elected.leads)
+        async with anyio.create_task_group() as other:
+            other.start_soon(waiting.run)
+            await eventually(lambda: not waiting.not_ready)
+            waiting.stop()
+        leading.stop()
+
+
+async def test_a_leader_that_lost_its_lease_works_no_more(kube: Client, second: Client) -> None:
+    manager = Manager(kube, election=election(kube, "first"))
+    noted = Noted(manager)
+    noted.gate = anyio.Event()
+    await kube.create(CONFIG_MAPS, config_map("a", "default"))
+
+    async def steal() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(manager.run)
+            await eventually(lambda: noted.keys == ["a"])
+            lease = await second.get(LEASES, "operator", namespace="default")
+            lease["spec"]["holderIdentity"] = "thief"
+            await second.update(LEASES, lease)
+
+    with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as caught:
+        await steal()
+    assert caught.group_contains(LeadershipLost)
+    assert noted.finished == []
+
+
+async def test_numbers_are_told_under_known_names(fake: FakeKubernetes) -> None:
+    metrics = Metrics()
+    process_metrics(metrics)
+    meter = RequestMeter(metrics, "cluster:443")
+    async with Client(Access(server=fake.url), meter=meter) as client:
+        manager = Manager(client, metrics=metrics, metrics_address="127.0.0.1:0")
+        noted = Noted(manager)
+        await client.create(CONFIG_MAPS, config_map("a", "default"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(manager.run)
+            await eventually(lambda: noted.finished == ["a"])
+            code, text = await fetched(manager.ports["metrics"], "/metrics")
+            manager.stop()
+    assert code == 200
+    for line in (
+        'controller_runtime_reconcile_total{controller="noted",result="success"} 1',
+        'controller_runtime_active_workers{controller="noted"} 0',
+        'controller_runtime_max_concurrent_reconciles{controller="noted"} 1',
+        'workqueue_adds_total{name="noted"} 1',
+        'workqueue_depth{name="noted"} 0',
+        'workqueue_queue_duration_seconds_count{name="noted"} 1',
+        'rest_client_requests_total{code="201",host="cluster:443",method="POST"} 1',
+        "process_resident_memory_bytes ",
+    ):
+        assert line in text
+
+
+async def test_an_address_in_use_says_so(kube: Client, fake: FakeKubernetes) -> None:
+    taken = fake.url.removeprefix("http://")
+    with pytest.raises(MachineError, match="cannot listen at"):
+        await Manager(kube, metrics_address=taken).run()

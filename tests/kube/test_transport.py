@@ -1,0 +1,296 @@
+"""Requests when things go wrong: refusals by type, waits that were asked for, certificates."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.errors import OutsideError, TemporaryError, UsageError
+from danlu.kube.access import Access
+from danlu.kube.client import Client, Selection
+from danlu.kube.credentials import Stated
+from danlu.kube.failures import (
+    ApiError,
+    Conflict,
+    ConnectionLost,
+    Forbidden,
+    Gone,
+    Invalid,
+    NotFound,
+    ServerFailed,
+    ServerTimeout,
+    TooLarge,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    error_of,
+)
+from danlu.kube.limits import TokenBucket
+from danlu.kube.resources import CONFIG_MAPS, PODS
+from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from tests.kube.objects import config_map, eventually
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "repeat"),
+    [
+        (401, Unauthorized, "never"),
+        (403, Forbidden, "never"),
+        (404, NotFound, "fresh"),
+        (409, Conflict, "fresh"),
+        (410, Gone, "fresh"),
+        (413, TooLarge, "never"),
+        (422, Invalid, "never"),
+        (429, TooManyRequests, "same"),
+        (500, ServerFailed, "same"),
+        (502, ServerFailed, "same"),
+        (503, Unavailable, "same"),
+        (504, ServerTimeout, "same"),
+        (418, ApiError, "never"),
+    ],
+)
+def test_a_code_is_a_type_and_the_type_says_whether_to_repeat(
+    code: int, kind: type[ApiError], repeat: str
+) -> None:
+    error = error_of(code, b"<html>a proxy's words\x1b[31m</html>", what="get x")
+    assert type(error) is kind
+    assert error.repeat == repeat
+    assert isinstance(error, TemporaryError) is (repeat == "same")
+    assert "\x1b" not in str(error)
+    assert str(error).startswith("get x: <html>")
+
+
+async def test_a_wait_that_the_server_asks_for_is_waited(
+    fake: FakeKubernetes, clock: VirtualClock
+) -> None:
+    fake.faults.append(Fault(verb="get", times=2, status=429, retry_after=7))
+    await anyio.lowlevel.checkpoint()
+    async with Client(Access(server=fake.url), clock=clock) as client:
+        fake.cluster.create(fake.cluster.kind("", "v1", "configmaps"), "default", named("a"))
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: client.get(CONFIG_MAPS, "a", namespace="default"))
+            for number in (1, 2):
+                await eventually(lambda: clock.waiting == 1)
+                await clock.advance(6.9)
+                assert fake.counts["get", "configmaps"] == number
+                await clock.advance(0.1)
+    assert fake.counts["get", "configmaps"] == 3
+
+
+def named(name: str) -> dict[str, dict[str, str]]:
+    return {"metadata": {"name": name}}
+
+
+async def test_a_refusal_without_a_time_is_not_repeated(kube: Client, fake: FakeKubernetes) -> None:
+    for status, kind in ((500, ServerFailed), (429, TooManyRequests), (503, Unavailable)):
+        fake.faults.append(Fault(verb="create", status=status))
+        with pytest.raises(kind):
+            await kube.create(CONFIG_MAPS, config_map("a", "default"))
+    assert fake.counts["create", "configmaps"] == 3
+
+
+async def test_waiting_has_an_end(fake: FakeKubernetes, clock: VirtualClock) -> None:
+    fake.faults.append(Fault(times=1000, status=429, retry_after=1))
+    async with Client(Access(server=fake.url), clock=clock) as client:
+
+        async def get() -> None:
+            with pytest.raises(TooManyRequests) as caught:
+                await client.get(PODS, "a", namespace="default")
+            assert caught.value.retry_after == 1.0
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(get)
+            for _ in range(10):
+                await eventually(lambda: clock.waiting == 1)
+                await clock.advance(1.0)
+    assert fake.counts["get", "pods"] == 11
+
+
+async def test_a_connection_that_drops_leaves_open_whether_it_was_done(
+    kube: Client, fake: FakeKubernetes
+) -> None:
+    fake.faults.append(Fault(verb="create", drop=True, after=True))
+    with pytest.raises(ConnectionLost):
+        await kube.create(CONFIG_MAPS, config_map("done", "default"))
+    fake.faults.append(Fault(verb="create", drop=True))
+    with pytest.raises(ConnectionLost):
+        await kube.create(CONFIG_MAPS, config_map("not-done", "default"))
+    found = (await kube.list(CONFIG_MAPS, Selection("default"))).items
+    assert [one["metadata"]["name"] for one in found] == ["done"]
+
+
+async def test_nobody_there_is_said_with_a_hint() -> None:
+    async with Client(Access(server="http://127.0.0.1:1")) as client:
+        with pytest.raises(ConnectionLost, match="cannot reach the API server") as caught:
+            await client.get(PODS, "a", namespace="default")
+    assert "kubeconfig" in caught.value.hint
+
+
+async def test_a_token_that_was_rotated_is_read_after_one_refusal(
+    fake: FakeKubernetes, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("old")
+    fake.tokens = {"old"}
+    async with Client(Access(server=fake.url, credentials=Stated(token_file=path))) as client:
+        await client.list(PODS, Selection("default"))
+        fake.tokens = {"new"}
+        path.write_text("new")
+        await client.list(PODS, Selection("default"))
+        path.write_text("wrong")
+        fake.tokens = {"newer"}
+        with pytest.raises(Unauthorized):
+            await client.list(PODS, Selection("default"))
+
+
+async def test_requests_keep_to_their_rate(fake: FakeKubernetes, clock: VirtualClock) -> None:
+    async with (
+        Client(Access(server=fake.url), rate=2.0, burst=3, clock=clock) as client,
+        anyio.create_task_group() as group,
+    ):
+        for _ in range(7):
+            group.start_soon(client.list, PODS)
+        await eventually(lambda: fake.counts["list", "pods"] == 3)
+        for number in (4, 5, 6, 7):
+            await clock.advance(0.49)
+            assert fake.counts["list", "pods"] == number - 1
+            await clock.advance(0.01)
+            await eventually(lambda number=number: fake.counts["list", "pods"] == number)
+
+
+async def test_a_bucket_gives_tokens_at_its_rate(clock: VirtualClock) -> None:
+    bucket = TokenBucket(10.0, 2, clock=clock)
+    assert [bucket.reserve() for _ in range(4)] == pytest.approx([0.0, 0.0, 0.1, 0.2])
+    assert not bucket.take()
+    await clock.advance(10.0)
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+
+
+async def test_each_attempt_is_measured(fake: FakeKubernetes) -> None:
+    told: list[tuple[str, int]] = []
+    meter = lambda method, code, seconds: told.append((method, code))  # noqa: E731
+    async with Client(Access(server=fake.url), meter=meter) as client:
+        await client.create(CONFIG_MAPS, config_map("a", "default"))
+        with pytest.raises(NotFound):
+            await client.get(CONFIG_MAPS, "b", namespace="default")
+    assert told == [("POST", 201), ("GET", 404)]
+
+
+async def test_an_oversized_object_is_too_large(kube: Client) -> None:
+    with pytest.raises(TooLarge):
+        await kube.create(CONFIG_MAPS, config_map("big", "default", a="x" * (4 << 20)))
+
+
+async def test_an_answer_without_sense_is_no_refusal(kube: Client) -> None:
+    await kube.create(CONFIG_MAPS, config_map("a", "default"))
+    with pytest.raises(OutsideError, match="cannot be read") as caught:
+        await kube.get(CONFIG_MAPS.decoded(int), "a", namespace="default")
+    assert not isinstance(caught.value, ApiError | TemporaryError)
+
+
+def certificate(directory: Path, name: str) -> Path:
+    """Key and self-signed certificate of a server or client at this machine's address."""
+    path = directory / f"{name}.pem"
+    done = subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", "-", "-out", "-"),
+            *("-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1"),
+            *("-addext", "keyUsage=critical,digitalSignature,keyCertSign"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    path.write_bytes(done.stdout)
+    return path
+
+
+def parts(path: Path) -> tuple[bytes, bytes]:
+    """Certificate and key."""
+    whole = path.read_bytes()
+    at = whole.index(b"-----BEGIN CERTIFICATE")
+    return whole[at:], whole[:at]
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[tuple[FakeKubernetes, Path, Path]]:
+    server, client = certificate(tmp_path, "server"), certificate(tmp_path, "client")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(server)
+    tls.load_verify_locations(cadata=parts(client)[0].decode())
+    tls.verify_mode = ssl.CERT_REQUIRED
+    async with FakeKubernetes(tls=tls) as fake:
+        yield fake, server, client
+
+
+@pytest.mark.needs("openssl")
+async def test_both_sides_show_certificates(
+    guarded: tuple[FakeKubernetes, Path, Path],
+) -> None:
+    fake, server, client = guarded
+    chain, key = parts(client)
+    access = Access(server=fake.url, ca=parts(server)[0], credentials=Stated(chain=chain, key=key))
+    async with Client(access) as kube:
+        assert (await kube.list(PODS)).items == ()
+    async with Client(Access(server=fake.url, ca=parts(server)[0])) as kube:
+        with pytest.raises(ConnectionLost):
+            await kube.list(PODS)
+
+
+@pytest.mark.needs("openssl")
+async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
+    guarded: tuple[FakeKubernetes, Path, Path],
+) -> None:
+    fake, server, client = guarded
+    chain, key = parts(client)
+    shown = Stated(chain=chain, key=key)
+    async with Client(Access(server=fake.url, credentials=shown)) as kube:
+        with pytest.raises(OutsideError, match="cannot be trusted") as caught:
+            await kube.list(PODS)
+        assert not isinstance(caught.value, TemporaryError)
+    trusted = parts(server)[0]
+    wrong = Access(server=fake.url, ca=trusted, credentials=shown, server_name="other")
+    async with Client(wrong) as kube:
+        with pytest.raises(OutsideError, match="cannot be trusted"):
+            await kube.list(PODS)
+    right = Access(server=fake.url, ca=trusted, credentials=shown, server_name="server")
+    insecure = Access(server=fake.url, insecure=True, credentials=shown)
+    for access in (right, insecure):
+        async with Client(access) as kube:
+            await kube.list(PODS)
+    assert len(fake.log) == 2
+
+
+async def test_certificates_that_are_none_are_an_error_of_use() -> None:
+    access = Access(server="https://127.0.0.1:1", ca=b"nonsense")
+    async with Client(access) as kube:
+        with pytest.raises(UsageError, match="cannot be used"):
+            await kube.list(PODS)
+
+
+async def test_a_server_may_have_a_path_and_a_proxy_is_asked(fake: FakeKubernetes) -> None:
+    async with Client(Access(server="http://cluster.test/inner", proxy=fake.url)) as client:
+        with pytest.raises(NotFound):
+            await client.list(PODS)
+    # What the proxy was asked for: it is no proxy, and knows no such path.
+    assert fake.log == []
+
+
+async def test_a_watch_of_long_lines_is_read_whole(kube: Client, fake: FakeKubernetes) -> None:
+    since = (await kube.list(CONFIG_MAPS, Selection("default"))).version
+    big = "x" * (700 << 10)
+    for name in ("a", "b"):
+        await kube.create(CONFIG_MAPS, config_map(name, "default", big=big))
+    found = [
+        event.object["data"]["big"] == big
+        async for event in kube.watch(CONFIG_MAPS, Selection("default"), since=since, seconds=1)
+        if event.object is not None
+    ]
+    assert found == [True, True]

@@ -1,0 +1,66 @@
+"""The kernel danlu as one of several in a SoS notebook, in JupyterLab with SoS's extension."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from danlu.notebook.kernelspec import below
+from tests.notebook.browser.chromium import Browser
+from tests.notebook.browser.lab import KERNEL, Lab, lab, write_sos_notebook
+from tests.notebook.conftest import JupyterEnv
+
+pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
+
+SOS_LAB = ("danlu[notebook]", "jupyterlab>=4", "jupyterlab-sos", "sos-notebook", "sos-python")
+KERNELS = {"SoS": "sos", "Danlu": "danlu", "Python3": "python3"}
+JOB = """\
+%framework=pytorch
+%worker=2
+%name=mixed
+%return=losses
+losses = [0.5, 0.25]
+print("melted", flush=True)
+"""
+TAKEN = """\
+%get losses --from Danlu
+print("least of", len(losses), "is", min(losses))
+"""
+
+
+@pytest.fixture
+def sos_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[Lab]:
+    """A JupyterLab whose environment has SoS, with danlu's kernel beside SoS's."""
+    env = jupyter_env("sos-lab", SOS_LAB)
+    prefix = tmp_path / "prefix"
+    for program in (["sos_notebook.install"], ["danlu", "kernel", "install"]):
+        command = [str(env / "bin/python"), "-m", *program, "--prefix", str(prefix)]
+        subprocess.run(command, check=True, capture_output=True)
+    with lab(env / "bin/jupyter-lab", tmp_path / "lab", kernels=[below(prefix)]) as started:
+        yield started
+
+
+def test_a_cell_is_danlus_and_the_next_pythons_with_its_value(
+    sos_lab: Lab, browser: Browser, album: Path
+) -> None:
+    ready = (("SoS", "print('ready')"), ("Danlu", "steps = 2"))
+    cells = (*ready, ("Danlu", JOB), ("Python3", TAKEN))
+    write_sos_notebook(sos_lab.directory / "mixed.ipynb", KERNELS, *cells)
+    notebook = sos_lab.open(browser, "mixed.ipynb")
+    # The extension has SoS told of a cell's kernel once it has seen its own kernel busy.
+    notebook.run(0)
+    notebook.until(0, "ready", limit=60)
+    notebook.page.wait(f"{KERNEL}.hasOwnProperty('orig_execute')")
+    # SoS may miss what a kernel puts out before it hears it: the first cell of one has no output.
+    notebook.run(1)
+    notebook.ended(1, limit=60)
+    notebook.run(2)
+    notebook.until(2, "mixed succeeded in", limit=60)
+    assert "worker-1 │ melted" in notebook.says(2)
+    notebook.run(3)
+    notebook.until(3, "least of 2 is 0.25", limit=60)
+    notebook.photograph(album / "notebook-sos.png", 2, home=sos_lab.home)
+    assert browser.complaints == []

@@ -1,0 +1,233 @@
+"""The simulated kubelet: pods become what a test says of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from danlu.kube.access import Access
+from danlu.kube.client import Client, Deletion
+from danlu.kube.failures import NotFound
+from danlu.kube.patches import merge_patch
+from danlu.kube.resources import PODS
+from danlu.testing.kubernetes import (
+    Behaviour,
+    Course,
+    FakeKubernetes,
+    Fault,
+    Kubelet,
+    Pod,
+    VirtualClock,
+    completes,
+    runs,
+)
+from tests.kube.objects import eventually, pod
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def played(
+    fake: FakeKubernetes, behaviour: Behaviour, clock: VirtualClock, **options: Any
+) -> AsyncIterator[Kubelet]:
+    access = Access(server=fake.url)
+    async with Kubelet(access, behaviour=behaviour, clock=clock, **options) as kubelet:
+        yield kubelet
+
+
+async def make(kube: Client, name: str = "one", *, policy: str = "Never") -> None:
+    document = pod(name, "default")
+    document["spec"]["restartPolicy"] = policy
+    await kube.create(PODS, document)
+
+
+async def status(kube: Client, name: str = "one") -> dict[str, Any]:
+    found: dict[str, Any] = (await kube.get(PODS, name, namespace="default"))["status"]
+    return found
+
+
+async def until(kube: Client, phase: str, name: str = "one") -> dict[str, Any]:
+    """Its status once it is in this phase."""
+
+    async def is_there() -> bool:
+        return bool((await status(kube, name))["phase"] == phase)
+
+    await eventually(is_there, seconds=5)
+    return await status(kube, name)
+
+
+async def test_a_pod_is_bound_runs_with_an_address_and_succeeds_in_time(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    async with played(fake, completes(30), clock):
+        await make(kube)
+        running = await until(kube, "Running")
+        found = await kube.get(PODS, "one", namespace="default")
+        assert found["spec"]["nodeName"] == "simulated"
+        assert running["podIP"].startswith("10.")
+        assert "running" in running["containerStatuses"][0]["state"]
+        await clock.advance(29)
+        assert (await status(kube))["phase"] == "Running"
+        await clock.advance(1)
+        ended = await until(kube, "Succeeded")
+        assert ended["podIP"] == running["podIP"]
+        assert ended["containerStatuses"][0]["state"]["terminated"] == {
+            "exitCode": 0,
+            "reason": "Completed",
+            "startedAt": "2026-01-01T00:00:00Z",
+            "finishedAt": "2026-01-01T00:00:30Z",
+        }
+
+
+async def test_a_failure_has_its_exit_code_reason_and_termination_message(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    course = Course(run=0, exit_code=137, reason="OOMKilled", message="the last words")
+    async with played(fake, lambda _: course, clock):
+        await make(kube)
+        failed = await until(kube, "Failed")
+    terminated = failed["containerStatuses"][0]["state"]["terminated"]
+    assert (terminated["exitCode"], terminated["reason"]) == (137, "OOMKilled")
+    assert terminated["message"] == "the last words"
+
+
+async def test_containers_restart_in_place_as_the_policy_says_after_growing_waits(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    def twice(pod: Pod) -> Course:
+        return Course(run=1, exit_code=0 if pod.restarts == 2 else 3)
+
+    async with played(fake, twice, clock):
+        await make(kube, policy="OnFailure")
+        await until(kube, "Running")
+        await clock.advance(1)
+
+        async def restarted(times: int) -> bool:
+            return bool((await status(kube))["containerStatuses"][0]["restartCount"] == times)
+
+        await eventually(lambda: restarted(1), seconds=5)
+        await clock.advance(1)
+
+        async def waits() -> bool:
+            state = (await status(kube))["containerStatuses"][0]["state"]
+            return bool(state.get("waiting", {}).get("reason") == "CrashLoopBackOff")
+
+        await eventually(waits, seconds=5)
+        last = (await status(kube))["containerStatuses"][0]["lastState"]["terminated"]
+        assert last["exitCode"] == 3
+        await clock.advance(9)
+        assert await waits()
+        await clock.advance(1)
+        await eventually(lambda: restarted(2), seconds=5)
+        await clock.advance(1)
+        ended = await until(kube, "Succeeded")
+        assert ended["containerStatuses"][0]["restartCount"] == 2
+
+
+async def test_a_deleted_pod_ends_with_143_and_is_removed(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    async with played(fake, lambda _: Course(stop=5), clock):
+        await make(kube)
+        await until(kube, "Running")
+        await kube.delete(PODS, "one", namespace="default")
+        await eventually(lambda: clock.waiting > 0, seconds=5)
+        since = fake.cluster.storage.version
+        await clock.advance(5)
+
+        async def is_gone() -> bool:
+            try:
+                await status(kube)
+            except NotFound:
+                return True
+            return False
+
+        await eventually(is_gone, seconds=5)
+        changes = list(fake.cluster.storage.since(fake.cluster.labelled("pods"), since))
+    assert changes[0].new is not None
+    last = changes[0].new["status"]
+    assert last["phase"] == "Failed"
+    assert last["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
+
+
+async def test_what_cannot_be_scheduled_or_started_says_why(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    courses = {
+        "nowhere": Course(unschedulable="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
+        "no-image": Course(waiting="ErrImagePull"),
+    }
+    async with played(fake, lambda pod: courses[pod.key.name], clock):
+        await make(kube, "nowhere")
+        await make(kube, "no-image")
+
+        async def said() -> bool:
+            return "conditions" in await status(kube, "nowhere") and "containerStatuses" in (
+                await status(kube, "no-image")
+            )
+
+        await eventually(said, seconds=5)
+        condition = (await status(kube, "nowhere"))["conditions"][0]
+        assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
+        assert "Insufficient nvidia.com/gpu" in condition["message"]
+        state = (await status(kube, "no-image"))["containerStatuses"][0]["state"]
+        assert state["waiting"]["reason"] == "ErrImagePull"
+        assert not (await kube.get(PODS, "nowhere", namespace="default"))["spec"].get("nodeName")
+
+
+async def test_an_evicted_pod_has_a_reason_of_its_own_and_no_containers(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    course = Course(run=0, pod_reason="Evicted", message="The node was low on resource: memory.")
+    async with played(fake, lambda _: course, clock):
+        await make(kube)
+        failed = await until(kube, "Failed")
+    assert failed["reason"] == "Evicted"
+    assert failed["message"] == "The node was low on resource: memory."
+    assert not failed.get("containerStatuses")
+
+
+async def test_a_pod_that_somebody_else_ended_is_left_as_it_is(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    async with played(fake, completes(10), clock):
+        await make(kube)
+        await until(kube, "Running")
+        await eventually(lambda: clock.waiting > 0, seconds=5)
+        ended = merge_patch({"status": {"phase": "Failed", "reason": "Preempting"}})
+        await kube.patch(PODS, "one", ended, namespace="default", subresource="status")
+        before = fake.counts["patch", "pods/status"]
+        await make(kube, "two")
+        await until(kube, "Running", "two")
+        await clock.advance(10)
+        await until(kube, "Succeeded", "two")
+        assert (await status(kube))["phase"] == "Failed"
+        assert fake.counts["patch", "pods/status"] == before + 2
+
+
+async def test_a_status_that_the_server_refused_is_written_later(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    fake.faults.append(Fault(verb="patch", resource="pods/status", status=500))
+    async with played(fake, runs, clock):
+        await make(kube)
+        await eventually(lambda: fake.counts["patch", "pods/status"] == 1, seconds=5)
+        await eventually(lambda: clock.waiting > 0, seconds=5)
+        await clock.advance(1)
+        await until(kube, "Running")
+
+
+async def test_a_successor_of_the_same_name_lives_its_own_life(
+    fake: FakeKubernetes, kube: Client, clock: VirtualClock
+) -> None:
+    async with played(fake, runs, clock):
+        await make(kube)
+        first = await until(kube, "Running")
+        how = Deletion(grace=0)
+        await kube.delete(PODS, "one", namespace="default", how=how)
+        await make(kube)
+        second = await until(kube, "Running")
+    assert first["podIP"] != second["podIP"]

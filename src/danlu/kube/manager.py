@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -58,6 +58,7 @@ class Manager:
         self._grace = grace
         self._informers: dict[tuple[str, Selection], Informer[Any]] = {}
         self._controllers: list[Controller[Any]] = []
+        self._background: list[Callable[[], Awaitable[None]]] = []
         self._meters = ControllerMeters(self.metrics, client.clock)
         self._stopping = anyio.Event()
         self._leading_metric()
@@ -90,6 +91,10 @@ class Manager:
         self._controllers.append(controller)
         self._meters.add(controller)
 
+    def background(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task beside the informers, leading or not; cancelled when controllers are done."""
+        self._background.append(task)
+
     def stop(self) -> None:
         """End :meth:`run`, in order."""
         self._stopping.set()
@@ -111,6 +116,8 @@ class Manager:
             async with anyio.create_task_group() as group:
                 for informer in self._informers.values():
                     group.start_soon(informer.run)
+                for task in self._background:
+                    group.start_soon(task)
                 await self._until_stopped(self._work)
                 group.cancel_scope.cancel()
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from danlu.kube.types import Object
+from danlu.errors import OutsideError
+from danlu.kube.types import Document, Object
 
 __all__ = [
     "ContainerState",
     "ContainerStatus",
+    "DecoratorFailed",
     "DecoratorSpec",
     "JobObject",
     "OperatorSettings",
     "PodCondition",
+    "PodDecorator",
+    "PodGroupObject",
     "PodObject",
     "PodStatus",
     "ServiceObject",
@@ -91,11 +95,38 @@ class ServiceObject(Object, frozen=True, gc=False, rename="camel", omit_defaults
     """A Service: that it is there is all that matters."""
 
 
+class PodGroupStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """How the pods of a gang stand."""
+
+    phase: str = ""
+
+
+class PodGroupObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """A PodGroup of either gang scheduler; its spec keeps its bytes until it is compared."""
+
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: PodGroupStatus = PodGroupStatus()
+
+
 class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
     """A training job of any kind; its spec and status keep their bytes until they are wanted."""
 
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class DecoratorFailed(OutsideError):
+    """A pod could not be decorated, and its decorator's failure policy does not let it pass."""
+
+
+class PodDecorator(Protocol):
+    """Something that changes pods before they are made."""
+
+    async def __call__(self, job: Document, pod: Document) -> Document:
+        """The pod to make instead of ``pod``, neither of which is changed in place.
+
+        ``job`` is as its manifest has it. Raises :class:`DecoratorFailed`: the pod is not made.
+        """
 
 
 class DecoratorSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

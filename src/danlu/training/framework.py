@@ -96,6 +96,10 @@ def _no_files(job: Job, topology: Topology, running: Sequence[ReplicaId]) -> Map
     return {}
 
 
+def _no_objects(job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
+    return ()
+
+
 def _as_it_is(job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
     return command
 
@@ -124,7 +128,9 @@ class Framework:
     replica starts and again whenever the ``running`` ones change. ``launch`` makes of the command
     that runs a script once what a replica of a type runs (``mpirun``, a worker that waits); given
     no command, what a replica runs whose manifest names none, empty for the image's own.
-    ``decorate`` changes the pod of one replica on a cluster (init containers, volumes).
+    ``decorate`` changes the pod of one replica on a cluster (init containers, volumes). Replicas
+    have a Service each there unless ``services`` is false. ``objects`` are documents of further
+    objects that a job owns on a cluster (rights of its launcher), made before its pods.
     """
 
     name: str
@@ -150,3 +156,5 @@ class Framework:
     files: Callable[[Job, Topology, Sequence[ReplicaId]], Mapping[str, File]] = _no_files
     launch: Callable[[Job, ReplicaType, Sequence[str]], Sequence[str]] = _as_it_is
     decorate: Callable[[Job, ReplicaId, Topology, Template], Template] = _undecorated
+    services: bool = True
+    objects: Callable[[Job, Topology], Sequence[Mapping[str, Any]]] = _no_objects

@@ -190,6 +190,33 @@ def _deliver(job: Job, template: Template, directory: str) -> Template:
     return with_spec(template, spec)
 
 
+def _objects(job: Job, topology: Topology) -> list[dict[str, Any]]:
+    """The launcher's right to run its agent in the workers, and nothing else.
+
+    Its account is the one that its template names, else one of its own (``newLauncherRole``).
+    """
+    name = f"{job.name}-launcher"
+    template = job.replicas[LAUNCHER].template
+    given = (template.get("spec") or {}).get("serviceAccountName")
+    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+    group = "rbac.authorization.k8s.io"
+    workers = [_pod(job, one) for one in members(job, WORKER)]
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    if workers:
+        execute = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
+        rules.append({**execute, "resourceNames": workers})
+    role = {"apiVersion": f"{group}/v1", "kind": "Role", "rules": rules}
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "subjects": [{"kind": "ServiceAccount", "name": given or name, "namespace": job.namespace}],
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+    }
+    metadata = {"name": name, "namespace": job.namespace, "labels": {"app": job.name}}
+    wanted = [role, binding] if given else [account, role, binding]
+    return [{**one, "metadata": metadata} for one in wanted]
+
+
 def _with_volume(template: Template, volume: Mapping[str, Any], path: str) -> Template:
     mount = {"name": volume["name"], "mountPath": path}
     main = main_container(template, CONTAINER)
@@ -236,4 +263,6 @@ FRAMEWORK = Framework(
     files=_files,
     launch=_launch,
     decorate=_decorate,
+    services=False,
+    objects=_objects,
 )

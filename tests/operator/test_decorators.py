@@ -1,0 +1,187 @@
+"""Pods decorated over HTTP: what may be changed, and what follows where a server fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from aiohttp import web
+
+from danlu.errors import UsageError
+from danlu.operator.decorating import decorators, read_decorators
+from danlu.operator.types import DecoratorFailed, DecoratorSpec, PodDecorator
+
+pytestmark = pytest.mark.anyio
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+JOB = {"kind": "PyTorchJob", "metadata": {"name": "job"}}
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def pod() -> dict[str, Any]:
+    labels = {"training.kubeflow.org/job-name": "job", "team": "a"}
+    container = {"name": "pytorch", "env": [{"name": "TOKEN", "value": SECRET}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "job-worker-0", "namespace": "default", "labels": labels},
+        "spec": {"containers": [container]},
+    }
+
+
+@asynccontextmanager
+async def decorated(answer: Answer, **options: Any) -> AsyncIterator[PodDecorator]:
+    app = web.Application()
+    app.router.add_post("/decorate", answer)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://user:{SECRET}@127.0.0.1:{runner.addresses[0][1]}/decorate"
+        async with decorators([DecoratorSpec(url, **options)]) as (one,):
+            yield one
+    finally:
+        await runner.cleanup()
+
+
+def patching(*operations: dict[str, Any]) -> Answer:
+    async def answer(request: web.Request) -> web.Response:
+        asked = await request.json()
+        assert asked["job"] == JOB
+        assert asked["pod"] == pod()
+        return web.json_response({"patch": list(operations)})
+
+    return answer
+
+
+async def refuse(request: web.Request) -> web.Response:
+    return web.Response(status=403, text=SECRET)
+
+
+async def fail(request: web.Request) -> web.Response:
+    return web.Response(status=500, text=SECRET)
+
+
+async def babble(request: web.Request) -> web.Response:
+    return web.Response(text=f"<{SECRET}>")
+
+
+async def flood(request: web.Request) -> web.Response:
+    return web.Response(body=b" " * (2 << 20))
+
+
+async def elsewhere(request: web.Request) -> web.Response:
+    raise web.HTTPFound("/other")
+
+
+async def hang(request: web.Request) -> web.Response:
+    await anyio.sleep(60)
+    raise AssertionError
+
+
+async def silent(request: web.Request) -> web.Response:
+    return web.Response(status=204)
+
+
+async def test_a_server_changes_a_pod() -> None:
+    tolerate = {"op": "add", "path": "/spec/tolerations", "value": [{"key": "gpu"}]}
+    given = pod()
+    async with decorated(patching(tolerate)) as decorator:
+        changed = await decorator(JOB, given)
+    assert changed["spec"]["tolerations"] == [{"key": "gpu"}]
+    assert given == pod()
+
+
+async def test_an_empty_answer_changes_nothing() -> None:
+    async with decorated(silent) as decorator:
+        assert await decorator(JOB, pod()) == pod()
+
+
+async def test_only_its_kinds_are_asked_about() -> None:
+    async with decorated(refuse, kinds=("tfjob",)) as decorator:
+        assert await decorator(JOB, pod()) == pod()
+        with pytest.raises(DecoratorFailed):
+            await decorator({**JOB, "kind": "TFJob"}, pod())
+
+
+FAILURES: dict[str, Answer] = {
+    "refused": refuse,
+    "failed": fail,
+    "no JSON": babble,
+    "too much": flood,
+    "redirected": elsewhere,
+    "late": hang,
+    "renamed": patching({"op": "replace", "path": "/metadata/name", "value": "x"}),
+    "moved": patching({"op": "replace", "path": "/metadata/namespace", "value": "x"}),
+    "adopted": patching({"op": "add", "path": "/metadata/ownerReferences", "value": []}),
+    "unlabelled": patching({"op": "remove", "path": "/metadata/labels"}),
+    "labelled as ours": patching(
+        {"op": "add", "path": "/metadata/labels/training.kubeflow.org~1x", "value": "y"}
+    ),
+    "no such path": patching({"op": "remove", "path": "/spec/nothing"}),
+    "no operation": patching({"op": "burn", "path": "/spec"}),
+}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+async def test_what_fails_keeps_the_pod_from_being_made(case: str) -> None:
+    async with decorated(FAILURES[case], timeout_seconds=0.3) as decorator:
+        with pytest.raises(DecoratorFailed, match="decorator http://127") as caught:
+            await decorator(JOB, pod())
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", FAILURES)
+async def test_what_fails_is_passed_over_where_the_policy_says_so(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy: Any = "Ignore"
+    with caplog.at_level(logging.DEBUG):
+        async with decorated(
+            FAILURES[case], timeout_seconds=0.3, failure_policy=policy
+        ) as decorator:
+            assert await decorator(JOB, pod()) == pod()
+    assert "job-worker-0 is made without decorator" in caplog.text
+    assert SECRET not in caplog.text
+
+
+async def test_a_server_that_is_not_there_follows_the_policy() -> None:
+    async with decorators([DecoratorSpec("http://127.0.0.1:1/")]) as (decorator,):
+        with pytest.raises(DecoratorFailed, match="cannot be asked"):
+            await decorator(JOB, pod())
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/", "host:80", "http:///path"])
+async def test_a_wrong_address_is_told_at_the_start(url: str) -> None:
+    with pytest.raises(UsageError):
+        async with decorators([DecoratorSpec(url)]):
+            pass
+
+
+async def test_a_wrong_authority_is_told_at_the_start() -> None:
+    with pytest.raises(UsageError, match="authority"):
+        async with decorators([DecoratorSpec("https://host/", ca="none")]):
+            pass
+
+
+def test_a_file_lists_decorators() -> None:
+    text = "- url: http://a/\n  timeoutSeconds: 2\n  kinds: [TFJob]\n- url: http://b/\n"
+    first, second = read_decorators(text, "decorators.yaml")
+    assert first == DecoratorSpec("http://a/", timeout_seconds=2, kinds=("TFJob",))
+    assert second == DecoratorSpec("http://b/")
+
+
+@pytest.mark.parametrize(
+    "text", ["- {}", "- url: a\n  colour: red", "- url: a\n  failurePolicy: Try", "- 7"]
+)
+def test_a_wrong_file_is_told(text: str) -> None:
+    with pytest.raises(UsageError, match=r"decorators\.yaml"):
+        read_decorators(text, "decorators.yaml")

@@ -11,6 +11,8 @@ from aiohttp import web
 
 from danlu.testing.kubernetes.cluster import Cluster, Wish
 from danlu.testing.kubernetes.kinds import Kind
+from danlu.testing.kubernetes.logserving import answer, standing_of
+from danlu.testing.kubernetes.podlogs import NoLog, Standing
 from danlu.testing.kubernetes.refusals import Refusal, bad_request, no_such_path
 from danlu.testing.kubernetes.scaling import scale_of, scaled
 from danlu.testing.kubernetes.selecting import selector
@@ -60,7 +62,7 @@ class Answers:
             namespace, rest = rest[1], rest[2:]
         kind = self.cluster.kind(group, version, rest[0])
         name, subresource = [*rest[1:3], "", ""][:2]
-        if subresource and subresource not in (*kind.subresources, "binding"):
+        if subresource and subresource not in (*kind.subresources, *_of_pods(kind)):
             raise no_such_path(served=True)
         return Target(kind, namespace, name, subresource)
 
@@ -70,6 +72,8 @@ class Answers:
             return await self._scale(request, target, verb)
         if target.subresource == "binding":
             return await self._bind(request, target)
+        if target.subresource == "log":
+            return await self._log(request, target)
         match verb:
             case "get":
                 found = self.cluster.get(target.kind, target.namespace, target.name)
@@ -238,6 +242,42 @@ class Answers:
         place = (target.namespace, target.name)
         self.cluster.storage.write(target.kind, place, {**pod, "spec": spec})
         return as_json({"kind": "Status", "apiVersion": "v1", "status": "Success"}, 201)
+
+    async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
+        pod = self.cluster.get(target.kind, target.namespace, target.name)
+        container = _container(pod, request.query.get("container", ""))
+        if not pod["spec"].get("nodeName"):
+            # Nobody to ask: the real server answers with nothing, and so it does.
+            return web.Response()
+
+        def standing() -> Standing | None:
+            found = self.cluster.storage.of(target.kind).get((target.namespace, target.name))
+            return standing_of(found, container) if found is not None else None
+
+        now = self.cluster.moment()
+        try:
+            return await answer(request, self.cluster.logs, container, standing=standing, now=now)
+        except (NoLog, ValueError) as error:
+            raise bad_request(str(error)) from error
+
+
+def _of_pods(kind: Kind) -> tuple[str, ...]:
+    return ("binding", "log") if kind.label == "pods" else ()
+
+
+def _container(pod: Object, asked: str) -> str:
+    """The container that is meant (kubernetes, pkg/registry/core/pod/strategy.go)."""
+    names = [one["name"] for one in pod["spec"]["containers"]]
+    if not asked and len(names) > 1:
+        raise bad_request(
+            f"a container name must be specified for pod {pod['metadata']['name']}, choose one "
+            f"of: [{' '.join(names)}]"
+        )
+    every = [*names, *(one["name"] for one in pod["spec"].get("initContainers") or ())]
+    if asked and asked not in every:
+        name = pod["metadata"]["name"]
+        raise bad_request(f"container {asked} is not valid for pod {name}")
+    return asked or str(names[0])
 
 
 def verb_of(request: web.Request, target: Target) -> str:

@@ -17,8 +17,10 @@ from danlu.testing.kubernetes import customs, writing
 from danlu.testing.kubernetes.builtin import BUILTIN
 from danlu.testing.kubernetes.collecting import Collector
 from danlu.testing.kubernetes.kinds import Kind
+from danlu.testing.kubernetes.logserving import standing_of
 from danlu.testing.kubernetes.owning import Manager, applied, updated
 from danlu.testing.kubernetes.patching import patched
+from danlu.testing.kubernetes.podlogs import Logs
 from danlu.testing.kubernetes.refusals import (
     Refusal,
     already_exists,
@@ -81,6 +83,7 @@ class Cluster:
     ) -> None:
         self.storage = Storage(remembered=remembered)
         self.kinds: dict[tuple[str, str, str], Kind] = {}
+        self.logs = Logs()
         self._now = now
         self._tokens: dict[str, tuple[list[Object], int]] = {}
         self.register(*BUILTIN)
@@ -110,6 +113,22 @@ class Cluster:
         """Now, or so many seconds later, as objects write it."""
         moment = self._now() + timedelta(seconds=later)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def moment(self) -> datetime:
+        """Now."""
+        return self._now()
+
+    # Logs
+
+    def write_log(self, namespace: str, name: str, data: bytes, *, container: str = "") -> None:
+        """Have a container of a pod write ``data``, in its latest run; the first one's by default.
+
+        Raises a refusal where there is no such pod.
+        """
+        pod = self.get(self.kind("", "v1", "pods"), namespace, name)
+        container = container or pod["spec"]["containers"][0]["name"]
+        stands = standing_of(pod, container)
+        self.logs.write(stands.uid, container, data, run=stands.run, now=self._now())
 
     # Reading
 

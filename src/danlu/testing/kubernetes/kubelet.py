@@ -29,6 +29,8 @@ from danlu.testing.kubernetes.courses import (
     StartedContainer,
     runs,
 )
+from danlu.testing.kubernetes.logserving import kubelet_server
+from danlu.testing.kubernetes.podlogs import Logs, Standing
 
 __all__ = ["Kubelet"]
 
@@ -68,6 +70,10 @@ class Kubelet:
     Pods are bound to a node of this name first, which is made; with ``binds`` false, those of a
     server with a scheduler of its own are waited for, and those that have no node yet run without.
     Requests are made with ``connections`` at once.
+
+    What containers write goes to ``logs``; to those of a fake (``fake.cluster.logs``), which then
+    serves them. Without, the kubelet serves its own for a real server to ask for, with the
+    program ``openssl``.
     """
 
     def __init__(
@@ -81,9 +87,12 @@ class Kubelet:
         binds: bool = True,
         back_off: float = 10.0,
         connections: int = 16,
+        logs: Logs | None = None,
     ) -> None:
         self.behaviour = behaviour
         self.node = node
+        self.logs = logs or Logs()
+        self._serves = logs is None and access.server.startswith("https:")
         self._clock = clock
         self._binds = binds
         self._back_off = back_off
@@ -99,8 +108,12 @@ class Kubelet:
     async def __aenter__(self) -> Kubelet:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._client)
+            port = 0
+            if self._serves:
+                served = kubelet_server(self.logs, self._standing, self._clock.now)
+                port = await stack.enter_async_context(served)
             if self._binds:
-                await self._make_node()
+                await self._make_node(port)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
             group.start_soon(self._pods.run)
@@ -112,13 +125,43 @@ class Kubelet:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
-    async def _make_node(self) -> None:
-        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-        node = NODES.document({"metadata": {"name": self.node}, "status": {"conditions": [ready]}})
+    def write_log(self, namespace: str, name: str, data: bytes, *, container: str = "") -> None:
+        """Have a container of a pod write ``data``; the first one's by default.
+
+        Raises :class:`KeyError` for a pod that the kubelet does not have yet.
+        """
+        key = Key(namespace, name)
+        life, pod = self._lives[key], self._pods.store.get(key)
+        if pod is None:
+            raise KeyError(name)
+        self._log(pod, life, data, container)
+
+    def _log(self, pod: Pod, life: _Life, data: bytes, container: str = "") -> None:
+        container = container or pod.spec.containers[0].name
+        now = self._clock.now()
+        self.logs.write(life.uid, container, data, run=life.restarts, now=now)
+
+    def _standing(self, namespace: str, name: str, container: str) -> Standing | None:
+        life = self._lives.get(Key(namespace, name))
+        if life is None:
+            return None
+        if life.stage in ("running", "over", "crashed"):
+            return Standing(
+                life.uid, life.restarts, "running" if life.stage == "running" else "ended"
+            )
+        return Standing(life.uid)
+
+    async def _make_node(self, port: int) -> None:
+        status: dict[str, Any] = {"conditions": [{"type": "Ready", "status": "True"}]}
+        if port:
+            status["addresses"] = [{"type": "InternalIP", "address": "127.0.0.1"}]
+            status["daemonEndpoints"] = {"kubeletEndpoint": {"Port": port}}
+        node = NODES.document({"metadata": {"name": self.node}, "status": status})
         try:
             await self._client.create(NODES, node)
         except AlreadyExists:
-            return
+            patch = merge_patch({"status": status})
+            await self._client.patch(NODES, self.node, patch, subresource="status")
 
     # One pod
 
@@ -206,6 +249,8 @@ class Kubelet:
             pod, now=life.began, address=life.address, restarts=life.restarts, last=life.last
         )
         await self._write(pod, life, status)
+        if life.course.log:
+            self._log(pod, life, life.course.log.encode(), life.course.container)
         return await self._run(pod, life)
 
     async def _run(self, pod: Pod, life: _Life) -> Outcome:

@@ -1,0 +1,125 @@
+"""What pods write, read through an API server: the fake's own, and a real one that asks us."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from danlu.kube.client import Client, Selection
+from danlu.kube.failures import BadRequest
+from danlu.kube.resources import PODS
+from danlu.kube.transport import Request
+from danlu.testing.kubernetes import Course, Kubelet, Pod
+from tests.kube.objects import eventually, pod
+from tests.kube.servers import Server
+
+pytestmark = pytest.mark.anyio
+
+
+def behaviour(pod: Pod) -> Course:
+    """Told by the pod's name."""
+    match pod.key.name:
+        case "done":
+            return Course(run=0, log="one\ntwo\nthree\n", message="bye")
+        case "waits":
+            return Course(waiting="ErrImagePull")
+        case "fails":
+            return Course(
+                run=0 if pod.restarts == 0 else None, exit_code=1, log=f"{pod.restarts}\n"
+            )
+    return Course()
+
+
+@pytest.fixture
+async def kubelet(server: Server, space: str) -> AsyncIterator[Kubelet]:
+    logs = server.fake.cluster.logs if server.fake else None
+    selection = Selection(space)
+    async with Kubelet(
+        server.access, behaviour=behaviour, selection=selection, logs=logs
+    ) as kubelet:
+        yield kubelet
+
+
+async def made(client: Client, name: str, space: str, *, until: str, policy: str = "Never") -> None:
+    document = pod(name, space)
+    document["spec"]["restartPolicy"] = policy
+    await client.create(PODS, document)
+
+    async def is_there() -> bool:
+        status = (await client.get(PODS, name, namespace=space))["status"]
+        states = [one["state"] for one in status.get("containerStatuses", ())]
+        return any(until in one for one in states)
+
+    await eventually(is_there)
+
+
+def asking(space: str, name: str, **query: str) -> Request:
+    path = PODS.path(namespace=space, name=name, subresource="log")
+    return Request(method="GET", path=path, query=query)
+
+
+async def log(client: Client, space: str, name: str, **query: str) -> str:
+    return (await client.transport.send(asking(space, name, **query))).decode()
+
+
+async def test_a_log_is_read_whole_by_its_tail_and_up_to_a_limit(
+    kubelet: Kubelet, client: Client, space: str
+) -> None:
+    await made(client, "done", space, until="terminated")
+    assert await log(client, space, "done") == "one\ntwo\nthree\n"
+    assert await log(client, space, "done", tailLines="2") == "two\nthree\n"
+    assert await log(client, space, "done", limitBytes="5") == "one\nt"
+
+
+async def test_lines_have_times_that_never_repeat(
+    kubelet: Kubelet, client: Client, space: str
+) -> None:
+    await made(client, "done", space, until="terminated")
+    lines = (await log(client, space, "done", timestamps="true")).splitlines()
+    assert [line.split(" ", 1)[1] for line in lines] == ["one", "two", "three"]
+    times = [line.split(" ", 1)[0] for line in lines]
+    assert times == sorted(set(times))
+    assert all(len(time) == len("2026-01-01T00:00:00.000000000Z") for time in times)
+    assert await log(client, space, "done", sinceTime=times[2]) == "one\ntwo\nthree\n"
+    assert await log(client, space, "done", sinceTime="2100-01-01T00:00:00Z") == ""
+
+
+async def test_a_log_that_is_followed_ends_with_its_container(
+    kubelet: Kubelet, client: Client, space: str
+) -> None:
+    await made(client, "long", space, until="running")
+    kubelet.write_log(space, "long", b"first\nhal")
+    seen = bytearray()
+    with anyio.fail_after(20):
+        async with client.transport.stream(asking(space, "long", follow="true")) as response:
+            async for chunk in response.content.iter_any():
+                seen += chunk
+                if seen == b"first\nhal":
+                    kubelet.write_log(space, "long", b"f\nlast\n")
+                elif seen.endswith(b"last\n"):
+                    await client.delete(PODS, "long", namespace=space)
+    assert seen == b"first\nhalf\nlast\n"
+
+
+async def test_the_log_before_a_restart_is_the_previous_one(
+    kubelet: Kubelet, client: Client, space: str
+) -> None:
+    await made(client, "fails", space, until="running", policy="OnFailure")
+
+    async def restarted() -> bool:
+        return await log(client, space, "fails") == "1\n"
+
+    await eventually(restarted)
+    assert await log(client, space, "fails", previous="true") == "0\n"
+
+
+async def test_a_container_that_has_not_started_has_no_log(
+    kubelet: Kubelet, client: Client, space: str
+) -> None:
+    await made(client, "waits", space, until="waiting")
+    with pytest.raises(BadRequest, match="is waiting to start"):
+        await log(client, space, "waits")
+    with pytest.raises(BadRequest, match="container nobody is not valid for pod waits"):
+        await log(client, space, "waits", container="nobody")

@@ -62,7 +62,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def real_server(directory: Path) -> Iterator[Server]:
+def real_server(directory: Path, *, controllers: bool = True) -> Iterator[Server]:
     """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own."""
     found = binaries()
     assert found is not None
@@ -80,7 +80,7 @@ def real_server(directory: Path) -> Iterator[Server]:
         access = Access(
             server=url, credentials=Stated(token=TOKEN), ca=ca.read_bytes(), namespace="default"
         )
-        collecting = (found / "kube-controller-manager").exists()
+        collecting = controllers and (found / "kube-controller-manager").exists()
         if collecting:
             manager = _manager(found, directory, url, ca)
             processes["manager"] = stack.enter_context(_running(manager, directory))

@@ -1,0 +1,189 @@
+"""The jobs that are submitted, and following them until all have succeeded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import msgspec
+
+from danlu.kube.client import Client, Selection
+from danlu.kube.informer import Informer
+from danlu.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NAMESPACES,
+    PODS,
+    SERVICES,
+    Resource,
+)
+from danlu.kube.types import Document, Object
+from danlu.operator.crds import definitions
+from danlu.training.registry import frameworks
+
+__all__ = ["SPACE", "Followed", "count", "following", "install", "manifest", "submit", "until"]
+
+SPACE = "bench"
+JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Document)
+_CONNECTIONS = 20
+_LIMIT = 900.0
+
+
+class _Condition(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    status: str = ""
+
+
+class _JobStatus(msgspec.Struct, frozen=True, gc=False):
+    conditions: tuple[_Condition, ...] = ()
+
+
+class _PodStatus(msgspec.Struct, frozen=True, gc=False):
+    phase: str = ""
+
+
+class _Job(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    status: _JobStatus = _JobStatus()
+
+    @property
+    def succeeded(self) -> bool:
+        return any(c.type == "Succeeded" and c.status == "True" for c in self.status.conditions)
+
+
+class _Pod(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    status: _PodStatus = _PodStatus()
+
+
+@dataclass
+class Followed:
+    """What was seen: when each job succeeded, and when the pod did that decides it."""
+
+    jobs: dict[str, float] = field(default_factory=dict)
+    masters: dict[str, float] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+
+    @property
+    def latencies(self) -> list[float]:
+        """Seconds from the pod's event to the job's, as one observer sees both, sorted."""
+        return sorted(self.jobs[name] - seen for name, seen in self.masters.items())
+
+    def see_job(self, old: _Job | None, new: _Job | None) -> None:
+        """A handler."""
+        if new is not None and new.succeeded:
+            self.jobs.setdefault(new.metadata.name, time.monotonic())
+
+    def see_pod(self, old: _Pod | None, new: _Pod | None) -> None:
+        """A handler."""
+        if new is None or new.status.phase != "Succeeded":
+            return
+        name = new.metadata.name
+        self.ended.add(name)
+        if name.endswith("-master-0"):
+            self.masters.setdefault(name.removesuffix("-master-0"), time.monotonic())
+
+
+@asynccontextmanager
+async def following(client: Client, *, pods: bool = False) -> AsyncIterator[Followed]:
+    """Follow all jobs, and all pods where asked: that costs the server more."""
+    seen = Followed()
+    jobs = Informer(client, JOBS.decoded(_Job), Selection(SPACE))
+    jobs.handle(seen.see_job)
+    informers: list[Informer[Any]] = [jobs]
+    if pods:
+        informers.append(Informer(client, PODS.decoded(_Pod), Selection(SPACE)))
+        informers[-1].handle(seen.see_pod)
+    async with anyio.create_task_group() as group:
+        for informer in informers:
+            group.start_soon(informer.run)
+        for informer in informers:
+            await informer.wait_synced()
+        yield seen
+        group.cancel_scope.cancel()
+
+
+async def install(client: Client) -> None:
+    """The namespace of the experiment, and the definitions, all of which are established."""
+    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": SPACE}}))
+    made = definitions(tuple(frameworks()))
+    for one in made:
+        await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
+
+    async def established() -> bool:
+        found = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
+        said = [one.get("status", {}).get("conditions", ()) for one in found.items]
+        good = [any(c["type"] == "Established" for c in one) for one in said]
+        return len(good) == len(made) and all(good)
+
+    await until(established)
+
+
+def manifest(name: str, workers: int) -> Document:
+    """A PyTorchJob of a master and so many workers."""
+
+    def replicas(number: int) -> Document:
+        container = {
+            "name": "pytorch",
+            "image": "registry.example.org/team/train:1",
+            "command": ["python", "train.py"],
+            "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+        }
+        template = {"spec": {"containers": [container]}}
+        return {"replicas": number, "restartPolicy": "OnFailure", "template": template}
+
+    specs = {"Master": replicas(1), "Worker": replicas(workers)}
+    return JOBS.document(
+        {
+            "metadata": {"name": name, "namespace": SPACE},
+            "spec": {"runPolicy": {"cleanPodPolicy": "None"}, "pytorchReplicaSpecs": specs},
+        }
+    )
+
+
+async def submit(client: Client, number: int, *, first: int = 0, pause: float = 0.0) -> None:
+    """So many jobs of a master and two workers, at once or with a pause between them."""
+    names = iter([f"job-{n}" for n in range(first, first + number)])
+
+    async def some() -> None:
+        for name in names:
+            await client.create(JOBS, manifest(name, 2))
+            await anyio.sleep(pause)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(1 if pause else _CONNECTIONS):
+            group.start_soon(some)
+
+
+async def count(client: Client, resource: Resource[Any]) -> int:
+    """How many objects of a kind there are, without reading them."""
+    page = await client.page(resource, Selection(SPACE), limit=1)
+    return len(page.items) + page.remaining
+
+
+async def pods_and_services(client: Client) -> list[tuple[str, dict[str, object]]]:
+    """The pods and services that there are, as one would create them, by turns."""
+    found: list[list[tuple[str, dict[str, object]]]] = []
+    for resource in (PODS, SERVICES):
+        path = resource.path(namespace=SPACE)
+        listed = (await client.list(resource, Selection(SPACE))).items
+        found.append([(path, _bare(resource, one)) for one in listed])
+    return [one for pair in zip(*found, strict=True) for one in pair]
+
+
+def _bare(resource: Resource[Document], obj: Document) -> dict[str, object]:
+    kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
+    metadata = {name: obj["metadata"][name] for name in kept if name in obj["metadata"]}
+    spec = {name: value for name, value in obj["spec"].items() if name != "nodeName"}
+    return resource.document({"metadata": metadata, "spec": spec})
+
+
+async def until(
+    claim: Callable[[], Awaitable[bool]], *, check: Callable[[], object] = lambda: None
+) -> None:
+    """Wait until the claim is true; ``check`` may raise while it is not."""
+    with anyio.fail_after(_LIMIT):
+        while not await claim():
+            check()
+            await anyio.sleep(0.1)

@@ -12,6 +12,8 @@ __all__ = [
     "JOBS_SECTIONS",
     "KERNEL_COMMANDS",
     "KERNEL_SECTIONS",
+    "OPERATOR_COMMANDS",
+    "OPERATOR_SECTIONS",
     "SECTIONS",
     "Entry",
     "find",
@@ -47,6 +49,7 @@ COMMANDS = (
     Entry("run", "The road", "Run one command in the environment, with the project mounted."),
     Entry("train", "Training", "Run a training job: a script, or a Kubeflow manifest."),
     Entry("jobs", "Training", "List, follow, stop and remove training jobs."),
+    Entry("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     Entry("kernel", "Training", "Install danlu's kernel for Jupyter."),
     Entry("image", "Images", "List, inspect, move and remove images."),
     Entry("config", "This machine", "Show the configuration, and where it comes from."),
@@ -101,6 +104,16 @@ KERNEL_COMMANDS = (
 )
 
 KERNEL_SECTIONS = ("Commands",)
+
+_OPERATOR = "danlu.cli.verbs.operator"
+
+OPERATOR_COMMANDS = (
+    Entry("run", "Commands", "Run the operator until it is stopped.", _OPERATOR),
+    Entry("crds", "Commands", "Write the definitions of the kinds of jobs.", _OPERATOR),
+    Entry("manifests", "Commands", "Write all that a cluster needs for the operator.", _OPERATOR),
+)
+
+OPERATOR_SECTIONS = ("Commands",)
 
 
 def find(name: str, entries: tuple[Entry, ...] = COMMANDS) -> Entry | None:

@@ -102,9 +102,8 @@ class PodGroupStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class PodGroupObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A PodGroup of either gang scheduler; its spec keeps its bytes until it is compared."""
+    """A PodGroup of either gang scheduler."""
 
-    spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: PodGroupStatus = PodGroupStatus()
 
 
@@ -151,7 +150,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     cluster. ``gang_scheduler`` is empty, ``volcano``, or the name of a scheduler of
     scheduler-plugins. ``images`` replaces images that frameworks name themselves
     (``kubeflow/kubectl-delivery:latest``). ``wait_for_master`` is the image of init containers
-    that wait for a master's name, empty for none.
+    that wait for a master's name, empty for none. ``reports_url`` is how replicas reach
+    ``reports_address`` (``https://HOST:PORT``).
     """
 
     kinds: tuple[str, ...] = ()
@@ -162,6 +162,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_address: str = "0.0.0.0:8080"
     health_address: str = "0.0.0.0:8081"
     reports_address: str = ""
+    reports_url: str = ""
     leader_elect: bool = False
     lease_name: str = "danlu-operator"
     lease_namespace: str = ""

@@ -1,0 +1,205 @@
+"""What ``danlu operator manifests`` and ``crds`` write, and what the flags mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+
+from danlu.cli.verbs.operator.common import flag_options
+from danlu.errors import UsageError
+from danlu.operator.flags import FLAGS, arguments, settings_of
+from danlu.operator.manifests import Deployed, manifests
+from danlu.operator.rbac import rights
+from danlu.operator.types import DecoratorSpec, OperatorSettings
+from danlu.training.registry import BUILT_IN
+from danlu.training.yamltext import read_yaml
+from tests.cli.conftest import Cli, cli, home
+
+__all__ = ["cli", "home"]
+
+Json = dict[str, Any]
+ALL: Json = {
+    "kinds": ("PyTorchJob", "TFJob"),
+    "namespace": "team",
+    "threads": 3,
+    "rate": 12.5,
+    "burst": 20,
+    "metrics_address": "",
+    "health_address": ":9",
+    "reports_address": ":8443",
+    "reports_url": "https://here:1",
+    "leader_elect": True,
+    "lease_name": "one",
+    "lease_namespace": "there",
+    "gang_scheduler": "volcano",
+    "cluster_domain": "a.b",
+    "images": {"kubeflow/kubectl-delivery:latest": "mirror/kubectl:1", "a": "b=c"},
+    "wait_for_master": "alpine",
+    "decorators": (DecoratorSpec("http://a/?b=c"), DecoratorSpec("http://b/")),
+    "decorator_config": "/etc/x",
+}
+
+
+def parsed(settings: OperatorSettings) -> OperatorSettings:
+    """What the command line makes of the arguments that settings are written as."""
+
+    @click.command()
+    @flag_options()
+    def command(**flags: Any) -> OperatorSettings:
+        return settings_of(flags)
+
+    found = command.main(list(arguments(settings)), standalone_mode=False)
+    assert isinstance(found, OperatorSettings)
+    return found
+
+
+@pytest.mark.parametrize("field", ALL)
+def test_arguments_give_the_settings_they_were_made_of(field: str) -> None:
+    settings = OperatorSettings(**{field: ALL[field]})
+    assert arguments(settings) != ()
+    assert parsed(settings) == settings
+
+
+def test_all_flags_at_once() -> None:
+    settings = OperatorSettings(**ALL)
+    assert parsed(settings) == settings
+    assert {flag.field for flag in FLAGS} == set(ALL)
+
+
+def test_no_flags_are_the_defaults() -> None:
+    assert arguments(OperatorSettings()) == ()
+    assert parsed(OperatorSettings()) == OperatorSettings()
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [
+        (["PyTorchJob", "tfjob"], ("PyTorchJob", "TFJob")),
+        (["pytorchjob,TFJOB , mpijob"], ("PyTorchJob", "TFJob", "MPIJob")),
+        (["JAXJob", "jaxjob"], ("JAXJob",)),
+    ],
+)
+def test_schemes_are_chosen_as_kubeflow_s_are(given: list[str], kinds: tuple[str, ...]) -> None:
+    assert settings_of({"enable_scheme": tuple(given)}).kinds == kinds
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("enable_scheme", ("PyTorhcJob",)),
+        ("replace_image", ("a",)),
+        ("controller_threads", 0),
+        ("kube_api_qps", -1.0),
+    ],
+)
+def test_a_flag_without_sense_is_refused(flag: str, value: object) -> None:
+    with pytest.raises(UsageError):
+        settings_of({flag: value})
+
+
+def objects(**options: Any) -> dict[str, Json]:
+    settings = OperatorSettings(**options.pop("settings", {}))
+    found = manifests(BUILT_IN, Deployed(image="r/danlu:1", settings=settings, **options))
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+
+
+def test_everything_is_there_once_and_in_order() -> None:
+    found = manifests(BUILT_IN, Deployed(image="r/danlu:1", settings=OperatorSettings()))
+    kinds = [one["kind"] for one in found]
+    assert kinds.count("CustomResourceDefinition") == 7
+    assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
+    assert len(found) == len(objects())
+
+
+def test_the_deployment_runs_what_was_asked_for() -> None:
+    found = objects(settings={"kinds": ("TFJob",), "reports_address": ":8443"}, replicas=2)
+    spec = found["Deployment/danlu-operator"]["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    assert spec["replicas"] == 2
+    assert "--enable-scheme=TFJob" in container["args"]
+    url = "https://danlu-operator-reports.danlu-system.svc:8443"
+    assert f"--reports-url={url}" in container["args"]
+    assert found["Service/danlu-operator-reports"]["spec"]["ports"][0]["port"] == 8443
+    assert [name for name in found if name.startswith("CustomRes")] == [
+        "CustomResourceDefinition/tfjobs.kubeflow.org"
+    ]
+
+
+def test_an_operator_of_one_namespace_has_no_rights_elsewhere() -> None:
+    found = objects(settings={"namespace": "team"})
+    assert found["Role/danlu-operator"]["metadata"]["namespace"] == "team"
+    assert "ClusterRole/danlu-operator" not in found
+    assert "ClusterRoleBinding/danlu-operator" not in found
+
+
+def test_decorators_travel_in_a_config_map() -> None:
+    found = objects(decorators="- url: http://a/\n")
+    deployment = found["Deployment/danlu-operator"]["spec"]["template"]
+    assert found["ConfigMap/danlu-operator-decorators"]["data"]["decorators.yaml"]
+    args = deployment["spec"]["containers"][0]["args"]
+    assert "--decorator-config=/etc/danlu/decorators.yaml" in args
+    again = objects(decorators="- url: http://b/\n")["Deployment/danlu-operator"]
+    assert again["spec"]["template"]["metadata"] != deployment["metadata"]
+
+
+def allowed(**settings: Any) -> set[tuple[str, str]]:
+    found = rights(BUILT_IN, OperatorSettings(**settings))
+    return {
+        (resource, verb)
+        for rule in found.jobs
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_no_right_is_asked_for_that_nothing_needs() -> None:
+    plain = allowed(kinds=("TFJob",))
+    for resource in ("secrets", "configmaps", "roles", "pods/exec", "podgroups"):
+        assert not [one for one in plain if one[0] == resource]
+    assert ("pods/exec", "create") in allowed(kinds=("MPIJob",))
+    assert ("podgroups", "watch") in allowed(kinds=("TFJob",), gang_scheduler="volcano")
+    assert ("secrets", "create") in allowed(kinds=("TFJob",), reports_address=":1")
+
+
+def test_secrets_of_others_are_never_read() -> None:
+    every = allowed(reports_address=":1", gang_scheduler="volcano")
+    assert not {("secrets", verb) for verb in ("get", "list", "watch")} & every
+    assert "*" not in {part for one in every for part in one}
+
+
+def test_the_definitions_are_written_as_yaml(cli: Cli) -> None:
+    found = cli("operator", "crds", "--enable-scheme", "jaxjob,tfjob")
+    assert found.code == 0
+    names = [one["metadata"]["name"] for one, _ in read_yaml(found.out, "crds") if one]
+    assert names == ["jaxjobs.kubeflow.org", "tfjobs.kubeflow.org"]
+
+
+def test_the_manifests_are_written_as_json(cli: Cli) -> None:
+    found = cli("operator", "manifests", "--image", "r/danlu:1", "--format", "json")
+    items = msgspec.json.decode(found.out)["items"]
+    assert items[-1]["spec"]["template"]["spec"]["containers"][0]["image"] == "r/danlu:1"
+    assert "--leader-elect" in items[-1]["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_flags_of_kubeflow_s_operator_that_mean_nothing_are_told(cli: Cli) -> None:
+    found = cli("operator", "manifests", "--image", "x", "--webhook-server-port=9443")
+    assert found.code == 0
+    assert "--webhook-server-port has nothing to set here" in found.err
+
+
+def test_an_unknown_kind_is_wrong_usage(cli: Cli) -> None:
+    found = cli("operator", "crds", "--enable-scheme", "PyTorhcJob")
+    assert found.code == 2
+    assert "PyTorchJob" in found.err
+
+
+def test_a_wrong_file_of_decorators_is_told_before_anything_runs(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "decorators.yaml"
+    file.write_text("- uri: http://a/\n")
+    found = cli("operator", "manifests", "--image", "x", "--decorator-config", str(file))
+    assert found.code == 2
+    assert "is no list of decorators" in found.err

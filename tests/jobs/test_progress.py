@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danlu.jobs.progress import LIMIT, progress_of, status_path
 from danlu.jobs.types import Progress
+from danlu.training.progress import LIMIT, progress_of, status_path
 
 TIME = "2026-01-23T10:30:45.250000+00:00"
 

@@ -23,8 +23,8 @@ import pytest
 
 from danlu.jobs.local import certificate
 from danlu.jobs.local.progressserver import ProgressServer
-from danlu.jobs.progress import CA_CERT, LIMIT, SERVER_URL, TOKEN
 from danlu.jobs.types import Progress
+from danlu.training.progress import CA_CERT, LIMIT, SERVER_URL, TOKEN
 from danlu.training.types import Job, ReplicaId, ReplicaType
 
 LEADER = ReplicaId(ReplicaType("Master"), 0)

@@ -19,8 +19,8 @@ import pytest
 import danlu
 from danlu.guest import report as guest
 from danlu.jobs.local.progressserver import ProgressServer
-from danlu.jobs.progress import progress_of
 from danlu.jobs.types import Progress
+from danlu.training.progress import progress_of
 from danlu.training.types import Job, ReplicaId, ReplicaType
 
 LEADER = ReplicaId(ReplicaType("Worker"), 0)

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from danlu.training.progress import Progress
 from danlu.training.types import Job, JobStatus, ReplicaId
 
 __all__ = [
@@ -50,6 +51,10 @@ class Submission(msgspec.Struct, frozen=True):
     :class:`Result`), of the leader or of all: each pickles its own to the file which its variable
     ``DANLU_VALUE_FILE`` names, and what it raised to the one of ``DANLU_RAISED_FILE``. A ``tied``
     job is stopped when the process that submitted it is gone, however that ended.
+
+    ``code`` are files by their path in the working directory, for places that do not see
+    ``directory``: there they are copied into the working directory before a replica's program
+    starts. Places that see it pass them over.
     """
 
     job: Job
@@ -62,17 +67,7 @@ class Submission(msgspec.Struct, frozen=True):
     files: Path | None = None
     value: Literal["none", "leader", "all"] = "none"
     tied: bool = False
-
-
-class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How far a job says it is, by the training-progress protocol (Kubeflow Trainer's
-    ``trainerStatus``): percent, an estimate in seconds, and the last value of each metric.
-    """
-
-    percentage: int | None = msgspec.field(default=None, name="progressPercentage")
-    seconds_left: int | None = msgspec.field(default=None, name="estimatedRemainingSeconds")
-    metrics: Mapping[str, float] = {}
-    updated: datetime | None = msgspec.field(default=None, name="lastUpdatedTime")
+    code: Mapping[str, Path] = {}
 
 
 class ReplicaView(msgspec.Struct, frozen=True):

@@ -19,8 +19,8 @@ import msgspec
 
 from danlu.jobs.local.certificate import certificate_for, public_part
 from danlu.jobs.local.smallhttp import HEADER_LIMIT, Reply, Request, answer
-from danlu.jobs.progress import CA_CERT, SERVER_URL, TOKEN, progress_of, status_path
 from danlu.jobs.types import Progress
+from danlu.training.progress import CA_CERT, SERVER_URL, TOKEN, progress_of, status_path
 from danlu.training.types import Job, ReplicaId
 from danlu.util.files import write_atomic
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from danlu.jobs.progress import LIMIT
+from danlu.training.progress import LIMIT
 
 __all__ = ["HEADER_LIMIT", "Reply", "Request", "answer"]
 

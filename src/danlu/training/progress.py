@@ -9,18 +9,18 @@ speak it without being asked to.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated
 
 import msgspec
-
-from danlu.jobs.types import Progress
 
 __all__ = [
     "CA_CERT",
     "LIMIT",
     "SERVER_URL",
     "TOKEN",
+    "Progress",
     "progress_of",
     "status_path",
 ]
@@ -39,6 +39,17 @@ _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 _Seconds = Annotated[int, msgspec.Meta(ge=0, le=_INT32)]
 _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How far a job says it is, by the training-progress protocol (Kubeflow Trainer's
+    ``trainerStatus``): percent, an estimate in seconds, and the last value of each metric.
+    """
+
+    percentage: int | None = msgspec.field(default=None, name="progressPercentage")
+    seconds_left: int | None = msgspec.field(default=None, name="estimatedRemainingSeconds")
+    metrics: Mapping[str, float] = {}
+    updated: datetime | None = msgspec.field(default=None, name="lastUpdatedTime")
 
 
 class _Metric(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ from danlu.kube.clock import REAL
 from danlu.kube.failures import Gone
 from danlu.kube.limits import TokenBucket
 from danlu.kube.patches import Patch, apply_patch
+from danlu.kube.podlogs import LogPiece, read_log
 from danlu.kube.resources import Resource
 from danlu.kube.transport import Meter, Request, Transport
 from danlu.kube.types import Clock, Document, Listing, Page, T, WatchEvent
@@ -305,6 +306,27 @@ class Client:
             since=since,
             seconds=seconds,
             bookmarks=bookmarks,
+        )
+
+    def log(
+        self,
+        pod: str,
+        *,
+        namespace: str,
+        container: str = "",
+        follow: bool = False,
+        previous: bool = False,
+        since: int = 0,
+    ) -> AsyncGenerator[LogPiece, None]:
+        """What a container wrote, line by line; see :func:`danlu.kube.podlogs.read_log`."""
+        return read_log(
+            self.transport,
+            namespace,
+            pod,
+            container=container,
+            follow=follow,
+            previous=previous,
+            since=since,
         )
 
     def _writing(self, dry_run: bool) -> dict[str, str]:

@@ -20,7 +20,8 @@ from danlu.errors import DanluError, UsageError
 from danlu.jobs.local.crew import Crew
 from danlu.jobs.local.state import Place, short_name
 from danlu.jobs.local.types import Engine, Exit, Running
-from danlu.training.types import Job, Phase, ReplicaType
+from danlu.jobs.scaling import scaled
+from danlu.training.types import Job, Phase
 
 __all__ = ["Answer", "Order", "Orders", "give", "serve", "socket_file"]
 
@@ -132,35 +133,12 @@ async def _carried_out(
             policy = msgspec.structs.replace(job.run_policy, suspend=order.suspended)
             orders.change(msgspec.structs.replace(job, run_policy=policy))
         case "scale":
-            orders.change(_scaled(orders.job(), order.replicas))
+            orders.change(scaled(orders.job(), order.replicas))
         case "exec":
             return await _exec(order, descriptors, connection, orders.crew)
         case _:
             raise UsageError(f"a supervisor cannot {order.do}")
     return Answer()
-
-
-def _scaled(job: Job, numbers: Mapping[str, int]) -> Job:
-    """The job with other numbers; raises :class:`UsageError` for those it cannot have."""
-    names = {str(type).lower(): type for type in job.replicas}
-    replicas = dict(job.replicas)
-    for name, number in numbers.items():
-        type = names.get(name.lower())
-        if type is None:
-            known = ", ".join(job.replicas)
-            raise UsageError(f"{job.name} has no replicas of type {name}", hint=f"it has {known}")
-        _check_number(job, type, number)
-        replicas[type] = msgspec.structs.replace(replicas[type], replicas=number)
-    return msgspec.structs.replace(job, replicas=replicas)
-
-
-def _check_number(job: Job, type: ReplicaType, number: int) -> None:
-    elastic = job.elastic_policy if type == "Worker" else None
-    least = (elastic.min_replicas if elastic else None) or 0
-    most = elastic.max_replicas if elastic else None
-    if number < least or (most is not None and number > most):
-        limits = f"from {least} to {most}" if most is not None else f"{least} or more"
-        raise UsageError(f"{job.name} can have {limits} replicas of type {type}, not {number}")
 
 
 async def _exec(

@@ -1,0 +1,128 @@
+"""Documents onto a cluster: what a job needs is there before it, and goes with it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from danlu.errors import UsageError
+from danlu.jobs.kubernetes.documents import Ready
+from danlu.jobs.kubernetes.objects import JobObject, job_resource
+from danlu.jobs.kubernetes.place import no_kinds
+from danlu.kube.client import Client, Deletion
+from danlu.kube.failures import AlreadyExists, ApiError, NotFound
+from danlu.kube.patches import merge_patch
+from danlu.kube.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
+from danlu.kube.types import Document
+from danlu.training.cluster import code_name
+
+__all__ = ["send"]
+
+_KINDS: dict[str, Resource[Document]] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
+
+LEASE_SECONDS = 15
+"""How long a Lease holds without being renewed."""
+
+
+async def send(client: Client, ready: Ready) -> JobObject:
+    """Create a job and all that it needs, or nothing of it.
+
+    Raises :class:`UsageError` for a name in use, :class:`MachineError` for a cluster that knows no
+    such kind, and the API server's refusals.
+    """
+    await _check_new(client, ready)
+    for document in ready.objects:
+        await client.apply(_KINDS[document["kind"]], document, force=True)
+    if ready.code is not None:
+        await _put(client, ready.code)
+    try:
+        job = await _create(client, ready)
+    except BaseException:
+        await _forget_code(client, ready)
+        raise
+    await _own(client, ready, job)
+    return job
+
+
+async def _check_new(client: Client, ready: Ready) -> None:
+    """Before anything is written: what is there under the name is somebody's."""
+    metadata = ready.job["metadata"]
+    with suppress(NotFound):
+        await client.get(
+            job_resource(ready.framework), metadata["name"], namespace=metadata["namespace"]
+        )
+        raise _in_use(metadata["name"])
+
+
+def _in_use(name: str) -> UsageError:
+    hint = f"`danlu jobs rm {name} --on …` forgets it when it is over; or choose another --name"
+    return UsageError(f"there is a job {name} already", hint=hint)
+
+
+async def _put(client: Client, document: Document) -> None:
+    """A ConfigMap that takes the place of what an earlier job of the name left."""
+    metadata = document["metadata"]
+    try:
+        await client.create(CONFIG_MAPS, document)
+    except AlreadyExists:
+        with suppress(NotFound):
+            await client.delete(CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"])
+        await client.create(CONFIG_MAPS, document)
+
+
+async def _create(client: Client, ready: Ready) -> JobObject:
+    metadata = ready.job["metadata"]
+    try:
+        return await client.create(job_resource(ready.framework), ready.job)
+    except AlreadyExists:
+        raise _in_use(metadata["name"]) from None
+    except NotFound as error:
+        raise no_kinds(client) from error
+
+
+async def _forget_code(client: Client, ready: Ready) -> None:
+    if ready.code is not None:
+        metadata = ready.code["metadata"]
+        with suppress(ApiError):
+            await client.delete(CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"])
+
+
+async def _own(client: Client, ready: Ready, job: JobObject) -> None:
+    """Give the job what was made for it: it goes when the job goes."""
+    namespace = job.metadata.namespace
+    owner = _owner(ready, job)
+    if ready.code is not None:
+        patch = merge_patch({"metadata": {"ownerReferences": [owner]}})
+        await client.patch(CONFIG_MAPS, code_name(job.metadata.name), patch, namespace=namespace)
+    if ready.lease:
+        await _tie(client, ready.lease, namespace, owner)
+
+
+async def _tie(client: Client, name: str, namespace: str, owner: Document) -> None:
+    spec = {
+        "holderIdentity": "danlu",
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "renewTime": f"{client.clock.now():%Y-%m-%dT%H:%M:%S.%fZ}",
+    }
+    metadata = {
+        "name": name,
+        "namespace": namespace,
+        "labels": {"danlu.dev/tied": "true"},
+        "ownerReferences": [owner],
+    }
+    lease = LEASES.document({"metadata": metadata, "spec": spec})
+    how = Deletion()
+    try:
+        await client.create(LEASES, lease)
+    except AlreadyExists:
+        with suppress(NotFound):
+            await client.delete(LEASES, name, namespace=namespace, how=how)
+        await client.create(LEASES, lease)
+
+
+def _owner(ready: Ready, job: JobObject) -> Document:
+    return {
+        "apiVersion": ready.job["apiVersion"],
+        "kind": ready.framework.kind,
+        "name": job.metadata.name,
+        "uid": job.metadata.uid,
+    }

@@ -88,7 +88,8 @@ def shaped(kind: Kind, obj: Object) -> None:
     """Prune what the schema does not know, and fill in its defaults."""
     if not kind.schema:
         return
-    kept = {name: obj[name] for name in ("apiVersion", "kind", "metadata")}
+    # What a schema says of the metadata's fields prunes none of the others (apiextensions).
+    kept = {name: obj.pop(name) for name in ("apiVersion", "kind", "metadata")}
     _shape(kind.schema, obj)
     obj.update(kept)
 

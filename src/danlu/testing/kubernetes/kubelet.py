@@ -227,7 +227,7 @@ class Kubelet:
                 "metadata": {"name": pod.key.name, "namespace": pod.key.namespace},
                 "target": target,
             }
-            await self._client.create(_PODS, binding, name=pod.key.name, subresource="binding")
+            await self._client.create(PODS, binding, name=pod.key.name, subresource="binding")
         self._enter(life, "bound")
         return await self._start(pod, life)
 

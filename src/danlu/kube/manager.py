@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -58,7 +58,7 @@ class Manager:
         self._grace = grace
         self._informers: dict[tuple[str, Selection], Informer[Any]] = {}
         self._controllers: list[Controller[Any]] = []
-        self._background: list[Callable[[], Awaitable[None]]] = []
+        self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
         self._meters = ControllerMeters(self.metrics, client.clock)
         self._stopping = anyio.Event()
         self._leading_metric()
@@ -91,7 +91,7 @@ class Manager:
         self._controllers.append(controller)
         self._meters.add(controller)
 
-    def background(self, task: Callable[[], Awaitable[None]]) -> None:
+    def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a task beside the informers, leading or not; cancelled when controllers are done."""
         self._background.append(task)
 

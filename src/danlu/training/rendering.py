@@ -17,9 +17,23 @@ from danlu.training.frameworks.pods import (
 from danlu.training.topology import replica_name
 from danlu.training.types import Job, ReplicaId, ReplicaType, RestartPolicy, Topology
 
-__all__ = ["render_pod", "replica_labels", "type_labels"]
+__all__ = [
+    "JOB_NAME",
+    "JOB_ROLE",
+    "OPERATOR_NAME",
+    "REPLICA_INDEX",
+    "REPLICA_TYPE",
+    "render_pod",
+    "replica_labels",
+    "type_labels",
+]
 
 _PREFIX = "training.kubeflow.org"
+JOB_NAME = f"{_PREFIX}/job-name"
+OPERATOR_NAME = f"{_PREFIX}/operator-name"
+REPLICA_TYPE = f"{_PREFIX}/replica-type"
+REPLICA_INDEX = f"{_PREFIX}/replica-index"
+JOB_ROLE = f"{_PREFIX}/job-role"
 
 
 def render_pod(
@@ -55,16 +69,16 @@ def render_pod(
 def type_labels(job: Job, framework: Framework, type: ReplicaType) -> dict[str, str]:
     """The labels that select all replicas of one type."""
     return {
-        f"{_PREFIX}/job-name": job.name,
-        f"{_PREFIX}/operator-name": f"{framework.kind.lower()}-controller",
-        f"{_PREFIX}/replica-type": type.lower(),
+        JOB_NAME: job.name,
+        OPERATOR_NAME: f"{framework.kind.lower()}-controller",
+        REPLICA_TYPE: type.lower(),
     }
 
 
 def replica_labels(job: Job, framework: Framework, replica: ReplicaId) -> dict[str, str]:
     """The labels of one replica; the leader's say that it has the role of master."""
-    role = {f"{_PREFIX}/job-role": "master"} if framework.leader(job) == replica else {}
-    index = {f"{_PREFIX}/replica-index": str(replica.index)}
+    role = {JOB_ROLE: "master"} if framework.leader(job) == replica else {}
+    index = {REPLICA_INDEX: str(replica.index)}
     return {**type_labels(job, framework, replica.type), **index, **role}
 
 

@@ -201,7 +201,9 @@ def _objects(job: Job, topology: Topology) -> list[dict[str, Any]]:
     account = {"apiVersion": "v1", "kind": "ServiceAccount"}
     group = "rbac.authorization.k8s.io"
     workers = [_pod(job, one) for one in members(job, WORKER)]
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    rules: list[dict[str, Any]] = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+    ]
     if workers:
         execute = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
         rules.append({**execute, "resourceNames": workers})
@@ -213,7 +215,7 @@ def _objects(job: Job, topology: Topology) -> list[dict[str, Any]]:
         "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
     }
     metadata = {"name": name, "namespace": job.namespace, "labels": {"app": job.name}}
-    wanted = [role, binding] if given else [account, role, binding]
+    wanted: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]
     return [{**one, "metadata": metadata} for one in wanted]
 
 

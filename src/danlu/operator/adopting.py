@@ -1,0 +1,110 @@
+"""Objects that bear a job's labels become the job's; those that lost them are let go.
+
+The rules are those of Kubernetes' own controllers (pkg/controller/controller_ref_manager.go).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from danlu.kube.client import Client
+from danlu.kube.failures import Conflict, Invalid, NotFound
+from danlu.kube.patches import Patch, strategic_patch
+from danlu.kube.resources import Resource
+from danlu.kube.types import Key, Object
+from danlu.operator.children import owner_reference
+from danlu.operator.observing import is_ours
+from danlu.operator.types import JobObject
+from danlu.operator.writing import Children
+from danlu.training.framework import Framework
+from danlu.training.rendering import JOB_NAME
+from danlu.training.types import Job
+
+__all__ = ["Adopter", "label_keys"]
+
+
+class Adopter:
+    """Adopts and releases the pods and Services of jobs of one kind."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[JobObject],
+        framework: Framework,
+        *,
+        children: Sequence[Children[Any]],
+    ) -> None:
+        self._client = client
+        self._resource = resource
+        self._framework = framework
+        self._children = children
+
+    async def settle(self, job: Job) -> bool:
+        """Adopt what is the job's and release what is no more; whether there was any.
+
+        What changed is seen in the cache later, and the job is looked at again then.
+        """
+        changes = [
+            (kind, one, patch) for kind in self._children for one, patch in self._changes(kind, job)
+        ]
+        if not changes or not await self._is_real(job):
+            return False
+        for kind, one, patch in changes:
+            await self._patch(kind, one, patch)
+        return True
+
+    def _changes(
+        self, kind: Children[Any], job: Job
+    ) -> Iterator[tuple[Object, Callable[[Object], Patch]]]:
+        for one in kind.store.by("job", f"{job.namespace}/{job.name}"):
+            free = one.metadata.controller is None and one.metadata.deletion_timestamp is None
+            if free and is_ours(one.metadata, job.name, self._framework):
+                yield one, lambda obj: _adoption(obj, job)
+        for one in kind.of(job.uid):
+            living = one.metadata.deletion_timestamp is None
+            if living and not is_ours(one.metadata, job.name, self._framework):
+                yield one, lambda obj: _release(obj, job)
+
+    async def _is_real(self, job: Job) -> bool:
+        """Whether the job is there now: a cache may show one that was deleted and made anew."""
+        try:
+            found = await self._client.get(self._resource, job.name, namespace=job.namespace)
+        except NotFound:
+            return False
+        metadata = found.metadata
+        return metadata.uid == job.uid and metadata.deletion_timestamp is None
+
+    async def _patch(
+        self, kind: Children[Any], one: Object, patch: Callable[[Object], Patch]
+    ) -> None:
+        try:
+            await self._client.patch(
+                kind.resource, one.metadata.name, patch(one), namespace=one.metadata.namespace
+            )
+        except (NotFound, Conflict, Invalid):
+            # Gone, or another's already: the cache will say.
+            return
+
+
+def label_keys(framework: Framework) -> Callable[[Object], Sequence[Key]]:
+    """The job whose labels an object without a controller bears."""
+
+    def keys(obj: Object) -> Sequence[Key]:
+        name = obj.metadata.labels.get(JOB_NAME, "")
+        if obj.metadata.controller is not None or not is_ours(obj.metadata, name, framework):
+            return ()
+        return (Key(obj.metadata.namespace, name),)
+
+    return keys
+
+
+def _adoption(obj: Object, job: Job) -> Patch:
+    # The uid is a precondition: another object of this name is not meant.
+    owners = [owner_reference(job)]
+    return strategic_patch({"metadata": {"uid": obj.metadata.uid, "ownerReferences": owners}})
+
+
+def _release(obj: Object, job: Job) -> Patch:
+    owners = [{"$patch": "delete", "uid": job.uid}]
+    return strategic_patch({"metadata": {"uid": obj.metadata.uid, "ownerReferences": owners}})

@@ -1,0 +1,149 @@
+"""One job brought to where it is to be: read, decided, told, carried out; no rule of jobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import msgspec
+
+from danlu.kube.controller import Again, Done, GaveUp, Later, Outcome
+from danlu.kube.expectations import Expectations
+from danlu.kube.store import Store
+from danlu.kube.types import Clock, Key
+from danlu.operator.adopting import Adopter
+from danlu.operator.carrying import Carrier, Task
+from danlu.operator.observing import observed
+from danlu.operator.reading import JobReader, status_of
+from danlu.operator.telling import EventTeller, StatusWriter
+from danlu.operator.types import JobObject
+from danlu.operator.writing import NameTaken
+from danlu.operator.written import Written
+from danlu.training.conditions import saying
+from danlu.training.decide import decide
+from danlu.training.framework import Framework
+from danlu.training.manifest import ManifestError
+from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, Pace
+
+__all__ = ["Reconciler"]
+
+#: What was expected and never came is looked for after so many seconds (Expectations' own).
+_EXPECTED_SECONDS = 300.0
+#: No wait is longer, so that a day that jumps is noticed.
+_LONGEST = 600.0
+_TOLD_AT = 3
+_PACE = Pace()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciler:
+    """Reconciles the jobs of one kind: given a key, it gives what is to come of it.
+
+    The same key must not be given twice at once. Nothing is remembered that a restart would lose
+    but what the cache is about to show.
+    """
+
+    framework: Framework
+    jobs: Store[JobObject]
+    carrier: Carrier
+    adopter: Adopter
+    reader: JobReader
+    written: Written
+    writer: StatusWriter
+    teller: EventTeller
+    expectations: Expectations[str]
+    clock: Clock
+    pace: Pace = _PACE
+    taken: Counter[str] = field(default_factory=Counter)
+
+    async def __call__(self, key: Key) -> Outcome:
+        """Look at the job of a key once."""
+        found = self.jobs.get(key)
+        if found is None:
+            return Done()
+        outcome = await self._look(found)
+        left = self.jobs.get(key)
+        if left is None or left.metadata.uid != found.metadata.uid:
+            self.forget(found.metadata.uid)
+        return outcome
+
+    def concerns(self, old: JobObject | None, new: JobObject | None) -> bool:
+        """Whether a change of a job is more than the echo of what was written of it."""
+        return new is None or not self.written.echoed(new.metadata)
+
+    async def _look(self, found: JobObject) -> Outcome:
+        if not self.expectations.satisfied(found.metadata.uid):
+            return Later(_EXPECTED_SECONDS)
+        try:
+            job = self.reader.read(found)
+        except ManifestError as error:
+            return await self._refuse(found, error)
+        if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
+            return Done()
+        version, status = self.written.newest(found.metadata, job.status)
+        job = msgspec.structs.replace(job, status=status)
+        if not status.finished and await self.adopter.settle(job):
+            # The cache is going to show what changed, and brings the job again.
+            return Later(_LONGEST)
+        return await self._decide(found, job, version)
+
+    def forget(self, uid: str) -> None:
+        """The job is no more."""
+        self.reader.forget(uid)
+        self.written.forget(uid)
+        self.expectations.forget(uid)
+        self.carrier.belongings.forget(uid)
+        del self.taken[uid]
+
+    async def _decide(self, found: JobObject, job: Job, version: str) -> Outcome:
+        now = self.clock.now()
+        pods = self.carrier.pods.of(job.uid)
+        seen = observed(pods, self.framework)
+        decision = decide(job, seen, self.framework, now=now, pace=self.pace)
+        # Before the actions: who dies between the two decides the same again.
+        wait = await self.writer.write(found, job.status, decision.status, over=version, now=now)
+        self.teller.decided(found, [one for one in decision.actions if isinstance(one, Event)])
+        job = msgspec.structs.replace(job, status=decision.status)
+        task = Task(found=found, job=job, pods=pods, observed=seen, decision=decision)
+        try:
+            await self.carrier.carry_out(task)
+        except NameTaken as error:
+            return self._wait_for_name(found, error)
+        self.taken.pop(job.uid, None)
+        return _outcome(wait, decision.requeue_after)
+
+    def _wait_for_name(self, found: JobObject, error: NameTaken) -> Outcome:
+        """What stands in the way is often about to go: it is told of the third time only."""
+        self.taken[found.metadata.uid] += 1
+        if self.taken[found.metadata.uid] == _TOLD_AT:
+            self.teller.failed(found, "FailedCreatePod", f"Error creating: {error}")
+        return Again(str(error))
+
+    async def _refuse(self, found: JobObject, error: ManifestError) -> Outcome:
+        """A job that is no valid manifest fails; one that has begun already is left as it is."""
+        reason = f"{self.framework.kind}FailedValidation"
+        message = "; ".join([error.message, *error.details])
+        try:
+            version, status = self.written.newest(found.metadata, status_of(found))
+        except ManifestError as unreadable:
+            return GaveUp(unreadable)
+        if status.finished or found.metadata.deletion_timestamp is not None:
+            return Done()
+        self.teller.failed(found, reason, message)
+        if status.start_time is not None:
+            return GaveUp(error)
+        await self._fail(found, status, reason=reason, message=message, over=version)
+        return Done()
+
+    async def _fail(
+        self, found: JobObject, status: JobStatus, *, reason: str, message: str, over: str
+    ) -> None:
+        now = self.clock.now()
+        failed = saying(status, ConditionType.FAILED, reason=reason, message=message, now=now)
+        failed = msgspec.structs.replace(failed, completion_time=now)
+        await self.writer.write(found, status, failed, over=over, now=now)
+
+
+def _outcome(*waits: float | None) -> Outcome:
+    known = [one for one in waits if one is not None]
+    return Later(min(_LONGEST, *known)) if known else Done()

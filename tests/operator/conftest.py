@@ -1,0 +1,108 @@
+"""A cluster with the kinds of jobs, and an operator that reconciles them in this process.
+
+Every claim of the suite is made of the published fake, and of a real server where there is one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from danlu.kube.access import Access
+from danlu.kube.client import Client
+from danlu.kube.clock import REAL
+from danlu.kube.manager import Manager
+from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from danlu.operator.crds import definitions
+from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
+from danlu.training.registry import BUILT_IN
+from tests.kube.objects import eventually
+from tests.kube.servers import Server, binaries, real_server
+from tests.operator.site import Site
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def real_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real server, one for the whole session."""
+    if binaries() is None:
+        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
+    with real_server(tmp_path_factory.mktemp("operator")) as server:
+        yield server
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest) -> VirtualClock:
+    """The clock of the fake and of its operators."""
+    return VirtualClock()
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+    if request.param == "fake":
+        held = request.getfixturevalue("clock")
+        async with FakeKubernetes(now=held.now) as fake:
+            yield Server(Access(server=fake.url), fake, collecting=True)
+    else:
+        yield request.getfixturevalue("real_site")
+
+
+@pytest.fixture
+async def operator_access(server: Server) -> Access:
+    """As whom operators ask."""
+    return server.access
+
+
+@pytest.fixture
+async def site(server: Server, operator_access: Access, clock: VirtualClock) -> AsyncIterator[Site]:
+    """A namespace of this test alone, on a server that has all kinds."""
+    async with Client(server.access, manager="tests") as client:
+        await _defined(client)
+        space = f"test-{next(_numbers)}"
+        await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": space}}))
+        yield Site(
+            access=server.access,
+            operator=operator_access,
+            client=client,
+            space=space,
+            clock=clock if server.fake is not None else REAL,
+            fake=server.fake,
+        )
+
+
+@pytest.fixture
+async def operator(site: Site) -> AsyncIterator[Manager]:
+    """An operator of all kinds."""
+    async with site.operator_runs() as manager:
+        yield manager
+
+
+async def _defined(client: Client) -> None:
+    """Have the definitions of all kinds."""
+    there = {one["metadata"]["name"] for one in (await client.list(_CRDS)).items}
+    for document in definitions(BUILT_IN):
+        if document["metadata"]["name"] not in there:
+            await client.create(_CRDS, document)
+    await eventually(lambda: _established(client))
+
+
+async def _established(client: Client) -> bool:
+    found = (await client.list(_CRDS)).items
+    return all(
+        any(
+            one["type"] == "Established" and one["status"] == "True"
+            for one in (document.get("status") or {}).get("conditions", ())
+        )
+        for document in found
+    )
+
+
+_CRDS = CUSTOM_RESOURCE_DEFINITIONS

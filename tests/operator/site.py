@@ -1,0 +1,247 @@
+"""A place to run jobs: an API server, a namespace, a clock, and hands that play the kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from danlu.kube.access import Access
+from danlu.kube.client import Client, Selection
+from danlu.kube.failures import NotFound
+from danlu.kube.manager import Manager
+from danlu.kube.patches import merge_patch
+from danlu.kube.resources import EVENTS, PODS, SERVICES, Resource
+from danlu.kube.types import Clock, Document
+from danlu.operator.assembly import build
+from danlu.operator.types import OperatorSettings, PodDecorator
+from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
+from danlu.training.registry import framework_of
+from tests.training.manifests import manifest
+
+JOB = "job"
+
+
+def jobs(kind: str) -> Resource[Document]:
+    framework = framework_of(kind)
+    return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Document)
+
+
+def settings(space: str, **changes: Any) -> OperatorSettings:
+    """An operator of one namespace that answers nowhere."""
+    quiet = {"metrics_address": "", "health_address": "", "namespace": space}
+    return OperatorSettings(**{**quiet, **changes})
+
+
+@dataclass
+class Site:
+    """One namespace of a server; ``access`` is the tests' own, ``operator`` what operators get."""
+
+    access: Access
+    operator: Access
+    client: Client
+    space: str
+    clock: Clock
+    fake: FakeKubernetes | None = None
+    managers: list[Manager] = field(default_factory=list)
+
+    # -- time
+
+    async def eventually(
+        self, claim: Callable[[], Awaitable[bool]], *, seconds: float = 30.0
+    ) -> None:
+        """Wait until the claim is true; time passes meanwhile, a held clock's too."""
+        with anyio.fail_after(seconds):
+            while not await claim():
+                await self.pass_time(0.05)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Let so many seconds pass."""
+        if not isinstance(self.clock, VirtualClock):
+            await anyio.sleep(seconds)
+            return
+        end = self.clock.monotonic() + seconds
+        while (left := end - self.clock.monotonic()) > 0:
+            await self.clock.advance(min(left, 1.0))
+            # What goes over a connection needs turns of the real loop.
+            await anyio.sleep(0.002)
+
+    # -- jobs
+
+    async def submit(
+        self,
+        kind: str = "PyTorchJob",
+        name: str = JOB,
+        *,
+        run: Mapping[str, Any] | None = None,
+        policy: str = "",
+        spec: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **replicas: int,
+    ) -> Document:
+        """Make a job of this kind, with a run policy and one restart policy for all types."""
+        document = manifest(kind, **replicas)
+        document["metadata"] = {"name": name, "namespace": self.space, **(metadata or {})}
+        document["spec"] |= {"runPolicy": dict(run or {}), **(spec or {})}
+        if policy:
+            for one in document["spec"][framework_of(kind).replicas_field].values():
+                one["restartPolicy"] = policy
+        return await self.client.create(jobs(kind), document)
+
+    async def job(self, kind: str = "PyTorchJob", name: str = JOB) -> Document:
+        return await self.client.get(jobs(kind), name, namespace=self.space)
+
+    async def change(
+        self, patch: Mapping[str, Any], kind: str = "PyTorchJob", name: str = JOB
+    ) -> Document:
+        return await self.client.patch(jobs(kind), name, merge_patch(patch), namespace=self.space)
+
+    async def status(self, kind: str = "PyTorchJob", name: str = JOB) -> Document:
+        found = await self.job(kind, name)
+        status: Document = found.get("status") or {}
+        return status
+
+    async def state(self, kind: str = "PyTorchJob", name: str = JOB) -> str:
+        """The word that a table shows: the latest condition that is true."""
+        conditions = (await self.status(kind, name)).get("conditions") or []
+        true = [one["type"] for one in conditions if one["status"] == "True"]
+        return str(true[-1]) if true else ""
+
+    async def until(self, state: str, kind: str = "PyTorchJob", name: str = JOB) -> Document:
+        """Wait for a state, and give the status."""
+
+        async def there() -> bool:
+            return await self.state(kind, name) == state
+
+        await self.eventually(there)
+        return await self.status(kind, name)
+
+    async def is_gone(self, kind: str = "PyTorchJob", name: str = JOB) -> bool:
+        try:
+            await self.job(kind, name)
+        except NotFound:
+            return True
+        return False
+
+    # -- what the operator made
+
+    async def all_of(self, resource: Resource[Document]) -> list[Document]:
+        return [*(await self.client.list(resource, Selection(self.space))).items]
+
+    async def names(self, resource: Resource[Document]) -> list[str]:
+        return sorted(one["metadata"]["name"] for one in await self.all_of(resource))
+
+    async def pods(self) -> list[str]:
+        return await self.names(PODS)
+
+    async def services(self) -> list[str]:
+        return await self.names(SERVICES)
+
+    async def pod(self, name: str) -> Document:
+        return await self.client.get(PODS, name, namespace=self.space)
+
+    async def uid(self, name: str) -> str:
+        return str((await self.pod(name))["metadata"]["uid"])
+
+    async def until_pods(self, *names: str) -> None:
+        """Wait until these are the pods."""
+
+        async def there() -> bool:
+            return await self.pods() == sorted(names)
+
+        await self.eventually(there)
+
+    async def until_services(self, *names: str) -> None:
+        async def there() -> bool:
+            return await self.services() == sorted(names)
+
+        await self.eventually(there)
+
+    async def until_made_again(self, name: str, uid: str) -> None:
+        """Wait until another pod has the name."""
+
+        async def there() -> bool:
+            return name in await self.pods() and await self.uid(name) != uid
+
+        await self.eventually(there)
+
+    async def reasons(self) -> list[str]:
+        return [one["reason"] for one in await self.all_of(EVENTS)]
+
+    async def messages(self, reason: str) -> list[str]:
+        return [one["message"] for one in await self.all_of(EVENTS) if one["reason"] == reason]
+
+    async def until_event(self, reason: str) -> str:
+        """Wait for an event, and give its words."""
+
+        async def told() -> bool:
+            return bool(await self.messages(reason))
+
+        await self.eventually(told)
+        return (await self.messages(reason))[-1]
+
+    # -- the kubelet's part
+
+    async def run(self, *names: str) -> None:
+        """Have these pods run, all where none is named."""
+        for name in names or await self.pods():
+            await self._set(name, {"phase": "Running", **self._container(name, {"running": {}})})
+
+    async def end(self, *names: str, code: int = 0, **end: Any) -> None:
+        """Have the containers of these pods end."""
+        terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", **end}
+        phase = "Failed" if code else "Succeeded"
+        for name in names or await self.pods():
+            status = self._container(name, {"terminated": terminated})
+            await self._set(name, {"phase": phase, **status})
+
+    async def restart(self, name: str, count: int) -> None:
+        """Have the kubelet restart its container in place."""
+        status = self._container(name, {"running": {}}, restarts=count)
+        await self._set(name, {"phase": "Running", **status})
+
+    async def evict(self, name: str) -> None:
+        await self._set(name, {"phase": "Failed", "reason": "Evicted", "message": "no memory"})
+
+    async def delete(self, name: str, resource: Resource[Document] = PODS) -> None:
+        await self.client.delete(resource, name, namespace=self.space)
+
+    async def _set(self, name: str, status: Document) -> None:
+        document = await self.pod(name)
+        containers = document["spec"]["containers"]
+        for one in status.get("containerStatuses", ()):
+            one["name"] = containers[0]["name"]
+        patch = merge_patch({"status": status})
+        await self.client.patch(PODS, name, patch, namespace=self.space, subresource="status")
+
+    @staticmethod
+    def _container(name: str, state: Document, *, restarts: int = 0) -> Document:
+        status = {
+            "name": name,
+            "image": "example/train:1",
+            "imageID": "",
+            "ready": False,
+            "restartCount": restarts,
+            "state": state,
+        }
+        return {"containerStatuses": [status]}
+
+    # -- operators
+
+    @asynccontextmanager
+    async def operator_runs(
+        self, *, decorators: Sequence[PodDecorator] = (), **changes: Any
+    ) -> AsyncIterator[Manager]:
+        """An operator of this namespace, while the context lasts; stopped in order at its end."""
+        client = Client(self.operator, clock=self.clock, manager="danlu-operator")
+        async with client, anyio.create_task_group() as group:
+            manager = build(client, settings(self.space, **changes), decorators=decorators)
+            self.managers.append(manager)
+            group.start_soon(manager.run)
+            yield manager
+            manager.stop()
+            if isinstance(self.clock, VirtualClock):
+                await self.clock.advance(0)

@@ -22,6 +22,10 @@ from danlu.testing.kubernetes import FakeKubernetes
 TOKEN = "conformance"
 _BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
 _READY_SECONDS = 60.0
+_OF_NODES = (
+    "serviceaccount-controller,root-ca-certificate-publisher-controller,"
+    "endpoints-controller,endpointslice-controller"
+)
 USERS = f'{TOKEN},admin,admin-id,"system:masters"\nreader,reader,reader-id\n'
 
 
@@ -62,8 +66,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def real_server(directory: Path, *, controllers: bool = True) -> Iterator[Server]:
-    """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own."""
+def real_server(
+    directory: Path, *, controllers: bool = True, accounts: bool = False
+) -> Iterator[Server]:
+    """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own.
+
+    With ``accounts`` pods have service accounts, and Services have their endpoints, as a cluster
+    with a node needs it.
+    """
     found = binaries()
     assert found is not None
     with ExitStack() as stack:
@@ -73,6 +83,8 @@ def real_server(directory: Path, *, controllers: bool = True) -> Iterator[Server
         }
         port = free_port()
         arguments = _apiserver(found, directory, etcd, port)
+        if not accounts:
+            arguments.append("--disable-admission-plugins=ServiceAccount")
         processes["apiserver"] = stack.enter_context(_running(arguments, directory))
         url = f"https://127.0.0.1:{port}"
         ca = directory / "certificates" / "apiserver.crt"
@@ -83,6 +95,10 @@ def real_server(directory: Path, *, controllers: bool = True) -> Iterator[Server
         collecting = controllers and (found / "kube-controller-manager").exists()
         if collecting:
             manager = _manager(found, directory, url, ca)
+            if accounts:
+                key = directory / "service-account.pem"
+                manager += [f"--service-account-private-key-file={key}", f"--root-ca-file={ca}"]
+                manager[2] += f",{_OF_NODES}"
             processes["manager"] = stack.enter_context(_running(manager, directory))
         yield Server(access, None, collecting, processes, f"http://127.0.0.1:{etcd}")
 
@@ -130,7 +146,6 @@ def _apiserver(binaries: Path, directory: Path, etcd: int, port: int) -> list[st
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         "--service-cluster-ip-range=10.0.0.0/16",
-        "--disable-admission-plugins=ServiceAccount",
         "--authorization-mode=RBAC",
         "--allow-privileged=true",
         f"--token-auth-file={users}",

@@ -1,0 +1,95 @@
+"""A whole cluster on this machine: API server, scheduler, controllers, a node, a registry."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from danlu.kube.access import Access
+from danlu.kube.client import Client
+from tests.kube.servers import TOKEN, real_server
+from tests.oci.registries import debian_registry
+from tests.operator.cluster.names import names_of
+from tests.operator.cluster.node import Node, node
+from tests.operator.cluster.programs import find, lacking
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A cluster with one node; ``registry`` is the host that its images are pulled from."""
+
+    access: Access
+    kubeconfig: Path
+    node: Node
+    registry: str
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Whole]:
+    """One for the whole session."""
+    if reason := lacking():
+        pytest.skip(reason)
+    if not shutil.which("docker-registry"):
+        pytest.skip("no docker-registry here")
+    # A short path: the address of a socket has 107 bytes at most.
+    directory = Path(tempfile.mkdtemp(prefix="danlu-", dir="/var/tmp"))
+    try:
+        with _cluster(directory) as found:
+            yield found
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _cluster(directory: Path) -> Iterator[Whole]:
+    with ExitStack() as stack:
+        server = stack.enter_context(real_server(directory, accounts=True))
+        kubeconfig = directory / "kubeconfig"
+        kubeconfig.write_text(_kubeconfig(server.access, directory))
+        stack.enter_context(_scheduler(directory, kubeconfig))
+        registry = stack.enter_context(debian_registry())
+        number = 64 + os.getpid() % 128
+        machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
+        stack.enter_context(names_of(server.access, machine.gateway))
+        yield Whole(server.access, kubeconfig, machine, registry)
+
+
+def _kubeconfig(access: Access, directory: Path) -> str:
+    (directory / "ca.crt").write_bytes(access.ca)
+    return f"""\
+apiVersion: v1
+kind: Config
+current-context: test
+clusters:
+- {{name: one, cluster: {{server: "{access.server}", certificate-authority: "{directory}/ca.crt"}}}}
+users: [{{name: one, user: {{token: {TOKEN}}}}}]
+contexts: [{{name: test, context: {{cluster: one, user: one}}}}]
+"""
+
+
+@contextmanager
+def _scheduler(directory: Path, kubeconfig: Path) -> Iterator[None]:
+    command = [find("kube-scheduler"), f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
+    with (directory / "scheduler.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, "--secure-port=0"], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture
+async def client(cluster: Whole) -> AsyncIterator[Client]:
+    async with Client(cluster.access, manager="tests") as client:
+        yield client

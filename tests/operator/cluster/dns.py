@@ -1,0 +1,68 @@
+"""Names of Services for pods: what a cluster's DNS answers for headless ones, and nothing else.
+
+One thread and one socket; the addresses are those of EndpointSlices, read at every question.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["serve_names"]
+
+_DOMAIN = "cluster.local"
+_A, _ANY = 1, 255
+_NO_NAME, _ANSWER = 3, 0x8480
+
+
+def _read(question: bytes) -> tuple[str, int, int]:
+    """The name, the type, and where the question ends (RFC 1035, section 4.1.2)."""
+    labels, at = [], 12
+    while (length := question[at]) != 0:
+        labels.append(question[at + 1 : at + 1 + length].decode("ascii", "replace"))
+        at += 1 + length
+    (kind,) = struct.unpack_from(">H", question, at + 1)
+    return ".".join(labels).lower(), kind, at + 5
+
+
+def _answer(question: bytes, addresses: list[str] | None) -> bytes:
+    _, kind, end = _read(question)
+    found = (addresses or []) if kind in (_A, _ANY) else []
+    flags = _ANSWER | (_NO_NAME if addresses is None else 0)
+    head = question[:2] + struct.pack(">HHHHH", flags, 1, len(found), 0, 0)
+    # Each points back to the name of the question, and is true for no second longer.
+    records = [
+        struct.pack(">HHHIH", 0xC00C, _A, 1, 0, 4) + socket.inet_aton(address) for address in found
+    ]
+    return head + question[12:end] + b"".join(records)
+
+
+@contextmanager
+def serve_names(address: str, lookup: Callable[[str, str], list[str] | None]) -> Iterator[None]:
+    """Answer at ``address``, port 53; ``lookup`` gives addresses by Service and namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind((address, 53))
+        server.settimeout(0.2)
+        over = threading.Event()
+
+        def work() -> None:
+            while not over.is_set():
+                try:
+                    question, sender = server.recvfrom(4096)
+                except TimeoutError:
+                    continue
+                name = _read(question)[0].removesuffix(f".svc.{_DOMAIN}")
+                parts = name.split(".")
+                addresses = lookup(*parts) if len(parts) == 2 else None
+                server.sendto(_answer(question, addresses), sender)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

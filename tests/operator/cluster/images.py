@@ -1,0 +1,59 @@
+"""The image of pods' sandboxes: it waits, and does nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PAUSE", "pause_archive"]
+
+PAUSE = "danlu.test/pause:1"
+_BUSYBOX = "busybox"
+
+
+def pause_archive(busybox: Path, archive: Path) -> None:
+    """Write an image layout as a tar file; its one layer is a static ``busybox``."""
+    blobs: dict[str, bytes] = {}
+
+    def blob(content: bytes, media: str, **more: Any) -> dict[str, Any]:
+        digest = hashlib.sha256(content).hexdigest()
+        blobs[f"blobs/sha256/{digest}"] = content
+        return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(content), **more}
+
+    layer = _tar({_BUSYBOX: busybox.read_bytes()})
+    config = {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Entrypoint": [f"/{_BUSYBOX}", "tail", "-f", "/dev/null"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    oci = "application/vnd.oci.image"
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": f"{oci}.manifest.v1+json",
+        "config": blob(json.dumps(config).encode(), f"{oci}.config.v1+json"),
+        "layers": [blob(layer, f"{oci}.layer.v1.tar")],
+    }
+    named = {"io.containerd.image.name": PAUSE}
+    entry = blob(json.dumps(manifest).encode(), f"{oci}.manifest.v1+json", annotations=named)
+    index = {"schemaVersion": 2, "manifests": [entry]}
+    whole = {
+        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+        "index.json": json.dumps(index).encode(),
+        **blobs,
+    }
+    archive.write_bytes(_tar(whole))
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o755
+            tar.addfile(info, io.BytesIO(content))
+    return out.getvalue()

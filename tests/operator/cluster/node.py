@@ -1,0 +1,194 @@
+"""A node: containerd and a kubelet in namespaces of their own, with which all of it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.kube.servers import free_port
+from tests.operator.cluster.images import PAUSE, pause_archive
+from tests.operator.cluster.programs import find, node_path, plugins
+
+__all__ = ["NAME", "Node", "node"]
+
+NAME = "node"
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Node:
+    """A running node; ``gateway`` is this machine as its pods see it."""
+
+    directory: Path
+    gateway: str
+
+    @property
+    def log(self) -> str:
+        """The end of what containerd and the kubelet have said."""
+        return (self.directory / "node.log").read_text(errors="replace")[-4000:]
+
+
+@contextmanager
+def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
+    """A node whose pods get addresses of ``10.<number>.0.0/24``; it is ready when pods can run.
+
+    Its processes are in a PID namespace: whatever still runs at the end is killed with it. Its
+    mounts are in one of their own too, and so leave nothing here.
+    """
+    directory.mkdir(parents=True)
+    gateway = f"10.{number}.0.1"
+    bridge = f"dnode{number}"
+    _write(directory, bridge, gateway)
+    pause_archive(Path(find("busybox")), directory / "pause.tar")
+    _ip("link", "add", bridge, "type", "bridge")
+    try:
+        _ip("addr", "add", f"{gateway}/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        with _running(directory, kubeconfig):
+            yield Node(directory, gateway)
+    finally:
+        _ip("link", "del", bridge)
+        _remove_cgroups()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run([find("ip"), *words], check=True, capture_output=True)
+
+
+@contextmanager
+def _running(directory: Path, kubeconfig: Path) -> Iterator[None]:
+    with (directory / "node.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *(find("unshare"), "--pid", "--fork", "--kill-child=KILL", "--mount"),
+                *("--mount-proc", "--propagation", "shared"),
+                *("/bin/sh", "-euc", _script(directory, kubeconfig)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"PATH": node_path(), "HOME": str(directory)},
+        )
+    try:
+        _wait_for(directory / "ready", process)
+        yield
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+def _wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
+    limit = time.monotonic() + _SECONDS
+    while not file.exists():
+        if process.poll() is not None or time.monotonic() > limit:
+            said = (file.parent / "node.log").read_text(errors="replace")
+            raise AssertionError(f"no node:\n{said[-4000:]}")
+        time.sleep(0.05)
+
+
+def _script(directory: Path, kubeconfig: Path) -> str:
+    return f"""\
+containerd --config {directory}/containerd.toml &
+for _ in $(seq 600); do
+    ctr --address {directory}/s version >/dev/null 2>&1 && break
+    sleep 0.05
+done
+ctr --address {directory}/s -n k8s.io images import --no-unpack {directory}/pause.tar
+touch {directory}/ready
+exec kubelet --config={directory}/kubelet.yaml --kubeconfig={kubeconfig} \\
+    --root-dir={directory}/kubelet --cert-dir={directory}/pki --hostname-override={NAME}
+"""
+
+
+def _write(directory: Path, bridge: str, gateway: str) -> None:
+    (directory / "containerd.toml").write_text(_containerd(directory))
+    (directory / "kubelet.yaml").write_text(json.dumps(_kubelet(directory, gateway)))
+    networks = directory / "cni"
+    networks.mkdir()
+    subnet = gateway.rpartition(".")[0] + ".0/24"
+    address = {"type": "host-local", "dataDir": str(directory / "addresses")}
+    address |= {"ranges": [[{"subnet": subnet, "gateway": gateway}]]}  # type: ignore[dict-item]
+    address |= {"routes": [{"dst": "0.0.0.0/0"}]}  # type: ignore[dict-item]
+    plugin = {"type": "bridge", "bridge": bridge, "isGateway": True, "ipam": address}
+    conflist = {"cniVersion": "1.0.0", "name": "danlu", "plugins": [plugin]}
+    (networks / "10-danlu.conflist").write_text(json.dumps(conflist))
+
+
+def _containerd(directory: Path) -> str:
+    # A container that this machine is itself may not raise an OOM score.
+    return f"""\
+version = 3
+root = "{directory}/containerd"
+state = "{directory}/state"
+
+[grpc]
+address = "{directory}/s"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{PAUSE}"
+
+[plugins."io.containerd.cri.v1.runtime"]
+restrict_oom_score_adj = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+bin_dirs = ["{plugins()}"]
+conf_dir = "{directory}/cni"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{find("runc")}"
+"""
+
+
+def _kubelet(directory: Path, gateway: str) -> dict[str, object]:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{directory}/s",
+        "port": free_port(),
+        "readOnlyPort": 0,
+        "healthzPort": 0,
+        "authentication": {
+            "anonymous": {"enabled": True},
+            "webhook": {"enabled": False},
+        },
+        "authorization": {"mode": "AlwaysAllow"},
+        "clusterDomain": "cluster.local",
+        "clusterDNS": [gateway],
+        "resolvConf": "",
+        # Version 1 of control groups is what some machines still have.
+        "failCgroupV1": False,
+        "cgroupDriver": "cgroupfs",
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "localStorageCapacityIsolation": False,
+        "evictionHard": {"memory.available": "1Mi", "nodefs.available": "0%"},
+        "imageGCHighThresholdPercent": 100,
+        "failSwapOn": False,
+        "makeIPTablesUtilChains": False,
+        "oomScoreAdj": 0,
+        "podLogsDir": str(directory / "pod-logs"),
+        "volumePluginDir": str(directory / "volume-plugins"),
+        "syncFrequency": "10s",
+        "fileCheckFrequency": "10s",
+        "nodeStatusUpdateFrequency": "10s",
+    }
+
+
+def _remove_cgroups() -> None:
+    """Those that killed pods have left, which are empty; others cannot be removed."""
+    for pod in Path("/sys/fs/cgroup").glob("**/pod*-*-*-*-*"):
+        for one in (*sorted(pod.glob("**/"), reverse=True), pod):
+            with suppress(OSError):
+                os.rmdir(one)

@@ -1,0 +1,54 @@
+"""The programs of a whole cluster on one node: found as envtest finds them, else the system's."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.kube.servers import binaries
+
+__all__ = ["CNI", "find", "lacking", "node_path"]
+
+_CLUSTER = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kubelet")
+_SYSTEM = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox", "unshare", "ip")
+CNI = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+"""Where plug-ins of the container network may be."""
+
+
+def node_path() -> str:
+    """The PATH of a node's processes: the cluster's programs before the system's."""
+    assets = binaries()
+    own = f"{assets}:" if assets else ""
+    return f"{own}{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def find(program: str) -> str:
+    """Where a program is, which :func:`lacking` has found to be there."""
+    found = shutil.which(program, path=node_path())
+    assert found is not None, program
+    return found
+
+
+def plugins() -> Path | None:
+    """The directory with the plug-ins for networks that are needed."""
+    wanted = ("bridge", "host-local", "loopback")
+    return next((one for one in CNI if all((one / name).exists() for name in wanted)), None)
+
+
+def lacking() -> str:
+    """Why there can be no cluster with a node here, or nothing."""
+    if os.geteuid() != 0:
+        return "a node needs root"
+    for program in (*_CLUSTER, *_SYSTEM):
+        if shutil.which(program, path=node_path()) is None:
+            return f"no {program} here (KUBEBUILDER_ASSETS, PATH)"
+    if plugins() is None:
+        return "no plug-ins for container networks here (containernetworking-plugins)"
+    said = subprocess.check_output([find("containerd"), "--version"], text=True)
+    found = re.search(r" v?(\d+)\.\d+", said)
+    if found is None or int(found[1]) < 2:
+        return f"the kubelet needs containerd 2, and here is {said.split()[2]}"
+    return ""

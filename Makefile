@@ -1,7 +1,8 @@
 # Thin on purpose: what a target does is in scripts/, and what CI runs is what a person runs.
 PYTHON := .venv/bin/python
 
-.PHONY: setup demo test test-quick test-real test-training test-notebook check bench docs clean
+.PHONY: setup demo test test-quick test-real test-training test-notebook check bench bench-operator \
+	docs clean
 
 setup:            ## system packages (says so first), .venv, danlu itself
 	@scripts/setup.sh
@@ -33,6 +34,9 @@ bench: setup      ## DESIGN's table against whichever peers this machine has, an
 	$(PYTHON) -m benchmarks.jobs
 	$(PYTHON) -m benchmarks.kernel
 	$(PYTHON) -m benchmarks.notebook
+
+bench-operator: setup ## the operator on a real API server (KUBEBUILDER_ASSETS), beside a bare client
+	$(PYTHON) -m benchmarks.operator
 
 docs: setup       ## the generated reference pages
 	$(PYTHON) scripts/docs.py

@@ -70,7 +70,7 @@ async def existing(directory: Path, jobs: int, *, objects: Path | None = None) -
         async with following(client) as seen:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
-            made.role("operator", str(free_port()))
+            made.operator(free_port())
             await _made(made, client, 3 * jobs)
             figures = {"last pod": time.monotonic() - began}
             figures |= {f"making {name}": spent for name, spent in _spent(made, before).items()}
@@ -123,7 +123,7 @@ async def large(directory: Path, workers: int) -> Figures:
 async def _ready(made: Bench) -> None:
     """Start the operator and wait until it is ready."""
     port = free_port()
-    made.role("operator", str(port))
+    made.operator(port)
 
     def asked() -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

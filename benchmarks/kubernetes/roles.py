@@ -2,18 +2,15 @@
 
 ``kubelet ACCESS SECONDS`` plays every pod of the server: it runs at once and succeeds after so
 many seconds. ``bare ACCESS FILE`` creates the objects of a file, with 20 connections and nothing
-else: the yardstick. ``operator ACCESS PORT`` is the operator, healthy at that port; its profile
-goes to the file that DANLU_BENCH_PROFILE names.
+else: the yardstick.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
 import sys
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -58,15 +55,6 @@ async def _create(session: aiohttp.ClientSession, objects: deque[tuple[bytes, by
                 raise RuntimeError(f"{path.decode()}: {response.status}")
 
 
-async def operator(access: Access, port: int) -> None:
-    """The operator, as ``danlu operator run`` starts it."""
-    from danlu.operator.assembly import run
-    from danlu.operator.types import OperatorSettings
-
-    here = f"127.0.0.1:{port}"
-    await run(access, OperatorSettings(health_address=here, metrics_address=""))
-
-
 def pairs(objects: list[tuple[str, dict[str, object]]]) -> bytes:
     """A file for :func:`bare`."""
     return b"".join(
@@ -74,28 +62,11 @@ def pairs(objects: list[tuple[str, dict[str, object]]]) -> bytes:
     )
 
 
-def profiled(work: Callable[[], None]) -> None:
-    """Do the work, with a profile where one is wanted."""
-    file = os.environ.get("DANLU_BENCH_PROFILE")
-    if not file:
-        work()
-        return
-    import cProfile
-
-    profile = cProfile.Profile()
-    try:
-        profile.runcall(work)
-    finally:
-        profile.dump_stats(file)
-
-
 def main() -> None:
     role, config, argument = sys.argv[1:4]
     access = read_access(Path(config))
     if role == "kubelet":
         asyncio.run(kubelet(access, float(argument)))
-    elif role == "operator":
-        profiled(lambda: asyncio.run(operator(access, int(argument))))
     else:
         asyncio.run(bare(access, Path(argument)))
 

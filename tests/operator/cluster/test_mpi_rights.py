@@ -1,0 +1,99 @@
+"""A launcher may run its agent in its own workers, by a real kubectl, and do nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from danlu.kube.client import Client
+from danlu.kube.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
+from danlu.kube.types import Document
+from tests.kube.objects import eventually
+from tests.operator.cluster.conftest import Whole
+from tests.operator.cluster.images import PAUSE
+from tests.operator.cluster.operators import install, operating
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.needs("kubectl", "root")]
+
+SPACE = "rights"
+JOBS = Resource("kubeflow.org", "v1", "mpijobs", "MPIJob", Document)
+
+
+def waiting() -> Document:
+    """A container that waits, of an image that the node has."""
+    return {
+        "name": "mpi",
+        "image": PAUSE,
+        "imagePullPolicy": "Never",
+        "command": ["/busybox", "tail", "-f", "/dev/null"],
+    }
+
+
+def manifest(name: str) -> Document:
+    replicas = {
+        kind: {"replicas": 1, "template": {"spec": {"containers": [waiting()]}}}
+        for kind in ("Launcher", "Worker")
+    }
+    metadata = {"name": name, "namespace": SPACE}
+    return JOBS.document({"metadata": metadata, "spec": {"mpiReplicaSpecs": replicas}})
+
+
+@pytest.fixture
+async def jobs(cluster: Whole, client: Client, tmp_path: Path) -> AsyncIterator[None]:
+    """Two jobs whose workers run."""
+    await install(client)
+    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": SPACE}}))
+    image = f"--mpi-kubectl-delivery-image={PAUSE}"
+    async with operating(cluster.kubeconfig, tmp_path / "operator.log", image):
+        for name in ("mine", "other"):
+            await client.create(JOBS, manifest(name))
+
+        async def run() -> bool:
+            names = ("mine-worker-0", "other-worker-0")
+            found = {
+                one["metadata"]["name"]: one["status"].get("phase")
+                for one in (await client.list(PODS)).items
+            }
+            return all(found.get(name) == "Running" for name in names)
+
+        await eventually(run, seconds=120)
+        yield
+
+
+async def token(client: Client, account: str) -> str:
+    """A token of a service account, as its pods have one."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+    request["metadata"] = {"namespace": SPACE}
+    made = await client.create(SERVICE_ACCOUNTS, request, name=account, subresource="token")
+    found: str = made["status"]["token"]
+    return found
+
+
+def kubectl(cluster: Whole, token: str, *words: str) -> subprocess.CompletedProcess[str]:
+    program = shutil.which("kubectl")
+    assert program is not None
+    reached = [f"--server={cluster.access.server}", f"--token={token}", f"--namespace={SPACE}"]
+    authority = f"--certificate-authority={cluster.kubeconfig.parent}/ca.crt"
+    # Another's kubeconfig would add its own credentials.
+    command = [program, "--kubeconfig=/dev/null", *reached, authority, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+async def test_a_launcher_runs_commands_in_its_own_workers_alone(
+    cluster: Whole, client: Client, jobs: None
+) -> None:
+    mine = await token(client, "mine-launcher")
+    command = ("--", "/busybox", "echo", "said in a worker")
+    done = kubectl(cluster, mine, "exec", "mine-worker-0", *command)
+    assert (done.stdout, done.returncode) == ("said in a worker\n", 0), done.stderr
+
+    refused = kubectl(cluster, mine, "exec", "other-worker-0", *command)
+    assert refused.returncode != 0
+    assert "forbidden" in refused.stderr.lower()
+    for words in (("delete", "pod", "mine-worker-0"), ("get", "secrets"), ("get", "mpijobs")):
+        denied = kubectl(cluster, mine, *words)
+        assert "forbidden" in denied.stderr.lower(), words

@@ -1,0 +1,50 @@
+"""The cluster itself: what other tests of it stand on."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.kube.client import Client, Selection
+from danlu.kube.resources import PODS, SERVICES
+from danlu.kube.transport import Request
+from tests.kube.objects import eventually
+from tests.operator.cluster.conftest import Whole
+from tests.operator.cluster.images import PAUSE
+
+FIND = """\
+until busybox wget -q -O /got http://found/busybox; do busybox sleep 1; done
+busybox wc -c < /got"""
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real]
+
+
+async def test_a_pod_runs_and_finds_another_by_the_name_of_its_service(
+    cluster: Whole, client: Client
+) -> None:
+    service = {"clusterIP": "None", "selector": {"app": "found"}, "ports": [{"port": 80}]}
+    metadata = {"name": "found", "namespace": "default", "labels": {"app": "found"}}
+    await client.create(SERVICES, SERVICES.document({"metadata": metadata, "spec": service}))
+    for name, command in (
+        ("found", "busybox httpd -f -p 80"),
+        ("finds", FIND),
+    ):
+        container = {
+            "name": "main",
+            "image": PAUSE,
+            "imagePullPolicy": "Never",
+            "command": ["/busybox", "sh", "-c", command.replace("busybox ", "/busybox ")],
+        }
+        spec = {"containers": [container], "restartPolicy": "Never"}
+        pod = {"metadata": {"name": name, "namespace": "default", "labels": {"app": name}}}
+        await client.create(PODS, PODS.document({**pod, "spec": spec}))
+
+    async def succeeded() -> bool:
+        found = await client.list(PODS, Selection("default", labels="app=finds"))
+        phase = found.items[0]["status"].get("phase")
+        assert phase != "Failed", found.items[0]["status"]
+        return bool(phase == "Succeeded")
+
+    await eventually(succeeded, seconds=60)
+    path = PODS.path(namespace="default", name="finds", subresource="log")
+    log = await client.transport.send(Request(method="GET", path=path))
+    assert int(log) > 100_000

@@ -1,0 +1,137 @@
+"""Training in the pods of a real node, in an image that danlu built and pushed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import danlu as api
+from danlu.kube.client import Client, Selection
+from danlu.kube.resources import PODS
+from danlu.training.rendering import JOB_NAME
+from tests.conftest import ROOT, Danlu, program_in
+from tests.kube.servers import free_port
+from tests.operator.cluster.conftest import Whole
+from tests.operator.cluster.operators import install, operating
+
+pytestmark = [pytest.mark.anyio, pytest.mark.training]
+
+RESULT = re.compile(r"result: (\d+) ranks agree on [0-9a-f]{8,}; loss ([\d.]+) -> ([\d.]+)")
+BUILD = """\
+def build():
+    base(os="debian12")
+    install.python(version="{version}")
+    install.python_packages(name=["torch==2.13.0", "scikit-learn", "numpy"])
+"""
+
+
+@pytest.fixture
+async def operator(cluster: Whole, client: Client, tmp_path: Path) -> AsyncIterator[None]:
+    """The operator, which its replicas reach."""
+    await install(client)
+    reports = f"{cluster.node.gateway}:{free_port()}"
+    flags = (f"--reports-bind-address={reports}", f"--reports-url=https://{reports}")
+    async with operating(cluster.kubeconfig, tmp_path / "operator.log", *flags):
+        yield
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The example of PyTorch, with this very Python, so that functions can be sent to it."""
+    directory = tmp_path / "project"
+    directory.mkdir()
+    shutil.copy(ROOT / "examples" / "pytorch" / "train.py", directory)
+    version = "{}.{}".format(*sys.version_info)
+    (directory / "build.envd").write_text(BUILD.format(version=version))
+    return directory
+
+
+@pytest.fixture
+def image(cluster: Whole, project: Path, danlu: Danlu) -> str:
+    """The project's image in the cluster's registry, by its digest."""
+    name = f"{cluster.registry}/team/torch"
+    file = project.parent / "metadata.json"
+    danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=project)
+    return f"{name}@{json.loads(file.read_text())['digest']}"
+
+
+@pytest.fixture
+def there(cluster: Whole, real_home: Path, monkeypatch: pytest.MonkeyPatch) -> Danlu:
+    """The real program, whose kubeconfig is the cluster's."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
+    monkeypatch.setenv("DANLU_HOME", str(real_home))
+    return program_in(real_home)
+
+
+async def run(work: Callable[[], Any]) -> Any:
+    return await anyio.to_thread.run_sync(work)
+
+
+async def test_a_script_trains_on_two_pods_and_its_logs_arrive(
+    operator: None, client: Client, project: Path, image: str, there: Danlu
+) -> None:
+    wanted = ("train.py", "--framework", "pytorch", "--worker", "2", "--name", "trained")
+    done = await run(
+        lambda: there("train", *wanted, "--on", "kubernetes", "--image", image, cwd=project)
+    )
+    found = RESULT.search(done.stdout)
+    assert found, done.stdout + done.stderr
+    assert found[1] == "2"
+    assert float(found[3]) < float(found[2]) / 2
+    for rank in range(2):
+        assert re.search(rf"worker-{rank} │ rank {rank} of 2", done.stdout), done.stdout
+    pods = (await client.list(PODS, Selection("default", labels=f"{JOB_NAME}=trained"))).items
+    assert {one["spec"]["containers"][0]["image"] for one in pods} == {image}
+    assert {one["spec"]["nodeName"] for one in pods} == {"node"}
+
+    shown = await run(
+        lambda: there(
+            "jobs", "show", "trained", "--on", "kubernetes", "--format", "json", cwd=project
+        )
+    )
+    assert json.loads(shown.stdout)["state"] == "Succeeded"
+    again = await run(lambda: there("jobs", "logs", "trained", "--on", "kubernetes", cwd=project))
+    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
+
+
+async def test_a_function_gives_the_value_of_its_ranks(
+    operator: None, project: Path, image: str, there: Danlu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(project)
+
+    def work(scale: int) -> tuple[int, str, float]:
+        import torch  # type: ignore[import-not-found]
+        import torch.distributed as dist  # type: ignore[import-not-found]
+
+        dist.init_process_group("gloo")
+        total = torch.ones(2) * scale * (dist.get_rank() + 1)
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        return int(os.environ["RANK"]), os.uname().nodename, float(total.sum())
+
+    work.__module__ = "__main__"
+    lines: list[str] = []
+    found = await run(
+        lambda: api.train(
+            work,
+            workers=2,
+            args=(10,),
+            framework="pytorch",
+            image=image,
+            every=True,
+            name="summed",
+            on="kubernetes",
+            log=lines.append,
+        )
+    )
+    expected = {(rank, f"summed-worker-{rank}", 60.0) for rank in range(2)}
+    assert set(found.values()) == expected

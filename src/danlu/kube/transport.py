@@ -104,8 +104,7 @@ class Transport:
             try:
                 yield response
             finally:
-                # What was not read to its end cannot be used for another request.
-                response.release() if response.content.at_eof() else response.close()
+                response.release() if response.content.at_eof() else _abort(response)
 
     @asynccontextmanager
     async def websocket(
@@ -210,3 +209,15 @@ def _names_a_time(error: ApiError) -> bool:
 def _is_loopback(host: str) -> bool:
     # A proxy cannot reach this machine's servers.
     return host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """End a connection whose answer was not read to its end: nothing else can be asked over it.
+
+    At once: a TLS connection that is closed politely waits for the server's last word, and may
+    outlive the event loop.
+    """
+    connection = response.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()

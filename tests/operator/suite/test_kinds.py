@@ -1,0 +1,176 @@
+"""Every kind of job: the right pods and Services, and a status that follows the pods to the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from danlu.kube.manager import Manager
+from danlu.kube.resources import PODS, SERVICES
+from danlu.training.frameworks.pods import main_container
+from danlu.training.manifest import read_job
+from danlu.training.registry import framework_of
+from danlu.training.rendering import JOB_ROLE, render_pod, replica_labels
+from danlu.training.topology import ServiceTopology
+from danlu.training.types import ReplicaId
+from tests.operator.site import Site
+from tests.training.manifests import SIZES
+
+pytestmark = pytest.mark.anyio
+KINDS = sorted(SIZES)
+SERVED = [kind for kind in KINDS if kind != "MPIJob"]
+
+
+def names(kind: str) -> list[str]:
+    """The pods of the small job of a kind."""
+    if kind == "MPIJob":
+        return ["job-launcher", "job-worker-0", "job-worker-1"]
+    return [
+        f"job-{type.lower()}-{index}"
+        for type, number in SIZES[kind].items()
+        for index in range(number)
+    ]
+
+
+def _as_kept(variable: dict[str, Any]) -> dict[str, Any]:
+    """A variable as a server gives it back."""
+    if "valueFrom" not in variable:
+        return variable
+    field = {"apiVersion": "v1", **variable["valueFrom"]["fieldRef"]}
+    return {**variable, "valueFrom": {"fieldRef": field}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_job_has_the_pods_that_its_framework_renders(
+    kind: str, site: Site, operator: Manager
+) -> None:
+    document = await site.submit(kind)
+    await site.until_pods(*names(kind))
+    framework = framework_of(kind)
+    job = read_job(document, framework)
+    for replica in (ReplicaId(type, i) for type, n in SIZES[kind].items() for i in range(n)):
+        wanted = render_pod(job, framework, replica, ServiceTopology(job))
+        pod = await site.pod(wanted["metadata"]["name"])
+        labels = pod["metadata"]["labels"]
+        assert labels == wanted["metadata"]["labels"]
+        assert replica_labels(job, framework, replica).keys() <= labels.keys() | {JOB_ROLE}
+        assert labels["training.kubeflow.org/operator-name"] == f"{kind.lower()}-controller"
+        assert pod["spec"]["restartPolicy"] == wanted["spec"]["restartPolicy"]
+        main = main_container(wanted, framework.container)
+        found = main_container(pod, framework.container).get("env", [])
+        # A server does not keep a value that is empty, nor leave out a default.
+        assert [{"value": "", **_as_kept(one)} for one in found] == [
+            {"value": "", **_as_kept(one)} for one in main.get("env", [])
+        ]
+        (owner,) = pod["metadata"]["ownerReferences"]
+        assert owner == {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": kind,
+            "name": "job",
+            "uid": document["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+
+
+@pytest.mark.parametrize("kind", SERVED)
+async def test_each_replica_has_a_headless_service(
+    kind: str, site: Site, operator: Manager
+) -> None:
+    document = await site.submit(kind)
+    await site.until_services(*names(kind))
+    framework = framework_of(kind)
+    await site.until_pods(*names(kind))
+    for service in await site.all_of(SERVICES):
+        spec, labels = service["spec"], service["metadata"]["labels"]
+        assert spec["clusterIP"] == "None"
+        assert spec["selector"] == labels
+        pod = await site.pod(service["metadata"]["name"])
+        assert labels.items() <= pod["metadata"]["labels"].items()
+        assert [(one["name"], one["port"]) for one in spec["ports"]] == [
+            (framework.port_name, framework.port)
+        ]
+        assert service["metadata"]["ownerReferences"][0]["uid"] == document["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_job_whose_replicas_all_end_well_succeeds(
+    kind: str, site: Site, operator: Manager
+) -> None:
+    await site.submit(kind)
+    await site.until_pods(*names(kind))
+    assert await site.state(kind) == "Created"
+    await site.run()
+    status = await site.until("Running", kind)
+    assert status["startTime"]
+    await site.end()
+    status = await site.until("Succeeded", kind)
+    assert status["completionTime"]
+    assert status["conditions"][-1]["reason"] == f"{kind}Succeeded"
+    running = [one for one in status["conditions"] if one["type"] == "Running"]
+    assert [one["status"] for one in running] == ["False"]
+    assert not any(one.get("active") for one in status["replicaStatuses"].values())
+    assert await site.pods() == sorted(names(kind))
+    assert f"{kind}Succeeded" in await site.reasons()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_job_fails_with_a_replica_that_decides(
+    kind: str, site: Site, operator: Manager
+) -> None:
+    await site.submit(kind, policy="Never")
+    await site.until_pods(*names(kind))
+    await site.run()
+    await site.until("Running", kind)
+    first = names(kind)[0]
+    await site.end(first, code=3, message="no data")
+    status = await site.until("Failed", kind)
+    assert status["completionTime"]
+    failure = status["firstFailure"]
+    assert failure["exitCode"] == 3
+    assert failure["message"] == "no data"
+    assert await site.messages("ExitedWithCode") == [
+        f"Pod: {site.space}.job-{failure['replica']['type'].lower()}-0 exited with code 3"
+    ]
+    assert await site.uid(first)
+
+
+async def test_environment_names_the_services(site: Site, operator: Manager) -> None:
+    await site.submit("PyTorchJob", Master=1, Worker=1)
+    await site.until_pods("job-master-0", "job-worker-0")
+    pod = await site.pod("job-worker-0")
+    env = {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+    assert (env["MASTER_ADDR"], env["RANK"], env["WORLD_SIZE"]) == ("job-master-0", "1", "2")
+    assert env["MASTER_ADDR"] in await site.services()
+
+
+async def test_workers_wait_for_their_master_only_where_it_is_asked_for(site: Site) -> None:
+    async with site.operator_runs():
+        await site.submit("PyTorchJob", "plain", Master=1, Worker=1)
+        await site.until_pods("plain-master-0", "plain-worker-0")
+    assert "initContainers" not in (await site.pod("plain-worker-0"))["spec"]
+    async with site.operator_runs(wait_for_master="example/wait:1"):
+        await site.submit("PyTorchJob", "waiting", Master=1, Worker=1)
+
+        async def made() -> bool:
+            return "waiting-worker-0" in await site.pods()
+
+        await site.eventually(made)
+    (first,) = (await site.pod("waiting-worker-0"))["spec"]["initContainers"]
+    assert first["image"] == "example/wait:1"
+
+
+async def test_only_enabled_kinds_are_reconciled(site: Site) -> None:
+    async with site.operator_runs(kinds=("pytorchjob",)):
+        await site.submit("JAXJob", "other", Worker=1)
+        await site.submit("PyTorchJob", Worker=1)
+        await site.until_pods("job-worker-0")
+    assert await site.state("JAXJob", "other") == ""
+
+
+async def test_one_event_tells_of_all_pods(site: Site, operator: Manager) -> None:
+    await site.submit("PyTorchJob", Master=1, Worker=2)
+    text = await site.until_event("SuccessfulCreatePod")
+    assert text == "Created pods: job-master-0, job-worker-0, job-worker-1"
+    assert len(await site.all_of(PODS)) == 3

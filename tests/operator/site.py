@@ -17,6 +17,7 @@ from danlu.kube.patches import merge_patch
 from danlu.kube.resources import EVENTS, PODS, SERVICES, Resource
 from danlu.kube.types import Clock, Document
 from danlu.operator.assembly import build
+from danlu.operator.surroundings import surrounded
 from danlu.operator.types import OperatorSettings, PodDecorator
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.registry import framework_of
@@ -237,8 +238,13 @@ class Site:
     ) -> AsyncIterator[Manager]:
         """An operator of this namespace, while the context lasts; stopped in order at its end."""
         client = Client(self.operator, clock=self.clock, manager="danlu-operator")
-        async with client, anyio.create_task_group() as group:
-            manager = build(client, settings(self.space, **changes), decorators=decorators)
+        wanted = settings(self.space, **changes)
+        async with (
+            client,
+            surrounded(client, wanted, namespace=self.space) as surroundings,
+            anyio.create_task_group() as group,
+        ):
+            manager = build(client, wanted, decorators=decorators, surroundings=surroundings)
             self.managers.append(manager)
             group.start_soon(manager.run)
             yield manager

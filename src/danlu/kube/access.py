@@ -13,7 +13,7 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.util.files import private_directory, remove_tree
 
-__all__ = ["Access", "Anonymous", "Certificate", "Credentials", "Identity", "tls_of"]
+__all__ = ["Access", "Anonymous", "Certificate", "Credentials", "Identity", "load_pem", "tls_of"]
 
 
 class Certificate(msgspec.Struct, frozen=True):
@@ -101,12 +101,17 @@ def tls_of(access: Access, certificate: Certificate | None) -> ssl.SSLContext:
 
 
 def _show(context: ssl.SSLContext, certificate: Certificate) -> None:
+    load_pem(context, certificate.chain.rstrip() + b"\n" + certificate.key)
+
+
+def load_pem(context: ssl.SSLContext, pem: bytes) -> None:
+    """Show this chain and key to the other side; raises :class:`ssl.SSLError` for what is none."""
     # The ssl module reads certificates from files only.
     directory = private_directory(_temporary(), "danlu-kube")
     try:
         path = directory / "client.pem"
         path.touch(mode=0o600)
-        path.write_bytes(certificate.chain.rstrip() + b"\n" + certificate.key)
+        path.write_bytes(pem)
         # Without a callback a key with a password would be asked for on the terminal.
         context.load_cert_chain(path, password=lambda: b"")
     finally:

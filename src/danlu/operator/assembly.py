@@ -33,6 +33,7 @@ from danlu.operator.jobmetrics import JobMetrics
 from danlu.operator.observing import observed_pod
 from danlu.operator.reading import JobReader
 from danlu.operator.reconcile import Reconciler
+from danlu.operator.surroundings import Surroundings, surrounded
 from danlu.operator.telling import EventTeller, StatusWriter
 from danlu.operator.types import (
     JobObject,
@@ -75,11 +76,13 @@ def build(
     clock: Clock | None = None,
     recorder: EventRecorder | None = None,
     decorators: Sequence[PodDecorator] = (),
+    surroundings: Surroundings | None = None,
     metrics: Metrics | None = None,
     election: LeaderElection | None = None,
 ) -> Manager:
     """A manager with a controller for every enabled kind; nothing runs yet.
 
+    ``decorators`` come after those of ``surroundings``, whose ties and reports are added too.
     ``recorder`` is run by the manager where none is given. Raises :class:`UsageError` for kinds
     that there are not.
     """
@@ -93,9 +96,13 @@ def build(
     if recorder is None:
         recorder = EventRecorder(client, "danlu-operator")
         manager.background(recorder.run)
-    parts = _Shared(manager, settings, clock or client.clock, recorder, decorators)
-    for framework in enabled(settings):
-        parts.add(framework)
+    clock = clock or client.clock
+    if surroundings is not None:
+        decorators = (*surroundings.decorators, *decorators)
+    parts = _Shared(manager, settings, clock, recorder, decorators)
+    jobs = {job_resource(one): parts.add(one) for one in enabled(settings)}
+    if surroundings is not None:
+        surroundings.attach(manager, jobs, clock=clock)
     return manager
 
 
@@ -139,8 +146,8 @@ class _Shared:
         informer.handle(found.seen)
         return found
 
-    def add(self, framework: Framework) -> None:
-        """Add the controller of a kind."""
+    def add(self, framework: Framework) -> Informer[JobObject]:
+        """Add the controller of a kind, and give what follows its jobs."""
         resource = job_resource(framework)
         jobs = self.manager.informer(resource, Selection(self.settings.namespace))
         reconciler = self._reconciler(framework, jobs)
@@ -160,6 +167,7 @@ class _Shared:
             controller.watch(self.groups, owners)
         jobs.handle(self._ended(framework, reconciler))
         self.manager.add(controller)
+        return jobs
 
     def _reconciler(self, framework: Framework, jobs: Informer[JobObject]) -> Reconciler:
         written = Written(clock=self.clock)
@@ -252,9 +260,14 @@ async def run(access: Access, settings: OperatorSettings) -> None:
         meter=RequestMeter(metrics, urlsplit(access.server).netloc),
         manager="danlu-operator",
     )
-    async with client:
+    own = settings.lease_namespace or access.namespace
+    async with client, surrounded(client, settings, namespace=own) as surroundings:
         manager = build(
-            client, settings, metrics=metrics, election=_election(client, settings, access)
+            client,
+            settings,
+            surroundings=surroundings,
+            metrics=metrics,
+            election=_election(client, settings, access),
         )
         try:
             async with anyio.create_task_group() as group:

@@ -1,0 +1,290 @@
+"""Reports of replicas: told to their containers, taken over HTTPS, kept in a ConfigMap."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import msgspec
+import pytest
+
+from danlu.errors import UsageError
+from danlu.kube.failures import NotFound
+from danlu.kube.resources import CONFIG_MAPS, SECRETS
+from danlu.operator.rbac import REPORTS_SECRET
+from danlu.operator.reports.keeping import MOST
+from danlu.operator.reports.keys import served_url
+from danlu.training.cluster import REPORTS
+from danlu.training.progress import Progress
+from tests.kube.servers import free_port
+from tests.operator.site import Site
+
+pytestmark = pytest.mark.anyio
+BOTH = {"annotations": {REPORTS: "progress,values"}}
+MOUNT = "/var/run/danlu/reports"
+
+
+@dataclass
+class Replica:
+    """What the program in a replica finds: variables, and the files they name."""
+
+    site: Site
+    variables: dict[str, str]
+    files: dict[str, bytes]
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cadata=self.files["ca.crt"].decode())
+
+    @property
+    def token(self) -> str:
+        return self.files["token"].decode()
+
+    async def send(self, method: str, url: str, body: bytes, token: str = "") -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, url, data=body, headers=headers, ssl=self.tls) as answer,
+        ):
+            return answer.status, json.loads(await answer.read() or b"{}")
+
+    async def tell(self, percentage: int, **options: Any) -> int:
+        now = "2026-01-01T00:00:00Z"
+        report = {"trainerStatus": {"progressPercentage": percentage, "lastUpdatedTime": now}}
+        url = self.variables["KUBEFLOW_TRAINER_SERVER_URL"]
+        return (await self.send("POST", url, json.dumps(report).encode(), **options))[0]
+
+    async def put(self, path: str, body: bytes, **options: Any) -> tuple[int, Any]:
+        return await self.send(
+            "PUT", f"{self.variables['DANLU_RESULTS_URL']}/{path}", body, **options
+        )
+
+
+async def replica(site: Site, name: str) -> Replica:
+    """As a kubelet would set it up."""
+    pod = await site.pod(name)
+    container = pod["spec"]["containers"][0]
+    mount = next(one for one in container["volumeMounts"] if one["mountPath"] == MOUNT)
+    volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
+    name = volume["secret"]["secretName"]
+    secret = await site.client.get(SECRETS, name, namespace=site.space)
+    files = {name: base64.b64decode(text) for name, text in secret["data"].items()}
+    variables = {one["name"]: one.get("value", "") for one in container["env"]}
+    for variable in ("KUBEFLOW_TRAINER_SERVER_CA_CERT", "KUBEFLOW_TRAINER_SERVER_TOKEN"):
+        assert variables[variable].removeprefix(f"{MOUNT}/") in files
+    return Replica(site, variables, files)
+
+
+async def kept(site: Site) -> dict[str, Any]:
+    try:
+        found = await site.client.get(CONFIG_MAPS, "job-reports", namespace=site.space)
+    except NotFound:
+        return {}
+    return {**found.get("data", {}), **found.get("binaryData", {})}
+
+
+async def percentage(site: Site) -> int | None:
+    text = (await kept(site)).get("progress", "{}")
+    return msgspec.json.decode(text, type=Progress).percentage
+
+
+async def until(site: Site, number: int) -> None:
+    async def there() -> bool:
+        return await percentage(site) == number
+
+    await site.eventually(there)
+
+
+@pytest.fixture
+async def reporting(site: Site) -> AsyncIterator[Site]:
+    async with site.operator_runs(reports_address=f"127.0.0.1:{free_port()}"):
+        yield site
+
+
+async def test_progress_is_kept_for_whoever_watches(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    assert await worker.tell(40) == 200
+    await until(reporting, 40)
+    assert await worker.tell(41) == 200
+    await until(reporting, 41)
+    found = await reporting.client.get(CONFIG_MAPS, "job-reports", namespace=reporting.space)
+    uid = (await reporting.job())["metadata"]["uid"]
+    assert found["metadata"]["ownerReferences"][0]["uid"] == uid
+
+
+async def test_danlu_report_is_understood(reporting: Site, tmp_path: Path) -> None:
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    for name, data in worker.files.items():
+        (tmp_path / name).write_bytes(data)
+    from danlu.guest.report import Sender
+
+    sender = Sender(
+        worker.variables["KUBEFLOW_TRAINER_SERVER_URL"],
+        str(tmp_path / "token"),
+        str(tmp_path / "ca.crt"),
+        5.0,
+    )
+    sender._progress, sender._metrics, sender._untold = {"progressPercentage": 7}, {"a": "1"}, True
+    await anyio.to_thread.run_sync(sender.flush)
+    await until(reporting, 7)
+
+
+async def test_many_reports_are_few_writes(reporting: Site) -> None:
+    if reporting.fake is None:
+        pytest.skip("requests are counted on the fake")
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    for number in range(30):
+        assert await worker.tell(number) == 200
+    await until(reporting, 29)
+    writes = [
+        one
+        for one in reporting.fake.log
+        if one.verb in ("create", "patch") and one.resource == "configmaps"
+    ]
+    assert len(writes) <= 4
+
+
+async def test_the_leader_s_word_counts(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Master=1, Worker=1)
+    await reporting.until_pods("job-master-0", "job-worker-0")
+    master = await replica(reporting, "job-master-0")
+    worker = await replica(reporting, "job-worker-0")
+    await worker.tell(10)
+    await until(reporting, 10)
+    await master.tell(20)
+    await until(reporting, 20)
+    assert await worker.tell(11) == 200
+    await reporting.pass_time(2.0)
+    assert await percentage(reporting) == 20
+
+
+async def test_values_are_kept_by_replica(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=2)
+    await reporting.until_pods("job-worker-0", "job-worker-1")
+    worker = await replica(reporting, "job-worker-0")
+    assert (await worker.put("worker-0/value", b"\x80\x00one"))[0] == 200
+    assert (await worker.put("worker-1/raised", b"two"))[0] == 200
+    assert (await worker.put("worker-0/value", b"three"))[0] == 200
+    found = await kept(reporting)
+    assert base64.b64decode(found["value.worker-0"]) == b"three"
+    assert base64.b64decode(found["raised.worker-1"]) == b"two"
+
+
+async def test_what_is_too_much_is_refused_with_advice(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=2)
+    await reporting.until_pods("job-worker-0", "job-worker-1")
+    worker = await replica(reporting, "job-worker-0")
+    assert (await worker.put("worker-0/value", os.urandom(MOST - 1000)))[0] == 200
+    code, status = await worker.put("worker-1/value", b"x" * 2000)
+    assert (code, status["code"]) == (413, 413)
+    assert "volume" in status["message"]
+    assert (await worker.put("worker-0/value", b"x" * (MOST + 1)))[0] == 413
+    assert (await worker.put("worker-0/value", os.urandom(MOST)))[0] == 200
+
+
+async def test_who_has_another_token_is_refused(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.submit(name="other", metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0", "other-worker-0")
+    worker, other = [await replica(reporting, f"{name}-worker-0") for name in ("job", "other")]
+    for token in (other.token, "x", "é"):
+        assert await worker.tell(50, token=token) == 401
+        assert (await worker.put("worker-0/value", b"x", token=token))[0] == 401
+    url = worker.variables["KUBEFLOW_TRAINER_SERVER_URL"]
+    assert (await worker.send("POST", url.replace("/job/", "/nobody/"), b"{}"))[0] == 401
+    assert await kept(reporting) == {}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("POST", "worker-0/value", b"x", 405),
+        ("PUT", "worker-0/other", b"x", 404),
+        ("PUT", "../x", b"x", 404),
+        ("PUT", "worker-x/value", b"x", 404),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    reporting: Site, method: str, path: str, body: bytes, code: int
+) -> None:
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    url = f"{worker.variables['DANLU_RESULTS_URL']}/{path}"
+    assert (await worker.send(method, url, body))[0] == code
+    url = worker.variables["KUBEFLOW_TRAINER_SERVER_URL"]
+    assert (await worker.send("POST", url, b'{"trainerStatus": 7}'))[0] == 422
+
+
+async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reporting: Site) -> None:
+    old = {"name": "job-reports", "namespace": reporting.space}
+    data = {"value.worker-0": base64.b64encode(b"old").decode()}
+    await reporting.client.create(
+        CONFIG_MAPS, CONFIG_MAPS.document({"metadata": old, "binaryData": data})
+    )
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    await worker.tell(1)
+    await until(reporting, 1)
+    assert "value.worker-0" not in await kept(reporting)
+
+
+async def test_a_job_that_does_not_ask_is_told_nothing(reporting: Site) -> None:
+    await reporting.submit(Worker=1)
+    await reporting.until_pods("job-worker-0")
+    pod = await reporting.pod("job-worker-0")
+    assert MOUNT not in json.dumps(pod["spec"])
+    with pytest.raises(NotFound):
+        await reporting.client.get(SECRETS, "job-reports", namespace=reporting.space)
+
+
+async def test_a_second_operator_has_the_same_key(site: Site) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    async with site.operator_runs(reports_address=address):
+        await site.submit(metadata=BOTH, Worker=1)
+        await site.until_pods("job-worker-0")
+    worker = await replica(site, "job-worker-0")
+    async with site.operator_runs(reports_address=address) as manager:
+
+        async def ready() -> bool:
+            return manager.not_ready == ""
+
+        await site.eventually(ready)
+        assert await worker.tell(3) == 200
+        await until(site, 3)
+
+
+async def test_no_secret_is_logged(reporting: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        await reporting.submit(metadata=BOTH, Worker=1)
+        await reporting.until_pods("job-worker-0")
+        worker = await replica(reporting, "job-worker-0")
+        await worker.tell(1, token="wrong-token")
+        await worker.put("worker-0/value", b"returned")
+    own = await reporting.client.get(SECRETS, REPORTS_SECRET, namespace=reporting.space)
+    for secret in (worker.token, "wrong-token", "returned", *own["data"].values()):
+        assert secret not in caplog.text
+
+
+def test_how_replicas_reach_the_server_must_be_known() -> None:
+    assert served_url("10.0.0.1:9", "") == "https://10.0.0.1:9"
+    assert served_url(":9", "https://name:1/") == "https://name:1"
+    for address in (":9", "0.0.0.0:9", "[::]:9"):
+        with pytest.raises(UsageError, match="reports"):
+            served_url(address, "")

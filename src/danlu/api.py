@@ -62,9 +62,10 @@ def train(
     volumes: Sequence[str] = (),
     every: bool = False,
     detach: bool = False,
+    on: str = "",
     log: Callable[[str], object] | None = print,
 ) -> Any:
-    """Train ``what`` on replicas of this machine, and wait for the end.
+    """Train ``what`` on replicas of this machine, or ``on`` a cluster, and wait for the end.
 
     A function is called on every replica with ``args`` and ``kwargs``, in processes of this
     Python, or in containers of ``env`` (``FILE[:FUNC]``) or ``image``, which need cloudpickle here
@@ -75,7 +76,8 @@ def train(
     ``framework`` is guessed from imports where it is not given. ``cpu`` (cores), ``memory``
     (``"4G"``) and ``gpu`` are of each replica; ``environment`` are further variables; ``deadline``
     is in seconds; ``volumes`` are ``SOURCE:TARGET[:ro]``, for containers. Each line that replicas
-    write is given to ``log``.
+    write is given to ``log``. ``on`` is a place as ``danlu train --on`` takes it
+    (``"kubernetes"``): there replicas are containers, and their code travels with the job.
 
     With ``detach`` it gives the job's name at once, and the job goes on when this process ends;
     else the job ends with it, however that comes. Raises :class:`~danlu.errors.JobFailed`, from the
@@ -102,13 +104,20 @@ def train(
         clean=clean_pod_policy,
         variables=environment or {},
         volumes=tuple(volumes),
+        on=on,
         tied=True,
     )
     with _told_whole():
         return _train(what, tuple(args), kwargs or {}, order, _Wishes(log, every, detach))
 
 
-def attach(name: str, *, every: bool = False, log: Callable[[str], object] | None = print) -> Any:
+def attach(
+    name: str,
+    *,
+    every: bool = False,
+    on: str = "",
+    log: Callable[[str], object] | None = print,
+) -> Any:
     """Wait for the end of a job that was left with ``detach``, and give what :func:`train` had.
 
     That is what the function returned (on each replica, with ``every``), or the
@@ -123,9 +132,9 @@ def attach(name: str, *, every: bool = False, log: Callable[[str], object] | Non
     with _told_whole():
         notebook = calls.here() if log is print else None
         if notebook is not None:
-            told, result = calls.attach(name, notebook)
+            told, result = calls.attach(name, notebook, on=on)
         else:
-            told, result = attached(name, load_settings(), log=log)
+            told, result = attached(name, load_settings(), log=log, on=on)
         if is_call(result):
             return _given(told, result, every=every)
         return _succeeded(told)
@@ -153,6 +162,7 @@ def sweep(
     host_python: bool = False,
     environment: Mapping[str, str] | None = None,
     name: str = "",
+    on: str = "",
     changed: Callable[[SweepReport], object] = lambda report: None,
 ) -> SweepReport:
     """Train ``script`` at many points of ``space``, ``parallel`` jobs at once; the report.
@@ -185,6 +195,7 @@ def sweep(
         host_python=host_python,
         name=name,
         variables=environment or {},
+        on=on,
         tied=True,
         **fields,
     )
@@ -360,20 +371,21 @@ def _swept(
     study: OptunaStudy | None,
     changed: Callable[[SweepReport], object],
 ) -> SweepReport:
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
     from danlu.commands.settings import load_settings
-    from danlu.commands.sweeporder import carry_out, proposals
+    from danlu.commands.sweeporder import carry_out, placed, proposals
     from danlu.commands.trainrun import awaited, ready
     from danlu.notebook import calls
 
     _refuse_in_replica()
     settings = load_settings()
     points = proposals(wanted, study)
+    wanted = placed(wanted, order.on)
     notebook = calls.here()
     if notebook is not None:
         return calls.sweep(wanted, points, order, notebook, changed=changed)
     base = ready(order, settings)
-    jobs = here(settings)
+    jobs = jobs_on(order.on, settings)
 
     def told(report: SweepReport) -> None:
         changed(report)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from danlu.commands.places import jobs_on
 from danlu.commands.settings import Settings, load_settings
 from danlu.commands.sweepreport import SweepReport
 from danlu.jobs.types import Jobs, JobView, LogLine
-from danlu.notebook.desk import Namespace, jobs_on
+from danlu.notebook.desk import Namespace
 from danlu.util.paths import Paths
 
 __all__ = ["Seen", "TestDesk"]

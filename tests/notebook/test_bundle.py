@@ -87,7 +87,7 @@ def test_what_is_sent_is_the_agreed_directory(notebook: Path) -> None:
         "again/danlu_cell.py",
         "cell/my-job.py",
         *(f"danlu_guest/{name}.py" for name in ("__init__", "cell", "leave", "parcel")),
-        *(f"danlu_guest/{name}.py" for name in ("place", "trace", "versions")),
+        *(f"danlu_guest/{name}.py" for name in ("deliver", "place", "trace", "versions")),
         "last/danlu.py",
         "modules/helper.py",
         "modules/layers.py",
@@ -123,7 +123,7 @@ def test_the_module_of_a_sent_objects_class_travels_with_it(
 def test_a_module_that_cannot_be_read_is_named(notebook: Path) -> None:
     (notebook / "gone.py").symlink_to(notebook / "pkg")
     (notebook / "pkg" / "gone.txt").symlink_to("/proc/self/mem")
-    with pytest.raises(UsageError, match=r"gone\.txt cannot be sent with the cell"):
+    with pytest.raises(UsageError, match=r"gone\.txt cannot be sent with the job"):
         sent(notebook, "import pkg\n")
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from danlu.commands import modules
+from danlu.commands.imports import imported
+from danlu.commands.modules import Found, entries, find
+from danlu.commands.trees import Limit
 from danlu.errors import UsageError
-from danlu.notebook import modules
-from danlu.notebook.imports import imported
-from danlu.notebook.modules import Found, entries, find
-from danlu.notebook.trees import Limit
 
 
 def tree(place: Path, files: Mapping[str, str]) -> Path:

@@ -12,6 +12,7 @@ __all__ = [
     "BuildFile",
     "file_option",
     "format_option",
+    "on_option",
     "progress_option",
     "quiet_options",
     "verbosity_options",
@@ -64,6 +65,26 @@ def verbosity_options(function: F) -> F:
 def quiet_options(function: F) -> F:
     """``--verbose`` and ``-q``, for commands whose ``-v`` is another option."""
     return _verbose("--verbose")(_quiet(function))
+
+
+def _place(context: click.Context, option: click.Parameter, value: str) -> None:
+    if not context.resilient_parsing:
+        from danlu.cli.session import session
+
+        session(context).on = value
+
+
+def on_option(*, exposed: bool = False) -> Callable[[F], F]:
+    """``--on``: the place of jobs, kept in the session, or given to the command."""
+    return click.option(
+        "--on",
+        "on",
+        default="",
+        metavar="PLACE",
+        expose_value=exposed,
+        callback=None if exposed else _place,
+        help="Where jobs run: local, or kubernetes[:CONTEXT[/NAMESPACE]] (default: local).",
+    )
 
 
 class BuildFile(click.ParamType[str]):

@@ -81,7 +81,7 @@ IMAGE_SECTIONS = ("Look", "Name and remove", "Move")
 _JOBS = "danlu.cli.verbs.jobs"
 
 JOBS_COMMANDS = (
-    Entry("ls", "Look", "List the jobs of this machine.", _JOBS),
+    Entry("ls", "Look", "List the jobs there are.", _JOBS),
     Entry("show", "Look", "Show one job: its state, its replicas, what happened.", _JOBS),
     Entry("logs", "Look", "Write what a job's replicas wrote.", _JOBS),
     Entry("wait", "Follow", "Wait until jobs are finished; exits with 1 where one failed.", _JOBS),

@@ -34,6 +34,8 @@ class Session:
         self.log = RunLog(self.paths.logs, arguments)
         self.verbosity = 0
         self.progress = "auto"
+        #: Where jobs are (``--on``).
+        self.on = ""
         #: The exit code of danlu's own failures where it is not the error's (125 of ``run``).
         self.failure_code: int | None = None
         #: Where the files that errors name are.

@@ -69,6 +69,8 @@ def _settings(
         if isinstance(value, dict):
             origin = str(paths.config_file) if field.name in written else "default"
             yield from _nested(field.name, value, written.get(field.name, {}), origin)
+        elif isinstance(value, msgspec.Struct):
+            yield from _table(field.name, value, written.get(field.name, {}), paths)
         elif variable in env:
             yield Setting(field.name, _shown(value), variable)
         elif field.name in written:
@@ -90,6 +92,15 @@ def _nested(
         for field, one in msgspec.to_builtins(struct).items():
             said = field in written.get(key, {})
             yield Setting(f"{name}.{quoted}.{field}", _shown(one), origin if said else "default")
+
+
+def _table(
+    name: str, value: msgspec.Struct, written: Mapping[str, Any], paths: Paths
+) -> Iterator[Setting]:
+    """``[kubernetes]``: a setting for each field."""
+    for field, one in msgspec.structs.asdict(value).items():
+        origin = str(paths.config_file) if field in written else "default"
+        yield Setting(f"{name}.{field}", _shown(one), origin)
 
 
 def _shown(value: Any) -> Any:

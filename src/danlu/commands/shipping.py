@@ -23,7 +23,8 @@ import msgspec
 from danlu.commands.jobreport import WORKSPACE
 from danlu.errors import UsageError
 from danlu.guest import call as guest
-from danlu.guest import leave, report
+from danlu.guest import deliver, leave, report
+from danlu.guest.versions import mentioned
 
 if TYPE_CHECKING:
     from danlu.jobs.types import Result
@@ -76,10 +77,13 @@ def program(python: str = "python") -> tuple[str, ...]:
     return (python, f"$(DANLU_FILES)/{guest.PROGRAM}")
 
 
-def pack(call: Call, directory: Path, *, project: Path | None = None) -> None:
-    """Write to ``directory`` what replicas need to make the call.
+def pack(
+    call: Call, directory: Path, *, project: Path | None = None, seen: bool = True
+) -> tuple[str, ...]:
+    """Write to ``directory`` what replicas need to make the call; the modules that it mentions.
 
-    They are containers that see ``project``, or without one processes of this very Python. Where
+    They are containers of ``project``, or without one processes of this very Python. Containers
+    see the project, or where it is not ``seen`` the local modules of it in their place. Where
     cloudpickle is installed everything can be sent; without it functions are sent to processes, by
     their names, and those of a script by importing the script once more, as multiprocessing does.
     Raises :class:`UsageError` for what cannot be sent so.
@@ -89,14 +93,23 @@ def pack(call: Call, directory: Path, *, project: Path | None = None) -> None:
         "python": guest.python(),
         "contained": project is not None,
         "main": main,
-        "path": [one or os.getcwd() for one in sys.path] if project is None else _inside(project),
+        "path": _path(project, seen=seen),
     }
     (directory / guest.PAYLOAD).write_bytes(data)
     (directory / guest.ORDER).write_text(json.dumps(order), encoding="utf-8")
     shutil.copyfile(guest.__file__, directory / guest.PROGRAM)
     shutil.copyfile(leave.__file__, directory / "danlu_leave.py")
+    shutil.copyfile(deliver.__file__, directory / "danlu_deliver.py")
     if project is not None:
         _add_modules(directory)
+    return () if seen else tuple(mentioned(data))
+
+
+def _path(project: Path | None, *, seen: bool) -> list[str]:
+    """Where replicas find modules."""
+    if project is None:
+        return [one or os.getcwd() for one in sys.path]
+    return _inside(project) if seen else [WORKSPACE]
 
 
 def _pickled(call: Call, *, contained: bool) -> tuple[str, bytes]:

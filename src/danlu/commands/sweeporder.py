@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from danlu.jobs.types import Jobs, Submission
     from danlu.training.framework import Framework
 
-__all__ = ["SweepOrder", "carry_out", "proposals"]
+__all__ = ["SweepOrder", "carry_out", "placed", "proposals"]
+
+#: So many jobs of a sweep are on a cluster at once, where the order does not say it.
+_AWAY = 10
 
 
 class SweepOrder(msgspec.Struct, frozen=True):
@@ -32,6 +35,15 @@ class SweepOrder(msgspec.Struct, frozen=True):
     parallel: int | None = None
     trials: int | None = None
     replace: bool = False
+
+
+def placed(order: SweepOrder, on: str) -> SweepOrder:
+    """The order for a sweep at ``on``: this machine's room says nothing of a cluster's."""
+    from danlu.commands.places import is_away
+
+    if order.parallel is not None or not is_away(on):
+        return order
+    return msgspec.structs.replace(order, parallel=_AWAY)
 
 
 def proposals(order: SweepOrder, study: OptunaStudy | None = None) -> Proposals:

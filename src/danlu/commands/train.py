@@ -49,6 +49,9 @@ def plan(order: TrainOrder, *, settings: Settings) -> Planned:
             "what is to be trained?" if not order.file else "a script or a manifest, not both",
             hint="`danlu train SCRIPT` or `danlu train -f JOB.yaml`",
         )
+    from danlu.commands.trainaway import check
+
+    check(order)
     return _of_manifest(order, settings) if order.file else _of_script(order, settings)
 
 
@@ -198,9 +201,13 @@ def submission(
 
     Environments are built and images pulled where they are not there yet; no threads may run.
     """
+    from danlu.commands.places import is_away
+    from danlu.commands.trainaway import away
     from danlu.commands.trainplace import built, images_of, present_python
     from danlu.jobs.types import Image, Submission
 
+    if is_away(order.on):
+        return away(planned, order, settings=settings, progress=progress)
     place, names = planned.place, container_images(planned.job)
     images: Mapping[str, Image] = {}
     if place is None:

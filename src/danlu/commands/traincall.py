@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,17 @@ def call_order(
     an empty directory, has to be there until the job is submitted. Raises :class:`UsageError` for
     what cannot be sent.
     """
+    from danlu.commands.places import is_away
     from danlu.commands.shipping import LABEL, pack, program
     from danlu.commands.train import plan
 
     contained = bool(order.env or order.image)
+    away = is_away(order.on)
+    if away and not contained:
+        raise UsageError(
+            f"in which image is {call.name} to be called on {order.on}?",
+            hint="image=REF names one; env=FILE builds one and pushes it",
+        )
     ordered = msgspec.structs.replace(
         order,
         command=program() if contained else program(sys.executable),
@@ -49,9 +57,20 @@ def call_order(
     )
     planned = plan(ordered, settings=settings)
     assert planned.place is not None
-    pack(call, files, project=planned.place.directory if contained else None)
+    project = planned.place.directory if contained else None
+    mentioned = pack(call, files, project=project, seen=not away)
     all_of_them = every or planned.framework == _LAUNCHED
-    return msgspec.structs.replace(ordered, value="all" if all_of_them else "leader")
+    return msgspec.structs.replace(
+        ordered,
+        value="all" if all_of_them else "leader",
+        code=_code(call, project, mentioned) if away and project is not None else {},
+    )
+
+
+def _code(call: Call, project: Path, mentioned: Sequence[str]) -> Mapping[str, Path]:
+    from danlu.commands.code import call_code
+
+    return call_code(call, project, mentioned)
 
 
 def _guessed(call: Call) -> str:

@@ -28,8 +28,9 @@ class TrainOrder(msgspec.Struct, frozen=True, kw_only=True):
     by replica type too, go before them. ``env`` is ``FILE[:FUNC]``, ``image`` a reference,
     ``python`` a path; without any of them it is the environment of the script's directory, or the
     present Python. ``deadline`` is in seconds, ``clean`` a clean pod policy in any letter case,
-    ``volumes`` are ``SOURCE:TARGET[:ro]``. ``directory`` is where the order was given. ``files``,
-    ``value``, ``tied`` and ``labels`` are as in :class:`~danlu.jobs.types.Submission`.
+    ``volumes`` are ``SOURCE:TARGET[:ro]``. ``directory`` is where the order was given, ``on`` the
+    place where it is to run (:mod:`danlu.commands.places`). ``files``, ``value``, ``tied``,
+    ``code`` and ``labels`` are as in :class:`~danlu.jobs.types.Submission`.
     """
 
     directory: Path
@@ -59,5 +60,7 @@ class TrainOrder(msgspec.Struct, frozen=True, kw_only=True):
     files: Path | None = None
     value: Literal["none", "leader", "all"] = "none"
     tied: bool = False
+    on: str = ""
+    code: Mapping[str, Path] = {}
     offline: bool = False
     frozen: bool = False

@@ -24,10 +24,10 @@ _GRACE = 3.0
 
 def submitted(order: TrainOrder, settings: Settings) -> str:
     """Start the order's job, and give its name; it goes on when this process ends."""
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
 
     ordered = msgspec.structs.replace(ready(order, settings), tied=False)
-    return awaited(partial(here(settings).submit, ordered))
+    return awaited(partial(jobs_on(order.on, settings).submit, ordered))
 
 
 def run(
@@ -42,19 +42,19 @@ def run(
     ``submitted`` is called as soon as nothing of the order's own files is needed any more.
     Interrupting it stops the job.
     """
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
 
     ordered = ready(order, settings)
-    return awaited(partial(_followed, here(settings), ordered, log, submitted))
+    return awaited(partial(_followed, jobs_on(order.on, settings), ordered, log, submitted))
 
 
 def attached(
-    name: str, settings: Settings, *, log: Callable[[str], object] | None
+    name: str, settings: Settings, *, log: Callable[[str], object] | None, on: str = ""
 ) -> tuple[Outcome, Result]:
     """How a job ends that was submitted before; interrupting it leaves the job alone."""
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
 
-    return awaited(partial(_attached, here(settings), name, log))
+    return awaited(partial(_attached, jobs_on(on, settings), name, log))
 
 
 def ready(order: TrainOrder, settings: Settings) -> Submission:

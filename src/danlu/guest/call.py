@@ -31,6 +31,10 @@ MAIN = "__mp_main__"
 LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
+#: How results are given back where nobody reads files of a replica (``deliver.py``), if so.
+_deliver: Any = None
+
+
 def python() -> str:
     """This Python, as pickles of code depend on it."""
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -90,14 +94,18 @@ def _import_main(path: str) -> None:
 def give(value: object) -> None:
     """Write the pickled value, where it is asked of this process."""
     path = os.environ.get(VALUE)
-    if path and all(os.environ.get(name, "0") == "0" for name in LOCAL_RANKS):
+    if any(os.environ.get(name, "0") != "0" for name in LOCAL_RANKS):
+        return
+    if path:
         _write(path, _dumps(value))
+    elif _deliver is not None and _deliver.asked():
+        _deliver.value(_dumps(value))
 
 
 def note(error: BaseException) -> None:
     """Tell what was raised: when, its text, and itself where it can be pickled."""
     path = os.environ.get(RAISED)
-    if not path:
+    if not path and (_deliver is None or not _deliver.is_possible()):
         return
     told = {
         "text": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
@@ -107,7 +115,10 @@ def note(error: BaseException) -> None:
         "time": time.time(),
         "error": _error(error),
     }
-    _write(path, pickle.dumps(told, 4))
+    if path:
+        _write(path, pickle.dumps(told, 4))
+    else:
+        _deliver.note(told)
 
 
 def _error(error: BaseException) -> bytes:
@@ -152,5 +163,6 @@ if __name__ == "__main__":
     # Before the path is the user's.
     sys.path.insert(0, _here)
     _leave = importlib.import_module("danlu_leave").leave
+    _deliver = importlib.import_module("danlu_deliver")
     sys.path.remove(_here)
     _leave(main(_here))

@@ -22,7 +22,7 @@ import traceback
 import types
 from typing import Any
 
-from . import parcel, trace
+from . import deliver, parcel, trace
 from .leave import leave as leave
 from .place import AGAIN, ARGUMENTS, RUNNING, Place, Refused
 from .versions import differences, python
@@ -148,7 +148,9 @@ def again(directory: str, namespace: "dict[str, Any]") -> None:
 
 def is_wanted(place: Place) -> bool:
     """Whether this process is the one, of those on a replica, whose variables are asked for."""
-    asked = os.environ.get(VALUE) and place.order["returns"] and not place.beneath
+    asked = (
+        (os.environ.get(VALUE) or deliver.asked()) and place.order["returns"] and not place.beneath
+    )
     return bool(asked) and all(os.environ.get(name, "0") == "0" for name in trace.RANKS)
 
 
@@ -167,7 +169,14 @@ def give(place: Place, namespace: "dict[str, Any]") -> None:
         values[name] = _packed(name, namespace[name], order["most"], room)
         room -= len(values[name]["data"])
     told = {"python": python(), "values": values}
-    trace.write(os.environ[VALUE], pickle.dumps(told, min(4, parcel.PROTOCOL)))
+    data = pickle.dumps(told, min(4, parcel.PROTOCOL))
+    if os.environ.get(VALUE):
+        trace.write(os.environ[VALUE], data)
+        return
+    try:
+        deliver.value(data)
+    except deliver.NotDelivered as error:
+        raise Refused(str(error), "return less, or write it to a volume") from error
 
 
 def _nearest(name: str, namespace: "dict[str, Any]") -> str:

@@ -6,7 +6,7 @@ import time
 import traceback
 from typing import Any
 
-from . import parcel
+from . import deliver, parcel
 from .place import Place, Refused
 from .versions import python
 
@@ -37,8 +37,10 @@ def report(place: Place, error: BaseException) -> str:
 
 def note(place: Place, error: BaseException, text: str) -> None:
     """Tell the notebook what was raised: its text, its place, and itself if it can be pickled."""
-    path = os.environ.get(RAISED)
-    if not path or place.beneath or _is_late(path):
+    path = os.environ.get(RAISED, "")
+    if not path and not deliver.is_possible():
+        return
+    if place.beneath or (path and _is_late(path)):
         return
     refused = isinstance(error, Refused)
     told = {
@@ -53,7 +55,10 @@ def note(place: Place, error: BaseException, text: str) -> None:
         "python": python(),
         "error": None if refused else _pickled(error),
     }
-    write(path, pickle.dumps(told, min(4, parcel.PROTOCOL)))
+    if path:
+        write(path, pickle.dumps(told, min(4, parcel.PROTOCOL)))
+    else:
+        deliver.note(told)
 
 
 def _is_late(path: str) -> bool:

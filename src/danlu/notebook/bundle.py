@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from danlu import guest
+from danlu.commands.imports import imported
+from danlu.commands.modules import Found, entries, find
+from danlu.commands.trees import content
 from danlu.guest.place import AGAIN
 from danlu.guest.versions import python
 from danlu.notebook.bound import check_options, check_returns
-from danlu.notebook.imports import imported
-from danlu.notebook.modules import Found, entries, find
-from danlu.notebook.trees import content
 from danlu.notebook.values import Limits, Packed, pack
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["Bundle", "command", "make"]
 #: How words of a job's command name the program (:class:`danlu.jobs.types.Submission`).
 PROGRAM = "$(DANLU_FILES)/run.py"
 
-_GUESTS = ("__init__", "cell", "leave", "parcel", "place", "trace", "versions")
+_GUESTS = ("__init__", "cell", "deliver", "leave", "parcel", "place", "trace", "versions")
 _LONGEST = 100
 
 

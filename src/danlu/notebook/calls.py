@@ -50,7 +50,7 @@ def train(order: TrainOrder, desk: Desk) -> tuple[Outcome, Result]:
     from danlu.notebook.attend import followed
     from danlu.notebook.prepare import submittable
 
-    jobs, view = desk.jobs(), desk.view()
+    jobs, view = desk.jobs(order.on), desk.view()
 
     async def act() -> Ended:
         ready = await submittable(order, desk.settings, view, jobs=jobs)
@@ -66,7 +66,7 @@ def submit(order: TrainOrder, desk: Desk) -> str:
     from danlu.notebook.attend import left
     from danlu.notebook.prepare import submittable
 
-    jobs, view = desk.jobs(), desk.view()
+    jobs, view = desk.jobs(order.on), desk.view()
 
     async def act() -> str:
         alone = replace(order, tied=False)
@@ -76,12 +76,12 @@ def submit(order: TrainOrder, desk: Desk) -> str:
     return background.run(act, tick=view.tick)
 
 
-def attach(name: str, desk: Desk) -> tuple[Outcome, Result]:
+def attach(name: str, desk: Desk, *, on: str = "") -> tuple[Outcome, Result]:
     """Show a job that was left to its end; an interrupt leaves it alone."""
     from danlu.notebook import background
     from danlu.notebook.attend import attached
 
-    jobs, view = desk.jobs(), desk.view()
+    jobs, view = desk.jobs(on), desk.view()
     ended = background.run(lambda: attached(jobs, name, view), tick=view.tick)
     return ended.outcome, ended.result
 
@@ -99,7 +99,7 @@ def sweep(
     from danlu.notebook.prepare import submittable
     from danlu.notebook.sweeps import swept
 
-    jobs, view = desk.jobs(), desk.sweep_view()
+    jobs, view = desk.jobs(order.on), desk.sweep_view()
 
     async def act() -> SweepReport:
         base = await submittable(order, desk.settings, view, jobs=jobs)

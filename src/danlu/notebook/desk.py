@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from danlu.notebook.attend import View
     from danlu.notebook.types import Values
 
-__all__ = ["Desk", "Namespace", "SweepView", "jobs_on", "search_path"]
+__all__ = ["Desk", "Namespace", "SweepView", "search_path"]
 
 
 class SweepView(Preparing, Protocol):
@@ -72,17 +72,6 @@ class Namespace:
     def put(self, values: Mapping[str, Any]) -> None:
         """Set variables, all of them or none."""
         self._names.update(values)
-
-
-def jobs_on(on: str, settings: Settings) -> Jobs:
-    """The jobs of the place ``on``; empty and ``local`` are this machine."""
-    from danlu.commands.jobs import here
-
-    if on not in ("", "local"):
-        raise UsageError(
-            f"there is no context {on}", hint="without --on, or with --on local, it runs here"
-        )
-    return here(settings)
 
 
 def search_path() -> list[str]:

@@ -32,7 +32,7 @@ _HEAD = ("name", "kind", "state", "replicas", "time")
 #: So many jobs are listed, and so many lines of each replica's log are shown.
 _MOST, _TAIL = 50, 200
 
-_USAGE = "`%jobs`, or `%jobs show|logs|attach|stop|rm NAME`"
+_USAGE = "`%jobs`, or `%jobs show|logs|attach|stop|rm NAME`; `--on kubernetes` for a cluster's"
 
 Show = Callable[[dict[str, str]], None]
 
@@ -42,18 +42,22 @@ def run(line: str, desk: Desk, show: Show) -> None:
 
     Raises :class:`UsageError` for a word or a job that is not known.
     """
-    word, names = _read(line)
-    jobs = desk.jobs()
+    word, names, on = _read(line)
+    jobs = desk.jobs(on)
     if word == "list":
         show(_listed(background.run(partial(_views, jobs))))
         return
     for name in names:
-        _ACTS[word](name, desk, jobs, show)
+        if word == "attach":
+            cells.attach(name, desk, on=on)
+        else:
+            _ACTS[word](name, jobs, show)
 
 
-def _read(line: str) -> tuple[str, Sequence[str]]:
+def _read(line: str) -> tuple[str, Sequence[str], str]:
+    """The word, the names after it, and the place."""
     try:
-        words = shlex.split(line)
+        words, on = _place(shlex.split(line))
     except ValueError as error:
         raise UsageError(f"%jobs: {error}", hint=_USAGE) from None
     word = {"ls": "list"}.get(words[0], words[0]) if words else "list"
@@ -66,7 +70,20 @@ def _read(line: str) -> tuple[str, Sequence[str]]:
         raise UsageError(f"which job? %jobs {word} takes a name", hint="`%jobs` lists them")
     if word == "list" and words[1:]:
         raise UsageError("%jobs list takes no name", hint=_USAGE)
-    return word, words[1:]
+    return word, words[1:], on
+
+
+def _place(words: list[str]) -> tuple[list[str], str]:
+    """The words without ``--on PLACE``, and the place."""
+    rest, on = [], ""
+    waiting = iter(words)
+    for word in waiting:
+        name, equals, value = word.partition("=")
+        if name == "--on":
+            on = value if equals else next(waiting, "")
+        else:
+            rest.append(word)
+    return rest, on
 
 
 async def _views(jobs: Jobs) -> list[JobView]:
@@ -116,7 +133,7 @@ def _seconds(view: JobView) -> float | None:
     return ((ended_at(view) or datetime.now(UTC)) - began).total_seconds()
 
 
-def _show(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
+def _show(name: str, jobs: Jobs, show: Show) -> None:
     async def act() -> JobView:
         return await jobs.view(name)
 
@@ -133,7 +150,7 @@ def _show(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
     show(bundle(board))
 
 
-def _logs(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
+def _logs(name: str, jobs: Jobs, show: Show) -> None:
     from danlu.notebook.live import read
 
     async def act() -> Board:
@@ -153,11 +170,7 @@ def _logs(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
     show(bundle(board) if board.lines else {"text/plain": f"{text(board)}: it wrote nothing yet"})
 
 
-def _attach(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
-    cells.attach(name, desk)
-
-
-def _stop(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
+def _stop(name: str, jobs: Jobs, show: Show) -> None:
     async def act() -> str:
         if (await jobs.view(name)).finished:
             return f"{name} is over already"
@@ -167,7 +180,7 @@ def _stop(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
     show({"text/plain": background.run(act)})
 
 
-def _remove(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
+def _remove(name: str, jobs: Jobs, show: Show) -> None:
     async def act() -> str:
         await jobs.remove(name)
         return f"{name} and its logs are forgotten"
@@ -175,10 +188,9 @@ def _remove(name: str, desk: Desk, jobs: Jobs, show: Show) -> None:
     show({"text/plain": background.run(act)})
 
 
-_ACTS: dict[str, Callable[[str, Desk, Jobs, Show], None]] = {
+_ACTS: dict[str, Callable[[str, Jobs, Show], None]] = {
     "show": _show,
     "logs": _logs,
-    "attach": _attach,
     "stop": _stop,
     "rm": _remove,
 }

@@ -138,7 +138,8 @@ class Live:
     def board(self) -> Board:
         """How it looks now."""
         view = self._view
-        logs = self._logs(self._name) if self._logs is not None and view is not None else None
+        here = view is not None and view.where == "local"
+        logs = self._logs(self._name) if self._logs is not None and here else None
         return Board(
             name=self._name or "cell",
             kind=view.kind if view is not None else "",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from danlu.errors import UsageError
 from danlu.notebook import background, cells, jobscommand, programs, transform
-from danlu.notebook.desk import Namespace, jobs_on
+from danlu.notebook.desk import Namespace
 from danlu.notebook.live import Live
 from danlu.notebook.pacing import Paced
 from danlu.notebook.screens import CellScreen, Output, TerminalView
@@ -78,6 +78,8 @@ class Notebook:
 
     def jobs(self, on: str = "") -> Jobs:
         """The jobs of a place."""
+        from danlu.commands.places import jobs_on
+
         return jobs_on(on, self.settings)
 
     def show(self, data: dict[str, str]) -> None:

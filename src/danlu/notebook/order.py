@@ -55,6 +55,7 @@ def train_order(
         files=files,
         value=_value(order),
         tied=not order.detach,
+        on=order.on,
     )
 
 
@@ -66,7 +67,7 @@ def sweep_order(order: CellOrder) -> SweepOrder | None:
     """
     if not order.sweep:
         return None
-    from danlu.commands.sweeporder import SweepOrder
+    from danlu.commands.sweeporder import SweepOrder, placed
     from danlu.commands.sweepreport import measure_of
     from danlu.commands.sweepspace import grid, parse_axes
 
@@ -74,7 +75,7 @@ def sweep_order(order: CellOrder) -> SweepOrder | None:
     if order.trials is None:
         grid(axes)
     measure = measure_of(order.metric, order.goal or "min", order.pattern)
-    return SweepOrder(axes, measure, order.parallel, order.trials)
+    return placed(SweepOrder(axes, measure, order.parallel, order.trials), order.on)
 
 
 def _value(order: CellOrder) -> Literal["none", "leader", "all"]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from danlu.commands.settings import Settings
     from danlu.commands.train import Planned
     from danlu.commands.trainorder import TrainOrder
+    from danlu.commands.trainplace import Place
     from danlu.jobs.types import Jobs, Submission
 
 __all__ = ["Preparing", "prepared", "submittable"]
@@ -82,14 +83,21 @@ async def _there(
     planned: Planned, order: TrainOrder, settings: Settings, view: Preparing
 ) -> Planned:
     """The same with every image on this machine, so that nothing is left to be made."""
+    from danlu.commands.places import is_away
     from danlu.commands.train import container_images
 
     place = planned.place
+    away = is_away(order.on)
     if place is not None and place.project is not None:
+        if away:
+            reference = await _pushed(place, settings, order.directory, view)
+            return replace(planned, place=replace(place, project=None, reference=reference))
         if _is_built(place.project, settings):
             return planned
         digest = await _built(place.project, order.directory, view)
         return replace(planned, place=replace(place, project=None, reference=digest))
+    if away:
+        return planned  # nodes pull what they need
     wanted = [place.reference] if place is not None else container_images(planned.job)
     for name in filter(None, wanted):
         if not _is_here(name, settings):
@@ -105,6 +113,20 @@ async def _built(project: Project, directory: Path, view: Preparing) -> str:
         words = ("build", "-f", file, "--progress", "plain", "--metadata-file", str(report))
         await _danlu(words, "Building", directory, view)
         return str(json.loads(report.read_bytes())["image"]["config"])
+
+
+async def _pushed(place: Place, settings: Settings, directory: Path, view: Preparing) -> str:
+    """The reference, by digest, of the place's project, once it is built and pushed."""
+    from danlu.commands.trainaway import repository
+
+    assert place.project is not None
+    project, target = place.project, repository(place, settings)
+    with TemporaryDirectory(prefix="danlu-build-") as scratch:
+        report = Path(scratch) / "report.json"
+        file = f"{project.directory / project.file}:{project.function}"
+        words = ("build", "-f", file, "-t", f"{target}:latest", "--push", "--progress", "plain")
+        await _danlu((*words, "--metadata-file", str(report)), "Building", directory, view)
+        return f"{target}@{json.loads(report.read_bytes())['image']['digest']}"
 
 
 def _is_built(project: Project, settings: Settings) -> bool:

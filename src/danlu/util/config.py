@@ -13,7 +13,7 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.util.human import parse_size
 
-__all__ = ["Configuration", "Mirror", "RegistryAccess", "load_configuration"]
+__all__ = ["Configuration", "Kubernetes", "Mirror", "RegistryAccess", "load_configuration"]
 
 
 class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,6 +37,21 @@ class RegistryAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca: str = ""
 
 
+class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where jobs go that run ``--on kubernetes``: ``[kubernetes]``.
+
+    ``context`` is one of the kubeconfig (empty: its current one), ``namespace`` where jobs are
+    (empty: the context's). ``registry`` is what images of environments are pushed to
+    (``registry.example.org/team``), ``image_pull_secret`` a Secret of the namespace by which nodes
+    pull them.
+    """
+
+    context: str = ""
+    namespace: str = ""
+    registry: str = ""
+    image_pull_secret: str = ""
+
+
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set once for all projects.
 
@@ -48,6 +63,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     mirrors: dict[str, Mirror] = {}
     registries: dict[str, RegistryAccess] = {}
+    kubernetes: Kubernetes = Kubernetes()
     builder: str = "embedded"
     runtime: str = ""
     jobs: int = 0
@@ -130,7 +146,7 @@ def _near(message: str) -> str:
         return ""
     import difflib
 
-    tables = {"mirrors": Mirror, "registries": RegistryAccess}
+    tables = {"mirrors": Mirror, "registries": RegistryAccess, "kubernetes": Kubernetes}
     known = tables.get(found[2] or "", Configuration).__struct_fields__
     close = difflib.get_close_matches(found[1], known, n=1)
     return f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(known)}"

@@ -103,11 +103,12 @@ def run(this: Session, ordered: Submission, order: SweepOrder, *, progress: str)
 
     from danlu.cli.jobs.sweeptable import SweepLines, best_line, fields, print_report
     from danlu.cli.output import print_json
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
+    from danlu.commands.sweeporder import placed
 
     lines = SweepLines(this.terminal, as_json=progress == "json")
-    foreground = _Foreground(ordered, order, lines.changed)
-    number = anyio.run(partial(foreground.run, here(this.settings)))
+    foreground = _Foreground(ordered, placed(order, this.on), lines.changed)
+    number = anyio.run(partial(foreground.run, jobs_on(this.on, this.settings)))
     report = foreground.report
     if report is not None:
         if progress == "json":

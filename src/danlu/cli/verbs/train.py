@@ -12,7 +12,7 @@ import click
 from danlu.cli.jobs.sweeprun import run as sweep_over
 from danlu.cli.jobs.sweeprun import sweep_options, taken
 from danlu.cli.messages import warn
-from danlu.cli.options import BuildFile, progress_option, verbosity_options
+from danlu.cli.options import BuildFile, on_option, progress_option, verbosity_options
 from danlu.cli.session import Session, session
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def _replica_options(function: F) -> F:
 @click.option("--image", default="", metavar="REF", help="Run in this image.")
 @click.option("--host-python", is_flag=True, help="Run as processes of the present Python.")
 @click.option("--name", default="", help="The job's name.")
+@on_option(exposed=True)
 @click.option(
     "--backoff-limit",
     type=click.IntRange(min=0),
@@ -139,6 +140,7 @@ def command(
     if planned.place is not None and planned.place.words:
         this.terminal.say(planned.place.words)
     ordered = _ready(this, planned, order, progress)
+    this.on = order.on
     if sweep is not None:
         return sweep_over(this, ordered, sweep, progress=progress)
     return _run(this, ordered, progress=progress, replace=replace, detach=detach)
@@ -186,9 +188,10 @@ def _ready(this: Session, planned: Planned, order: TrainOrder, progress: str) ->
 def _run(this: Session, ordered: Submission, *, progress: str, replace: bool, detach: bool) -> int:
     import anyio
 
-    from danlu.commands.jobs import forget_finished, here
+    from danlu.commands.jobs import forget_finished
+    from danlu.commands.places import jobs_on
 
-    jobs = here(this.settings)
+    jobs = jobs_on(this.on, this.settings)
     if replace:
         anyio.run(forget_finished, jobs, ordered.job.name)
     if detach:
@@ -203,9 +206,9 @@ def _foreground(this: Session, ordered: Submission, progress: str) -> int:
     from danlu.cli.jobs import make
     from danlu.cli.jobs.foreground import run
     from danlu.cli.jobs.report import ended
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
 
-    jobs = here(this.settings)
+    jobs = jobs_on(this.on, this.settings)
     renderer = make(progress, this.terminal)
     this.terminal.say(f"job {ordered.job.name}")
     try:

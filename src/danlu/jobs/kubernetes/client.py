@@ -17,6 +17,7 @@ from danlu.jobs.kubernetes.place import Found, all_jobs, find, unknown
 from danlu.jobs.kubernetes.results import result_of
 from danlu.jobs.kubernetes.sending import send
 from danlu.jobs.kubernetes.sight import Sight
+from danlu.jobs.kubernetes.tying import Ties
 from danlu.jobs.kubernetes.views import job_of, newest, own_pods, view_of
 from danlu.jobs.scaling import scaled
 from danlu.jobs.types import Command, JobView, LogLine, Result, Submission
@@ -24,7 +25,7 @@ from danlu.kube.client import Client, Deletion, Selection
 from danlu.kube.clock import REAL
 from danlu.kube.failures import NotFound
 from danlu.kube.patches import merge_patch
-from danlu.training.cluster import STOPPED, reports_name
+from danlu.training.cluster import STOPPED, lease_name, reports_name
 from danlu.training.types import ReplicaId
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class KubernetesJobs:
     """The jobs of one namespace of a cluster (:class:`danlu.jobs.types.Jobs`).
 
     ``where`` is what the place is called (``kubernetes:CONTEXT``). ``pull_secret`` names a Secret
-    of the namespace by which nodes may pull images.
+    of the namespace by which nodes may pull images. ``renewing`` is an access for the thread that
+    renews ties, where credentials are of an event loop.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class KubernetesJobs:
         namespace: str = "",
         where: str = "kubernetes",
         pull_secret: str = "",
+        renewing: Access | None = None,
         clock: Clock = REAL,
     ) -> None:
         self.where = where
@@ -59,6 +62,7 @@ class KubernetesJobs:
         self._access = access
         self._clock = clock
         self._pull_secret = pull_secret
+        self._ties = Ties(renewing or access)
 
     def _client(self) -> Client:
         # One a call: callers have an event loop for each, and connections belong to one.
@@ -73,6 +77,8 @@ class KubernetesJobs:
             # What began is whole: nobody may be left with a half of it.
             with anyio.CancelScope(shield=True):
                 await send(client, ready)
+        if ready.lease:
+            self._ties.hold(self.namespace, ready.lease)
         return submission.job.name
 
     # -- looking ----------------------------------------------------------------------------------
@@ -135,6 +141,7 @@ class KubernetesJobs:
                     if view != before:
                         yield view
                     if view.finished:
+                        self._ties.release(self.namespace, lease_name(name))
                         return
                     before = view
                     await sight.changed(changes)

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from danlu.cli.options import progress_option, verbosity_options
+from danlu.cli.options import on_option, progress_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -29,6 +29,7 @@ _TAIL = 10
     help="Lines of each replica from before.",
 )
 @progress_option
+@on_option()
 @verbosity_options
 def command(name: str, tail: int, progress: str) -> int:
     """Follow a job as `danlu train` does; Ctrl-C leaves it alone.

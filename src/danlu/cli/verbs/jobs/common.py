@@ -26,10 +26,11 @@ class JobName(click.ParamType[str]):
         import anyio
         from click.shell_completion import CompletionItem
 
-        from danlu.commands.jobs import here
+        from danlu.commands.places import jobs_on
         from danlu.commands.settings import load_settings
 
-        names = anyio.run(here(load_settings()).names)
+        on = str(ctx.params.get("on") or "")
+        names = anyio.run(jobs_on(on, load_settings()).names)
         return [CompletionItem(one) for one in names if one.startswith(incomplete)]
 
 
@@ -40,6 +41,6 @@ def job_argument(name: str = "name", **options: Any) -> Callable[[F], F]:
 
 def jobs_of(run: Session) -> Jobs:
     """Where this run's jobs are."""
-    from danlu.commands.jobs import here
+    from danlu.commands.places import jobs_on
 
-    return here(run.settings)
+    return jobs_on(run.on, run.settings)

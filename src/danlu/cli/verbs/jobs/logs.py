@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.session import Session, session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -28,6 +28,7 @@ __all__ = ["command"]
 )
 @click.option("--timestamps", is_flag=True, help="Say when each line was written.")
 @format_option()
+@on_option()
 @verbosity_options
 def command(
     name: str,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import jobs_of
 
@@ -20,11 +20,12 @@ __all__ = ["command"]
 _HEAD = ("NAME", "STATE", "KIND", "REPLICAS", "CREATED", "TOOK")
 
 
-@click.command(name="ls", short_help="List the jobs of this machine.")
+@click.command(name="ls", short_help="List the jobs there are.")
 @format_option()
+@on_option()
 @verbosity_options
 def command(form: str) -> None:
-    """List the jobs of this machine.
+    """List the jobs there are, of this machine or of a cluster's namespace.
 
     With -q only their names. REPLICAS counts those that run, of all.
     """

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from danlu.cli.options import verbosity_options
+from danlu.cli.options import on_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -17,6 +17,7 @@ __all__ = ["command"]
 @job_argument("names", nargs=-1)
 @click.option("--force", is_flag=True, help="Stop those that run first.")
 @click.option("--all", "everything", is_flag=True, help="All that are finished.")
+@on_option()
 @verbosity_options
 def command(names: tuple[str, ...], force: bool, everything: bool) -> None:
     """Forget finished jobs and what they wrote."""

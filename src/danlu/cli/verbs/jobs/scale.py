@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from danlu.cli.options import verbosity_options
+from danlu.cli.options import on_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -16,6 +16,7 @@ __all__ = ["command"]
 @click.command(name="scale", short_help="Ask for another number of replicas.")
 @job_argument()
 @click.argument("numbers", nargs=-1, required=True, metavar="TYPE=N...")
+@on_option()
 @verbosity_options
 def command(name: str, numbers: tuple[str, ...]) -> None:
     """Ask for another number of replicas."""

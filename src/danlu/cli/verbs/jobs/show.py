@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.session import Session, session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -28,6 +28,7 @@ __all__ = ["command"]
     help="Only the line that runs this replica alone in a shell, with its environment.",
 )
 @format_option()
+@on_option()
 @verbosity_options
 def command(name: str, replica: str, form: str) -> None:
     """Show one job: its state, its replicas, what happened."""

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from danlu.cli.options import verbosity_options
+from danlu.cli.options import on_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -23,6 +23,7 @@ __all__ = ["command"]
     metavar="SECONDS",
     help="How long programs have between SIGTERM and SIGKILL.",
 )
+@on_option()
 @verbosity_options
 def command(names: tuple[str, ...], grace: float) -> None:
     """End jobs; what they wrote stays."""

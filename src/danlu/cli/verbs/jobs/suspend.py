@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from danlu.cli.options import verbosity_options
+from danlu.cli.options import on_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -15,6 +15,7 @@ __all__ = ["command"]
 
 @click.command(name="suspend", short_help="End the replicas of jobs for now; resume goes on.")
 @job_argument("names", nargs=-1, required=True)
+@on_option()
 @verbosity_options
 def command(names: tuple[str, ...]) -> None:
     """End the replicas of jobs for now; resume goes on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from danlu.cli.options import verbosity_options
+from danlu.cli.options import on_option, verbosity_options
 from danlu.cli.session import session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
 
@@ -15,6 +15,7 @@ __all__ = ["command"]
     name="wait", short_help="Wait until jobs are finished; exits with 1 where one failed."
 )
 @job_argument("names", nargs=-1, required=True)
+@on_option()
 @verbosity_options
 def command(names: tuple[str, ...]) -> int:
     """Wait until jobs are finished; exits with 1 where one failed."""

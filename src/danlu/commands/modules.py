@@ -1,4 +1,4 @@
-"""Which files of the user's own modules a cell needs: those that its job would not find."""
+"""Which files of the user's own modules a job needs: those that it would not find."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.commands.imports import imported, parsed
+from danlu.commands.trees import Limit, content, files_below
 from danlu.errors import UsageError
-from danlu.notebook.imports import imported, parsed
-from danlu.notebook.trees import Limit, content, files_below
 
 __all__ = ["Entry", "Found", "editable_file", "entries", "find"]
 

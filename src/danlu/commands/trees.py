@@ -1,4 +1,4 @@
-"""The files of a package that is sent with a cell, and how large they may be."""
+"""The files of a package that is sent with a job, and how large they may be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COMPILED = (".pyc", ".pyo")
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """How many bytes and files of local modules are sent with a cell at most."""
+    """How many bytes and files of local modules are sent with a job at most."""
 
     size: int = 64 << 20
     count: int = 10_000
@@ -32,7 +32,7 @@ class Limit(msgspec.Struct, frozen=True):
         largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:_SHOWN]
         whole = sorted({one.partition("/")[0] for one in largest})
         raise UsageError(
-            f"the local modules that the cell imports ({', '.join(whole)}) are too large to send:"
+            f"the local modules that are imported ({', '.join(whole)}) are too large to send:"
             f" {len(files)} files of {format_size(total)}, where {self.count} files of"
             f" {format_size(self.size)} are allowed",
             details=tuple(f"{name}: {format_size(sizes[name])}" for name in largest),
@@ -46,8 +46,8 @@ def content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be sent with the cell: {error.strerror or error}",
-            hint="let it be readable, or keep it outside of the packages that the cell imports",
+            f"{path} cannot be sent with the job: {error.strerror or error}",
+            hint="let it be readable, or keep it outside of the packages that are imported",
         ) from error
 
 

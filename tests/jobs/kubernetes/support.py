@@ -1,0 +1,117 @@
+"""A fake cluster with an operator and a kubelet, and small jobs for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from danlu.jobs.kubernetes.client import KubernetesJobs
+from danlu.jobs.types import JobView, LogLine, Submission
+from danlu.kube.access import Access
+from danlu.kube.client import Client
+from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+from danlu.operator.assembly import build
+from danlu.operator.crds import definitions
+from danlu.operator.types import OperatorSettings
+from danlu.testing.kubernetes import FakeKubernetes, Kubelet
+from danlu.testing.kubernetes.courses import Behaviour, Course, Pod, runs
+from danlu.training.manifest import read_job
+from danlu.training.registry import BUILT_IN, framework_of
+from danlu.training.types import ReplicaId, ReplicaType
+
+LIMIT = 20.0
+SETTINGS = OperatorSettings(
+    metrics_address="", health_address="", status_seconds=0.0, pace={"first": 0.05, "longest": 0.1}
+)
+
+
+@dataclass
+class Site:
+    """A cluster, and the jobs of its namespace ``default``."""
+
+    fake: FakeKubernetes
+    client: Client
+    jobs: KubernetesJobs
+    courses: dict[str, Callable[[Pod], Course]]
+
+    def behave(self, course: Course | Callable[[Pod], Course], pod: str = "") -> None:
+        """What becomes of a pod, or of all others."""
+        self.courses[pod] = course if callable(course) else (lambda _: course)
+
+    def write(self, pod: str, text: str) -> None:
+        """Have a pod's first container write."""
+        self.fake.cluster.write_log("default", pod, text.encode())
+
+
+@asynccontextmanager
+async def site_of(*, operator: bool = True) -> AsyncIterator[Site]:
+    """A cluster with all kinds and a kubelet, with danlu's operator or with none."""
+    courses: dict[str, Callable[[Pod], Course]] = {}
+
+    def behaviour(pod: Pod) -> Course:
+        chosen: Behaviour = courses.get(pod.metadata.name) or courses.get("") or runs
+        return chosen(pod)
+
+    async with FakeKubernetes() as fake, Client(Access(server=fake.url)) as client:
+        for one in definitions(BUILT_IN):
+            await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
+        access = Access(server=fake.url)
+        kubelet = Kubelet(access, behaviour=behaviour, back_off=0.05, logs=fake.cluster.logs)
+        async with kubelet, anyio.create_task_group() as group:
+            if operator:
+                group.start_soon(build(client, SETTINGS).run)
+            yield Site(fake, client, KubernetesJobs(access), courses)
+            group.cancel_scope.cancel()
+
+
+def job(
+    name: str = "job",
+    *,
+    workers: int = 1,
+    policy: Mapping[str, Any] | None = None,
+    restart: str = "Never",
+    **container: Any,
+) -> Submission:
+    """A PyTorchJob of so many workers."""
+    main = {
+        "name": "pytorch",
+        "image": "team/env:1",
+        "command": ["python", "train.py"],
+        **container,
+    }
+    template = {"spec": {"containers": [main]}}
+    worker = {"replicas": workers, "restartPolicy": restart, "template": template}
+    document = {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name},
+        "spec": {"runPolicy": dict(policy or {}), "pytorchReplicaSpecs": {"Worker": worker}},
+    }
+    return Submission(read_job(document, framework_of("pytorch")), Path("/project"))
+
+
+def worker(index: int = 0) -> ReplicaId:
+    return ReplicaId(ReplicaType("Worker"), index)
+
+
+async def seen(site: Site, wanted: Callable[[JobView], bool], *, name: str = "job") -> JobView:
+    """The job as it is when ``wanted`` holds."""
+    with anyio.fail_after(LIMIT):
+        async for view in site.jobs.watch(name):
+            if wanted(view):
+                return view
+    raise AssertionError(f"{name} was over before")
+
+
+async def lines_of(site: Site, name: str = "job", **how: Any) -> list[LogLine]:
+    with anyio.fail_after(LIMIT):
+        return [line async for line in site.jobs.logs(name, **how)]
+
+
+def running(count: int) -> Callable[[JobView], bool]:
+    return lambda view: sum(one.state == "Running" for one in view.replicas) == count

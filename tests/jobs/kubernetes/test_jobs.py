@@ -1,0 +1,58 @@
+"""The protocol of jobs on a cluster: submitted, seen, followed, ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.errors import UsageError
+from danlu.testing.kubernetes.courses import Course
+from tests.jobs.kubernetes.support import Site, job, lines_of, running, seen, worker
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_job_is_followed_from_its_submission_to_its_end(site: Site) -> None:
+    site.behave(Course(run=0.1, log="one\ntwo\n"))
+    name = await site.jobs.submit(job(workers=2))
+    states = [view.state async for view in site.jobs.watch(name)]
+    assert states[-1] == "Succeeded"
+    assert {one.state for one in (await site.jobs.view(name)).replicas} == {"Succeeded"}
+    lines = await lines_of(site)
+    assert sorted((str(one.replica), one.number, one.data) for one in lines) == [
+        ("worker-0", 0, b"one"),
+        ("worker-0", 1, b"two"),
+        ("worker-1", 0, b"one"),
+        ("worker-1", 1, b"two"),
+    ]
+
+
+async def test_lines_are_given_as_they_come_and_the_log_ends_with_the_job(site: Site) -> None:
+    site.behave(Course(run=0.3))
+    await site.jobs.submit(job())
+    await seen(site, running(1))
+    site.write("job-worker-0", "here\n")
+    lines = await lines_of(site, follow=True)
+    assert [one.data for one in lines] == [b"here"]
+
+
+async def test_a_name_in_use_is_refused(site: Site) -> None:
+    await site.jobs.submit(job())
+    with pytest.raises(UsageError, match="there is a job job already"):
+        await site.jobs.submit(job())
+
+
+async def test_a_job_that_is_not_there_is_told_with_those_that_are(site: Site) -> None:
+    await site.jobs.submit(job("other"))
+    with pytest.raises(UsageError, match="no job job") as caught:
+        await site.jobs.view("job")
+    assert "other" in caught.value.hint
+
+
+async def test_a_failed_job_says_who_failed_first(site: Site) -> None:
+    site.behave(Course(run=0.05, exit_code=3), "job-worker-1")
+    await site.jobs.submit(job(workers=2))
+    view = await seen(site, lambda view: view.finished)
+    assert view.state == "Failed"
+    assert view.status.first_failure is not None
+    assert view.status.first_failure.replica == worker(1)
+    assert view.status.first_failure.exit_code == 3

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -17,8 +18,9 @@ from danlu.kube.access import Access
 from danlu.kube.client import Client
 from tests.kube.servers import TOKEN, real_server
 from tests.oci.registries import debian_registry
+from tests.operator.cluster.forwarding import forwarding
 from tests.operator.cluster.names import names_of
-from tests.operator.cluster.node import Node, node
+from tests.operator.cluster.node import SERVER, Node, node
 from tests.operator.cluster.programs import find, lacking
 
 
@@ -59,6 +61,10 @@ def _cluster(directory: Path) -> Iterator[Whole]:
         number = 64 + os.getpid() % 128
         machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
         stack.enter_context(names_of(server.access, machine.gateway))
+        reached = urlsplit(server.access.server)
+        assert reached.hostname and reached.port
+        to = (reached.hostname, reached.port)
+        stack.enter_context(forwarding(SERVER, 443, to=to))
         yield Whole(server.access, kubeconfig, machine, registry)
 
 

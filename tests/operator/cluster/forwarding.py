@@ -1,0 +1,48 @@
+"""The API server at its Service's address, where pods look for it: connections are handed on."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+
+__all__ = ["forwarding"]
+
+
+class _Server(ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+
+@contextmanager
+def forwarding(address: str, port: int, *, to: tuple[str, int]) -> Iterator[None]:
+    """Hand connections at an address of this machine on to another, byte for byte."""
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(to) as other:
+                back = threading.Thread(target=_copy, args=(other, self.request), daemon=True)
+                back.start()
+                _copy(self.request, other)
+                back.join()
+
+    with _Server((address, port), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        # The other side is gone: so is this connection.
+        target.close()

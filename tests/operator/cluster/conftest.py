@@ -62,8 +62,7 @@ def _cluster(directory: Path) -> Iterator[Whole]:
         machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
         stack.enter_context(names_of(server.access, machine.gateway))
         reached = urlsplit(server.access.server)
-        assert reached.hostname and reached.port
-        to = (reached.hostname, reached.port)
+        to = (reached.hostname or "", reached.port or 0)
         stack.enter_context(forwarding(SERVER, 443, to=to))
         yield Whole(server.access, kubeconfig, machine, registry)
 

@@ -1,10 +1,10 @@
 """Tell how far a training program is: ``danlu.report(percentage=40, loss=0.3)``.
 
-It speaks the training-progress protocol (Kubeflow Trainer's KEP-2779, see danlu.training.progress): it
-posts JSON to the address that ``KUBEFLOW_TRAINER_SERVER_URL`` names, with the token in the file of
-``KUBEFLOW_TRAINER_SERVER_TOKEN``, here and on a cluster alike. This file is copied to where a job's
-programs find it as the module ``danlu``, so it needs nothing but the standard library of a Python
-as old as 3.6.
+It speaks the training-progress protocol (Kubeflow Trainer's KEP-2779, see
+danlu.training.progress): it posts JSON to the address that ``KUBEFLOW_TRAINER_SERVER_URL`` names,
+with the token in the file of ``KUBEFLOW_TRAINER_SERVER_TOKEN``, here and on a cluster alike. This
+file is copied to where a job's programs find it as the module ``danlu``, so it needs nothing but
+the standard library of a Python as old as 3.6.
 """
 
 import atexit

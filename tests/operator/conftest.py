@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,6 +16,7 @@ from danlu.kube.client import Client
 from danlu.kube.clock import REAL
 from danlu.kube.manager import Manager
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from danlu.kube.types import Clock
 from danlu.operator.crds import definitions
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.registry import BUILT_IN
@@ -64,13 +66,37 @@ async def operator_access(server: Server) -> Access:
 @pytest.fixture
 async def site(server: Server, operator_access: Access, clock: VirtualClock) -> AsyncIterator[Site]:
     """A namespace of this test alone, on a server that has all kinds."""
+    async with _site(server, operator_access, clock) as site:
+        yield site
+
+
+@pytest.fixture
+async def fake_site(clock: VirtualClock) -> AsyncIterator[Site]:
+    """The same on the fake alone, which fails as it is told and counts what it is asked."""
+    async with FakeKubernetes(now=clock.now) as fake:
+        access = Access(server=fake.url)
+        async with _site(Server(access, fake, collecting=True), access, clock) as site:
+            yield site
+
+
+@pytest.fixture
+async def server_in_time() -> AsyncIterator[Site]:
+    """The same in real time, for operators that are processes of their own."""
+    async with FakeKubernetes() as fake:
+        access = Access(server=fake.url)
+        async with _site(Server(access, fake, collecting=True), access, REAL) as site:
+            yield site
+
+
+@asynccontextmanager
+async def _site(server: Server, operator: Access, clock: Clock) -> AsyncIterator[Site]:
     async with Client(server.access, manager="tests") as client:
         await _defined(client)
         space = f"test-{next(_numbers)}"
         await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": space}}))
         yield Site(
             access=server.access,
-            operator=operator_access,
+            operator=operator,
             client=client,
             space=space,
             clock=clock if server.fake is not None else REAL,

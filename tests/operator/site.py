@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -47,7 +47,6 @@ class Site:
     space: str
     clock: Clock
     fake: FakeKubernetes | None = None
-    managers: list[Manager] = field(default_factory=list)
 
     # -- time
 
@@ -55,18 +54,21 @@ class Site:
         self, claim: Callable[[], Awaitable[bool]], *, seconds: float = 30.0
     ) -> None:
         """Wait until the claim is true; time passes meanwhile, a held clock's too."""
+        step = 0.05
         with anyio.fail_after(seconds):
             while not await claim():
-                await self.pass_time(0.05)
+                await self.pass_time(step)
+                if isinstance(self.clock, VirtualClock):
+                    step = min(0.5, 1.1 * step)
 
     async def pass_time(self, seconds: float) -> None:
         """Let so many seconds pass."""
         if not isinstance(self.clock, VirtualClock):
             await anyio.sleep(seconds)
             return
-        end = self.clock.monotonic() + seconds
+        end, step = self.clock.monotonic() + seconds, max(0.2, seconds / 40)
         while (left := end - self.clock.monotonic()) > 0:
-            await self.clock.advance(min(left, 1.0))
+            await self.clock.advance(min(left, step))
             # What goes over a connection needs turns of the real loop.
             await anyio.sleep(0.002)
 
@@ -245,9 +247,6 @@ class Site:
             anyio.create_task_group() as group,
         ):
             manager = build(client, wanted, decorators=decorators, surroundings=surroundings)
-            self.managers.append(manager)
             group.start_soon(manager.run)
             yield manager
             manager.stop()
-            if isinstance(self.clock, VirtualClock):
-                await self.clock.advance(0)

@@ -175,7 +175,7 @@ class _Shared:
         return Reconciler(
             framework=framework,
             jobs=jobs.store,
-            carrier=self._carrier(framework, jobs.resource, teller),
+            carrier=self._carrier(framework, jobs, teller),
             adopter=Adopter(
                 self.manager.client,
                 jobs.resource,
@@ -199,12 +199,13 @@ class _Shared:
         )
 
     def _carrier(
-        self, framework: Framework, resource: Resource[JobObject], teller: EventTeller
+        self, framework: Framework, jobs: Informer[JobObject], teller: EventTeller
     ) -> Carrier:
         return Carrier(
             client=self.manager.client,
             framework=framework,
-            resource=resource,
+            resource=jobs.resource,
+            jobs=jobs.store,
             settings=self.settings,
             pods=self.pod_children,
             services=self.service_children,

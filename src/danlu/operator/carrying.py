@@ -93,6 +93,7 @@ class Carrier:
     client: Client
     framework: Framework
     resource: Resource[JobObject]
+    jobs: Store[JobObject]
     settings: OperatorSettings
     pods: Children[PodObject]
     services: Children[ServiceObject]
@@ -111,8 +112,9 @@ class Carrier:
         ended: list[str] = []
         made: list[str] = []
         try:
-            await slow_start([*self._deletions(task, ended)])
-            await slow_start([*self._creations(task, made)])
+            still = partial(self._stands, task.job)
+            await slow_start([*self._deletions(task, ended)], still=still)
+            await slow_start([*self._creations(task, made)], still=still)
         finally:
             if ended:
                 text = listed("Deleted", "pod", ended)
@@ -122,6 +124,12 @@ class Carrier:
                 self.teller.done(task.found, "SuccessfulCreatePod", text)
         if any(isinstance(one, DeleteJob) for one in task.decision.actions):
             await self._delete_job(task.job)
+
+    def _stands(self, job: Job) -> bool:
+        """Whether the job is there yet: who deletes one does not wait for its pods to be made."""
+        found = self.jobs.get(Key(job.namespace, job.name))
+        same = found is not None and found.metadata.uid == job.uid
+        return found is not None and same and found.metadata.deletion_timestamp is None
 
     # -- belongings
 

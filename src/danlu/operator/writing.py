@@ -26,14 +26,15 @@ class NameTaken(OutsideError):
     """An object of that name is there which is not this job's, or one that it gave up."""
 
 
-async def slow_start(tasks: Sequence[Task], *, first: int = 2) -> None:
-    """Carry tasks out at once: a few, then twice as many while they succeed, 64 at most.
+async def slow_start(tasks: Sequence[Task], *, still: Callable[[], bool]) -> None:
+    """Carry tasks out at once: two, then twice as many while they succeed, 64 at most.
 
     Raises the first error of a round when the round is over; what comes after it is not tried. So
-    a quota that is used up is asked a few times, not a thousand.
+    a quota that is used up is asked a few times, not a thousand. No round begins that is not
+    ``still`` wanted.
     """
-    size = first
-    while tasks:
+    size = 2
+    while tasks and still():
         errors: list[DanluError] = []
         async with anyio.create_task_group() as group:
             for task in tasks[:size]:

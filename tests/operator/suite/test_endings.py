@@ -91,7 +91,7 @@ async def test_restarts_by_the_kubelet_count_too(site: Site, operator: Manager) 
     await site.restart("job-worker-1", 2)
 
     async def counted() -> bool:
-        return (await site.status())["records"]["worker-1"].get("restarts") == 2
+        return bool((await site.status())["records"]["worker-1"].get("restarts") == 2)
 
     await site.eventually(counted)
     assert await site.state() == "Running"

@@ -13,7 +13,7 @@ from danlu.training.manifest import read_job
 from danlu.training.registry import framework_of
 from danlu.training.rendering import JOB_ROLE, render_pod, replica_labels
 from danlu.training.topology import ServiceTopology
-from danlu.training.types import ReplicaId
+from danlu.training.types import ReplicaId, ReplicaType
 from tests.operator.site import Site
 from tests.training.manifests import SIZES
 
@@ -49,7 +49,9 @@ async def test_a_job_has_the_pods_that_its_framework_renders(
     await site.until_pods(*names(kind))
     framework = framework_of(kind)
     job = read_job(document, framework)
-    for replica in (ReplicaId(type, i) for type, n in SIZES[kind].items() for i in range(n)):
+    for replica in (
+        ReplicaId(ReplicaType(type), i) for type, n in SIZES[kind].items() for i in range(n)
+    ):
         wanted = render_pod(job, framework, replica, ServiceTopology(job))
         pod = await site.pod(wanted["metadata"]["name"])
         labels = pod["metadata"]["labels"]

@@ -42,7 +42,7 @@ async def test_an_orphan_with_the_jobs_labels_is_adopted(site: Site, operator: M
     job = await site.submit(Worker=1)
 
     async def adopted() -> bool:
-        return await owner(site, "job-worker-0") == job["metadata"]["uid"]
+        return await owner(site, "job-worker-0") == str(job["metadata"]["uid"])
 
     await site.eventually(adopted)
     await site.run()

@@ -1,0 +1,217 @@
+"""Two operators: one leads, the other takes over, and nothing is done twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import pytest
+
+from danlu.kube.access import Access
+from danlu.kube.client import Client
+from danlu.kube.failures import ConnectionLost
+from danlu.kube.leader import LeaderElection, LeadershipLost
+from danlu.kube.resources import EVENTS, PODS, SERVICES
+from danlu.kube.transport import Request
+from danlu.operator.assembly import build
+from danlu.testing.kubernetes import Fault
+from tests.operator.site import Site, settings
+
+pytestmark = pytest.mark.anyio
+LEASE = 15.0
+RUN = """
+import sys, anyio
+from danlu.kube.access import Access
+from danlu.operator.assembly import run
+from danlu.operator.types import OperatorSettings
+server, namespace, elect = sys.argv[1:]
+settings = OperatorSettings(
+    kinds=("PyTorchJob",), namespace=namespace, metrics_address="", health_address="",
+    leader_elect=bool(elect), lease_namespace=namespace,
+)
+anyio.run(run, Access(server=server), settings)
+"""
+
+
+@pytest.fixture
+def site(fake_site: Site) -> Site:
+    return fake_site
+
+
+class Candidate:
+    """An operator that can be cut off from the server."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.client = Client(site.operator, clock=site.clock, manager=name)
+        self.election = LeaderElection(
+            self.client, name="operators", namespace=site.space, identity=name
+        )
+        self.manager = build(
+            self.client, settings(site.space, kinds=("PyTorchJob",)), election=self.election
+        )
+        self.lost = False
+        self._send = self.client.transport.send
+
+    async def run(self) -> None:
+        try:
+            await self.manager.run()
+        except* LeadershipLost:
+            self.lost = True
+
+    def cut(self) -> None:
+        """From now on it reaches nobody."""
+
+        async def nowhere(request: Request) -> bytes:
+            raise ConnectionLost("the cable is out")
+
+        self.client.transport.send = nowhere  # type: ignore[method-assign]
+
+
+@asynccontextmanager
+async def candidates(site: Site) -> AsyncIterator[tuple[Candidate, Candidate]]:
+    """Two operators, the first of which leads."""
+    one, two = Candidate(site, "one"), Candidate(site, "two")
+
+    async def leads() -> bool:
+        return one.election.leads
+
+    async with one.client, two.client, anyio.create_task_group() as group:
+        group.start_soon(one.run)
+        await site.eventually(leads)
+        group.start_soon(two.run)
+        yield one, two
+        one.manager.stop()
+        two.manager.stop()
+
+
+async def test_only_the_leader_acts(site: Site) -> None:
+    async with candidates(site) as (_, two):
+        await site.submit("PyTorchJob", Worker=2)
+        await site.until_pods("job-worker-0", "job-worker-1")
+        assert not two.election.leads
+        assert site.fake is not None
+        assert site.fake.counts["create", "pods"] == 2
+
+
+async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(site: Site) -> None:
+    async with candidates(site) as (one, two):
+        await site.submit("PyTorchJob", Master=1, Worker=2)
+        await site.until_pods("job-master-0", "job-worker-0", "job-worker-1")
+        await site.run()
+        await site.until("Running")
+        uids = {name: await site.uid(name) for name in await site.pods()}
+        one.cut()
+        begun = site.clock.monotonic()
+
+        async def taken() -> bool:
+            assert not (one.election.leads and two.election.leads)
+            return two.election.leads
+
+        await site.eventually(taken)
+        # The lease, and the pause between two looks at it.
+        assert site.clock.monotonic() - begun <= LEASE + 2 * 2.2 + 1
+        assert one.lost
+        await site.end("job-worker-0")
+        await site.end("job-master-0")
+        await site.until("Succeeded")
+        assert {name: await site.uid(name) for name in await site.pods()} == uids
+        assert len(await site.messages("PyTorchJobSucceeded")) == 1
+        assert len(await site.messages("SuccessfulCreatePod")) == 1
+
+
+async def test_a_leader_that_is_stopped_hands_over_at_once(site: Site) -> None:
+    async with candidates(site) as (one, two):
+        begun = site.clock.monotonic()
+        one.manager.stop()
+
+        async def taken() -> bool:
+            return two.election.leads
+
+        await site.eventually(taken)
+        assert site.clock.monotonic() - begun < LEASE / 2
+        await site.submit("PyTorchJob", Worker=1)
+        await site.until_pods("job-worker-0")
+
+
+# -- processes
+
+
+@contextmanager
+def process(
+    access: Access, namespace: str, *, elect: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """An operator in a process of its own."""
+    arguments = [sys.executable, "-c", RUN, access.server, namespace, "yes" if elect else ""]
+    running = subprocess.Popen(arguments, env={**os.environ}, stderr=subprocess.PIPE)
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+@pytest.mark.real
+async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_those(
+    server_in_time: Site,
+) -> None:
+    site = server_in_time
+    assert site.fake is not None
+    site.fake.faults.append(Fault(verb="create", resource="pods", delay=0.05, times=10_000))
+    await site.submit("PyTorchJob", Worker=100)
+
+    async def some() -> bool:
+        return len(await site.pods()) >= 10
+
+    with process(site.operator, site.space) as first:
+        await site.eventually(some)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    there = {one["metadata"]["name"]: one["metadata"]["uid"] for one in await site.all_of(PODS)}
+    assert 10 <= len(there) < 100
+    names = [f"job-worker-{index}" for index in range(100)]
+    with process(site.operator, site.space) as second:
+        await site.until_pods(*names)
+        await site.until_services(*names)
+        for name, uid in there.items():
+            assert await site.uid(name) == uid
+
+        async def known() -> bool:
+            return len((await site.status()).get("records", {})) == 100
+
+        await site.eventually(known)
+        assert not any(one.get("restarts") for one in (await site.status())["records"].values())
+        second.send_signal(signal.SIGTERM)
+        second.wait(10)
+        assert second.returncode == 0
+    # What was under way when the first was killed may have been asked for twice.
+    assert site.fake.counts["create", "pods"] <= 100 + 64
+    assert len(await site.all_of(SERVICES)) == 100
+    assert len(await site.all_of(EVENTS)) <= 2
+
+
+@pytest.mark.real
+async def test_a_leader_that_is_killed_is_replaced_within_the_lease(server_in_time: Site) -> None:
+    site = server_in_time
+    fake = site.fake
+    assert fake is not None
+    with process(site.operator, site.space, elect=True) as leader:
+        await site.submit("PyTorchJob", "one", Worker=1)
+        await site.until_pods("one-worker-0")
+        watches = fake.watches
+
+        async def stands_by() -> bool:
+            return fake.watches == 2 * watches
+
+        with process(site.operator, site.space, elect=True):
+            await site.eventually(stands_by)
+            leader.kill()
+            begun = anyio.current_time()
+            await site.submit("PyTorchJob", "two", Worker=1)
+            await site.until_pods("one-worker-0", "two-worker-0")
+        assert anyio.current_time() - begun <= LEASE + 2 * 2.2 + 2
+    assert fake.counts["create", "pods"] == 2

@@ -98,12 +98,21 @@ def _put(url: str, data: bytes) -> None:
             _open(url, data)
             return
         except HTTPError as error:
-            said = f"{error.code}: {error.read(1000).decode('utf-8', 'replace').strip()}"
+            said = _words(error.code, error.read(2000))
             if error.code < 500 and error.code != 429:
                 break
         except (OSError, ValueError) as error:
             said = str(error)
     raise NotDelivered(f"the operator does not take it ({said})")
+
+
+def _words(code: int, body: bytes) -> str:
+    """Why a server refuses: the message of a Status of Kubernetes, or what it says."""
+    text = body.decode("utf-8", "replace").strip()
+    try:
+        return str(json.loads(text)["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"{code}: {text}"
 
 
 def _open(url: str, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,6 +31,62 @@ SETTINGS = OperatorSettings(
 )
 
 
+class Wire:
+    """A proxy between a client and a server, whose connections can be cut."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._asked: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], bytes] = {}
+        self.port = 0
+
+    async def __aenter__(self) -> Wire:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        self.cut()
+
+    def cut(self, about: bytes = b"") -> int:
+        """Break the connections that were asked last for something; how many there were."""
+        chosen = [pair for pair, asked in self._asked.items() if about in asked]
+        for pair in chosen:
+            for one in pair:
+                one.transport.abort()
+        return len(chosen)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+        pair = (writer, back)
+        self._asked[pair] = b""
+
+        def asked(data: bytes) -> None:
+            self._asked[pair] = data.partition(b"\r\n")[0]
+
+        try:
+            await asyncio.gather(self._copy(reader, back, asked), self._copy(there, writer))
+        finally:
+            for one in pair:
+                one.transport.abort()
+            del self._asked[pair]
+
+    async def _copy(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        told: Callable[[bytes], object] = bytes,
+    ) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                told(data)
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        writer.transport.abort()
+
+
 @dataclass
 class Site:
     """A cluster, and the jobs of its namespace ``default``."""
@@ -38,6 +95,7 @@ class Site:
     client: Client
     jobs: KubernetesJobs
     courses: dict[str, Callable[[Pod], Course]]
+    wire: Wire
 
     def behave(self, course: Course | Callable[[Pod], Course], pod: str = "") -> None:
         """What becomes of a pod, or of all others."""
@@ -65,7 +123,9 @@ async def site_of(*, operator: bool = True) -> AsyncIterator[Site]:
         async with kubelet, anyio.create_task_group() as group:
             if operator:
                 group.start_soon(build(client, SETTINGS).run)
-            yield Site(fake, client, KubernetesJobs(access), courses)
+            async with Wire(int(fake.url.rpartition(":")[2])) as wire:
+                jobs = KubernetesJobs(Access(server=f"http://127.0.0.1:{wire.port}"))
+                yield Site(fake, client, jobs, courses, wire)
             group.cancel_scope.cancel()
 
 

@@ -18,12 +18,12 @@ from danlu.jobs.kubernetes.results import result_of
 from danlu.jobs.kubernetes.sending import send
 from danlu.jobs.kubernetes.sight import Sight
 from danlu.jobs.kubernetes.tying import Ties
-from danlu.jobs.kubernetes.views import job_of, newest, own_pods, view_of
+from danlu.jobs.kubernetes.views import job_of, newest, own_pods, own_report, view_of
 from danlu.jobs.scaling import scaled
 from danlu.jobs.types import Command, JobView, LogLine, Result, Submission
 from danlu.kube.client import Client, Deletion, Selection
 from danlu.kube.clock import REAL
-from danlu.kube.failures import NotFound
+from danlu.kube.failures import Forbidden, NotFound
 from danlu.kube.patches import merge_patch
 from danlu.training.cluster import STOPPED, lease_name, reports_name
 from danlu.training.types import ReplicaId
@@ -95,12 +95,11 @@ class KubernetesJobs:
             return await self._viewed(client, found)
 
     async def _viewed(self, client: Client, found: Found) -> JobView:
-        name = found.job.metadata.name
         return view_of(
             found.job,
             found.framework,
             pods=await self._pods(client, found),
-            report=await self._report(client, name),
+            report=await self._report(client, found),
             where=self.where,
             now=self._clock.now(),
         )
@@ -112,11 +111,12 @@ class KubernetesJobs:
     def _mine(self, name: str) -> Selection:
         return Selection(self.namespace, labels=f"{_JOB}={name}")
 
-    async def _report(self, client: Client, name: str) -> ReportObject | None:
-        try:
-            return await client.get(REPORT, reports_name(name), namespace=self.namespace)
-        except NotFound:
-            return None
+    async def _report(self, client: Client, found: Found) -> ReportObject | None:
+        name, uid = reports_name(found.job.metadata.name), found.job.metadata.uid
+        # Whoever may not read it still sees the job.
+        with suppress(NotFound, Forbidden):
+            return own_report(await client.get(REPORT, name, namespace=self.namespace), uid)
+        return None
 
     def _sight(self, client: Client, found: Found) -> Sight:
         return Sight(
@@ -184,7 +184,7 @@ class KubernetesJobs:
         async with self._client() as client:
             found = await find(client, self.namespace, name)
             pods = await self._pods(client, found)
-            report = await self._report(client, name)
+            report = await self._report(client, found)
         leader = found.framework.leader(job_of(found.job, found.framework))
         return result_of(last, leader, pods=newest(pods, found.framework.types), report=report)
 

@@ -101,15 +101,16 @@ class Logs:
         pause = _FIRST
         while True:
             before = self._sight.changes
-            over = self._sight.over
+            over, running = self._sight.over, log.running
             read = await self._read(log, over=over)
             if over:
                 return
-            pause = _FIRST if read else min(2 * pause, _LONGEST)
-            if log.running:
+            if running and log.running:
                 # It ended, and not the container: a proxy's or a kubelet's time was over.
                 await asyncio.sleep(pause)
-            elif self._sight.changes == before:
+                pause = _FIRST if read else min(2 * pause, _LONGEST)
+            else:
+                pause = _FIRST
                 await self._sight.changed(before)
 
     async def _read(self, log: ReplicaLog, *, over: bool) -> int:

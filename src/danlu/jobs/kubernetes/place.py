@@ -15,7 +15,7 @@ from danlu.training.cluster import GROUP
 from danlu.training.framework import Framework
 from danlu.training.registry import frameworks
 
-__all__ = ["Found", "all_jobs", "find", "unknown"]
+__all__ = ["Found", "all_jobs", "find", "look", "no_kinds", "unknown"]
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -30,16 +30,21 @@ async def find(client: Client, namespace: str, name: str) -> Found:
 
     Raises :class:`UsageError` where there is none, naming those that are.
     """
+    found = await look(client, namespace, name)
+    if found:
+        return found[0]
+    raise await unknown(client, namespace, name)
+
+
+async def look(client: Client, namespace: str, name: str) -> list[Found]:
+    """The jobs of that name, of each kind one at most."""
     kinds = frameworks()
     looks = (_get(client, one, namespace, name) for one in kinds)
-    found = [
+    return [
         Found(job, one)
         for one, job in zip(kinds, await asyncio.gather(*looks), strict=True)
         if job is not None
     ]
-    if found:
-        return found[0]
-    raise await unknown(client, namespace, name)
 
 
 async def _get(client: Client, framework: Framework, namespace: str, name: str) -> JobObject | None:

@@ -69,8 +69,6 @@ class ReplicaLog:
             async for line in self._lines(pod, previous=True):
                 yield line
             self._restarts = status.restart_count
-        if status.state.waiting is not None:
-            return  # restarted, and not started yet
         async for line in self._lines(pod, follow=follow and status.state.running is not None):
             yield line
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 from danlu.errors import UsageError
 from danlu.jobs.kubernetes.documents import Ready
 from danlu.jobs.kubernetes.objects import JobObject, job_resource
-from danlu.jobs.kubernetes.place import no_kinds
+from danlu.jobs.kubernetes.place import look, no_kinds
 from danlu.kube.client import Client, Deletion
 from danlu.kube.failures import AlreadyExists, ApiError, NotFound
 from danlu.kube.patches import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
 from danlu.kube.types import Document
-from danlu.training.cluster import code_name
+from danlu.training.cluster import TIED, code_name
 
 __all__ = ["send"]
 
@@ -46,10 +46,8 @@ async def send(client: Client, ready: Ready) -> JobObject:
 async def _check_new(client: Client, ready: Ready) -> None:
     """Before anything is written: what is there under the name is somebody's."""
     metadata = ready.job["metadata"]
-    with suppress(NotFound):
-        await client.get(
-            job_resource(ready.framework), metadata["name"], namespace=metadata["namespace"]
-        )
+    # Of any kind: pods are called after their job, whatever that is.
+    if await look(client, metadata["namespace"], metadata["name"]):
         raise _in_use(metadata["name"])
 
 
@@ -106,7 +104,7 @@ async def _tie(client: Client, name: str, namespace: str, owner: Document) -> No
     metadata = {
         "name": name,
         "namespace": namespace,
-        "labels": {"danlu.dev/tied": "true"},
+        "labels": {TIED: "true"},
         "ownerReferences": [owner],
     }
     lease = LEASES.document({"metadata": metadata, "spec": spec})

@@ -17,7 +17,7 @@ from danlu.jobs.kubernetes.objects import (
     ReportObject,
     job_resource,
 )
-from danlu.jobs.kubernetes.views import newest, own_pods, view_of
+from danlu.jobs.kubernetes.views import newest, own_pods, own_report, view_of
 from danlu.jobs.types import JobView
 from danlu.kube.client import Client, Selection
 from danlu.kube.informer import Informer
@@ -156,7 +156,7 @@ class Sight:
     @property
     def report(self) -> ReportObject | None:
         """What its replicas reported."""
-        return next(iter(self._reports.store), None)
+        return own_report(next(iter(self._reports.store), None), self._uid)
 
     def view(self) -> JobView | None:
         """The job as it is known now; None where it is gone."""

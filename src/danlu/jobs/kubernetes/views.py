@@ -40,6 +40,7 @@ __all__ = [
     "main_status",
     "newest",
     "own_pods",
+    "own_report",
     "replica_of",
     "view_of",
 ]
@@ -173,6 +174,12 @@ def own_pods(pods: Sequence[PodObject], uid: str) -> list[PodObject]:
     """Those that belong to the job with this uid, the oldest first."""
     found = [one for one in pods if (one.metadata.controller or _NOBODY).uid == uid]
     return sorted(found, key=lambda one: str(one.metadata.creation_timestamp))
+
+
+def own_report(report: ReportObject | None, uid: str) -> ReportObject | None:
+    """The report where it is of the job with this uid: an earlier one may have had its name."""
+    owners = report.metadata.owner_references if report is not None else ()
+    return report if any(one.uid == uid for one in owners) else None
 
 
 class _Nobody:

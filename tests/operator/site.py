@@ -20,6 +20,7 @@ from danlu.operator.assembly import build
 from danlu.operator.surroundings import surrounded
 from danlu.operator.types import OperatorSettings, PodDecorator
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
+from danlu.training.framework import Framework
 from danlu.training.registry import framework_of
 from tests.training.manifests import manifest
 
@@ -93,6 +94,14 @@ class Site:
             for one in document["spec"][framework_of(kind).replicas_field].values():
                 one["restartPolicy"] = policy
         return await self.client.create(jobs(kind), document)
+
+    async def create(self, framework: Framework, spec: Mapping[str, Any]) -> Document:
+        """Make a job of any framework."""
+        resource = jobs(framework.kind)
+        metadata = {"name": JOB, "namespace": self.space}
+        return await self.client.create(
+            resource, resource.document({"metadata": metadata, "spec": dict(spec)})
+        )
 
     async def job(self, kind: str = "PyTorchJob", name: str = JOB) -> Document:
         return await self.client.get(jobs(kind), name, namespace=self.space)

@@ -1,0 +1,51 @@
+"""A framework in one file, of somebody else's package, is a kind that the operator runs."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+from danlu.operator.crds import definition
+from danlu.training.registry import framework_of, frameworks
+from tests.operator.site import Site
+
+pytestmark = pytest.mark.anyio
+EXAMPLE = Path(__file__).parents[2] / "examples" / "add-a-framework" / "danlu_lightgbm.py"
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an installer leaves of the example's package."""
+    shutil.copy(EXAMPLE, tmp_path)
+    info = tmp_path / "danlu_lightgbm-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: danlu-lightgbm\nVersion: 1.0\n")
+    entry = "[danlu.frameworks]\nlightgbm = danlu_lightgbm:FRAMEWORK\n"
+    (info / "entry_points.txt").write_text(entry)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_kind_of_another_package_is_defined_and_reconciled(fake_site: Site) -> None:
+    site = fake_site
+    assert "LightGBMJob" in [one.kind for one in frameworks()]
+    framework = framework_of("LightGBMJob")
+    await site.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(framework))
+    container = {"name": "lightgbm", "image": "example/train:1"}
+    worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
+    async with site.operator_runs():
+        await site.create(framework, {framework.replicas_field: {"Worker": worker}})
+        await site.until_pods("job-worker-0", "job-worker-1")
+        await site.until_services("job-worker-0", "job-worker-1")
+        env = (await site.pod("job-worker-1"))["spec"]["containers"][0]["env"]
+        machines = "job-worker-0:12400,job-worker-1:12400"
+        assert {"name": "LIGHTGBM_MACHINES", "value": machines} in env
+        await site.run()
+        await site.until("Running", "LightGBMJob")
+        await site.end()
+        await site.until("Succeeded", "LightGBMJob")

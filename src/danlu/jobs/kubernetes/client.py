@@ -115,7 +115,8 @@ class KubernetesJobs:
         name, uid = reports_name(found.job.metadata.name), found.job.metadata.uid
         # Whoever may not read it still sees the job.
         with suppress(NotFound, Forbidden):
-            return own_report(await client.get(REPORT, name, namespace=self.namespace), uid)
+            report = await client.get(REPORT, name, namespace=self.namespace)
+            return own_report(report, uid)
         return None
 
     def _sight(self, client: Client, found: Found) -> Sight:

@@ -1,0 +1,123 @@
+"""What is created for a submission, and that a container of it does what was meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from danlu.errors import UsageError
+from danlu.jobs.kubernetes.documents import Ready, prepared
+from danlu.jobs.types import Image, Submission
+from danlu.training.cluster import REPORTS, SUBMITTED_LABELS, TIED
+from danlu.training.manifest import read_job
+from danlu.training.registry import framework_of
+from danlu.training.rendering import render_pod
+from danlu.training.topology import ServiceTopology
+from tests.jobs.kubernetes.doing import Done, do
+from tests.jobs.kubernetes.support import job, worker
+
+
+def template(ready: Ready) -> dict[str, Any]:
+    spec = ready.job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+    assert isinstance(spec, dict)
+    return spec
+
+
+def done(ready: Ready, root: Path) -> Done:
+    framework = framework_of("pytorch")
+    found = read_job(ready.job, framework)
+    pod = render_pod(found, framework, worker(), ServiceTopology(found))
+    maps = {} if ready.code is None else {ready.code["metadata"]["name"]: ready.code}
+    return do(pod, maps, root)
+
+
+def files(root: Path, **content: str) -> dict[str, Path]:
+    """Files by the paths that ``_`` and ``__`` of names stand for (``.`` and ``/``)."""
+    found = {}
+    for name, text in content.items():
+        path = name.replace("__", "/").replace("_", ".")
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+        found[path] = root / path
+    return found
+
+
+def test_code_lies_in_a_working_directory_that_can_be_written_to(tmp_path: Path) -> None:
+    code = files(
+        tmp_path / "code",
+        train_py="import pkg.deep.a\nopen('out', 'w').write('x')\nopen('pkg/deep/a.py', 'a')\n",
+        pkg__deep__a_py="print('deep')\n",
+    )
+    submission = msgspec.structs.replace(job(), code=code)
+    ended = done(prepared(submission, namespace="default"), tmp_path / "pod")
+    assert (ended.code, ended.log) == (0, "deep\n")
+    assert (ended.directory / "out").read_text() == "x"
+
+
+def test_arguments_reach_the_program_as_they_are(tmp_path: Path) -> None:
+    code = files(tmp_path / "code", train_py="import sys\nprint(sys.argv[1:])\n")
+    words = ["python", "train.py", "a b", "$HOME", "--x='y'"]
+    submission = msgspec.structs.replace(job(command=words), code=code)
+    ended = done(prepared(submission, namespace="default"), tmp_path / "pod")
+    assert ended.log == "['a b', '$HOME', \"--x='y'\"]\n"
+
+
+def test_files_are_found_where_their_variable_says(tmp_path: Path) -> None:
+    sent = tmp_path / "sent"
+    files(sent, run_py="print('run')\n", values__x_bin="1")
+    (sent / "values" / "y.bin").write_bytes(b"\xff\x00")
+    words = ["python", "-c", "import os; d = os.environ['DANLU_FILES']; print(os.listdir(d))"]
+    submission = msgspec.structs.replace(job(command=words), files=sent)
+    ended = done(prepared(submission, namespace="default"), tmp_path / "pod")
+    assert "run.py" in ended.log
+    assert (tmp_path / "pod" / "danlu-files" / "values" / "y.bin").read_bytes() == b"\xff\x00"
+
+
+def test_more_than_a_config_map_takes_is_refused_with_the_largest_files(tmp_path: Path) -> None:
+    code = files(tmp_path, small_py="x", large_py="#" * (1 << 20))
+    submission = msgspec.structs.replace(job(), code=code)
+    with pytest.raises(UsageError, match="2 files of") as caught:
+        prepared(submission, namespace="default")
+    assert caught.value.details[0].startswith("large.py")
+    assert "--env" in caught.value.hint
+
+
+def test_images_are_those_that_were_pushed() -> None:
+    pushed = {"team/env:1": Image("", "registry.example/team/env@sha256:1")}
+    submission = msgspec.structs.replace(job(), images=pushed)
+    ready = prepared(submission, namespace="default", pull_secret="pull")
+    spec = template(ready)
+    assert spec["containers"][0]["image"] == "registry.example/team/env@sha256:1"
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+
+
+def test_variables_of_the_submission_lie_below_those_of_the_manifest() -> None:
+    own = [{"name": "A", "value": "manifest"}]
+    submission = msgspec.structs.replace(job(env=own), environment={"A": "1", "B": "2"})
+    (container,) = template(prepared(submission, namespace="default"))["containers"]
+    assert container["env"] == [{"name": "B", "value": "2"}, *own]
+
+
+def test_what_danlu_alone_reads_stands_in_annotations() -> None:
+    submission = msgspec.structs.replace(job(), labels={"call": "f"}, value="leader", tied=True)
+    annotations = prepared(submission, namespace="here").job["metadata"]["annotations"]
+    assert json.loads(annotations[SUBMITTED_LABELS]) == {"call": "f"}
+    assert annotations[REPORTS] == "progress,values"
+    assert annotations[TIED] == "job-tie"
+
+
+def test_a_manifest_of_another_namespace_is_refused() -> None:
+    submission: Submission = job()
+    elsewhere = msgspec.structs.replace(submission.job, namespace="other")
+    with pytest.raises(UsageError, match="namespace other"):
+        prepared(msgspec.structs.replace(submission, job=elsewhere), namespace="default")
+
+
+def test_the_document_is_a_valid_manifest_of_the_same_job() -> None:
+    ready = prepared(job(workers=3), namespace="team")
+    read = read_job(ready.job, framework_of("pytorch"))
+    assert (read.namespace, read.replicas[worker().type].replicas) == ("team", 3)

@@ -26,7 +26,11 @@ _OF_NODES = (
     "serviceaccount-controller,root-ca-certificate-publisher-controller,"
     "endpoints-controller,endpointslice-controller"
 )
-USERS = f'{TOKEN},admin,admin-id,"system:masters"\nreader,reader,reader-id\n'
+USERS = f"""\
+{TOKEN},admin,admin-id,"system:masters"
+reader,reader,reader-id
+operator,operator,operator-id
+"""
 
 
 @dataclass(frozen=True)

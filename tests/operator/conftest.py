@@ -8,12 +8,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from danlu.kube.access import Access
 from danlu.kube.client import Client
 from danlu.kube.clock import REAL
+from danlu.kube.credentials import Stated
 from danlu.kube.manager import Manager
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from danlu.kube.types import Clock
@@ -22,6 +24,7 @@ from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.registry import BUILT_IN
 from tests.kube.objects import eventually
 from tests.kube.servers import Server, binaries, real_server
+from tests.operator.rights import USER
 from tests.operator.site import Site
 
 _numbers = itertools.count(1)
@@ -59,8 +62,10 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def operator_access(server: Server) -> Access:
-    """As whom operators ask."""
-    return server.access
+    """As whom operators ask: one who may do, on a real server, what their manifests say."""
+    if server.fake is not None:
+        return server.access
+    return replace(server.access, credentials=Stated(token=USER))
 
 
 @pytest.fixture
@@ -125,7 +130,7 @@ async def _established(client: Client) -> bool:
     return all(
         any(
             one["type"] == "Established" and one["status"] == "True"
-            for one in (document.get("status") or {}).get("conditions", ())
+            for one in (document.get("status") or {}).get("conditions") or ()
         )
         for document in found
     )

@@ -22,6 +22,7 @@ from danlu.operator.types import OperatorSettings, PodDecorator
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.framework import Framework
 from danlu.training.registry import framework_of
+from tests.operator.rights import grant
 from tests.training.manifests import manifest
 
 JOB = "job"
@@ -244,6 +245,13 @@ class Site:
     # -- operators
 
     @asynccontextmanager
+    async def _granted(self, client: Client, wanted: OperatorSettings) -> AsyncIterator[None]:
+        """Where operators are somebody of their own, they may do what they need."""
+        if self.operator != self.access:
+            await grant(self.client, client, wanted)
+        yield
+
+    @asynccontextmanager
     async def operator_runs(
         self, *, decorators: Sequence[PodDecorator] = (), **changes: Any
     ) -> AsyncIterator[Manager]:
@@ -252,6 +260,7 @@ class Site:
         wanted = settings(self.space, **changes)
         async with (
             client,
+            self._granted(client, wanted),
             surrounded(client, wanted, namespace=self.space) as surroundings,
             anyio.create_task_group() as group,
         ):

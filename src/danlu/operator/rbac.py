@@ -16,6 +16,7 @@ from danlu.operator.gangs import pod_groups
 from danlu.operator.types import OperatorSettings
 from danlu.training.cluster import GROUP
 from danlu.training.framework import Framework
+from danlu.training.registry import framework_of
 
 __all__ = ["REPORTS_SECRET", "Rights", "editors", "rights", "viewers"]
 
@@ -35,7 +36,8 @@ class Rights:
 
 def rights(frameworks: Iterable[Framework], settings: OperatorSettings) -> Rights:
     """What the operator may do that runs ``frameworks`` with these settings."""
-    enabled = [one for one in frameworks if not settings.kinds or one.kind in settings.kinds]
+    kinds = {framework_of(kind).kind for kind in settings.kinds}
+    enabled = [one for one in frameworks if not kinds or one.kind in kinds]
     return Rights(tuple(_jobs(enabled, settings)), tuple(_own(settings)))
 
 

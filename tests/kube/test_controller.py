@@ -18,6 +18,7 @@ from danlu.kube.controller import (
     GaveUp,
     Later,
     Outcome,
+    Wait,
     own_key,
     owner_of,
 )
@@ -68,6 +69,7 @@ class Stage:
     [
         (Done(), [0.0], "success"),
         (Later(7.0), [0.0, 7.0], "requeue_after"),
+        (Wait(7.0), [0.0, 7.0], "requeue_after"),
         (Again(), [0.0, 1.0], "requeue"),
         (Failed(OSError()), [0.0, 1.0], "error"),
         (Failed(OSError(), after=9.0), [0.0, 9.0], "error"),
@@ -102,6 +104,13 @@ async def test_a_later_time_does_not_count_as_a_failure(clock: VirtualClock) -> 
     async with stage.running():
         await clock.advance(50)
     assert stage.times == [0.0, 1.0, 11.0, 12.0]
+
+
+async def test_a_wait_leaves_failures_counted(clock: VirtualClock) -> None:
+    stage = Stage(clock, Again(), Wait(10.0), Again())
+    async with stage.running():
+        await clock.advance(50)
+    assert stage.times == [0.0, 1.0, 11.0, 13.0]
 
 
 async def test_one_defect_does_not_end_the_work_on_others(clock: VirtualClock) -> None:

@@ -120,6 +120,41 @@ async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
     assert await site.pods() == []
 
 
+async def test_a_quota_that_ends_in_the_middle_is_no_reason_to_hurry(
+    site: Site, fake: FakeKubernetes, operator: Manager
+) -> None:
+    full = Fault(verb="create", resource="pods", status=403, times=10_000)
+    fake.faults += [Fault(verb="create", resource="pods", delay=1e-6, times=110), full]
+    await site.submit("PyTorchJob", Worker=140)
+    await site.until_event("FailedCreatePod")
+    before = asked(fake)
+    await site.pass_time(300)
+    assert len(await site.pods()) == 110
+    assert (asked(fake) - before)["create", "pods"] <= 60
+    full.times = 0
+    await site.pass_time(400)
+    assert len(await site.pods()) == 140
+
+
+async def test_a_job_of_many_replicas_is_not_written_for_each(
+    site: Site, fake: FakeKubernetes, operator: Manager
+) -> None:
+    before = asked(fake)
+    await site.submit("PyTorchJob", Worker=120)
+
+    async def made() -> bool:
+        return len(await site.pods()) == 120
+
+    await site.eventually(made)
+    await site.run()
+    await site.until("Running")
+    await site.end()
+    await site.until("Succeeded")
+    spent = asked(fake) - before
+    assert (spent["create", "pods"], spent["create", "services"]) == (120, 120)
+    assert spent["patch", "pytorchjobs/status"] <= 60
+
+
 @pytest.mark.parametrize("forgotten", [False, True], ids=["dropped", "expired"])
 async def test_what_happens_while_no_watch_stands_is_learnt(
     forgotten: bool, site: Site, fake: FakeKubernetes, operator: Manager

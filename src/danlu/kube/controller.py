@@ -29,6 +29,7 @@ __all__ = [
     "GaveUp",
     "Later",
     "Outcome",
+    "Wait",
     "own_key",
     "owner_of",
 ]
@@ -45,6 +46,13 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class Later:
     """All is as it should be until then: come again in so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It is too early to look: come again in so many seconds, with as many failures as before."""
 
     seconds: float
 
@@ -71,7 +79,7 @@ class GaveUp:
     error: Exception
 
 
-Outcome = Done | Later | Again | Failed | GaveUp
+Outcome = Done | Later | Wait | Again | Failed | GaveUp
 
 
 def own_key(obj: Object) -> Iterable[Key]:
@@ -189,6 +197,8 @@ class Controller(Generic[O]):
             case Later(after):
                 self.queue.forget(key)
                 self.queue.add_after(key, after)
+            case Wait(after):
+                self.queue.add_after(key, after)
             case Again():
                 self.queue.add_limited(key)
             case Failed(error, after):
@@ -207,6 +217,7 @@ class Controller(Generic[O]):
 _RESULTS: dict[type, str] = {
     Done: "success",
     Later: "requeue_after",
+    Wait: "requeue_after",
     Again: "requeue",
     Failed: "error",
     GaveUp: "terminal_error",

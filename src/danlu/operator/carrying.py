@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -109,12 +109,22 @@ class Carrier:
         what the API server or a decorator refuses, told by an event where it is not of the moment.
         """
         await self._keep_belongings(task)
+        served = self._served(task.job)
+        wanted = services_wanted(
+            task.job,
+            self.framework,
+            observed=task.observed,
+            decision=task.decision,
+            there=served.keys(),
+        )
+        unwanted = [one for replica, one in served.items() if replica not in wanted]
         ended: list[str] = []
         made: list[str] = []
         try:
             still = partial(self._stands, task.job)
-            await slow_start([*self._deletions(task, ended)], still=still)
-            await slow_start([*self._creations(task, made)], still=still)
+            await slow_start([*self._deletions(task, unwanted, ended)], still=still)
+            missing = wanted - served.keys()
+            await slow_start([*self._creations(task, missing, made)], still=still)
         finally:
             if ended:
                 text = listed("Deleted", "pod", ended)
@@ -169,39 +179,32 @@ class Carrier:
 
     # -- pods and Services
 
-    def _deletions(self, task: Task, ended: list[str]) -> Iterator[Callable[[], Awaitable[object]]]:
+    def _deletions(
+        self, task: Task, services: Iterable[ServiceObject], ended: list[str]
+    ) -> Iterator[Callable[[], Awaitable[object]]]:
         for pod in task.deletions:
             yield partial(self._delete_pod, task, pod, ended)
-        wanted = self._wanted(task)
-        for service in self.services.of(task.job.uid):
-            unwanted = replica_of(service.metadata, self.framework) not in wanted
-            if unwanted and service.metadata.deletion_timestamp is None:
+        for service in services:
+            if service.metadata.deletion_timestamp is None:
                 yield partial(self.services.delete, task.job.uid, service)
 
-    def _creations(self, task: Task, made: list[str]) -> Iterator[Callable[[], Awaitable[object]]]:
-        creations = task.creations if self._may_begin(task.job) else []
-        missing = self._wanted(task) - self._served(task.job)
-        if creations != task.creations:
-            missing -= set(task.creations)
-        for replica in creations:
+    def _creations(
+        self, task: Task, missing: frozenset[ReplicaId], made: list[str]
+    ) -> Iterator[Callable[[], Awaitable[object]]]:
+        """Make pods, each with its Service; then Services of pods that are there without."""
+        begins = self._may_begin(task.job)
+        for replica in task.creations if begins else ():
             yield partial(self._create_pod, task, replica, made)
             if replica in missing:
                 yield partial(self._create_service, task, replica)
-        for replica in sorted(missing - set(creations)):
+        for replica in sorted(missing.difference(task.creations)):
             yield partial(self._create_service, task, replica)
 
-    def _wanted(self, task: Task) -> frozenset[ReplicaId]:
-        return services_wanted(
-            task.job,
-            self.framework,
-            observed=task.observed,
-            decision=task.decision,
-            there=[*self._served(task.job)],
+    def _served(self, job: Job) -> dict[ReplicaId, ServiceObject]:
+        found = (
+            (replica_of(one.metadata, self.framework), one) for one in self.services.of(job.uid)
         )
-
-    def _served(self, job: Job) -> frozenset[ReplicaId]:
-        found = (replica_of(one.metadata, self.framework) for one in self.services.of(job.uid))
-        return frozenset(one for one in found if one is not None)
+        return {replica: one for replica, one in found if replica is not None}
 
     async def _create_pod(self, task: Task, replica: ReplicaId, made: list[str]) -> None:
         job = task.job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from danlu.training.framework import Framework
 from danlu.training.standing import types_in_order, wanted
@@ -26,7 +26,7 @@ def services_wanted(
     *,
     observed: Observed,
     decision: Decision,
-    there: Sequence[ReplicaId],
+    there: Collection[ReplicaId],
 ) -> frozenset[ReplicaId]:
     """The replicas that are to have a Service once ``decision`` is carried out.
 

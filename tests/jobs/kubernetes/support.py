@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
+from anyio.from_thread import start_blocking_portal
 
 from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.types import JobView, LogLine, Submission
@@ -24,6 +25,7 @@ from danlu.testing.kubernetes.courses import Behaviour, Course, Pod, runs
 from danlu.training.manifest import read_job
 from danlu.training.registry import BUILT_IN, framework_of
 from danlu.training.types import ReplicaId, ReplicaType
+from tests.jobs.kubernetes.doing import do
 
 LIMIT = 20.0
 SETTINGS = OperatorSettings(
@@ -175,3 +177,39 @@ async def lines_of(site: Site, name: str = "job", **how: Any) -> list[LogLine]:
 
 def running(count: int) -> Callable[[JobView], bool]:
     return lambda view: sum(one.state == "Running" for one in view.replicas) == count
+
+
+@contextmanager
+def site_in_a_thread(root: Path) -> Iterator[Site]:
+    """A cluster whose pods really run their containers' programs, below ``root``.
+
+    It lives in a thread of its own, so that programs of this process can use it as users do.
+    """
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(site_of()) as site:
+
+        def course(pod: Pod) -> Course:
+            cluster = site.fake.cluster
+            place = (pod.metadata.namespace, pod.metadata.name)
+            document = cluster.get(cluster.labelled("pods"), *place)
+            kind = cluster.labelled("configmaps")
+            maps = {key[1]: one for key, one in cluster.storage.of(kind).items()}
+            done = do(document, maps, root / f"{pod.metadata.name}-{pod.restarts}")
+            return Course(run=0.0, exit_code=done.code, log=done.log, message=done.message)
+
+        site.behave(course)
+        yield site
+
+
+def kubeconfig(site: Site, path: Path) -> Path:
+    """A kubeconfig for the site's server, by the context ``fake``."""
+    path.write_text(
+        f"""\
+apiVersion: v1
+kind: Config
+current-context: fake
+clusters: [{{name: fake, cluster: {{server: "{site.fake.url}"}}}}]
+users: [{{name: fake, user: {{token: none}}}}]
+contexts: [{{name: fake, context: {{cluster: fake, user: fake}}}}]
+"""
+    )
+    return path

@@ -1,0 +1,112 @@
+"""``danlu train --on kubernetes`` and ``danlu jobs --on kubernetes``, as users type them.
+
+The cluster is the published fake with danlu's operator, in a thread; what its pods run is run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import danlu
+from danlu.errors import JobFailed
+from tests.jobs.kubernetes.support import Site, kubeconfig, site_in_a_thread
+
+from .conftest import Cli
+
+ON = ("--on", "kubernetes")
+SCRIPT = """
+import os
+import helper
+print(helper.greeting, os.environ["RANK"])
+"""
+
+
+@pytest.fixture
+def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    Path("train.py").write_text(SCRIPT)
+    Path("helper.py").write_text("greeting = 'hello'\n")
+    with site_in_a_thread(tmp_path / "pods") as site:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
+        yield site
+
+
+TRAIN = ("train", "train.py", "--framework", "pytorch", "--image", "team/env:1", *ON)
+
+
+def test_a_script_runs_on_the_cluster_and_its_lines_arrive(cli: Cli, site: Site) -> None:
+    result = cli(*TRAIN, "--name", "demo", "--worker", "2")
+    assert result.code == 0, result.err
+    assert sorted(result.out.splitlines()) == ["worker-0 │ hello 0", "worker-1 │ hello 1"]
+    assert "demo succeeded" in result.err
+
+
+def test_a_job_that_fails_there_shows_who_and_why(cli: Cli, site: Site) -> None:
+    Path("train.py").write_text("raise SystemExit('no data')\n")
+    result = cli(*TRAIN, "--name", "demo")
+    assert result.code == 1
+    assert "worker-0 failed first: exit code 1" in result.err
+    assert "no data" in result.err
+
+
+def test_what_was_left_there_is_listed_shown_read_and_removed(cli: Cli, site: Site) -> None:
+    assert cli(*TRAIN, "--name", "demo", "--detach").out == "demo\n"
+    assert cli("jobs", "wait", "demo", *ON).code == 0
+    assert cli("jobs", "ls", "-q", *ON).out == "demo\n"
+    shown = json.loads(cli("jobs", "show", "demo", "--format", "json", *ON).out)
+    assert (shown["state"], shown["where"]) == ("Succeeded", "kubernetes")
+    assert cli("jobs", "logs", "demo", "worker-0", *ON).out == "hello 0\n"
+    assert "python train.py" in cli("jobs", "show", "demo", "--command", "worker-0", *ON).out
+    assert cli("jobs", "rm", "demo", *ON).code == 0
+    assert cli("jobs", "ls", "-q", *ON).out == ""
+
+
+def test_jobs_of_a_cluster_are_not_those_of_this_machine(cli: Cli, site: Site) -> None:
+    assert cli(*TRAIN, "--name", "demo", "--detach").code == 0
+    assert cli("jobs", "ls", "-q").out == ""
+
+
+def test_a_sweep_runs_its_jobs_on_the_cluster(cli: Cli, site: Site) -> None:
+    Path("train.py").write_text("import sys\nprint('loss', sys.argv[2])\n")
+    pattern = ("--metric-pattern", r"loss (\d+)")
+    result = cli(*TRAIN, "--name", "demo", "--sweep", "x=3,1,2", *pattern)
+    assert result.code == 0, result.err
+    assert "best: demo-2  x=1" in result.err
+
+
+def test_another_context_that_is_not_there_is_named(cli: Cli, site: Site) -> None:
+    result = cli("jobs", "ls", "--on", "kubernetes:nowhere")
+    assert result.code == 2
+    assert "nowhere" in result.err
+
+
+def test_a_function_gives_its_value_from_the_cluster(site: Site) -> None:
+    def work(x: int) -> int:
+        return x + 1
+
+    work.__module__ = "__main__"
+    lines: list[str] = []
+    value = danlu.train(work, args=(41,), image="team/env:1", on="kubernetes", log=lines.append)
+    assert value == 42
+
+
+def test_what_a_function_raised_there_is_the_cause(site: Site) -> None:
+    def work() -> None:
+        raise LookupError("no such key")
+
+    work.__module__ = "__main__"
+    with pytest.raises(JobFailed) as caught:
+        danlu.train(work, image="team/env:1", on="kubernetes", log=None)
+    assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_a_job_that_was_left_is_attached_to(site: Site) -> None:
+    name = danlu.train(
+        "train.py", framework="pytorch", image="i", on="kubernetes", detach=True, log=None
+    )
+    lines: list[str] = []
+    assert danlu.attach(name, on="kubernetes", log=lines.append).state == "Succeeded"
+    assert lines == ["worker-0 │ hello 0"]

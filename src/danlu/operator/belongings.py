@@ -81,10 +81,7 @@ class Belongings:
         name, namespace = metadata["name"], metadata["namespace"]
         there = await self._client.get(resource, name, namespace=namespace)
         if _controller(there) != job.uid:
-            what = f"{resource.kind} {name}"
-            raise NameTaken(
-                f"{what} is there already and is not this job's", hint="rename the job, or that"
-            )
+            raise NameTaken(resource.kind, name)
         if not _says(there, document):
             patch = merge_patch({**document, "metadata": _plain_metadata(metadata)})
             await self._client.patch(resource, name, patch, namespace=namespace)

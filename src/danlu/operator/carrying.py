@@ -8,6 +8,7 @@ from functools import partial
 
 from danlu.errors import DanluError, TemporaryError
 from danlu.kube.client import Client, Deletion
+from danlu.kube.failures import Conflict, NotFound
 from danlu.kube.resources import Resource
 from danlu.kube.store import Store
 from danlu.kube.types import Document, Key
@@ -239,8 +240,9 @@ class Carrier:
         """Do it; what fails and is not of the moment is told to the job's owner."""
         try:
             await doing
-        except (NameTaken, TemporaryError):
-            raise
         except DanluError as error:
+            passing = isinstance(error, NameTaken | TemporaryError | NotFound | Conflict)
+            if passing:
+                raise
             self.teller.failed(task.found, reason, str(error))
             raise

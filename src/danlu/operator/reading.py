@@ -10,9 +10,9 @@ from danlu.operator.types import JobObject
 from danlu.training.document import API_VERSION
 from danlu.training.framework import Framework
 from danlu.training.manifest import ManifestError, read_job, read_status
-from danlu.training.types import Job, JobStatus
+from danlu.training.types import MANAGER, Job, JobStatus
 
-__all__ = ["JobReader", "job_manifest", "status_of"]
+__all__ = ["JobReader", "job_manifest", "managed_elsewhere", "status_of"]
 
 
 class JobReader:
@@ -63,6 +63,14 @@ def job_manifest(obj: JobObject, framework: Framework) -> dict[str, Any]:
         "metadata": msgspec.to_builtins(obj.metadata),
         "spec": msgspec.json.decode(obj.spec),
     }
+
+
+def managed_elsewhere(obj: JobObject) -> bool:
+    """Whether a job, valid or not, is another controller's."""
+    spec = msgspec.json.decode(obj.spec)
+    policy = spec.get("runPolicy") if isinstance(spec, dict) else None
+    manager = policy.get("managedBy") if isinstance(policy, dict) else None
+    return manager not in (None, "", MANAGER)
 
 
 def status_of(obj: JobObject) -> JobStatus:

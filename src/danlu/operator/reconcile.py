@@ -14,7 +14,7 @@ from danlu.kube.types import Clock, Key
 from danlu.operator.adopting import Adopter
 from danlu.operator.carrying import Carrier, Task
 from danlu.operator.observing import observed
-from danlu.operator.reading import JobReader, status_of
+from danlu.operator.reading import JobReader, managed_elsewhere, status_of
 from danlu.operator.telling import EventTeller, StatusWriter
 from danlu.operator.types import JobObject
 from danlu.operator.writing import NameTaken
@@ -128,18 +128,20 @@ class Reconciler:
         """What stands in the way is often about to go: it is told of the third time only."""
         self.taken[found.metadata.uid] += 1
         if self.taken[found.metadata.uid] == _TOLD_AT:
-            self.teller.failed(found, "FailedCreatePod", f"Error creating: {error}")
+            self.teller.failed(found, f"FailedCreate{error.kind}", f"Error creating: {error}")
         return Again(str(error))
 
     async def _refuse(self, found: JobObject, error: ManifestError) -> Outcome:
         """A job that is no valid manifest fails; one that has begun already is left as it is."""
+        if found.metadata.deletion_timestamp is not None or managed_elsewhere(found):
+            return Done()
         reason = f"{self.framework.kind}FailedValidation"
         message = "; ".join([error.message, *error.details])
         try:
             version, status = self.written.newest(found.metadata, status_of(found))
         except ManifestError as unreadable:
             return GaveUp(unreadable)
-        if status.finished or found.metadata.deletion_timestamp is not None:
+        if status.finished:
             return Done()
         self.teller.failed(found, reason, message)
         if status.start_time is not None:

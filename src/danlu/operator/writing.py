@@ -25,6 +25,13 @@ _MOST = 64
 class NameTaken(OutsideError):
     """An object of that name is there which is not this job's, or one that it gave up."""
 
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(
+            f"{kind} {name} is there already, and is none that this job has",
+            hint=f"rename the job, or remove that {kind}",
+        )
+        self.kind = kind
+
 
 async def slow_start(tasks: Sequence[Task], *, still: Callable[[], bool]) -> None:
     """Carry tasks out at once: two, then twice as many while they succeed, 64 at most.
@@ -137,8 +144,7 @@ class Children(Generic[O]):
             self._expectations.created(uid, word)
         if not _is_that(there, uid, document) or past(there.metadata.uid):
             self._expectations.created(uid, word)
-            what = f"{self.resource.kind.lower()} {metadata['name']}"
-            raise NameTaken(f"{what} is there already, and is none that this job has now")
+            raise NameTaken(self.resource.kind, metadata["name"])
 
     def _word(self, name: str) -> str:
         return f"{self.resource.plural}/{name}"

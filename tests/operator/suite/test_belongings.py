@@ -90,7 +90,7 @@ async def test_a_config_map_of_somebody_else_is_not_touched(site: Site) -> None:
     await site.client.create(CONFIG_MAPS, config_map("job-config", site.space, mine="1"))
     async with site.operator_runs():
         await site.submit("MPIJob", Launcher=1, Worker=1)
-        assert "job-config is there already" in await site.until_event("FailedCreatePod")
+        assert "job-config is there already" in await site.until_event("FailedCreateConfigMap")
         assert await site.pods() == []
         await site.delete("job-config", CONFIG_MAPS)
         await site.until_pods("job-launcher", "job-worker-0")

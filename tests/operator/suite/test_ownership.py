@@ -79,7 +79,7 @@ async def test_a_name_that_another_has_is_waited_for_and_told_of(
     await site.client.create(PODS, foreign)
     before = await site.uid("job-worker-0")
     await site.submit(Worker=1)
-    assert "pod job-worker-0 is there already" in await site.until_event("FailedCreatePod")
+    assert "Pod job-worker-0 is there already" in await site.until_event("FailedCreatePod")
     assert await site.uid("job-worker-0") == before
     await site.delete("job-worker-0")
     await site.until_made_again("job-worker-0", before)
@@ -156,6 +156,40 @@ async def test_a_job_that_is_no_valid_manifest_fails_with_all_findings(
     assert status["completionTime"]
     assert await site.pods() == []
     assert "there is no volume 'data'" in await site.until_event("PyTorchJobFailedValidation")
+
+
+async def test_an_invalid_job_of_another_manager_is_left_alone(
+    site: Site, operator: Manager
+) -> None:
+    container = {"name": "pytorch", "image": "example/train:1"}
+    container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]  # type: ignore[assignment]
+    worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
+    await site.submit(
+        run={"managedBy": "kueue.x-k8s.io/multikueue"},
+        spec={"pytorchReplicaSpecs": {"Worker": worker}},
+    )
+    await site.submit("PyTorchJob", "ours", Worker=1)
+    await site.until_pods("ours-worker-0")
+    assert await site.status() == {}
+
+
+async def test_a_job_that_has_begun_is_not_ended_by_a_mistake_in_an_edit(
+    site: Site, operator: Manager
+) -> None:
+    await site.submit(Worker=1)
+    await site.until_pods("job-worker-0")
+    await site.run()
+    await site.until("Running")
+    replicas = (await site.job())["spec"]["pytorchReplicaSpecs"]
+    (container,) = replicas["Worker"]["template"]["spec"]["containers"]
+    container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    await site.change({"spec": {"pytorchReplicaSpecs": replicas}})
+    await site.until_event("PyTorchJobFailedValidation")
+    assert await site.state() == "Running"
+    container.pop("volumeMounts")
+    await site.change({"spec": {"pytorchReplicaSpecs": replicas}})
+    await site.end()
+    await site.until("Succeeded")
 
 
 async def test_a_template_that_the_server_refuses_is_told_of(site: Site, operator: Manager) -> None:

@@ -14,6 +14,7 @@ from danlu.training.registry import frameworks
 from tests.kube.objects import eventually
 
 USER = "operator"
+MARK = "danlu.test/rights"
 _REVIEWS = Resource(
     "authorization.k8s.io",
     "v1",
@@ -33,13 +34,14 @@ async def grant(client: Client, operator: Client, settings: OperatorSettings) ->
     space = settings.namespace
     needed = rights(frameworks(), settings)
     rules = [*needed.jobs, *needed.own]
-    metadata = {"name": f"operator-{next(_numbers)}", "namespace": space}
+    name = f"operator-{next(_numbers)}"
+    metadata = {"name": name, "namespace": space, "labels": {MARK: "yes"}}
     await client.create(ROLES, ROLES.document({"metadata": metadata, "rules": rules}))
     group = "rbac.authorization.k8s.io"
     binding = {
         "metadata": metadata,
         "subjects": [{"kind": "User", "name": USER, "apiGroup": group}],
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": metadata["name"]},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
     }
     await client.create(ROLE_BINDINGS, ROLE_BINDINGS.document(binding))
 

@@ -22,7 +22,7 @@ from danlu.operator.types import OperatorSettings, PodDecorator
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.framework import Framework
 from danlu.training.registry import framework_of
-from tests.operator.rights import grant
+from tests.operator.rights import MARK, grant
 from tests.training.manifests import manifest
 
 JOB = "job"
@@ -142,7 +142,8 @@ class Site:
     # -- what the operator made
 
     async def all_of(self, resource: Resource[Document]) -> list[Document]:
-        return [*(await self.client.list(resource, Selection(self.space))).items]
+        theirs = Selection(self.space, labels=f"!{MARK}")
+        return [*(await self.client.list(resource, theirs)).items]
 
     async def names(self, resource: Resource[Document]) -> list[str]:
         return sorted(one["metadata"]["name"] for one in await self.all_of(resource))

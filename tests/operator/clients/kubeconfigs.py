@@ -1,0 +1,35 @@
+"""What other people's clients are given to reach a server."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from pathlib import Path
+
+from danlu.kube.access import Access
+from tests.kube.servers import TOKEN
+
+__all__ = ["kubeconfig"]
+
+
+def kubeconfig(access: Access, path: Path, *, namespace: str = "default") -> Path:
+    """A kubeconfig of the tests' own user."""
+    cluster: dict[str, object] = {"server": access.server}
+    if access.ca:
+        cluster["certificate-authority-data"] = b64encode(access.ca).decode()
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "clusters": [{"name": "one", "cluster": cluster}],
+        "users": [{"name": "one", "user": {"token": TOKEN}}],
+        "contexts": [
+            {
+                "name": "one",
+                "context": {"cluster": "one", "user": "one", "namespace": namespace},
+            }
+        ],
+    }
+    # JSON is YAML.
+    path.write_text(json.dumps(config))
+    return path

@@ -1,0 +1,115 @@
+"""A user's program with the kubeflow-training SDK: run by its own environment, not by danlu's."""
+
+import json
+import sys
+
+from kubeflow.training import (
+    KubeflowOrgV1PyTorchJob,
+    KubeflowOrgV1PyTorchJobSpec,
+    KubeflowOrgV1ReplicaSpec,
+    KubeflowOrgV1RunPolicy,
+    KubeflowOrgV1TFJob,
+    KubeflowOrgV1TFJobSpec,
+    KubeflowOrgV1XGBoostJob,
+    KubeflowOrgV1XGBoostJobSpec,
+    TrainingClient,
+)
+from kubernetes.client import V1Container, V1ObjectMeta, V1PodSpec, V1PodTemplateSpec
+
+SPACE = sys.argv[2]
+
+
+def replica(container, number):
+    box = V1Container(name=container, image="example/train:1", command=["train"])
+    template = V1PodTemplateSpec(spec=V1PodSpec(containers=[box]))
+    return KubeflowOrgV1ReplicaSpec(replicas=number, restart_policy="Never", template=template)
+
+
+def job(model, spec, name):
+    return model(
+        api_version="kubeflow.org/v1",
+        kind=model.__name__.removeprefix("KubeflowOrgV1"),
+        metadata=V1ObjectMeta(name=name, namespace=SPACE),
+        spec=spec,
+    )
+
+
+def jobs():
+    policy = KubeflowOrgV1RunPolicy(clean_pod_policy="None")
+    yield job(
+        KubeflowOrgV1PyTorchJob,
+        KubeflowOrgV1PyTorchJobSpec(
+            run_policy=policy,
+            pytorch_replica_specs={
+                "Master": replica("pytorch", 1),
+                "Worker": replica("pytorch", 2),
+            },
+        ),
+        "py",
+    )
+    yield job(
+        KubeflowOrgV1TFJob,
+        KubeflowOrgV1TFJobSpec(
+            run_policy=policy,
+            tf_replica_specs={
+                "PS": replica("tensorflow", 1),
+                "Worker": replica("tensorflow", 2),
+            },
+        ),
+        "tf",
+    )
+    yield job(
+        KubeflowOrgV1XGBoostJob,
+        KubeflowOrgV1XGBoostJobSpec(
+            run_policy=policy,
+            xgb_replica_specs={
+                "Master": replica("xgboost", 1),
+                "Worker": replica("xgboost", 1),
+            },
+        ),
+        "xgb",
+    )
+
+
+def connected(kind):
+    """A client; its get_job_logs looks for the client's own kind, whatever it is told."""
+    return TrainingClient(config_file=sys.argv[1], namespace=SPACE, job_kind=kind)
+
+
+def told(client, name):
+    """Follow one job to its end, and what the SDK says of it."""
+    done = client.wait_for_job_conditions(name=name, wait_timeout=60, polling_interval=1)
+    logs, events = client.get_job_logs(name=name, is_master=False, verbose=True)
+    found = {
+        "state": [one.type for one in done.status.conditions if one.status == "True"],
+        "reasons": [one.reason for one in client.get_job_conditions(name=name)],
+        "succeeded": client.is_job_succeeded(name=name),
+        "listed": [one.metadata.name for one in client.list_jobs()],
+        "pods": sorted(client.get_job_pod_names(name=name)),
+        "master": client.get_job_pod_names(name=name, is_master=True),
+        "replicas": {type: one.succeeded for type, one in done.status.replica_statuses.items()},
+        "logs": logs,
+        "events": sorted(events),
+    }
+    client.delete_job(name=name)
+    return found
+
+
+def main():
+    found = {}
+    for one in jobs():
+        client = connected(one.kind)
+        client.create_job(one)
+        found[one.kind] = told(client, one.metadata.name)
+    client = connected("PyTorchJob")
+    client.create_job(
+        name="function",
+        train_func=lambda: print("trained"),
+        base_image="example/train:1",
+        num_workers=2,
+    )
+    found["function"] = told(client, "function")
+    print(json.dumps(found))
+
+
+main()

@@ -5,10 +5,11 @@ The rules are those of Kubernetes' own controllers (pkg/controller/controller_re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from danlu.kube.client import Client
+from danlu.kube.controller import owner_of
 from danlu.kube.failures import Conflict, Invalid, NotFound
 from danlu.kube.patches import Patch, strategic_patch
 from danlu.kube.resources import Resource
@@ -17,11 +18,12 @@ from danlu.operator.children import owner_reference
 from danlu.operator.observing import is_ours
 from danlu.operator.types import JobObject
 from danlu.operator.writing import Children
+from danlu.training.cluster import GROUP
 from danlu.training.framework import Framework
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import Job
 
-__all__ = ["Adopter", "label_keys"]
+__all__ = ["Adopter", "job_keys"]
 
 
 class Adopter:
@@ -87,12 +89,15 @@ class Adopter:
             return
 
 
-def label_keys(framework: Framework) -> Callable[[Object], Sequence[Key]]:
-    """The job whose labels an object without a controller bears."""
+def job_keys(framework: Framework) -> Callable[[Object], Iterable[Key]]:
+    """The job of this kind that an object is about: its owner's, else that of its labels."""
+    owners = owner_of(framework.kind, GROUP)
 
-    def keys(obj: Object) -> Sequence[Key]:
+    def keys(obj: Object) -> Iterable[Key]:
+        if obj.metadata.controller is not None:
+            return owners(obj)
         name = obj.metadata.labels.get(JOB_NAME, "")
-        if obj.metadata.controller is not None or not is_ours(obj.metadata, name, framework):
+        if not is_ours(obj.metadata, name, framework):
             return ()
         return (Key(obj.metadata.namespace, name),)
 

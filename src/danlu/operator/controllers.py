@@ -15,7 +15,7 @@ from danlu.kube.manager import Manager
 from danlu.kube.resources import PODS, SERVICES, Resource
 from danlu.kube.store import O, by_label, by_owner
 from danlu.kube.types import Clock, Object
-from danlu.operator.adopting import Adopter, label_keys
+from danlu.operator.adopting import Adopter, job_keys
 from danlu.operator.belongings import Belongings
 from danlu.operator.carrying import Carrier
 from danlu.operator.gangs import pod_groups
@@ -103,13 +103,11 @@ class Controllers:
             clock=self.clock,
         )
         controller.watch(jobs, own_key, when=reconciler.concerns)
-        owners = owner_of(framework.kind, GROUP)
-        matters, orphans = _matters(framework), label_keys(framework)
-        for keys in (owners, orphans):
-            controller.watch(self.pods, keys, when=matters)
-            controller.watch(self.services, keys, when=matters)
+        keys, matters = job_keys(framework), _matters(framework)
+        controller.watch(self.pods, keys, when=matters)
+        controller.watch(self.services, keys, when=matters)
         if self.groups is not None:
-            controller.watch(self.groups, owners)
+            controller.watch(self.groups, owner_of(framework.kind, GROUP))
         jobs.handle(self._ended(framework, reconciler))
         self.manager.add(controller)
         return jobs
@@ -172,15 +170,18 @@ class Controllers:
 
 
 def _matters(framework: Framework) -> Callable[[Object | None, Object | None], bool]:
-    """Whether a change of a pod or Service changes anything for its job.
+    """Whether a change of a pod or Service changes anything for its job, where it is of this kind.
 
     Of a pod's many changes most do not: it was scheduled, it is ready.
     """
+    keys = job_keys(framework)
 
     def matters(old: Object | None, new: Object | None) -> bool:
         if old is None or new is None:
             return True
         before, after = old.metadata, new.metadata
+        if not keys(old) and not keys(new):
+            return False
         if isinstance(old, PodObject) and isinstance(new, PodObject):
             if observed_pod(old, framework) != observed_pod(new, framework):
                 return True

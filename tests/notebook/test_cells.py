@@ -90,7 +90,7 @@ def test_wrong_code_is_refused_before_anything_is_submitted(desk: TestDesk) -> N
 
 
 def test_a_place_that_is_not_known_is_refused(desk: TestDesk) -> None:
-    with pytest.raises(UsageError, match="there is no context moon"):
+    with pytest.raises(UsageError, match="there is no place moon"):
         run(desk, "--on moon", "pass\n")
 
 

@@ -14,7 +14,7 @@ from danlu.jobs.kubernetes.tying import Ties
 from danlu.kube.access import Access
 from danlu.kube.client import Client
 from danlu.kube.failures import NotFound
-from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, LEASES, PODS
+from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, PODS
 from danlu.operator.crds import definitions
 from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
 from danlu.testing.kubernetes.courses import Course
@@ -160,6 +160,24 @@ async def test_why_a_replica_is_pending_is_said_in_words(site: Site) -> None:
     first, second = view.replicas
     assert first.waits == "a node: 0/3 nodes are available: 3 Insufficient cpu."
     assert second.waits.startswith("its image, which cannot be pulled")
+
+
+async def test_what_events_say_of_a_pod_that_does_not_begin_is_told(site: Site) -> None:
+    site.behave(Course(start=None))
+    await site.jobs.submit(job())
+    await seen(site, lambda view: view.replicas[0].waits.startswith("its container"))
+    pod = await site.client.get(PODS, "job-worker-0", namespace="default")
+    about = {"kind": "Pod", "name": "job-worker-0", "namespace": "default"}
+    event = {
+        "metadata": {"name": "one", "namespace": "default"},
+        "involvedObject": {**about, "uid": pod["metadata"]["uid"]},
+        "type": "Warning",
+        "reason": "FailedMount",
+        "message": 'configmap "data" not found',
+    }
+    await site.client.create(EVENTS, EVENTS.document(event))
+    (replica,) = (await site.jobs.view("job")).replicas
+    assert replica.waits == 'its container to be made: configmap "data" not found'
 
 
 async def test_a_job_that_no_operator_takes_up_says_so_after_a_while() -> None:

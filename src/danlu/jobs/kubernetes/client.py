@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -17,6 +18,7 @@ from danlu.jobs.kubernetes.place import Found, all_jobs, find, unknown
 from danlu.jobs.kubernetes.results import result_of
 from danlu.jobs.kubernetes.sending import send
 from danlu.jobs.kubernetes.sight import Sight
+from danlu.jobs.kubernetes.told import concerned, warnings_of
 from danlu.jobs.kubernetes.tying import Ties
 from danlu.jobs.kubernetes.views import job_of, newest, own_pods, own_report, view_of
 from danlu.jobs.scaling import scaled
@@ -95,14 +97,18 @@ class KubernetesJobs:
             return await self._viewed(client, found)
 
     async def _viewed(self, client: Client, found: Found) -> JobView:
-        return view_of(
+        pods, uid = await self._pods(client, found), found.job.metadata.uid
+        view = partial(
+            view_of,
             found.job,
             found.framework,
-            pods=await self._pods(client, found),
+            pods=pods,
             report=await self._report(client, found),
             where=self.where,
             now=self._clock.now(),
         )
+        about = concerned(view(), pods, uid)
+        return view(warned=await warnings_of(client, self.namespace, about))
 
     async def _pods(self, client: Client, found: Found) -> list[PodObject]:
         listing = await client.list(POD, self._mine(found.job.metadata.name))

@@ -17,9 +17,11 @@ from danlu.jobs.kubernetes.objects import (
     ReportObject,
     job_resource,
 )
+from danlu.jobs.kubernetes.told import concerned, warnings_of
 from danlu.jobs.kubernetes.views import newest, own_pods, own_report, view_of
 from danlu.jobs.types import JobView
 from danlu.kube.client import Client, Selection
+from danlu.kube.clock import sleep
 from danlu.kube.informer import Informer
 from danlu.kube.types import Key
 from danlu.training.cluster import reports_name
@@ -30,6 +32,9 @@ __all__ = ["Sight"]
 
 #: Seconds after which a job is looked at again though nothing was told: time itself may tell.
 _LOOK = 5.0
+
+#: Seconds between two questions about what waits.
+_ASK = 3.0
 
 
 class Sight:
@@ -50,6 +55,7 @@ class Sight:
         self._seen = -1
         self._newest: Mapping[ReplicaId, PodObject] = {}
         self._over = False
+        self._warned: Mapping[str, str] = {}
         self._news = asyncio.Event()
         self._error: DanluError | None = None
         one = Selection(namespace, fields=f"metadata.name={name}")
@@ -68,6 +74,7 @@ class Sight:
             informer.handle(self._told)
         self._tasks = [asyncio.create_task(one.run()) for one in informers]
         self._tasks += [asyncio.create_task(self._tell_synced(one)) for one in informers]
+        self._tasks.append(asyncio.create_task(self._ask()))
         try:
             # Of reports nothing is waited for: whoever may not read them still sees the job.
             for informer in informers[:2]:
@@ -88,6 +95,17 @@ class Sight:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    async def _ask(self) -> None:
+        """Ask now and then why what waits does so: most jobs wait for nothing that long."""
+        while True:
+            await sleep(self._client.clock, _ASK)
+            view = self.view()
+            about = concerned(view, self._own(), self._uid) if view is not None else []
+            warned = await warnings_of(self._client, self._key.namespace, about)
+            if warned != self._warned:
+                self._warned = warned
+                self._told(None, None)
 
     async def _tell_synced(self, informer: Informer[Any]) -> None:
         await informer.wait_synced()
@@ -170,4 +188,5 @@ class Sight:
             report=self.report,
             where=self._where,
             now=self._client.clock.now(),
+            warned=self._warned,
         )

@@ -15,7 +15,7 @@ from danlu.jobs.kubernetes.objects import (
     ReportObject,
     Terminated,
 )
-from danlu.jobs.kubernetes.waits import why
+from danlu.jobs.kubernetes.waits import STARTING, why
 from danlu.jobs.types import JobView, Progress, ReplicaView
 from danlu.training.cluster import STOPPED, SUBMITTED_LABELS
 from danlu.training.document import ManifestError
@@ -57,6 +57,8 @@ _STATES: Mapping[str, State] = {
     "Unknown": "Running",
 }
 
+UNMADE = "its pod to be made"
+
 #: After so long somebody should have taken a job up.
 _NOTICED = timedelta(seconds=15)
 
@@ -84,8 +86,12 @@ def view_of(
     report: ReportObject | None,
     where: str,
     now: datetime,
+    warned: Mapping[str, str] | None = None,
 ) -> JobView:
-    """The view of a job; ``pods`` are its own, ``where`` is the place's name."""
+    """The view of a job; ``pods`` are its own, ``where`` is the place's name.
+
+    ``warned`` is what events say of it and its pods, by uid.
+    """
     job = job_of(found, framework)
     status, state = _standing(job, pods)
     return JobView(
@@ -94,7 +100,10 @@ def view_of(
         framework=framework.name,
         state=state,
         status=status,
-        replicas=_replicas(job, newest(pods, framework.types), framework.container),
+        replicas=tuple(
+            _explained(one, seen, job, warned or {})
+            for one, seen in _replicas(job, newest(pods, framework.types), framework.container)
+        ),
         progress=_progress(report),
         warnings=tuple(_warnings(job, found, now)),
         created=found.metadata.creation_timestamp,
@@ -216,13 +225,24 @@ def newest(pods: Sequence[PodObject], types: Sequence[ReplicaType]) -> dict[Repl
 
 def _replicas(
     job: Job, pods: Mapping[ReplicaId, PodObject], container: str
-) -> tuple[ReplicaView, ...]:
-    return tuple(
-        _seen(pods[id], id, job.status.record(id), container=container)
-        if id in pods
-        else _unseen(job, id, job.status.record(id))
-        for id in _members(job)
-    )
+) -> Iterator[tuple[ReplicaView, PodObject | None]]:
+    for id in _members(job):
+        pod, record = pods.get(id), job.status.record(id)
+        if pod is None:
+            yield _unseen(job, id, record), None
+        else:
+            yield _seen(pod, id, record, container=container), pod
+
+
+def _explained(
+    view: ReplicaView, pod: PodObject | None, job: Job, warned: Mapping[str, str]
+) -> ReplicaView:
+    """With what was said of the pod that is not there, or does not begin to run."""
+    text = warned.get(job.uid if pod is None else pod.metadata.uid, "")
+    # Who says in full for what it waits needs no other's words.
+    if not text or view.waits not in (UNMADE, STARTING):
+        return view
+    return msgspec.structs.replace(view, waits=f"{view.waits}: {text}")
 
 
 def _unseen(job: Job, id: ReplicaId, record: ReplicaRecord) -> ReplicaView:
@@ -238,7 +258,7 @@ def _unseen(job: Job, id: ReplicaId, record: ReplicaRecord) -> ReplicaView:
     elif record.retry_at:
         state, waits = "Waiting", "its next attempt"
     else:
-        waits = "its pod to be made"
+        waits = UNMADE
     return ReplicaView(
         id,
         state,

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 from danlu.jobs.kubernetes.objects import ContainerStatus, PodObject
 
-__all__ = ["why"]
+__all__ = ["STARTING", "why"]
+
+STARTING = "its container to be made"
+"""What a pod waits for that a node has taken up."""
 
 _WORDS = {
-    "ContainerCreating": "its container is being made",
-    "PodInitializing": "its container is being made",
+    "ContainerCreating": STARTING,
+    "PodInitializing": STARTING,
     "CrashLoopBackOff": "a while before it is started again",
     "CreateContainerConfigError": "what its container is given",
     "CreateContainerError": "its container, which cannot be made",

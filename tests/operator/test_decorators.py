@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from types import ModuleType
 from typing import Any
 
 import anyio
@@ -14,6 +16,7 @@ from aiohttp import web
 from danlu.errors import UsageError
 from danlu.operator.decorating import decorators, read_decorators
 from danlu.operator.types import DecoratorFailed, DecoratorSpec, PodDecorator
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -185,3 +188,31 @@ def test_a_file_lists_decorators() -> None:
 def test_a_wrong_file_is_told(text: str) -> None:
     with pytest.raises(UsageError, match=r"decorators\.yaml"):
         read_decorators(text, "decorators.yaml")
+
+
+def example() -> ModuleType:
+    spec = spec_from_file_location("decorator", ROOT / "examples" / "decorator" / "decorator.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+async def test_the_example_decorates_a_pod() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        asked = await request.json()
+        return web.json_response({"patch": [*example().decorate(asked["job"], asked["pod"])]})
+
+    async with decorated(answer) as decorator:
+        changed = await decorator({**JOB, "metadata": {"labels": {"team": "vision"}}}, pod())
+    (container,) = changed["spec"]["containers"]
+    assert changed["spec"]["priorityClassName"] == "training-vision"
+    assert container["volumeMounts"] == [{"name": "shm", "mountPath": "/dev/shm"}]
+    assert changed["spec"]["volumes"][0]["emptyDir"]["medium"] == "Memory"
+
+
+def test_the_example_s_configuration_is_read() -> None:
+    path = ROOT / "examples" / "decorator" / "decorators.yaml"
+    (spec,) = read_decorators(path.read_text(), path.name)
+    assert spec.timeout_seconds == 5

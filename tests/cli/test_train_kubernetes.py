@@ -9,11 +9,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 import danlu
 from danlu.errors import JobFailed
-from tests.jobs.kubernetes.support import Site, kubeconfig, site_in_a_thread
+from danlu.jobs.types import Progress
+from tests.jobs.kubernetes.support import LIMIT, Site, kubeconfig, site_in_threads
 
 from .conftest import Cli
 
@@ -29,7 +31,7 @@ print(helper.greeting, os.environ["RANK"])
 def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     Path("train.py").write_text(SCRIPT)
     Path("helper.py").write_text("greeting = 'hello'\n")
-    with site_in_a_thread(tmp_path / "pods") as site:
+    with site_in_threads(tmp_path / "pods") as site:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
         yield site
 
@@ -110,3 +112,29 @@ def test_a_job_that_was_left_is_attached_to(site: Site) -> None:
     lines: list[str] = []
     assert danlu.attach(name, on="kubernetes", log=lines.append).state == "Succeeded"
     assert lines == ["worker-0 │ hello 0"]
+
+
+def test_what_its_operator_takes_is_shown_and_may_be_larger(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> bytes:
+        import danlu
+
+        danlu.report(percentage=50, loss=0.5)
+        return bytes(100_000)
+
+    work.__module__ = "__main__"
+    with site_in_threads(tmp_path / "pods", reports=True) as site:
+        monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
+        value = danlu.train(work, name="demo", image="i", on="kubernetes", log=None)
+        assert value == bytes(100_000)
+        progress = anyio.run(_progress, site, "demo")
+    assert (progress.percentage, progress.metrics) == (50, {"loss": 0.5})
+
+
+async def _progress(site: Site, name: str) -> Progress:
+    """What the job told; it is written a moment after it was told."""
+    with anyio.fail_after(LIMIT):
+        while (found := (await site.jobs.view(name)).progress) is None:
+            await anyio.sleep(0.01)
+    return found

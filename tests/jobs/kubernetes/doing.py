@@ -31,10 +31,16 @@ class Done:
     directory: Path
 
 
-def do(pod: Object, config_maps: Mapping[str, Object], root: Path) -> Done:
+def do(
+    pod: Object,
+    config_maps: Mapping[str, Object],
+    root: Path,
+    *,
+    secrets: Mapping[str, Object] | None = None,
+) -> Done:
     """Run the first container of ``pod``; its mounts and its last word are below ``root``."""
     main = pod["spec"]["containers"][0]
-    mounts = _mounted(pod, main, config_maps, root)
+    mounts = _mounted(pod, main, config_maps, root, secrets or {})
     last_word = root / "termination-log"
     mounts["/dev/termination-log"] = last_word
     words = [_placed(one, mounts) for one in (*main.get("command", ()), *main.get("args", ()))]
@@ -58,7 +64,11 @@ def do(pod: Object, config_maps: Mapping[str, Object], root: Path) -> Done:
 
 
 def _mounted(
-    pod: Object, container: Object, config_maps: Mapping[str, Object], root: Path
+    pod: Object,
+    container: Object,
+    config_maps: Mapping[str, Object],
+    root: Path,
+    secrets: Mapping[str, Object],
 ) -> dict[str, Path]:
     volumes = {one["name"]: one for one in pod["spec"].get("volumes", ())}
     found = {}
@@ -68,6 +78,9 @@ def _mounted(
         volume = volumes[mount["name"]]
         if "configMap" in volume:
             _lay_out(volume["configMap"], config_maps, place)
+        elif "secret" in volume:
+            for key, text in secrets[volume["secret"]["secretName"]]["data"].items():
+                (place / key).write_bytes(base64.b64decode(text))
         found[mount["mountPath"]] = place
     for file in root.rglob("call.json"):
         # The only file that names a path of the container.

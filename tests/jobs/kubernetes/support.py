@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio.from_thread import start_blocking_portal
+import msgspec
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.types import JobView, LogLine, Submission
@@ -19,13 +22,16 @@ from danlu.kube.client import Client
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from danlu.operator.assembly import build
 from danlu.operator.crds import definitions
+from danlu.operator.surroundings import surrounded
 from danlu.operator.types import OperatorSettings
 from danlu.testing.kubernetes import FakeKubernetes, Kubelet
 from danlu.testing.kubernetes.courses import Behaviour, Course, Pod, runs
+from danlu.testing.kubernetes.podlogs import Logs
 from danlu.training.manifest import read_job
 from danlu.training.registry import BUILT_IN, framework_of
 from danlu.training.types import ReplicaId, ReplicaType
 from tests.jobs.kubernetes.doing import do
+from tests.kube.servers import free_port
 
 LIMIT = 20.0
 SETTINGS = OperatorSettings(
@@ -109,26 +115,49 @@ class Site:
 
 
 @asynccontextmanager
-async def site_of(*, operator: bool = True) -> AsyncIterator[Site]:
-    """A cluster with all kinds and a kubelet, with danlu's operator or with none."""
+async def site_of(
+    *, operator: bool = True, kubelet: bool = True, reports: bool = False
+) -> AsyncIterator[Site]:
+    """A cluster with all kinds, and what else of an operator and a kubelet is asked for.
+
+    With ``reports`` the operator takes progress and values.
+    """
     courses: dict[str, Callable[[Pod], Course]] = {}
+    async with AsyncExitStack() as stack:
+        fake = await stack.enter_async_context(FakeKubernetes())
+        access = Access(server=fake.url)
+        client = await stack.enter_async_context(Client(access))
+        for one in definitions(BUILT_IN):
+            await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
+        if kubelet:
+            hands = kubelet_of(access, courses, fake.cluster.logs)
+            await stack.enter_async_context(hands)
+        group = await stack.enter_async_context(anyio.create_task_group())
+        stack.callback(group.cancel_scope.cancel)
+        if operator:
+            group.start_soon(_operate, client, reports)
+        wire = await stack.enter_async_context(Wire(int(fake.url.rpartition(":")[2])))
+        jobs = KubernetesJobs(Access(server=f"http://127.0.0.1:{wire.port}"))
+        yield Site(fake, client, jobs, courses, wire)
+
+
+def kubelet_of(
+    access: Access, courses: Mapping[str, Callable[[Pod], Course]], logs: Logs
+) -> Kubelet:
+    """A kubelet that does with each pod what ``courses`` say, and whose restarts are soon."""
 
     def behaviour(pod: Pod) -> Course:
         chosen: Behaviour = courses.get(pod.metadata.name) or courses.get("") or runs
         return chosen(pod)
 
-    async with FakeKubernetes() as fake, Client(Access(server=fake.url)) as client:
-        for one in definitions(BUILT_IN):
-            await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
-        access = Access(server=fake.url)
-        kubelet = Kubelet(access, behaviour=behaviour, back_off=0.05, logs=fake.cluster.logs)
-        async with kubelet, anyio.create_task_group() as group:
-            if operator:
-                group.start_soon(build(client, SETTINGS).run)
-            async with Wire(int(fake.url.rpartition(":")[2])) as wire:
-                jobs = KubernetesJobs(Access(server=f"http://127.0.0.1:{wire.port}"))
-                yield Site(fake, client, jobs, courses, wire)
-            group.cancel_scope.cancel()
+    return Kubelet(access, behaviour=behaviour, back_off=0.05, logs=logs)
+
+
+async def _operate(client: Client, reports: bool) -> None:
+    address = f"127.0.0.1:{free_port()}" if reports else ""
+    settings = msgspec.structs.replace(SETTINGS, reports_address=address)
+    async with surrounded(client, settings, namespace="default") as surroundings:
+        await build(client, settings, surroundings=surroundings).run()
 
 
 def job(
@@ -179,25 +208,56 @@ def running(count: int) -> Callable[[JobView], bool]:
     return lambda view: sum(one.state == "Running" for one in view.replicas) == count
 
 
+class _LogsElsewhere(Logs):
+    """Logs of another event loop."""
+
+    def __init__(self, logs: Logs, portal: BlockingPortal) -> None:
+        super().__init__()
+        self._logs = logs
+        self._portal = portal
+
+    def write(self, uid: str, container: str, data: bytes, *, run: int, now: datetime) -> None:
+        write = partial(self._logs.write, uid, container, data, run=run, now=now)
+        self._portal.call(write)
+
+
 @contextmanager
-def site_in_a_thread(root: Path) -> Iterator[Site]:
+def site_in_threads(root: Path, *, reports: bool = False) -> Iterator[Site]:
     """A cluster whose pods really run their containers' programs, below ``root``.
 
-    It lives in a thread of its own, so that programs of this process can use it as users do.
+    It lives in a thread, so that programs of this process can use it as users do, and its kubelet
+    in another one, so that what it runs can ask the cluster.
     """
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(site_of()) as site:
+    with ExitStack() as stack:
+        portal = stack.enter_context(start_blocking_portal())
+        made = site_of(kubelet=False, reports=reports)
+        site = stack.enter_context(portal.wrap_async_context_manager(made))
 
         def course(pod: Pod) -> Course:
-            cluster = site.fake.cluster
             place = (pod.metadata.namespace, pod.metadata.name)
-            document = cluster.get(cluster.labelled("pods"), *place)
-            kind = cluster.labelled("configmaps")
-            maps = {key[1]: one for key, one in cluster.storage.of(kind).items()}
-            done = do(document, maps, root / f"{pod.metadata.name}-{pod.restarts}")
+            document, maps, secrets = portal.call(_seen_by_a_kubelet, site.fake, place)
+            there = root / f"{pod.metadata.name}-{pod.restarts}"
+            done = do(document, maps, there, secrets=secrets)
             return Course(run=0.0, exit_code=done.code, log=done.log, message=done.message)
 
         site.behave(course)
+        other = stack.enter_context(start_blocking_portal())
+        logs = _LogsElsewhere(site.fake.cluster.logs, portal)
+        hands = kubelet_of(Access(server=site.fake.url), site.courses, logs)
+        stack.enter_context(other.wrap_async_context_manager(hands))
         yield site
+
+
+def _seen_by_a_kubelet(
+    fake: FakeKubernetes, place: tuple[str, str]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """A pod, and the ConfigMaps and Secrets there are, by name."""
+    cluster = fake.cluster
+
+    def named(label: str) -> dict[str, Any]:
+        return {key[1]: one for key, one in cluster.storage.of(cluster.labelled(label)).items()}
+
+    return cluster.get(cluster.labelled("pods"), *place), named("configmaps"), named("secrets")
 
 
 def kubeconfig(site: Site, path: Path) -> Path:

@@ -71,7 +71,8 @@ def submit(order: TrainOrder, desk: Desk) -> str:
     async def act() -> str:
         alone = replace(order, tied=False)
         ready = await submittable(alone, desk.settings, view, jobs=jobs)
-        return await left(jobs, ready, view, how=f"danlu.attach({ready.job.name!r})")
+        where = f", on={order.on!r}" if order.on else ""
+        return await left(jobs, ready, view, how=f"danlu.attach({ready.job.name!r}{where})")
 
     return background.run(act, tick=view.tick)
 

@@ -116,7 +116,8 @@ def _detached(order: TrainOrder, desk: Desk, jobs: Jobs, files: TemporaryDirecto
     async def act() -> None:
         with files:
             ready = await submittable(order, desk.settings, view, jobs=jobs)
-            await left(jobs, ready, view, how=f"%jobs attach {ready.job.name}")
+            where = f" --on {order.on}" if order.on else ""
+            await left(jobs, ready, view, how=f"%jobs attach {ready.job.name}{where}")
 
     background.run(act, tick=view.tick)
 

@@ -126,7 +126,7 @@ async def defined(client: Client, group: Resource[Document]) -> None:
 
     async def served() -> bool:
         found = await client.get(_CRDS, name)
-        conditions = (found.get("status") or {}).get("conditions", ())
+        conditions = (found.get("status") or {}).get("conditions") or ()
         return any(one["type"] == "Established" for one in conditions)
 
     await eventually(served)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from danlu.kube.manager import Manager
-from danlu.kube.resources import PODS, SERVICES
+from danlu.kube.resources import NAMESPACES, PODS, SERVICES
 from danlu.training.frameworks.pods import main_container
 from danlu.training.manifest import read_job
 from danlu.training.registry import framework_of
@@ -176,3 +177,36 @@ async def test_one_event_tells_of_all_pods(site: Site, operator: Manager) -> Non
     text = await site.until_event("SuccessfulCreatePod")
     assert text == "Created pods: job-master-0, job-worker-0, job-worker-1"
     assert len(await site.all_of(PODS)) == 3
+
+
+async def test_what_the_operator_is_told_of_images_and_names_holds(site: Site) -> None:
+    images = {"kubeflow/kubectl-delivery:latest": "example/kubectl:1", "example/train:1": "no"}
+    async with site.operator_runs(images=images, cluster_domain="tf.training.org"):
+        await site.submit("MPIJob", "mpi", Launcher=1, Worker=1)
+        await site.submit("TFJob", "tf", PS=1, Worker=1)
+        names = ["mpi-launcher", "mpi-worker-0", "tf-ps-0", "tf-worker-0"]
+        await site.until_pods(*names)
+    launcher = (await site.pod("mpi-launcher"))["spec"]
+    assert [one["image"] for one in launcher["initContainers"]] == ["example/kubectl:1"]
+    # Only what a framework names itself is another's to replace.
+    assert [one["image"] for one in launcher["containers"]] == ["example/train:1"]
+    (container,) = (await site.pod("tf-worker-0"))["spec"]["containers"]
+    (config,) = [one["value"] for one in container["env"] if one["name"] == "TF_CONFIG"]
+    assert f"tf-ps-0.{site.space}.svc.tf.training.org:2222" in config
+
+
+async def test_an_operator_of_all_namespaces_runs_jobs_in_each(fake_site: Site) -> None:
+    site = fake_site
+    other = NAMESPACES.document({"metadata": {"name": "elsewhere"}})
+    await site.client.create(NAMESPACES, other)
+    away = replace(site, space="elsewhere")
+    async with site.operator_runs(namespace=""):
+        for one in (site, away):
+            await one.submit("PyTorchJob", Worker=1)
+        for one in (site, away):
+            await one.until_pods("job-worker-0")
+    await away.submit("PyTorchJob", "left", Worker=1)
+    async with site.operator_runs():
+        await site.submit("PyTorchJob", "more", Worker=1)
+        await site.until_pods("job-worker-0", "more-worker-0")
+        assert await away.pods() == ["job-worker-0"]

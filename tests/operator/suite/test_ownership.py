@@ -195,10 +195,11 @@ async def test_a_job_that_has_begun_is_not_ended_by_a_mistake_in_an_edit(
 async def test_a_template_that_the_server_refuses_is_told_of(site: Site, operator: Manager) -> None:
     if site.fake is not None:
         pytest.skip("the fake knows less of pods than a server does")
-    container = {"name": "pytorch", "image": "example/train:1", "imagePullPolicy": "Sometimes"}
+    container: Document = {"name": "pytorch", "image": "example/train:1"}
+    container["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     await site.submit(spec={"pytorchReplicaSpecs": {"Worker": worker}})
-    assert "imagePullPolicy" in await site.until_event("FailedCreatePod")
+    assert "cpu limit" in await site.until_event("FailedCreatePod")
     assert await site.services() in ([], ["job-worker-0"])
 
 

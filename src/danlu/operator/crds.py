@@ -113,7 +113,7 @@ def _job(framework: Framework) -> Document:
         "status": _status(),
     }
     job = closed(fields, ("spec",))
-    return {**job, "x-kubernetes-validations": [_short_enough(framework)]}
+    return {**job, "x-kubernetes-validations": [*_short_enough(framework)]}
 
 
 def _spec(framework: Framework) -> Document:
@@ -223,6 +223,7 @@ OPTIONS: Mapping[str, Schema] = {
     "nprocPerNode": {
         "x-kubernetes-int-or-string": True,
         "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "pattern": "^(auto|cpu|gpu|[1-9][0-9]*)$",
     },
     "slotsPerWorker": integer(1),
     "mainContainer": {"type": "string"},
@@ -235,16 +236,22 @@ OPTIONS: Mapping[str, Schema] = {
 # -- rules (CEL) ----------------------------------------------------------------------------------
 
 
-def _short_enough(framework: Framework) -> Document:
+def _short_enough(framework: Framework) -> Iterable[Document]:
     """That the name of every replica's Service is a label."""
+    message = (
+        f"metadata.name is too long: with a replica's type and number it may have {_LONGEST}"
+        " characters"
+    )
     field = f"self.spec.{framework.replicas_field}"
     number = f"(has({field}[t].replicas) && {field}[t].replicas > 1 ? {field}[t].replicas : 1)"
     length = f"size(self.metadata.name) + size(t) + 2 + size(string({number} - 1))"
-    return {
-        "rule": f"{field}.all(t, {length} <= {_LONGEST})",
-        "message": f"metadata.name is too long: with a replica's type and number it may have "
-        f"{_LONGEST} characters",
-    }
+    yield {"rule": f"{field}.all(t, {length} <= {_LONGEST})", "message": message}
+    if "elasticPolicy" in framework.options:
+        policy = "self.spec.elasticPolicy"
+        most = f"{policy}.maxReplicas"
+        length = f"size(self.metadata.name) + {len('-worker-')} + size(string({most} - 1))"
+        absent = f"!has({policy}) || !has({most})"
+        yield {"rule": f"{absent} || {length} <= {_LONGEST}", "message": message}
 
 
 def _types(framework: Framework) -> Iterable[Document]:
@@ -261,6 +268,12 @@ def _types(framework: Framework) -> Iterable[Document]:
         yield {
             "rule": f"self.exists(t, t.lowerAscii() == '{type.lower()}')",
             "message": f"{type} is required",
+        }
+    for type in framework.single:
+        given = f"t.lowerAscii() == '{type.lower()}' && has(self[t].replicas)"
+        yield {
+            "rule": f"self.all(t, !({given}) || self[t].replicas == 1)",
+            "message": f"a {framework.kind} has one {type}",
         }
 
 

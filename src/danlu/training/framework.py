@@ -115,7 +115,8 @@ class Framework:
     ``name`` is what ``--framework`` takes (``pytorch``), ``kind`` and ``plural`` are Kubernetes',
     ``replicas_field`` is the key of the replica map in the manifest's spec. ``types`` are in the
     order in which they decide an outcome; ``defaults`` are the replicas of a type that gives no
-    number, 1 unless named. ``common_port`` says that the program knows one port for all replicas,
+    number, 1 unless named. ``single`` are the types of which a job has no more than one replica,
+    as ``check`` says too. ``common_port`` says that the program knows one port for all replicas,
     ``any_container`` that it may be in a container of any name (the first one), and that no port
     is declared for it.
 
@@ -146,6 +147,7 @@ class Framework:
     leader: Callable[[Job], ReplicaId]
     aliases: tuple[str, ...] = ()
     required: tuple[ReplicaType, ...] = ()
+    single: tuple[ReplicaType, ...] = ()
     restart_policy: RestartPolicy = RestartPolicy.NEVER
     options: tuple[str, ...] = ()
     defaults: Mapping[ReplicaType, int] = field(default_factory=dict)

@@ -251,6 +251,7 @@ FRAMEWORK = Framework(
     replicas_field=FIELD,
     types=TYPES,
     required=(LAUNCHER,),
+    single=(LAUNCHER,),
     container=CONTAINER,
     port_name="mpi-port",
     port=9999,

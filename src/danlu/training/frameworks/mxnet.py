@@ -130,6 +130,7 @@ FRAMEWORK = Framework(
     aliases=("mx", "mxnetjob"),
     replicas_field=FIELD,
     types=TYPES,
+    single=(SCHEDULER,),
     container=CONTAINER,
     port_name="mxjob-port",
     port=9091,

@@ -197,6 +197,7 @@ FRAMEWORK = Framework(
     aliases=("torch",),
     replicas_field=FIELD,
     types=TYPES,
+    single=(MASTER,),
     container=CONTAINER,
     port_name="pytorchjob-port",
     port=23456,

@@ -114,6 +114,7 @@ FRAMEWORK = Framework(
     aliases=("tf",),
     replicas_field=FIELD,
     types=TYPES,
+    single=(CHIEF, MASTER),
     container="tensorflow",
     port_name="tfjob-port",
     port=2222,

@@ -75,6 +75,7 @@ FRAMEWORK = Framework(
     replicas_field=FIELD,
     types=TYPES,
     required=(MASTER,),
+    single=(MASTER,),
     container=CONTAINER,
     port_name="xgboostjob-port",
     port=9999,

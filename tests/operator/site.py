@@ -18,7 +18,7 @@ from danlu.kube.resources import EVENTS, PODS, SERVICES, Resource
 from danlu.kube.types import Clock, Document
 from danlu.operator.assembly import build
 from danlu.operator.surroundings import surrounded
-from danlu.operator.types import OperatorSettings, PodDecorator
+from danlu.operator.types import DecoratorSpec, OperatorSettings, PodDecorator
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.framework import Framework
 from danlu.training.registry import framework_of
@@ -254,11 +254,15 @@ class Site:
 
     @asynccontextmanager
     async def operator_runs(
-        self, *, decorators: Sequence[PodDecorator] = (), **changes: Any
+        self,
+        *,
+        decorators: Sequence[PodDecorator] = (),
+        asking: Sequence[DecoratorSpec] = (),
+        **changes: Any,
     ) -> AsyncIterator[Manager]:
         """An operator of this namespace, while the context lasts; stopped in order at its end."""
         client = Client(self.operator, clock=self.clock, manager="danlu-operator")
-        wanted = settings(self.space, **changes)
+        wanted = settings(self.space, decorators=tuple(asking), **changes)
         async with (
             client,
             self._granted(client, wanted),

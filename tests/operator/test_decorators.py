@@ -17,6 +17,7 @@ from danlu.errors import UsageError
 from danlu.operator.decorating import decorators, read_decorators
 from danlu.operator.types import DecoratorFailed, DecoratorSpec, PodDecorator
 from tests.conftest import ROOT
+from tests.operator.site import Site
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -41,18 +42,24 @@ def pod() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def decorated(answer: Answer, **options: Any) -> AsyncIterator[PodDecorator]:
+async def answering(answer: Answer) -> AsyncIterator[str]:
     app = web.Application()
-    app.router.add_post("/decorate", answer)
+    app.router.add_post("/", answer)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://user:{SECRET}@127.0.0.1:{runner.addresses[0][1]}/decorate"
-        async with decorators([DecoratorSpec(url, **options)]) as (one,):
-            yield one
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def decorated(answer: Answer, **options: Any) -> AsyncIterator[PodDecorator]:
+    async with answering(answer) as address:
+        url = address.replace("//", f"//user:{SECRET}@")
+        async with decorators([DecoratorSpec(url, **options)]) as (one,):
+            yield one
 
 
 def patching(*operations: dict[str, Any]) -> Answer:
@@ -216,3 +223,46 @@ def test_the_example_s_configuration_is_read() -> None:
     path = ROOT / "examples" / "decorator" / "decorators.yaml"
     (spec,) = read_decorators(path.read_text(), path.name)
     assert spec.timeout_seconds == 5
+
+
+# -- with the operator ----------------------------------------------------------------------------
+
+
+async def test_every_pod_of_a_job_is_decorated_in_turn(site: Site) -> None:
+    async def first(request: web.Request) -> web.Response:
+        asked = await request.json()
+        assert asked["job"]["metadata"]["name"] == "job"
+        value = {"name": "cache", "emptyDir": {}}
+        patch = {"op": "add", "path": "/spec/volumes", "value": [value]}
+        return web.json_response({"patch": [patch]})
+
+    async def second(request: web.Request) -> web.Response:
+        assert (await request.json())["pod"]["spec"]["volumes"][0]["name"] == "cache"
+        patch = {"op": "add", "path": "/metadata/annotations", "value": {"seen": "yes"}}
+        return web.json_response({"patch": [patch]})
+
+    async with answering(first) as one, answering(second) as other:
+        specs = (DecoratorSpec(one), DecoratorSpec(other))
+        async with site.operator_runs(asking=specs):
+            await site.submit(Master=1, Worker=2)
+            names = ("job-master-0", "job-worker-0", "job-worker-1")
+            await site.until_pods(*names)
+    for name in names:
+        found = await site.pod(name)
+        assert found["metadata"]["annotations"]["seen"] == "yes"
+        assert "cache" in [volume["name"] for volume in found["spec"]["volumes"]]
+
+
+async def test_a_job_waits_for_its_decorator_and_says_so(site: Site) -> None:
+    works = False
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=204 if works else 500)
+
+    async with answering(answer) as url, site.operator_runs(asking=[DecoratorSpec(url)]):
+        await site.submit(Worker=1)
+        said = await site.until_event("FailedCreatePod")
+        assert "answered 500" in said
+        assert await site.pods() == []
+        works = True
+        await site.until_pods("job-worker-0")

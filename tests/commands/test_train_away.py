@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from danlu.commands import shipping
 from danlu.commands.places import Cluster, cluster_of, is_away
@@ -15,10 +17,14 @@ from danlu.commands.shipping import Call
 from danlu.commands.train import TrainOrder, plan, submission
 from danlu.commands.traincall import call_order
 from danlu.errors import UsageError
+from danlu.graph import Platform
 from danlu.jobs.kubernetes.documents import prepared
 from danlu.jobs.kubernetes.objects import PodObject
 from danlu.jobs.kubernetes.results import result_of
-from danlu.jobs.types import JobView, Result, Submission
+from danlu.jobs.types import Image, JobView, Result, Submission
+from danlu.sources import image as images
+from danlu.store import Store
+from danlu.testing.registry import FakeRegistry
 from danlu.training.manifest import read_job
 from danlu.training.registry import framework_of
 from danlu.training.rendering import render_pod
@@ -27,6 +33,7 @@ from danlu.training.types import JobStatus, ReplicaId, ReplicaType
 from danlu.util.config import Configuration, Kubernetes
 from danlu.util.paths import Paths
 from tests.jobs.kubernetes.doing import Done, do
+from tests.oci.layers import Trees, image_of
 
 WORKER = ReplicaId(ReplicaType("Worker"), 0)
 
@@ -211,3 +218,44 @@ def test_a_place_says_what_the_configuration_does_not(
 def test_another_word_is_no_place() -> None:
     with pytest.raises(UsageError, match="no place docker"):
         is_away("docker")
+
+
+def test_an_environment_is_pushed_and_given_by_its_digest(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "train.py").write_text("import torch\n")
+    (project / "build.envd").write_text("def build():\n    base(dev=True)\n")
+    trees = Trees(tmp_path / "trees")
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(FakeRegistry()) as registry,
+        Store.open(settings.paths.store) as store,
+    ):
+        config = Configuration(kubernetes=Kubernetes(registry=f"{registry.host}/team/"))
+        settings = msgspec.structs.replace(settings, config=config)
+        kept = portal.call(_in_store, registry, store, trees, tmp_path)
+        monkeypatch.setattr("danlu.commands.trainplace.built", lambda *_: Image(kept))
+        # A child process would be forked from one with threads.
+        monkeypatch.setattr("danlu.commands.apart.apart", lambda work: work())
+        monkeypatch.setattr("danlu.sandbox.userns.enter", lambda paths: None)
+        order = TrainOrder(directory=project, script="train.py", on="kubernetes")
+        pod, _ = pod_of(ordered(order, settings))
+        image = pod["spec"]["containers"][0]["image"]
+        name, _, digest = image.partition("@")
+        assert name == f"{registry.host}/team/project"
+        tag = f"{name}:{kept.rpartition(':')[2][:12]}"
+        resolve = partial(images.resolve, tag, Platform("linux", "amd64"), config=config)
+        assert portal.call(resolve) == digest
+
+
+async def _in_store(registry: FakeRegistry, store: Store, trees: Trees, scratch: Path) -> str:
+    """The config digest of a small image that the store has."""
+    config = Configuration()
+    image = image_of(trees, [{"a": "1"}])
+    name = f"{registry.host}/origin:1"
+    digest = await images.push(name, image, trees, config=config, scratch=scratch / "scratch")
+    pulled = await images.pull(
+        name, digest, store=store, config=config, transfer=lambda *moved: None
+    )
+    layers = [layer.diff_id for layer in pulled.layers]
+    return store.put_image(pulled.config, layers, names=[], metadata={}).digest

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "WORKSPACE",
     "Outcome",
+    "at",
     "failed_by",
     "failure",
     "outcome",
@@ -46,7 +47,8 @@ _LOOKED_THROUGH = 5000
 
 class Outcome(msgspec.Struct, frozen=True):
     """How a job ended. ``seconds`` is None where nobody knows; ``replica`` failed first, for
-    ``reason``, with ``lines`` as its last words. ``message`` is the job's own last word.
+    ``reason``, with ``lines`` as its last words. ``message`` is the job's own last word, ``where``
+    its place as :class:`~danlu.jobs.types.JobView` has it.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Outcome(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
     lines: tuple[str, ...] = ()
+    where: str = "local"
 
     @property
     def succeeded(self) -> bool:
@@ -67,7 +70,9 @@ async def outcome(jobs: Jobs, view: JobView, *, lines: int = LINES) -> Outcome:
     """How the finished job ``view`` ended."""
     first = view.status.first_failure
     succeeded = view.status.has(ConditionType.SUCCEEDED)
-    base = Outcome(view.name, _state(view), seconds_of(view), message=_last_word(view))
+    base = Outcome(
+        view.name, _state(view), seconds_of(view), message=_last_word(view), where=view.where
+    )
     if succeeded or first is None:
         return base
     return msgspec.structs.replace(
@@ -161,14 +166,20 @@ def failure(ended: Outcome) -> JobFailed:
     if ended.replica is None:
         return JobFailed(
             f"{message}: {ended.message}" if ended.message else message,
-            hint=f"`danlu jobs logs {ended.name}` shows what its replicas wrote",
+            hint=f"`danlu jobs logs {ended.name}{at(ended.where)}` shows what its replicas wrote",
         )
     lines = tuple(f"{ended.replica} │ {one}" for one in ended.lines)
     return JobFailed(
         f"{message}: {ended.replica} failed first: {ended.reason}",
         details=lines or (f"{ended.replica} wrote nothing",),
-        hint=f"that replica alone: danlu jobs show {ended.name} --command {ended.replica}",
+        hint=f"that replica alone: danlu jobs show {ended.name} --command {ended.replica}"
+        f"{at(ended.where)}",
     )
+
+
+def at(where: str) -> str:
+    """What follows a command of danlu that is about a job of that place."""
+    return "" if where in ("", "local") else f" --on {where}"
 
 
 def shell_line(command: Command, *, project: str = "") -> str:

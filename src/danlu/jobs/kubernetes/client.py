@@ -78,7 +78,7 @@ class KubernetesJobs:
         async with self._client() as client:
             # What began is whole: nobody may be left with a half of it.
             with anyio.CancelScope(shield=True):
-                await send(client, ready)
+                await send(client, ready, where=self.where)
         if ready.lease:
             self._ties.hold(self.namespace, ready.lease)
         return submission.job.name
@@ -232,7 +232,7 @@ class KubernetesJobs:
         async with self._client() as client:
             found = await find(client, self.namespace, name)
             if not (await self._viewed(client, found)).finished:
-                hint = f"`danlu jobs stop {name}` ends it"
+                hint = f"`danlu jobs stop {name} --on {self.where}` ends it"
                 raise UsageError(f"the job {name} is not over", hint=hint)
             resource = job_resource(found.framework)
             how = Deletion(propagation="Background", uid=found.job.metadata.uid)

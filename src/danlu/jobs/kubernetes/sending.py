@@ -23,19 +23,19 @@ LEASE_SECONDS = 15
 """How long a Lease holds without being renewed."""
 
 
-async def send(client: Client, ready: Ready) -> JobObject:
-    """Create a job and all that it needs, or nothing of it.
+async def send(client: Client, ready: Ready, *, where: str) -> JobObject:
+    """Create a job and all that it needs, or nothing of it; ``where`` is the place for errors.
 
     Raises :class:`UsageError` for a name in use, :class:`MachineError` for a cluster that knows no
     such kind, and the API server's refusals.
     """
-    await _check_new(client, ready)
+    await _check_new(client, ready, where)
     for document in ready.objects:
         await client.apply(_KINDS[document["kind"]], document, force=True)
     if ready.code is not None:
         await _put(client, ready.code)
     try:
-        job = await _create(client, ready)
+        job = await _create(client, ready, where)
     except BaseException:
         await _forget_code(client, ready)
         raise
@@ -43,16 +43,16 @@ async def send(client: Client, ready: Ready) -> JobObject:
     return job
 
 
-async def _check_new(client: Client, ready: Ready) -> None:
+async def _check_new(client: Client, ready: Ready, where: str) -> None:
     """Before anything is written: what is there under the name is somebody's."""
     metadata = ready.job["metadata"]
     # Of any kind: pods are called after their job, whatever that is.
     if await look(client, metadata["namespace"], metadata["name"]):
-        raise _in_use(metadata["name"])
+        raise _in_use(metadata["name"], where)
 
 
-def _in_use(name: str) -> UsageError:
-    hint = f"`danlu jobs rm {name} --on …` forgets it when it is over; or choose another --name"
+def _in_use(name: str, where: str) -> UsageError:
+    hint = f"`danlu jobs rm {name} --on {where}` forgets it when it is over; or choose another name"
     return UsageError(f"there is a job {name} already", hint=hint)
 
 
@@ -67,12 +67,12 @@ async def _put(client: Client, document: Document) -> None:
         await client.create(CONFIG_MAPS, document)
 
 
-async def _create(client: Client, ready: Ready) -> JobObject:
+async def _create(client: Client, ready: Ready, where: str) -> JobObject:
     metadata = ready.job["metadata"]
     try:
         return await client.create(job_resource(ready.framework), ready.job)
     except AlreadyExists:
-        raise _in_use(metadata["name"]) from None
+        raise _in_use(metadata["name"], where) from None
     except NotFound as error:
         raise no_kinds(client) from error
 

@@ -41,6 +41,7 @@ def command(name: str, tail: int, progress: str) -> int:
     from danlu.cli.jobs import make
     from danlu.cli.jobs.foreground import attached
     from danlu.cli.jobs.report import finished
+    from danlu.commands.jobreport import at
 
     run = session()
     jobs = jobs_of(run)
@@ -51,7 +52,7 @@ def command(name: str, tail: int, progress: str) -> int:
     finally:
         renderer.stop()
     if followed.view is None or followed.signal:
-        run.terminal.say(f"{name} goes on; `danlu jobs stop {name}` ends it")
+        run.terminal.say(f"{name} goes on; `danlu jobs stop {name}{at(run.on)}` ends it")
         return 128 + followed.signal
     finished(run, jobs, followed.view)
     return 0

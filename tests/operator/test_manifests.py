@@ -48,7 +48,7 @@ def parsed(settings: OperatorSettings) -> OperatorSettings:
     """What the command line makes of the arguments that settings are written as."""
 
     @click.command()
-    @flag_options()
+    @flag_options(environ=True)
     def command(**flags: Any) -> OperatorSettings:
         return settings_of(flags)
 
@@ -73,6 +73,25 @@ def test_all_flags_at_once() -> None:
 def test_no_flags_are_the_defaults() -> None:
     assert arguments(OperatorSettings()) == ()
     assert parsed(OperatorSettings()) == OperatorSettings()
+
+
+def test_variables_of_kubeflow_s_operator_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBEFLOW_NAMESPACE", "team")
+    monkeypatch.setenv("CUSTOM_CLUSTER_DOMAIN", "example.org")
+    found = parsed(OperatorSettings())
+    assert (found.namespace, found.cluster_domain) == ("team", "example.org")
+    assert parsed(OperatorSettings(namespace="mine")).namespace == "mine"
+
+
+def test_go_s_way_to_write_a_switch_is_understood() -> None:
+    @click.command()
+    @flag_options()
+    def command(**flags: Any) -> OperatorSettings:
+        return settings_of(flags)
+
+    for text, wanted in (("", True), ("=true", True), ("=false", False)):
+        found = command.main([f"--leader-elect{text}", "--namespace", "a"], standalone_mode=False)
+        assert (found.leader_elect, found.namespace) == (wanted, "a")
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,8 @@ DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
 class Flag:
     """A flag: the field of :class:`OperatorSettings` that it sets, and as what.
 
-    ``pairs`` are ``OLD=NEW``; ``urls`` decorators by their address alone.
+    ``pairs`` are ``OLD=NEW``; ``urls`` decorators by their address alone. ``variable`` of the
+    environment counts where the flag is not given to a process.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Flag:
     kind: Literal["text", "number", "whole", "truth", "kinds", "pairs", "image", "urls"]
     metavar: str
     help: str
+    variable: str = ""
 
     @property
     def parameter(self) -> str:
@@ -50,7 +52,14 @@ FLAGS = (
         "Run this kind of jobs only; may be given "
         "more than once, or with commas, in any letter case.",
     ),
-    Flag("--namespace", "namespace", "text", "NAME", "Only jobs of this namespace."),
+    Flag(
+        "--namespace",
+        "namespace",
+        "text",
+        "NAME",
+        "Only jobs of this namespace.",
+        "KUBEFLOW_NAMESPACE",
+    ),
     Flag(
         "--controller-threads",
         "threads",
@@ -105,7 +114,12 @@ FLAGS = (
         "volcano, or the name of a scheduler with scheduler-plugins' coscheduling.",
     ),
     Flag(
-        "--cluster-domain", "cluster_domain", "text", "DOMAIN", "Added to the names in TF_CONFIG."
+        "--cluster-domain",
+        "cluster_domain",
+        "text",
+        "DOMAIN",
+        "Added to the names in TF_CONFIG.",
+        "CUSTOM_CLUSTER_DOMAIN",
     ),
     Flag(
         "--mpi-kubectl-delivery-image",

@@ -17,13 +17,13 @@ _TYPES = {"number": float, "whole": int, "truth": bool}
 _PLAIN = OperatorSettings()
 
 
-def flag_options(*, without: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """All flags of the operator, in the order of its table."""
+def flag_options(*, without: tuple[str, ...] = (), environ: bool = False) -> Callable[[F], F]:
+    """All flags of the operator, in the order of its table; ``environ`` lets variables count."""
 
     def add(function: F) -> F:
         for flag in reversed(FLAGS):
             if flag.name not in without:
-                function = _option(flag)(function)
+                function = _option(flag, environ=environ)(function)
         return function
 
     return add
@@ -58,8 +58,10 @@ yaml_option = click.option(
 )
 
 
-def _option(flag: Flag) -> Callable[[F], F]:
+def _option(flag: Flag, *, environ: bool = False) -> Callable[[F], F]:
     named: dict[str, Any] = {"help": _help(flag), "metavar": flag.metavar or None}
+    if environ and flag.variable:
+        named |= {"envvar": flag.variable, "show_envvar": True}
     if flag.kind in ("kinds", "pairs", "urls"):
         named["multiple"] = True
     else:

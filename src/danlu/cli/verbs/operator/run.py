@@ -19,7 +19,7 @@ _LEVELS = (logging.INFO, logging.DEBUG)
 
 
 @click.command(name="run", short_help="Run the operator until it is stopped.")
-@flag_options()
+@flag_options(environ=True)
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -71,8 +72,11 @@ async def kubelet_server(
     Its certificate is of its own making, with the program ``openssl``: servers verify a kubelet's
     only where they are told to.
     """
+    open_: set[asyncio.Transport] = set()
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        if request.transport is not None:
+            open_.add(request.transport)
         place = [request.match_info[name] for name in ("namespace", "pod", "container")]
         try:
             return await answer(request, logs, place[2], standing=lambda: stands(*place), now=now())
@@ -88,6 +92,10 @@ async def kubelet_server(
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
+        # The server that asked keeps its connections, and TLS would wait for its word.
+        for transport in open_:
+            transport.abort()
+        await asyncio.sleep(0)
 
 
 def _certificate() -> ssl.SSLContext:

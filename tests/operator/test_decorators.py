@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.util import module_from_spec, spec_from_file_location
@@ -14,8 +15,10 @@ import pytest
 from aiohttp import web
 
 from danlu.errors import UsageError
+from danlu.kube.access import load_pem
 from danlu.operator.decorating import decorators, read_decorators
 from danlu.operator.types import DecoratorFailed, DecoratorSpec, PodDecorator
+from danlu.util.certificate import public_part, self_signed
 from tests.conftest import ROOT
 from tests.operator.site import Site
 
@@ -42,14 +45,19 @@ def pod() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def answering(answer: Answer) -> AsyncIterator[str]:
+async def answering(answer: Answer, pem: bytes = b"") -> AsyncIterator[str]:
+    """A server of pods, over TLS with a key and its certificate; gives its URL."""
+    tls = None
+    if pem:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_pem(tls, pem)
     app = web.Application()
     app.router.add_post("/", answer)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+        yield f"http{'s' if pem else ''}://127.0.0.1:{runner.addresses[0][1]}/"
     finally:
         await runner.cleanup()
 
@@ -161,6 +169,20 @@ async def test_what_fails_is_passed_over_where_the_policy_says_so(
             assert await decorator(JOB, pod()) == pod()
     assert "job-worker-0 is made without decorator" in caplog.text
     assert SECRET not in caplog.text
+
+
+async def test_a_server_is_trusted_by_its_authority() -> None:
+    pem, other = [await self_signed(["IP:127.0.0.1"], days=1) for _ in range(2)]
+    assert pem is not None
+    assert other is not None
+    async with answering(silent, pem) as url:
+        ca = public_part(pem).decode()
+        async with decorators([DecoratorSpec(url, ca=ca)]) as (decorator,):
+            assert await decorator(JOB, pod()) == pod()
+        for wrong in ("", public_part(other).decode()):
+            async with decorators([DecoratorSpec(url, ca=wrong)]) as (decorator,):
+                with pytest.raises(DecoratorFailed, match="Certificate"):
+                    await decorator(JOB, pod())
 
 
 async def test_a_server_that_is_not_there_follows_the_policy() -> None:

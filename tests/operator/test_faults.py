@@ -311,7 +311,7 @@ async def test_a_day_passes_without_growth(
         reconciler = controller._reconcile
         assert isinstance(reconciler, Reconciler)
         assert len(reconciler.reader) == len(reconciler.written) == 1
-        assert len(reconciler.expectations) == 0
+        assert len(reconciler.expectations) == len(reconciler.vanishing) == 0
         assert len(reconciler.carrier.belongings) <= 1
 
 

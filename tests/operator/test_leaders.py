@@ -6,8 +6,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +19,7 @@ from danlu.kube.failures import ConnectionLost
 from danlu.kube.leader import LeaderElection, LeadershipLost
 from danlu.kube.resources import EVENTS, PODS, SERVICES
 from danlu.kube.transport import Request
+from danlu.kube.types import WatchEvent
 from danlu.operator.assembly import build
 from danlu.testing.kubernetes import Fault
 from tests.operator.site import Site, settings
@@ -55,7 +57,6 @@ class Candidate:
             self.client, settings(site.space, kinds=("PyTorchJob",)), election=self.election
         )
         self.lost = False
-        self._send = self.client.transport.send
 
     async def run(self) -> None:
         try:
@@ -70,6 +71,20 @@ class Candidate:
             raise ConnectionLost("the cable is out")
 
         self.client.transport.send = nowhere  # type: ignore[method-assign]
+
+    def hold_back_pods(self) -> Callable[[], None]:
+        """Have it hear of pods no more, until what is given is called: a watch may be late."""
+        (informer,) = [one for (name, _), one in self.manager._informers.items() if name == "pods"]
+        tell: Callable[[WatchEvent[Any]], None] = informer._apply
+        late: list[WatchEvent[Any]] = []
+        informer._apply = late.append  # type: ignore
+
+        def let_go() -> None:
+            informer._apply = tell  # type: ignore
+            for event in late:
+                tell(event)
+
+        return let_go
 
 
 @asynccontextmanager
@@ -136,6 +151,40 @@ async def test_a_leader_that_is_stopped_hands_over_at_once(site: Site) -> None:
         assert site.clock.monotonic() - begun < LEASE / 2
         await site.submit("PyTorchJob", Worker=1)
         await site.until_pods("job-worker-0")
+
+
+async def test_a_successor_that_does_not_see_the_pods_yet_does_not_take_them_for_lost(
+    site: Site,
+) -> None:
+    async with candidates(site) as (one, two):
+
+        async def synced() -> bool:
+            return not two.manager.not_ready
+
+        await site.eventually(synced)
+        let_go = two.hold_back_pods()
+        await site.submit("PyTorchJob", Worker=2)
+        await site.until_pods("job-worker-0", "job-worker-1")
+
+        async def known() -> bool:
+            records = (await site.status()).get("records", {})
+            return len([one for one in records.values() if one.get("current")]) == 2
+
+        await site.eventually(known)
+        uids = [await site.uid(name) for name in ("job-worker-0", "job-worker-1")]
+        one.manager.stop()
+
+        async def taken() -> bool:
+            return two.election.leads
+
+        await site.eventually(taken)
+        await site.pass_time(2)
+        let_go()
+        await site.run()
+        await site.until("Running")
+        assert [await site.uid(name) for name in ("job-worker-0", "job-worker-1")] == uids
+        records = (await site.status())["records"].values()
+        assert not any(record.get("restarts") for record in records)
 
 
 # -- processes

@@ -32,6 +32,7 @@ from danlu.operator.types import (
     PodObject,
     ServiceObject,
 )
+from danlu.operator.vanishing import Vanishing
 from danlu.operator.writing import Children
 from danlu.operator.written import Written
 from danlu.training.cluster import GROUP, VERSION
@@ -115,6 +116,8 @@ class Controllers:
     def _reconciler(self, framework: Framework, jobs: Informer[JobObject]) -> Reconciler:
         written = Written(clock=self.clock)
         teller = EventTeller(self.recorder, jobs.resource)
+        vanishing = Vanishing(self.manager.client, jobs.store, pods=self.pod_children)
+        self.pods.handle(vanishing.seen)
         return Reconciler(
             framework=framework,
             jobs=jobs.store,
@@ -125,6 +128,7 @@ class Controllers:
                 framework,
                 children=(self.pod_children, self.service_children),
             ),
+            vanishing=vanishing,
             reader=JobReader(framework),
             written=written,
             writer=StatusWriter(

@@ -17,6 +17,7 @@ from danlu.operator.observing import observed
 from danlu.operator.reading import JobReader, managed_elsewhere, status_of
 from danlu.operator.telling import EventTeller, StatusWriter
 from danlu.operator.types import JobObject
+from danlu.operator.vanishing import Vanishing
 from danlu.operator.writing import NameTaken
 from danlu.operator.written import Written
 from danlu.training.conditions import saying
@@ -31,6 +32,7 @@ __all__ = ["Reconciler"]
 _EXPECTED_SECONDS = 300.0
 #: No wait is longer, so that a day that jumps is noticed.
 _LONGEST = 600.0
+_EARLY_SECONDS = 5.0
 _TOLD_AT = 3
 #: A job of many is looked at as often as its size allows: a look costs 20 to 30 µs a replica, and
 #: each of a thousand would ask for one.
@@ -51,6 +53,7 @@ class Reconciler:
     jobs: Store[JobObject]
     carrier: Carrier
     adopter: Adopter
+    vanishing: Vanishing
     reader: JobReader
     written: Written
     writer: StatusWriter
@@ -66,11 +69,12 @@ class Reconciler:
         found = self.jobs.get(key)
         if found is None:
             return Done()
-        outcome = await self._look(found)
-        left = self.jobs.get(key)
-        if left is None or left.metadata.uid != found.metadata.uid:
-            self.forget(found.metadata.uid)
-        return outcome
+        try:
+            return await self._look(found)
+        finally:
+            left = self.jobs.get(key)
+            if left is None or left.metadata.uid != found.metadata.uid:
+                self.forget(found.metadata.uid)
 
     def concerns(self, old: JobObject | None, new: JobObject | None) -> bool:
         """Whether a change of a job is more than the echo of what was written of it."""
@@ -91,19 +95,25 @@ class Reconciler:
             return Done()
         version, status = self.written.newest(found.metadata, job.status)
         job = msgspec.structs.replace(job, status=status)
-        if not status.finished and await self.adopter.settle(job):
-            # The cache is going to show what changed, and brings the job again.
-            return Wait(_LONGEST)
+        if not status.finished and await self._is_early(job):
+            return Wait(_EARLY_SECONDS)
         return await self._decide(found, job, version)
 
     def forget(self, uid: str) -> None:
         """The job is no more."""
         self.reader.forget(uid)
         self.written.forget(uid)
+        self.vanishing.settled(uid)
         self.expectations.forget(uid)
         self.carrier.belongings.forget(uid)
         self.taken.pop(uid, None)
         self.resting.pop(uid, None)
+
+    async def _is_early(self, job: Job) -> bool:
+        """Whether the cache is going to show more, and to bring the job again."""
+        if await self.adopter.settle(job):
+            return True
+        return await self.vanishing.behind(job, self.carrier.pods.of(job.uid))
 
     async def _decide(self, found: JobObject, job: Job, version: str) -> Outcome:
         now = self.clock.now()
@@ -114,6 +124,7 @@ class Reconciler:
         decision = decide(job, seen, self.framework, now=now, pace=self.pace)
         # Before the actions: who dies between the two decides the same again.
         wait = await self.writer.write(found, job.status, decision.status, over=version, now=now)
+        self.vanishing.settled(job.uid)
         self.teller.decided(found, [one for one in decision.actions if isinstance(one, Event)])
         job = msgspec.structs.replace(job, status=decision.status)
         task = Task(found=found, job=job, pods=pods, observed=seen, decision=decision)

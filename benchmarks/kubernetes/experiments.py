@@ -35,7 +35,16 @@ __all__ = ["Figures", "along", "bare", "existing", "large"]
 Figures = Mapping[str, float]
 #: What is asked of the server by others than the operator, and what it asks itself.
 _OTHERS = ("LIST", "WATCH")
-_ITS_OWN = ("leases", "apiservices", "flowschemas", "endpointslices", "endpoints", "tokenreviews")
+_ITS_OWN = (
+    "",
+    "openapi",
+    "leases",
+    "apiservices",
+    "flowschemas",
+    "endpointslices",
+    "endpoints",
+    "tokenreviews",
+)
 _RUNS = 5.0
 
 
@@ -186,7 +195,7 @@ async def _at_rest(client: Client) -> Requests:
 
 def _is_operators(verb: str, resource: str) -> bool:
     """Whether only the operator asks that: the kubelet writes statuses of pods, we make jobs."""
-    if verb in _OTHERS or not resource or resource.partition("/")[0] in _ITS_OWN:
+    if verb in _OTHERS or resource.partition("/")[0] in _ITS_OWN:
         return False
     return (verb, resource) not in (("PATCH", "pods/status"), ("POST", "pytorchjobs"))
 

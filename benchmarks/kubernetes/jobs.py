@@ -113,7 +113,7 @@ async def install(client: Client) -> None:
 
     async def established() -> bool:
         found = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
-        said = [one.get("status", {}).get("conditions", ()) for one in found.items]
+        said = [one.get("status", {}).get("conditions") or () for one in found.items]
         good = [any(c["type"] == "Established" for c in one) for one in said]
         return len(good) == len(made) and all(good)
 

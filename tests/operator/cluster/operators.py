@@ -40,7 +40,7 @@ async def install(client: Client) -> None:
 
 
 def _established(document: Document) -> bool:
-    conditions = document.get("status", {}).get("conditions", ())
+    conditions = document.get("status", {}).get("conditions") or ()
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 

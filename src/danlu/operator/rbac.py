@@ -90,7 +90,7 @@ def _jobs(frameworks: Sequence[Framework], settings: OperatorSettings) -> Iterat
 
 def _launchers() -> Iterator[Document]:
     """To give launchers the right to run their agent, which one must have to give."""
-    yield _rule("", ["serviceaccounts"], ("create", "get", "patch"))
+    yield _rule("", ["serviceaccounts"], ("create", "get"))
     yield _rule("rbac.authorization.k8s.io", ["rolebindings", "roles"], ("create", "get", "patch"))
     yield _rule("", ["pods/exec"], ("create",))
 

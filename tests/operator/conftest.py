@@ -85,11 +85,29 @@ async def fake_site(clock: VirtualClock) -> AsyncIterator[Site]:
 
 
 @pytest.fixture
-async def server_in_time() -> AsyncIterator[Site]:
+async def fake_site_in_time() -> AsyncIterator[Site]:
     """The same in real time, for operators that are processes of their own."""
+    async with _fake_in_time() as site:
+        yield site
+
+
+@pytest.fixture(params=["fake", "real"])
+async def site_in_time(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """Either, in real time."""
+    if request.param == "fake":
+        async with _fake_in_time() as site:
+            yield site
+    else:
+        server = request.getfixturevalue("real_site")
+        async with _site(server, server.access, REAL) as site:
+            yield site
+
+
+@asynccontextmanager
+async def _fake_in_time() -> AsyncIterator[Site]:
     async with FakeKubernetes() as fake:
-        access = Access(server=fake.url)
-        async with _site(Server(access, fake, collecting=True), access, REAL) as site:
+        server = Server(Access(server=fake.url), fake, collecting=True)
+        async with _site(server, server.access, REAL) as site:
             yield site
 
 

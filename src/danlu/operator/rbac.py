@@ -74,7 +74,7 @@ def _jobs(frameworks: Sequence[Framework], settings: OperatorSettings) -> Iterat
     yield _rule("", ["events"], ("create", "patch"))
     # The Leases that tie jobs to whoever submitted them.
     yield _rule("coordination.k8s.io", ["leases"], ("list", "watch"))
-    if any(one.kind == "PyTorchJob" for one in frameworks):
+    if any("elasticPolicy" in one.options for one in frameworks):
         scalers = ["horizontalpodautoscalers"]
         yield _rule("autoscaling", scalers, ("create", "delete", "get", "patch"))
     if any(not one.services for one in frameworks):

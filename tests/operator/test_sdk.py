@@ -31,7 +31,6 @@ def sdk() -> Path:
         pytest.skip(f"the SDK cannot be had here: {error}")
 
 
-@pytest.mark.timeout(180)
 async def test_jobs_are_made_followed_and_deleted(site: Site, sdk: Path, tmp_path: Path) -> None:
     if site.fake is not None:
         pytest.skip("the SDK is tried on a real server")

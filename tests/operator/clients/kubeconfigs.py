@@ -12,8 +12,10 @@ from tests.kube.servers import TOKEN
 __all__ = ["kubeconfig"]
 
 
-def kubeconfig(access: Access, path: Path, *, namespace: str = "default") -> Path:
-    """A kubeconfig of the tests' own user."""
+def kubeconfig(
+    access: Access, path: Path, *, namespace: str = "default", token: str = TOKEN
+) -> Path:
+    """A kubeconfig of the tests' own user, or of whose ``token`` it is."""
     cluster: dict[str, object] = {"server": access.server}
     if access.ca:
         cluster["certificate-authority-data"] = b64encode(access.ca).decode()
@@ -22,7 +24,7 @@ def kubeconfig(access: Access, path: Path, *, namespace: str = "default") -> Pat
         "kind": "Config",
         "current-context": "one",
         "clusters": [{"name": "one", "cluster": cluster}],
-        "users": [{"name": "one", "user": {"token": TOKEN}}],
+        "users": [{"name": "one", "user": {"token": token}}],
         "contexts": [
             {
                 "name": "one",

@@ -1,12 +1,19 @@
-"""A cluster of one test: the fake API server with danlu's kinds, its operator, and a kubelet."""
+"""A cluster of one test, fake or real: an API server, danlu's kinds and operator, a kubelet."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.jobs.kubernetes.support import Site, site_of
+from danlu.kube.client import Client
+from danlu.kube.resources import NAMESPACES
+from danlu.testing.kubernetes import VirtualClock
+from tests.jobs.kubernetes.support import Site, real_site_of, site_of
+from tests.kube.servers import Server, binaries, real_server
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -14,7 +21,44 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+@pytest.fixture(scope="session")
+def real_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real server, one for the whole session."""
+    if binaries() is None:
+        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
+    with real_server(tmp_path_factory.mktemp("jobs")) as server:
+        yield server
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """A namespace of this test alone; with a real server where there is one."""
+    if request.param == "fake":
+        async with site_of() as site:
+            yield site
+        return
+    server: Server = request.getfixturevalue("real_jobs")
+    space = f"jobs-{next(_numbers)}"
+    async with Client(server.access, manager="tests") as client:
+        await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": space}}))
+    async with real_site_of(server, space) as site:
+        yield site
+
+
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+async def held_site(clock: VirtualClock) -> AsyncIterator[Site]:
+    """The fake, with a kubelet whose time goes when ``clock`` is told to."""
+    async with site_of(clock=clock) as site:
+        yield site
+
+
+@pytest.fixture
+async def fake_site() -> AsyncIterator[Site]:
+    """The fake alone, which fails as it is told."""
     async with site_of() as site:
         yield site

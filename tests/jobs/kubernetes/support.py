@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,14 @@ import msgspec
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from danlu.jobs.kubernetes.client import KubernetesJobs
+from danlu.jobs.kubernetes.objects import job_resource
 from danlu.jobs.types import JobView, LogLine, Submission
 from danlu.kube.access import Access
-from danlu.kube.client import Client
+from danlu.kube.client import Client, Selection
+from danlu.kube.clock import REAL
+from danlu.kube.failures import NotFound
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+from danlu.kube.types import Clock
 from danlu.operator.assembly import build
 from danlu.operator.crds import definitions
 from danlu.operator.surroundings import surrounded
@@ -27,11 +31,12 @@ from danlu.operator.types import OperatorSettings
 from danlu.testing.kubernetes import FakeKubernetes, Kubelet
 from danlu.testing.kubernetes.courses import Behaviour, Course, Pod, runs
 from danlu.testing.kubernetes.podlogs import Logs
+from danlu.training.framework import Framework
 from danlu.training.manifest import read_job
 from danlu.training.registry import BUILT_IN, framework_of
 from danlu.training.types import ReplicaId, ReplicaType
 from tests.jobs.kubernetes.doing import do
-from tests.kube.servers import free_port
+from tests.kube.servers import Server, free_port
 
 LIMIT = 20.0
 SETTINGS = OperatorSettings(
@@ -44,6 +49,7 @@ class Wire:
 
     def __init__(self, port: int) -> None:
         self._target = port
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._asked: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], bytes] = {}
         self.port = 0
 
@@ -54,17 +60,37 @@ class Wire:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        self.cut()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        # What was aborted is closed in the loop's next turns.
+        await asyncio.sleep(0.01)
 
     def cut(self, about: bytes = b"") -> int:
-        """Break the connections that were asked last for something; how many there were."""
-        chosen = [pair for pair, asked in self._asked.items() if about in asked]
+        """Break the connections that were asked last for something, all that are encrypted; how
+        many there were.
+        """
+        readable = any(asked.startswith(b"GET ") for asked in self._asked.values())
+        chosen = [pair for pair, asked in self._asked.items() if about in asked or not readable]
         for pair in chosen:
             for one in pair:
                 one.transport.abort()
         return len(chosen)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._connect(reader, writer)
+        except asyncio.CancelledError:
+            pass  # a handler that is cancelled would be told of as an error
+        finally:
+            writer.transport.abort()
+            self._tasks.discard(task)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
         pair = (writer, back)
         self._asked[pair] = b""
@@ -97,13 +123,21 @@ class Wire:
 
 @dataclass
 class Site:
-    """A cluster, and the jobs of its namespace ``default``."""
+    """A cluster, and the jobs of its namespace ``space``; ``faked`` is None for a real server."""
 
-    fake: FakeKubernetes
+    faked: FakeKubernetes | None
     client: Client
     jobs: KubernetesJobs
     courses: dict[str, Callable[[Pod], Course]]
     wire: Wire
+    kubelet: Kubelet | None = None
+    space: str = "default"
+
+    @property
+    def fake(self) -> FakeKubernetes:
+        """The fake, for tests of it alone."""
+        assert self.faked is not None
+        return self.faked
 
     def behave(self, course: Course | Callable[[Pod], Course], pod: str = "") -> None:
         """What becomes of a pod, or of all others."""
@@ -111,38 +145,69 @@ class Site:
 
     def write(self, pod: str, text: str) -> None:
         """Have a pod's first container write."""
-        self.fake.cluster.write_log("default", pod, text.encode())
+        assert self.kubelet is not None
+        self.kubelet.write_log(self.space, pod, text.encode())
 
 
 @asynccontextmanager
 async def site_of(
-    *, operator: bool = True, kubelet: bool = True, reports: bool = False
+    *,
+    operator: bool = True,
+    kubelet: bool = True,
+    reports: bool = False,
+    clock: Clock = REAL,
 ) -> AsyncIterator[Site]:
     """A cluster with all kinds, and what else of an operator and a kubelet is asked for.
 
-    With ``reports`` the operator takes progress and values.
+    With ``reports`` the operator takes progress and values; ``clock`` is the kubelet's.
     """
-    courses: dict[str, Callable[[Pod], Course]] = {}
     async with AsyncExitStack() as stack:
         fake = await stack.enter_async_context(FakeKubernetes())
-        access = Access(server=fake.url)
-        client = await stack.enter_async_context(Client(access))
-        for one in definitions(BUILT_IN):
-            await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
-        if kubelet:
-            hands = kubelet_of(access, courses, fake.cluster.logs)
-            await stack.enter_async_context(hands)
-        group = await stack.enter_async_context(anyio.create_task_group())
-        stack.callback(group.cancel_scope.cancel)
+        server = Server(Access(server=fake.url), fake)
+        site = await stack.enter_async_context(
+            on_server(server, "default", kubelet=kubelet, clock=clock)
+        )
         if operator:
-            group.start_soon(_operate, client, reports)
-        wire = await stack.enter_async_context(Wire(int(fake.url.rpartition(":")[2])))
-        jobs = KubernetesJobs(Access(server=f"http://127.0.0.1:{wire.port}"))
-        yield Site(fake, client, jobs, courses, wire)
+            await stack.enter_async_context(_operating(site, reports=reports))
+        yield site
+
+
+@asynccontextmanager
+async def real_site_of(server: Server, space: str) -> AsyncIterator[Site]:
+    """A namespace of a real server, with an operator and a kubelet of its own."""
+    async with on_server(server, space) as site, _operating(site):
+        yield site
+
+
+@asynccontextmanager
+async def on_server(
+    server: Server, space: str, *, kubelet: bool = True, clock: Clock = REAL
+) -> AsyncIterator[Site]:
+    """A namespace of a server, with the definitions of all kinds."""
+    courses: dict[str, Callable[[Pod], Course]] = {}
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(Client(server.access, manager="tests"))
+        await defined(client)
+        port = int(server.access.server.rpartition(":")[2])
+        wire = await stack.enter_async_context(Wire(port))
+        scheme = server.access.server.partition(":")[0]
+        wired = replace(server.access, server=f"{scheme}://127.0.0.1:{wire.port}")
+        jobs = KubernetesJobs(wired, namespace=space)
+        site = Site(server.fake, client, jobs, courses, wire, space=space)
+        if kubelet:
+            logs = server.fake.cluster.logs if server.fake else None
+            hands = kubelet_of(server.access, courses, logs, space=space, clock=clock)
+            site.kubelet = await stack.enter_async_context(hands)
+        yield site
 
 
 def kubelet_of(
-    access: Access, courses: Mapping[str, Callable[[Pod], Course]], logs: Logs
+    access: Access,
+    courses: Mapping[str, Callable[[Pod], Course]],
+    logs: Logs | None,
+    *,
+    space: str = "",
+    clock: Clock = REAL,
 ) -> Kubelet:
     """A kubelet that does with each pod what ``courses`` say, and whose restarts are soon."""
 
@@ -150,14 +215,52 @@ def kubelet_of(
         chosen: Behaviour = courses.get(pod.metadata.name) or courses.get("") or runs
         return chosen(pod)
 
-    return Kubelet(access, behaviour=behaviour, back_off=0.05, logs=logs)
+    return Kubelet(
+        access,
+        behaviour=behaviour,
+        back_off=0.05,
+        logs=logs,
+        selection=Selection(space),
+        clock=clock,
+        node=f"node-of-{space}" if space else "simulated",
+    )
 
 
-async def _operate(client: Client, reports: bool) -> None:
+@asynccontextmanager
+async def _operating(site: Site, *, reports: bool = False) -> AsyncIterator[None]:
     address = f"127.0.0.1:{free_port()}" if reports else ""
-    settings = msgspec.structs.replace(SETTINGS, reports_address=address)
-    async with surrounded(client, settings, namespace="default") as surroundings:
-        await build(client, settings, surroundings=surroundings).run()
+    settings = msgspec.structs.replace(SETTINGS, reports_address=address, namespace=site.space)
+    async with (
+        Client(site.client.access, manager="danlu-operator") as client,
+        surrounded(client, settings, namespace=site.space) as surroundings,
+        anyio.create_task_group() as group,
+    ):
+        group.start_soon(build(client, settings, surroundings=surroundings).run)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def defined(client: Client) -> None:
+    """Have the definitions of all kinds, and have them served."""
+    there = {one["metadata"]["name"] for one in (await client.list(_CRDS)).items}
+    for document in definitions(BUILT_IN):
+        if document["metadata"]["name"] not in there:
+            await client.create(_CRDS, document)
+    for framework in BUILT_IN:
+        with anyio.fail_after(LIMIT):
+            while not await _served(client, framework):
+                await anyio.sleep(0.05)
+
+
+async def _served(client: Client, framework: Framework) -> bool:
+    try:
+        await client.page(job_resource(framework), limit=1)
+    except NotFound:
+        return False
+    return True
+
+
+_CRDS = CUSTOM_RESOURCE_DEFINITIONS
 
 
 def job(

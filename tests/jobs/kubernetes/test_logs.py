@@ -8,7 +8,7 @@ import pytest
 from danlu.jobs.types import LogLine
 from danlu.kube.patches import merge_patch
 from danlu.kube.resources import PODS
-from danlu.testing.kubernetes import Fault
+from danlu.testing.kubernetes import Fault, VirtualClock
 from danlu.testing.kubernetes.courses import Course, Pod
 from tests.jobs.kubernetes.support import LIMIT, Site, job, lines_of, running, seen, worker
 
@@ -30,14 +30,15 @@ async def arrived(lines: list[LogLine], count: int) -> None:
             await anyio.sleep(0.005)
 
 
-async def end(site: Site, pod: str = "job-worker-0") -> None:
-    """The pod's container succeeds now."""
-    found = await site.client.get(PODS, pod, namespace="default")
+async def end(site: Site, code: int = 0, pod: str = "job-worker-0") -> None:
+    """The pod's container ends now."""
+    found = await site.client.get(PODS, pod, namespace=site.space)
     status = found["status"]
     for one in status["containerStatuses"]:
-        one["state"] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
-    patch = merge_patch({"status": {**status, "phase": "Succeeded"}})
-    await site.client.patch(PODS, pod, patch, namespace="default", subresource="status")
+        one["state"] = {"terminated": {"exitCode": code, "reason": "Error"}}
+    phase = "Failed" if code else "Succeeded"
+    patch = merge_patch({"status": {**status, "phase": phase}})
+    await site.client.patch(PODS, pod, patch, namespace=site.space, subresource="status")
 
 
 async def test_a_connection_that_breaks_costs_no_line_and_gives_none_twice(site: Site) -> None:
@@ -55,34 +56,67 @@ async def test_a_connection_that_breaks_costs_no_line_and_gives_none_twice(site:
     assert [one.number for one in lines] == list(range(8))
 
 
-async def test_the_log_of_a_container_that_was_restarted_in_place_goes_on(site: Site) -> None:
+async def test_the_log_of_a_container_that_was_restarted_in_place_goes_on(
+    held_site: Site, clock: VirtualClock
+) -> None:
     def course(pod: Pod) -> Course:
-        if pod.restarts < 2:
-            return Course(run=0.3, exit_code=1, log=f"try {pod.restarts}\n")
-        return Course(run=0.2, log="at last\n")
+        return Course(run=10, exit_code=int(pod.restarts < 2), log=f"try {pod.restarts}\n")
 
-    site.behave(course)
-    await site.jobs.submit(job(restart="OnFailure", policy={"backoffLimit": 5}))
-    lines = await lines_of(site, follow=True)
-    assert data(lines) == [b"try 0", b"try 1", b"at last"]
-    assert [one.number for one in lines] == [0, 1, 2]
+    held_site.behave(course)
+    await held_site.jobs.submit(job(restart="OnFailure", policy={"backoffLimit": 5}))
+    lines: list[LogLine] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(followed, held_site, lines)
+        for number in range(3):
+            await arrived(lines, number + 1)
+            await clock.advance(15)
+    assert [(one.data, one.number) for one in lines] == [
+        (b"try 0", 0),
+        (b"try 1", 1),
+        (b"try 2", 2),
+    ]
+
+
+async def test_what_a_container_wrote_before_its_restart_is_read_after_it(
+    held_site: Site, clock: VirtualClock
+) -> None:
+    def course(pod: Pod) -> Course:
+        return Course(run=10, exit_code=int(pod.restarts < 1), log=f"try {pod.restarts}\n")
+
+    held_site.behave(course)
+    await held_site.jobs.submit(job(restart="OnFailure", policy={"backoffLimit": 5}))
+    await seen(held_site, running(1))
+    await clock.advance(11)
+    await seen(held_site, lambda view: view.replicas[0].restarts == 1)
+    lines: list[LogLine] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(followed, held_site, lines)
+        await arrived(lines, 2)
+        await clock.advance(15)
+    assert data(lines) == [b"try 0", b"try 1"]
 
 
 async def test_the_pod_that_takes_the_place_of_another_is_a_further_attempt(site: Site) -> None:
-    tries: list[str] = []
+    made: list[str] = []
 
     def course(pod: Pod) -> Course:
-        tries.append(pod.metadata.uid)
-        if len(tries) == 1:
-            return Course(run=0.2, exit_code=130, log="first\n")
-        return Course(run=0.2, log="second\n")
+        made.append(pod.metadata.uid)
+        return Course(log=f"pod {len(made)}\n")
 
     site.behave(course)
     await site.jobs.submit(job(restart="ExitCode", policy={"backoffLimit": 5}))
-    lines = await lines_of(site, follow=True)
+    lines: list[LogLine] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(followed, site, lines)
+        await arrived(lines, 1)
+        await seen(site, running(1))
+        await end(site, 130)
+        await arrived(lines, 2)
+        await seen(site, running(1))
+        await end(site)
     assert [(one.data, one.attempt, one.number) for one in lines] == [
-        (b"first", 0, 0),
-        (b"second", 1, 1),
+        (b"pod 1", 0, 0),
+        (b"pod 2", 1, 1),
     ]
 
 
@@ -109,11 +143,11 @@ async def test_a_line_without_its_end_is_given_when_the_container_has_ended(site
     assert [(one.data, one.whole) for one in lines] == [(b"whole", True), (b"half", False)]
 
 
-async def test_an_error_of_the_node_is_waited_out(site: Site) -> None:
-    site.behave(Course(run=0.6))
-    await site.jobs.submit(job())
-    await seen(site, running(1))
-    site.write("job-worker-0", "early\n")
-    site.fake.faults.append(Fault(resource="pods", verb="get", status=500, times=2))
-    lines = await lines_of(site, follow=True)
+async def test_an_error_of_the_node_is_waited_out(fake_site: Site) -> None:
+    fake_site.behave(Course(run=0.6))
+    await fake_site.jobs.submit(job())
+    await seen(fake_site, running(1))
+    fake_site.write("job-worker-0", "early\n")
+    fake_site.fake.faults.append(Fault(resource="pods", verb="get", status=500, times=2))
+    lines = await lines_of(fake_site, follow=True)
     assert data(lines) == [b"early"]

@@ -12,7 +12,7 @@ from danlu.errors import MachineError, UsageError
 from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.kubernetes.tying import Ties
 from danlu.kube.access import Access
-from danlu.kube.client import Client
+from danlu.kube.client import Client, Selection
 from danlu.kube.failures import NotFound
 from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, PODS
 from danlu.operator.crds import definitions
@@ -26,7 +26,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def pods(site: Site) -> set[str]:
-    return {one["metadata"]["name"] for one in (await site.client.list(PODS)).items}
+    return {
+        one["metadata"]["name"]
+        for one in (await site.client.list(PODS, Selection(site.space))).items
+    }
 
 
 async def test_a_stopped_job_runs_no_more_and_is_finished(site: Site) -> None:
@@ -92,15 +95,15 @@ async def test_what_was_made_for_a_job_goes_with_it(site: Site, tmp_path: Path) 
     site.behave(Course(run=0.05))
     await site.jobs.submit(msgspec.structs.replace(job(), code=code, tied=True))
     await seen(site, lambda view: view.finished)
-    await site.client.get(CONFIG_MAPS, "job-code", namespace="default")
-    await site.client.get(LEASES, "job-tie", namespace="default")
+    await site.client.get(CONFIG_MAPS, "job-code", namespace=site.space)
+    await site.client.get(LEASES, "job-tie", namespace=site.space)
     await site.jobs.remove("job")
 
     async def gone() -> bool:
         there = 0
         for resource, name in ((CONFIG_MAPS, "job-code"), (LEASES, "job-tie")):
             try:
-                await site.client.get(resource, name, namespace="default")
+                await site.client.get(resource, name, namespace=site.space)
                 there += 1
             except NotFound:
                 continue
@@ -109,14 +112,14 @@ async def test_what_was_made_for_a_job_goes_with_it(site: Site, tmp_path: Path) 
     await eventually(gone)
 
 
-async def test_a_submission_that_is_refused_leaves_nothing(site: Site, tmp_path: Path) -> None:
+async def test_a_submission_that_is_refused_leaves_nothing(fake_site: Site, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x")
-    site.fake.faults.append(Fault(verb="create", resource="pytorchjobs", status=403))
+    fake_site.fake.faults.append(Fault(verb="create", resource="pytorchjobs", status=403))
     sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
     with pytest.raises(Exception, match="told to fail"):
-        await site.jobs.submit(sent)
+        await fake_site.jobs.submit(sent)
     with pytest.raises(NotFound):
-        await site.client.get(CONFIG_MAPS, "job-code", namespace="default")
+        await fake_site.client.get(CONFIG_MAPS, "job-code", namespace=fake_site.space)
 
 
 async def test_a_cluster_without_the_kinds_is_told_what_to_install() -> None:
@@ -132,15 +135,15 @@ async def test_a_cluster_without_the_kinds_is_told_what_to_install() -> None:
 async def test_a_tied_jobs_lease_is_renewed_while_its_submitter_lives(site: Site) -> None:
     await site.jobs.submit(msgspec.structs.replace(job(), tied=True))
     ties = Ties(site.client.access, every=0.02)
-    ties.hold("default", "job-tie")
-    first = (await site.client.get(LEASES, "job-tie", namespace="default"))["spec"]["renewTime"]
+    ties.hold(site.space, "job-tie")
+    first = (await site.client.get(LEASES, "job-tie", namespace=site.space))["spec"]["renewTime"]
 
     async def renewed() -> bool:
-        found = await site.client.get(LEASES, "job-tie", namespace="default")
+        found = await site.client.get(LEASES, "job-tie", namespace=site.space)
         return bool(found["spec"]["renewTime"] != first)
 
     await eventually(renewed)
-    await site.client.delete(LEASES, "job-tie", namespace="default")
+    await site.client.delete(LEASES, "job-tie", namespace=site.space)
 
     async def let_go() -> bool:
         return not ties.held
@@ -155,7 +158,7 @@ async def test_why_a_replica_is_pending_is_said_in_words(site: Site) -> None:
     site.behave(Course(waiting="ErrImagePull"), "job-worker-1")
     await site.jobs.submit(job(workers=2))
 
-    early = ("", "the scheduler", "its pod to be made")
+    early = ("", "the scheduler", "its pod to be made", "its node to take it up")
     view = await seen(site, lambda view: all(one.waits not in early for one in view.replicas))
     first, second = view.replicas
     assert first.waits == "a node: 0/3 nodes are available: 3 Insufficient cpu."
@@ -166,10 +169,10 @@ async def test_what_events_say_of_a_pod_that_does_not_begin_is_told(site: Site) 
     site.behave(Course(start=None))
     await site.jobs.submit(job())
     await seen(site, lambda view: view.replicas[0].waits.startswith("its container"))
-    pod = await site.client.get(PODS, "job-worker-0", namespace="default")
-    about = {"kind": "Pod", "name": "job-worker-0", "namespace": "default"}
+    pod = await site.client.get(PODS, "job-worker-0", namespace=site.space)
+    about = {"kind": "Pod", "name": "job-worker-0", "namespace": site.space}
     event = {
-        "metadata": {"name": "one", "namespace": "default"},
+        "metadata": {"name": "one", "namespace": site.space},
         "involvedObject": {**about, "uid": pod["metadata"]["uid"]},
         "type": "Warning",
         "reason": "FailedMount",

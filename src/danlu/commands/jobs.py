@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from danlu.errors import UsageError
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from danlu.training.types import ReplicaId
 
 __all__ = [
+    "Overview",
     "Watcher",
     "fields",
     "finished_view",
@@ -44,8 +45,18 @@ def here(settings: Settings) -> Jobs:
     return LocalJobs(settings.paths)
 
 
+@runtime_checkable
+class Overview(Protocol):
+    """A place that tells of all its jobs at once, with fewer questions than of each alone."""
+
+    async def views(self) -> Sequence[JobView]:
+        """All jobs as they stand, the newest first."""
+
+
 async def views(jobs: Jobs) -> list[JobView]:
     """All jobs as they stand, the newest first."""
+    if isinstance(jobs, Overview):
+        return list(await jobs.views())
     found = []
     for name in await jobs.names():
         try:

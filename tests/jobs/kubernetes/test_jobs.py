@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from danlu.commands.jobs import views
 from danlu.errors import UsageError
+from danlu.kube.resources import CONFIG_MAPS
 from danlu.testing.kubernetes.courses import Course
 from tests.jobs.kubernetes.support import Site, job, lines_of, running, seen, worker
 
@@ -46,6 +49,27 @@ async def test_a_job_that_is_not_there_is_told_with_those_that_are(site: Site) -
     with pytest.raises(UsageError, match="no job job") as caught:
         await site.jobs.view("job")
     assert "other" in caught.value.hint
+
+
+async def test_a_list_of_many_jobs_costs_no_question_for_each(fake_site: Site) -> None:
+    fake_site.behave(Course(run=0.02))
+    for number in range(5):
+        await fake_site.jobs.submit(job(f"job-{number}"))
+    await seen(fake_site, lambda view: view.finished, name="job-4")
+    before = len(fake_site.fake.log)
+    found = await views(fake_site.jobs)
+    asked = [one for one in fake_site.fake.log[before:] if one.resource == "pytorchjobs"]
+    assert sorted(one.name for one in found) == [f"job-{number}" for number in range(5)]
+    assert all(len(one.replicas) == 1 for one in found)
+    assert "get" not in {one.verb for one in asked}
+
+
+async def test_other_objects_of_a_manifests_file_are_created_with_the_job(site: Site) -> None:
+    data = {"kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"a": "1"}}
+    sent = msgspec.structs.replace(job(), objects={"ConfigMap/settings": data})
+    await site.jobs.submit(sent)
+    found = await site.client.get(CONFIG_MAPS, "settings", namespace=site.space)
+    assert found["data"] == {"a": "1"}
 
 
 async def test_a_failed_job_says_who_failed_first(site: Site) -> None:

@@ -96,6 +96,27 @@ class KubernetesJobs:
             found = await find(client, self.namespace, name)
             return await self._viewed(client, found)
 
+    async def views(self) -> Sequence[JobView]:
+        """All jobs as they stand, the newest first, without their progress: a list of each kind."""
+        async with self._client() as client:
+            found = await all_jobs(client, self.namespace)
+            pods = (await client.list(POD, Selection(self.namespace, labels=_JOB))).items
+        by_uid: dict[str, list[PodObject]] = {}
+        for pod in pods:
+            owner = pod.metadata.controller
+            by_uid.setdefault(owner.uid if owner else "", []).append(pod)
+        return [
+            view_of(
+                one.job,
+                one.framework,
+                pods=own_pods(by_uid.get(one.job.metadata.uid, []), one.job.metadata.uid),
+                report=None,
+                where=self.where,
+                now=self._clock.now(),
+            )
+            for one in found
+        ]
+
     async def _viewed(self, client: Client, found: Found) -> JobView:
         pods, uid = await self._pods(client, found), found.job.metadata.uid
         view = partial(

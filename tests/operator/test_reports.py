@@ -26,7 +26,7 @@ from danlu.operator.reports.keys import served_url
 from danlu.training.cluster import REPORTS
 from danlu.training.progress import Progress
 from tests.kube.servers import free_port
-from tests.operator.site import Site
+from tests.operator.site import Site, jobs
 
 pytestmark = pytest.mark.anyio
 BOTH = {"annotations": {REPORTS: "progress,values"}}
@@ -232,7 +232,7 @@ async def test_what_makes_no_sense_is_refused(
 
 
 async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reporting: Site) -> None:
-    old = {"name": "job-reports", "namespace": reporting.space}
+    old = {"name": "job-reports", "namespace": reporting.space, "labels": {REPORTS: "true"}}
     data = {"value.worker-0": base64.b64encode(b"old").decode()}
     await reporting.client.create(
         CONFIG_MAPS, CONFIG_MAPS.document({"metadata": old, "binaryData": data})
@@ -243,6 +243,46 @@ async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reportin
     await worker.tell(1)
     await until(reporting, 1)
     assert "value.worker-0" not in await kept(reporting)
+
+
+async def test_a_config_map_of_somebody_else_is_not_touched(reporting: Site) -> None:
+    theirs = {"name": "job-reports", "namespace": reporting.space}
+    document = CONFIG_MAPS.document({"metadata": theirs, "data": {"mine": "1"}})
+    await reporting.client.create(CONFIG_MAPS, document)
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    code, status = await worker.put("worker-0/value", b"x")
+    assert (code, status["message"].endswith("somebody else's")) == (409, True)
+    assert await worker.tell(1) == 200
+    await reporting.pass_time(2.0)
+    assert await kept(reporting) == {"mine": "1"}
+
+
+async def test_a_secret_of_somebody_else_is_not_touched(reporting: Site) -> None:
+    theirs = {"name": "job-reports", "namespace": reporting.space}
+    document = SECRETS.document({"metadata": theirs, "stringData": {"mine": "1"}})
+    made = await reporting.client.create(SECRETS, document)
+    await reporting.submit(metadata=BOTH, Worker=1)
+    said = await reporting.until_event("FailedCreatePod")
+    assert "Secret job-reports is there already" in said
+    found = await reporting.client.get(SECRETS, "job-reports", namespace=reporting.space)
+    assert found == made
+
+
+async def test_a_job_of_an_earlier_one_s_name_has_a_token_of_its_own(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    first = await replica(reporting, "job-worker-0")
+    await reporting.client.delete(jobs("PyTorchJob"), "job", namespace=reporting.space)
+    await reporting.until_pods()
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    second = await replica(reporting, "job-worker-0")
+    assert first.token != second.token
+    assert await second.tell(5, token=first.token) == 401
+    assert await second.tell(5) == 200
+    await until(reporting, 5)
 
 
 async def test_a_job_that_does_not_ask_is_told_nothing(reporting: Site) -> None:

@@ -12,18 +12,18 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from danlu.errors import DanluError, TemporaryError
+from danlu.errors import DanluError, OutsideError, TemporaryError
 from danlu.kube.client import Client, Deletion
 from danlu.kube.clock import sleep
 from danlu.kube.failures import AlreadyExists, Conflict, NotFound
 from danlu.kube.patches import merge_patch
 from danlu.kube.resources import CONFIG_MAPS
 from danlu.kube.types import Document, Key
-from danlu.training.cluster import reports_name
+from danlu.training.cluster import REPORTS, reports_name
 from danlu.training.document import API_VERSION
 from danlu.training.progress import Progress
 
-__all__ = ["MOST", "Keeper", "Reporter", "TooMuch"]
+__all__ = ["MOST", "Keeper", "NameTaken", "Reporter", "TooMuch"]
 
 MOST = 700 << 10
 """Bytes of all values of a job together: a ConfigMap takes a mebibyte, in base64."""
@@ -58,6 +58,10 @@ class TooMuch(ValueError):
     """What a job's replicas reported is more than its ConfigMap takes."""
 
 
+class NameTaken(OutsideError):
+    """The name of a job's ConfigMap is somebody else's."""
+
+
 class Keeper:
     """Writes reports: progress at most once a second a job, the newest; values at once.
 
@@ -88,7 +92,7 @@ class Keeper:
     async def put(self, job: Reporter, name: str, value: bytes) -> None:
         """Keep ``value`` under ``name`` (``value.worker-0``), in place of an earlier one.
 
-        Raises :class:`TooMuch`, and what the API server refuses.
+        Raises :class:`TooMuch`, :class:`NameTaken`, and what the API server refuses.
         """
         turn = self._turns.setdefault(job.uid, anyio.Lock())
         try:
@@ -138,7 +142,7 @@ class Keeper:
             except NotFound:
                 self._ours.pop(job.uid, None)
         metadata: dict[str, Any] = {"name": name, "namespace": namespace}
-        metadata["ownerReferences"] = [job.owner()]
+        metadata |= {"labels": {REPORTS: "true"}, "ownerReferences": [job.owner()]}
         try:
             await self._client.create(
                 CONFIG_MAPS, CONFIG_MAPS.document({"metadata": metadata, **change})
@@ -160,6 +164,8 @@ class Keeper:
         if any(one.get("uid") == job.uid for one in owners):
             self._remember(job.uid)
             return found
+        if REPORTS not in (found["metadata"].get("labels") or {}):
+            raise NameTaken(f"the ConfigMap {name} is there already and is somebody else's")
         how = Deletion(uid=found["metadata"]["uid"])
         try:
             await self._client.delete(CONFIG_MAPS, name, namespace=namespace, how=how)

@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 _KEY, _PEM, _HOST = "key", "tls.pem", "host"
 #: As long as the Secret is likely to be: who wants another deletes it and restarts the operator.
 _DAYS = 3650
+_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,11 @@ async def keys_of(client: Client, namespace: str, *, url: str) -> Keys:
         except NotFound:
             await _make(client, namespace, host)
             continue
-        if _text(found, _HOST) == host.encode():
-            return Keys(_text(found, _KEY), _text(found, _PEM))
+        key = _text(found, _KEY)
+        if _text(found, _HOST) == host.encode() and len(key) == _BYTES:
+            return Keys(key, _text(found, _PEM))
         _log.info("reports are served as %s from now on", host)
-        wanted = await _secret(namespace, host, key=_text(found, _KEY))
+        wanted = await _secret(namespace, host, key=key if len(key) == _BYTES else _new_key())
         wanted["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
         await client.update(SECRETS, wanted)
     raise MachineError(f"the Secret {REPORTS_SECRET} in {namespace} changes all the time")
@@ -86,7 +88,7 @@ async def keys_of(client: Client, namespace: str, *, url: str) -> Keys:
 
 async def _make(client: Client, namespace: str, host: str) -> None:
     try:
-        await client.create(SECRETS, await _secret(namespace, host, key=secrets.token_bytes(32)))
+        await client.create(SECRETS, await _secret(namespace, host, key=_new_key()))
     except AlreadyExists:
         _log.debug("another operator made %s", REPORTS_SECRET)
 
@@ -106,6 +108,10 @@ async def _secret(namespace: str, host: str, *, key: bytes) -> Document:
             "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
         }
     )
+
+
+def _new_key() -> bytes:
+    return secrets.token_bytes(_BYTES)
 
 
 def _alternative(host: str) -> str:

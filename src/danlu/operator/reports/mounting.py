@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from danlu.kube.client import Client
-from danlu.kube.failures import AlreadyExists
-from danlu.kube.patches import merge_patch
+from danlu.kube.failures import AlreadyExists, Invalid
+from danlu.kube.patches import json_patch
 from danlu.kube.resources import SECRETS
 from danlu.kube.types import Document, Key
 from danlu.operator.reports.keys import Keys
+from danlu.operator.types import DecoratorFailed
 from danlu.training.cluster import REPORTS, reports_name
 from danlu.training.progress import CA_CERT, SERVER_URL, TOKEN, status_path
 from danlu.training.rendering import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE
@@ -42,7 +43,10 @@ class ReportMounts:
         self._made: OrderedDict[str, None] = OrderedDict()
 
     async def __call__(self, job: Document, pod: Document) -> Document:
-        """``pod`` with the address of reports, once the Secret of its job is there."""
+        """``pod`` with the address of reports, once the Secret of its job is there.
+
+        Raises :class:`DecoratorFailed` where another Secret has its name.
+        """
         metadata = job["metadata"]
         wanted = asked_for(metadata.get("annotations") or {})
         if not wanted:
@@ -59,16 +63,39 @@ class ReportMounts:
     async def _write(self, job: Key, owner: Mapping[str, Any]) -> None:
         texts = {_CA: self._keys.ca, _TOKEN: self._keys.token(job, owner["uid"]).encode()}
         data = {name: base64.b64encode(value).decode() for name, value in texts.items()}
-        metadata = {"name": reports_name(job.name), "namespace": job.namespace}
-        wanted = {"data": data, "metadata": {**metadata, "ownerReferences": [owner]}}
+        name = reports_name(job.name)
+        metadata = {
+            "name": name,
+            "namespace": job.namespace,
+            "labels": {REPORTS: "true"},
+            "ownerReferences": [owner],
+        }
         try:
-            await self._client.create(SECRETS, SECRETS.document(wanted))
-        except AlreadyExists:
-            # That of an earlier job of this name, or ours from before we were started again.
-            patch = merge_patch({**wanted, "metadata": {"ownerReferences": [owner]}})
-            await self._client.patch(
-                SECRETS, metadata["name"], patch, namespace=metadata["namespace"]
+            await self._client.create(
+                SECRETS, SECRETS.document({"metadata": metadata, "data": data})
             )
+        except AlreadyExists:
+            await self._take_over(job, data, owner)
+
+    async def _take_over(self, job: Key, data: Mapping[str, str], owner: Mapping[str, Any]) -> None:
+        """That of an earlier job of this name, or ours from before we were started again.
+
+        Whose it is is asked of the server in the same request: Secrets are not ours to read.
+        """
+        name = reports_name(job.name)
+        label = REPORTS.replace("/", "~1")
+        changes: list[Mapping[str, Any]] = [
+            {"op": "test", "path": f"/metadata/labels/{label}", "value": "true"},
+            {"op": "replace", "path": "/data", "value": dict(data)},
+            {"op": "add", "path": "/metadata/ownerReferences", "value": [owner]},
+        ]
+        try:
+            await self._client.patch(SECRETS, name, json_patch(changes), namespace=job.namespace)
+        except Invalid as error:
+            raise DecoratorFailed(
+                f"the Secret {name} is there already and is somebody else's",
+                hint="rename it, or the job",
+            ) from error
 
 
 def with_reports(pod: Document, job: Key, *, wanted: frozenset[str], url: str) -> Document:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from danlu.kube.receiving import Received, Reply, refusal
 from danlu.kube.types import Key
-from danlu.operator.reports.keeping import MOST, Keeper, Reporter, TooMuch
+from danlu.operator.reports.keeping import MOST, Keeper, NameTaken, Reporter, TooMuch
 from danlu.operator.reports.keys import Keys
 from danlu.training.progress import progress_of
 
@@ -93,4 +93,6 @@ class Desk:
             await self._keeper.put(job, name, body)
         except TooMuch:
             return refusal(413, "RequestEntityTooLarge", TOO_LARGE)
+        except NameTaken as error:
+            return refusal(409, "Conflict", error.message)
         return Reply(200)

@@ -87,8 +87,9 @@ def real_server(
         }
         port = free_port()
         arguments = _apiserver(found, directory, etcd, port)
-        if not accounts:
-            arguments.append("--disable-admission-plugins=ServiceAccount")
+        # A new node's taint would be removed by a controller that is not started here.
+        without = "TaintNodesByCondition" if accounts else "ServiceAccount"
+        arguments.append(f"--disable-admission-plugins={without}")
         processes["apiserver"] = stack.enter_context(_running(arguments, directory))
         url = f"https://127.0.0.1:{port}"
         ca = directory / "certificates" / "apiserver.crt"
@@ -157,6 +158,7 @@ def _apiserver(binaries: Path, directory: Path, etcd: int, port: int) -> list[st
         f"--service-account-key-file={key}",
         f"--service-account-signing-key-file={key}",
         "--watch-cache=true",
+        "--kubelet-preferred-address-types=InternalIP",
     ]
 
 

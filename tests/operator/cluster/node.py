@@ -56,7 +56,7 @@ def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
         _ip("addr", "add", f"{gateway}/24", "dev", bridge)
         _ip("addr", "add", f"{SERVER}/32", "dev", bridge)
         _ip("link", "set", bridge, "up")
-        with _running(directory, kubeconfig):
+        with _running(directory, kubeconfig, gateway):
             yield Node(directory, gateway)
     finally:
         _ip("link", "del", bridge)
@@ -69,13 +69,13 @@ def _ip(*words: str) -> None:
 
 
 @contextmanager
-def _running(directory: Path, kubeconfig: Path) -> Iterator[None]:
+def _running(directory: Path, kubeconfig: Path, gateway: str) -> Iterator[None]:
     with (directory / "node.log").open("wb") as log:
         process = subprocess.Popen(
             [
                 *(find("unshare"), "--pid", "--fork", "--kill-child=KILL", "--mount"),
                 *("--mount-proc", "--propagation", "shared"),
-                *("/bin/sh", "-euc", _script(directory, kubeconfig)),
+                *("/bin/sh", "-euc", _script(directory, kubeconfig, gateway)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -99,7 +99,7 @@ def _wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-def _script(directory: Path, kubeconfig: Path) -> str:
+def _script(directory: Path, kubeconfig: Path, gateway: str) -> str:
     return f"""\
 containerd --config {directory}/containerd.toml &
 for _ in $(seq 600); do
@@ -109,7 +109,8 @@ done
 ctr --address {directory}/s -n k8s.io images import --no-unpack {directory}/pause.tar
 touch {directory}/ready
 exec kubelet --config={directory}/kubelet.yaml --kubeconfig={kubeconfig} \\
-    --root-dir={directory}/kubelet --cert-dir={directory}/pki --hostname-override={NAME}
+    --root-dir={directory}/kubelet --cert-dir={directory}/pki --hostname-override={NAME} \\
+    --node-ip={gateway}
 """
 
 

@@ -66,8 +66,8 @@ async def test_a_job_without_faults_costs_twelve_requests(
     assert spent["create", "pytorchjobs"] == 1
     del spent["create", "pytorchjobs"]
     assert (spent["create", "pods"], spent["create", "services"]) == (3, 3)
-    assert 3 <= spent["patch", "pytorchjobs/status"] <= 6
-    assert spent.total() <= 12
+    assert 3 <= spent["patch", "pytorchjobs/status"] <= 5
+    assert spent.total() <= 11
     assert fake.counts["create", "events"] <= 3
 
 
@@ -118,6 +118,7 @@ async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
     # 5 ms doubled up to 1000 s: 17 times in ten minutes, two pods at most each.
     assert 5 < tries <= 60
     assert await site.pods() == []
+    assert await site.state() == "Created"
 
 
 async def test_a_quota_that_ends_in_the_middle_is_no_reason_to_hurry(

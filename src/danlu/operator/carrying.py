@@ -103,8 +103,8 @@ class Carrier:
     teller: EventTeller
     decorators: Sequence[PodDecorator] = ()
 
-    async def carry_out(self, task: Task) -> None:
-        """Do what was decided.
+    async def carry_out(self, task: Task) -> bool:
+        """Do what was decided; whether pods were made, so that the job will be looked at again.
 
         Raises :class:`NameTaken` where something of another bears a name that the job needs, and
         what the API server or a decorator refuses, told by an event where it is not of the moment.
@@ -135,6 +135,7 @@ class Carrier:
                 self.teller.done(task.found, "SuccessfulCreatePod", text)
         if any(isinstance(one, DeleteJob) for one in task.decision.actions):
             await self._delete_job(task.job)
+        return bool(made)
 
     def _stands(self, job: Job) -> bool:
         """Whether the job is there yet: who deletes one does not wait for its pods to be made."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -122,18 +124,40 @@ class Reconciler:
             self.resting[job.uid] = self.clock.monotonic() + _REST_SECONDS * len(pods)
         seen = observed(pods, self.framework)
         decision = decide(job, seen, self.framework, now=now, pace=self.pace)
-        # Before the actions: who dies between the two decides the same again.
-        wait = await self.writer.write(found, job.status, decision.status, over=version, now=now)
-        self.vanishing.settled(job.uid)
-        self.teller.decided(found, [one for one in decision.actions if isinstance(one, Event)])
-        job = msgspec.structs.replace(job, status=decision.status)
-        task = Task(found=found, job=job, pods=pods, observed=seen, decision=decision)
+        decided = msgspec.structs.replace(job, status=decision.status)
+        task = Task(found=found, job=decided, pods=pods, observed=seen, decision=decision)
+        write = partial(
+            self.writer.write, found, job.status, decision.status, over=version, now=now
+        )
         try:
-            await self.carrier.carry_out(task)
+            wait = await self._carry_out(task, write, begins=_begins(job.status, decision.status))
         except NameTaken as error:
             return self._wait_for_name(found, error)
         self.taken.pop(job.uid, None)
         return _outcome(wait, decision.requeue_after)
+
+    async def _carry_out(
+        self, task: Task, write: Callable[[], Awaitable[float | None]], *, begins: bool
+    ) -> float | None:
+        """Write the status, then act: who dies between the two decides the same again.
+
+        A job that only begins is told of with its pods, once these are seen, in one write: there
+        is nothing in its status yet that would be decided otherwise without it.
+        """
+        if begins:
+            made = False
+            try:
+                made = await self.carrier.carry_out(task)
+            finally:
+                if not made:
+                    await write()
+            return None
+        wait = await write()
+        self.vanishing.settled(task.job.uid)
+        events = [one for one in task.decision.actions if isinstance(one, Event)]
+        self.teller.decided(task.found, events)
+        await self.carrier.carry_out(task)
+        return wait
 
     def _wait_for_name(self, found: JobObject, error: NameTaken) -> Outcome:
         """What stands in the way is often about to go: it is told of the third time only."""
@@ -167,6 +191,12 @@ class Reconciler:
         failed = saying(status, ConditionType.FAILED, reason=reason, message=message, now=now)
         failed = msgspec.structs.replace(failed, completion_time=now)
         await self.writer.write(found, status, failed, over=over, now=now)
+
+
+def _begins(old: JobStatus, new: JobStatus) -> bool:
+    """Whether nothing is said of a job but that it was created and starts."""
+    types = [one.type for one in new.conditions]
+    return old == JobStatus() and types == [ConditionType.CREATED] and not new.records
 
 
 def _outcome(*waits: float | None) -> Outcome:

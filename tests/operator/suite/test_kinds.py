@@ -103,7 +103,7 @@ async def test_a_job_whose_replicas_all_end_well_succeeds(
 ) -> None:
     await site.submit(kind)
     await site.until_pods(*names(kind))
-    assert await site.state(kind) == "Created"
+    await site.until("Created", kind)
     await site.run()
     status = await site.until("Running", kind)
     assert status["startTime"]

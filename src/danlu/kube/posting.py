@@ -89,7 +89,7 @@ def _read_url(text: str) -> URL:
     except ValueError as error:
         raise UsageError(f"no URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
-        raise UsageError("a URL begins with http:// or https:// and a host")
+        raise UsageError("the URL of a server to ask begins with http:// or https:// and its host")
     return url
 
 

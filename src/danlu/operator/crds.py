@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from danlu.kube.types import Document
+from danlu.operator.celrules import LONGEST, constant, known_types, main_container, short_enough
 from danlu.operator.openapi import ANYTHING, OPEN, QUANTITY, Schema, closed, integer, schema_of
 from danlu.training.cluster import GROUP, VERSION
 from danlu.training.fields import MANAGERS
@@ -42,10 +43,9 @@ SCALED: Mapping[str, ReplicaType] = dict.fromkeys(
 """The kinds that have a scale subresource, and the replicas that it counts."""
 
 # A job's name begins those of its Services: a DNS-1035 label (kubeflow/trainer#1745).
-_NAME: Schema = {"type": "string", "maxLength": 63, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
-# Bounds without which the server could not say that the rules are cheap.
+_NAME: Schema = {"type": "string", "maxLength": LONGEST, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
+# A bound without which the server could not say that the rules are cheap.
 _MOST_CONTAINERS = 64
-_LONGEST = 63
 
 
 def definitions(frameworks: Iterable[Framework]) -> tuple[Document, ...]:
@@ -113,14 +113,14 @@ def _job(framework: Framework) -> Document:
         "status": _status(),
     }
     job = closed(fields, ("spec",))
-    return {**job, "x-kubernetes-validations": [*_short_enough(framework)]}
+    return {**job, "x-kubernetes-validations": [*short_enough(framework)]}
 
 
 def _spec(framework: Framework) -> Document:
     field = framework.replicas_field
     options = {name: OPTIONS.get(name, ANYTHING) for name in framework.options}
     spec = closed({**options, "runPolicy": _run_policy(), field: _replicas(framework)}, (field,))
-    return {**spec, "x-kubernetes-validations": [*_constant()]}
+    return {**spec, "x-kubernetes-validations": [*constant()]}
 
 
 def _replicas(framework: Framework) -> Document:
@@ -130,7 +130,7 @@ def _replicas(framework: Framework) -> Document:
         "minProperties": 1,
         "maxProperties": len(framework.types),
         "additionalProperties": _replica(framework),
-        "x-kubernetes-validations": [*_types(framework)],
+        "x-kubernetes-validations": [*known_types(framework)],
     }
 
 
@@ -146,7 +146,7 @@ def _replica(framework: Framework) -> Document:
 
 def _template(framework: Framework) -> Document:
     """A PodTemplateSpec: kept as it is, but for what every pod needs."""
-    name: Schema = {"type": "string", "maxLength": _LONGEST, "minLength": 1}
+    name: Schema = {"type": "string", "maxLength": LONGEST, "minLength": 1}
     image: Schema = {"type": "string", "minLength": 1}
     container = {**closed({"name": name, "image": image}, ("name", "image")), **OPEN}
     containers = {
@@ -156,7 +156,7 @@ def _template(framework: Framework) -> Document:
         "items": container,
     }
     if not framework.any_container:
-        containers["x-kubernetes-validations"] = [_main(framework)]
+        containers["x-kubernetes-validations"] = [main_container(framework)]
     pod = {**closed({"containers": containers}, ("containers",)), **OPEN}
     return {**closed({"spec": pod}, ("spec",)), **OPEN}
 
@@ -189,7 +189,10 @@ def _elastic_policy() -> Document:
         maxReplicas=integer(1),
         rdzvBackend=_choice(BACKENDS),
         rdzvPort=integer(1, 65535),
-        rdzvConf={"type": "array", "items": closed({"key": key, "value": {"type": "string"}})},
+        rdzvConf={
+            "type": "array",
+            "items": closed({"key": key, "value": {"type": "string"}}, ("key",)),
+        },
         nProcPerNode=integer(1),
         maxRestarts=integer(),
         metrics={"type": "array", "items": OPEN},
@@ -231,71 +234,3 @@ OPTIONS: Mapping[str, Schema] = {
     "jobMode": _choice(MODES),
 }
 """The kinds' further fields, where Kubeflow's kinds have them; a framework's others are open."""
-
-
-# -- rules (CEL) ----------------------------------------------------------------------------------
-
-
-def _short_enough(framework: Framework) -> Iterable[Document]:
-    """That the name of every replica's Service is a label."""
-    message = (
-        f"metadata.name is too long: with a replica's type and number it may have {_LONGEST}"
-        " characters"
-    )
-    field = f"self.spec.{framework.replicas_field}"
-    number = f"(has({field}[t].replicas) && {field}[t].replicas > 1 ? {field}[t].replicas : 1)"
-    length = f"size(self.metadata.name) + size(t) + 2 + size(string({number} - 1))"
-    yield {"rule": f"{field}.all(t, {length} <= {_LONGEST})", "message": message}
-    if "elasticPolicy" in framework.options:
-        policy = "self.spec.elasticPolicy"
-        most = f"{policy}.maxReplicas"
-        length = f"size(self.metadata.name) + {len('-worker-')} + size(string({most} - 1))"
-        absent = f"!has({policy}) || !has({most})"
-        yield {"rule": f"{absent} || {length} <= {_LONGEST}", "message": message}
-
-
-def _types(framework: Framework) -> Iterable[Document]:
-    known = [type.lower() for type in framework.types]
-    yield {
-        "rule": f"self.all(t, t.lowerAscii() in {known})",
-        "message": f"a {framework.kind} has the replica types {', '.join(framework.types)}",
-    }
-    yield {
-        "rule": "self.all(t, self.exists_one(o, o.lowerAscii() == t.lowerAscii()))",
-        "message": "a replica type is there twice",
-    }
-    for type in framework.required:
-        yield {
-            "rule": f"self.exists(t, t.lowerAscii() == '{type.lower()}')",
-            "message": f"{type} is required",
-        }
-    for type in framework.single:
-        given = f"t.lowerAscii() == '{type.lower()}' && has(self[t].replicas)"
-        yield {
-            "rule": f"self.all(t, !({given}) || self[t].replicas == 1)",
-            "message": f"a {framework.kind} has one {type}",
-        }
-
-
-def _main(framework: Framework) -> Document:
-    return {
-        "rule": f"self.exists(c, c.name == '{framework.container}')",
-        "message": f"no container is called '{framework.container}', as a {framework.kind} needs",
-    }
-
-
-def _constant() -> Iterable[Document]:
-    """What never changes of a job (``validate_change``)."""
-    for path in ("runPolicy.managedBy", "runPolicy.schedulingPolicy.queue"):
-        yield {
-            "rule": f"{_or_empty('self', path)} == {_or_empty('oldSelf', path)}",
-            "message": f"spec.{path} cannot change",
-        }
-
-
-def _or_empty(root: str, path: str) -> str:
-    """The text at ``path``, empty where it, or something above it, is not there."""
-    parts = path.split(".")
-    steps = [".".join([root, *parts[:end]]) for end in range(1, len(parts) + 1)]
-    present = " && ".join(f"has({step})" for step in steps)
-    return f"({present} ? {steps[-1]} : '')"

@@ -68,7 +68,7 @@ def pushed(directory: Path, name: str, danlu: Danlu) -> str:
     """The image of a directory in a registry, by its digest."""
     file = directory.parent / f"{directory.name}.json"
     danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=directory)
-    return f"{name}@{json.loads(file.read_text())['digest']}"
+    return f"{name}@{json.loads(file.read_text())['image']['digest']}"
 
 
 @pytest.fixture

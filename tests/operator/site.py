@@ -178,7 +178,8 @@ class Site:
         """Wait until another pod has the name."""
 
         async def there() -> bool:
-            return name in await self.pods() and await self.uid(name) != uid
+            found = [one["metadata"] for one in await self.all_of(PODS)]
+            return any(one["name"] == name and one["uid"] != uid for one in found)
 
         await self.eventually(there)
 

@@ -168,6 +168,17 @@ class Site:
 
         await self.eventually(there)
 
+    async def until_collected(self) -> None:
+        """Wait until nothing is left of what jobs owned.
+
+        A controller manager looks for new kinds of owners every 30 seconds only.
+        """
+
+        async def gone() -> bool:
+            return await self.pods() == await self.services() == []
+
+        await self.eventually(gone, seconds=100)
+
     async def until_services(self, *names: str) -> None:
         async def there() -> bool:
             return await self.services() == sorted(names)

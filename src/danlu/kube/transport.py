@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
+from typing import Any
 
 import aiohttp
 from yarl import URL
@@ -81,7 +82,7 @@ class Transport:
 
     async def __aenter__(self) -> Transport:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections),
+            connector=_Connector(limit=self._connections),
             headers={"Accept": "application/json", "User-Agent": self._agent},
             trust_env=not self.access.proxy and not _is_loopback(self._base.host or ""),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -104,7 +105,7 @@ class Transport:
             try:
                 yield response
             finally:
-                response.release() if response.content.at_eof() else _abort(response)
+                response.release() if response.content.at_eof() else response.close()
 
     @asynccontextmanager
     async def websocket(
@@ -211,13 +212,14 @@ def _is_loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _abort(response: aiohttp.ClientResponse) -> None:
-    """End a connection whose answer was not read to its end: nothing else can be asked over it.
+class _Connector(aiohttp.TCPConnector):
+    """Ends connections that cannot be used again at once, of requests that were cancelled too.
 
-    At once: a TLS connection that is closed politely waits for the server's last word, and may
-    outlive the event loop.
+    A TLS connection that is closed politely waits for the server's last word, and may outlive the
+    event loop.
     """
-    connection = response.connection
-    if connection is not None and connection.transport is not None:
-        connection.transport.abort()
-    response.close()
+
+    def _release(self, key: Any, protocol: Any, **how: Any) -> None:
+        if how.get("should_close") and protocol.transport is not None:
+            protocol.transport.abort()
+        super()._release(key, protocol, **how)

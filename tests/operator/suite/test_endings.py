@@ -44,14 +44,14 @@ async def test_a_failed_job_is_cleaned_up_too(site: Site, operator: Manager) -> 
     await site.until_services("job-worker-1")
 
 
+@pytest.mark.timeout(120)
 async def test_a_job_is_removed_with_its_pods_when_its_time_to_live_is_over(
     site: Site, operator: Manager
 ) -> None:
     await running(site, run={"ttlSecondsAfterFinished": 1})
     await site.end()
     await site.eventually(site.is_gone)
-    await site.until_pods()
-    await site.until_services()
+    await site.until_collected()
 
 
 async def test_a_quiet_job_fails_at_its_deadline(site: Site, operator: Manager) -> None:

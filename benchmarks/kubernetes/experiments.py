@@ -109,7 +109,7 @@ async def along(directory: Path, jobs: int, *, pause: float = 0.0) -> Figures:
                 last = time.monotonic() - began
             await _succeeded(made, seen, jobs)
             figures = {"last pod": last, "succeeded": time.monotonic() - began}
-            figures |= _latencies(seen)
+            figures |= {"start": before["operator"], **_latencies(seen)}
             return {**figures, **await _costs(made, client, asked, before, jobs=jobs)}
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from danlu.kube.client import Client
 from tests.kube.servers import TOKEN, real_server
 from tests.oci.registries import debian_registry
 from tests.operator.cluster.forwarding import forwarding
-from tests.operator.cluster.names import names_of
-from tests.operator.cluster.node import SERVER, Node, node
+from tests.operator.cluster.names import has_storage, names_of
+from tests.operator.cluster.node import NAME, SERVER, Node, node
 from tests.operator.cluster.programs import find, lacking
 
 
@@ -60,11 +61,20 @@ def _cluster(directory: Path) -> Iterator[Whole]:
         registry = stack.enter_context(debian_registry())
         number = 64 + os.getpid() % 128
         machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
+        _await_node(server.access)
         stack.enter_context(names_of(server.access, machine.gateway))
         reached = urlsplit(server.access.server)
         to = (reached.hostname or "", reached.port or 0)
         stack.enter_context(forwarding(SERVER, 443, to=to))
         yield Whole(server.access, kubeconfig, machine, registry)
+
+
+def _await_node(access: Access) -> None:
+    """Wait until the node has told of itself, and add what it cannot tell."""
+    limit = time.monotonic() + 60
+    while not has_storage(access, NAME):
+        assert time.monotonic() < limit, "the kubelet has not registered its node"
+        time.sleep(0.1)
 
 
 def _kubeconfig(access: Access, directory: Path) -> str:

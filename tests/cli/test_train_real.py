@@ -20,8 +20,11 @@ pytestmark = pytest.mark.real
 SCRIPT = """
 import os, signal, sys, time
 rank = os.environ["RANK"]
-print("rank", rank, "of", os.environ["WORLD_SIZE"], sys.argv[1:])
+print("rank", rank, "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
+open(f"said-{rank}", "w").close()
 if "fail" in sys.argv and rank == "1":
+    while not os.path.exists("said-0"):
+        time.sleep(0.01)
     raise ValueError("boom")
 if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

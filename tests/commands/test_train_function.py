@@ -263,7 +263,7 @@ def work(where):
     return os.getpid()
 
 if __name__ == "__main__":
-    print(danlu.train(work, workers=1, args=({go!r},), detach=True))
+    print(danlu.train(work, workers=1, args=({go!r},), detach=True), flush=True)
     os._exit(0)
 """
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,42 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("notebook") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(REAL_LIMIT))
+
+
+#: Below what Linux gives to those who ask for any port (ip_local_port_range), and for each worker.
+_PORTS, _EACH = 20_000, 2_000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ports_of_our_own(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the kernels that tests start use ports which nobody else is given meanwhile.
+
+    jupyter_client looks for free ones and lets go of them until the kernel, a second later, binds
+    them; another worker's kernel may have them by then (jupyter/jupyter_client#487).
+    """
+    if not any(item.get_closest_marker("notebook") for item in request.session.items):
+        yield
+        return
+    from jupyter_client.connect import LocalPortCache
+
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    numbers = count(_PORTS + worker * _EACH)
+
+    def next_free(cache: LocalPortCache, ip: str) -> int:
+        return next(number for number in numbers if _is_free(ip, number))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalPortCache, "find_available_port", next_free)
+        yield
+
+
+def _is_free(ip: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((ip, port))
+        except OSError:
+            return False
+        return True
 
 
 @pytest.fixture(scope="session")

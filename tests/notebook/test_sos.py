@@ -24,6 +24,18 @@ def offer(prefix: Path, env: Path, *command: str) -> None:
     subprocess.run(arguments, check=True, capture_output=True)
 
 
+def start(client: BlockingKernelClient, *magics: str) -> None:
+    """Have SoS start kernels by ``%use …``, and come back to its own.
+
+    SoS sends a kernel its first cell while it is still subscribing to what that puts out, and may
+    miss some: so each is asked until it is heard.
+    """
+    for magic in magics:
+        heard = (shown(client, f"{magic}\nprint('heard')") for _ in range(20))
+        assert "heard" in heard
+    shown(client, "%use SoS")
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A prefix for kernels, and a home of its own for SoS, which keeps logs and settings there."""
@@ -40,6 +52,7 @@ def sos(place: Path, jupyter_env: JupyterEnv) -> Iterator[BlockingKernelClient]:
     offer(place, env, "sos_notebook.install")
     offer(place, env, "danlu", "kernel", "install")
     with running("sos", cwd=str(place.parent)) as client:
+        start(client, "%use Danlu", "%use Python3")
         yield client
 
 
@@ -106,6 +119,7 @@ def test_a_kernel_of_a_python_without_numpy_says_so_and_takes_plain_values(
     offer(prefix, jupyter_env("sos", SOS), "sos_notebook.install")
     offer(prefix, env, "danlu", "kernel", "install")
     with running("sos", cwd=str(tmp_path)) as client:
+        start(client, "%use Danlu")
         shown(client, "%use SoS\nimport numpy\narray, plain = numpy.zeros(2), [0.0]")
         told = run(client, "%use Danlu\n%get array plain\nimport sys\nprint(plain, sys.prefix)")
     assert told.out.split() == ["[0.0]", str(env)]
@@ -138,8 +152,9 @@ def test_a_kernel_of_another_name_passes_values_too(
 ) -> None:
     offer(place, jupyter_env("sos", SOS), "danlu", "kernel", "install", "--name", "other")
     with running("sos", cwd=str(place.parent)) as client:
+        start(client, "%use Other -k other -l Danlu")
         shown(client, "%use SoS\nvalue = [1, 2]")
-        used = "%use Other -k other -l Danlu\n%get value\n"
+        used = "%use Other\n%get value\n"
         assert shown(client, used + "print(value, get_ipython().kernel.implementation)") == (
             "[1, 2] danlu"
         )

@@ -91,11 +91,13 @@ class Browser:
         self._writing = writing
         self._buffer = b""
         self._number = 0
+        self._targets: list[str] = []
 
     def open(self, url: str, *, width: int = 1200, height: int = 900) -> Page:
         """A page of its own, of so many pixels; it has begun to load."""
         # A window of its own: a tab behind another one draws nothing.
         target = self.ask("Target.createTarget", url="about:blank", newWindow=True)
+        self._targets.append(target["targetId"])
         attached = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         page = Page(self, attached["sessionId"])
         page.ask("Runtime.enable")
@@ -108,6 +110,11 @@ class Browser:
         )
         page.ask("Page.navigate", url=url)
         return page
+
+    def close_pages(self) -> None:
+        """Close all that were opened: a page that nobody looks at still draws."""
+        while self._targets:
+            self.ask("Target.closeTarget", targetId=self._targets.pop())
 
     def ask(
         self, method: str, *, session: str = "", limit: float = LIMIT, **parameters: Any

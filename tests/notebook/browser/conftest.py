@@ -16,10 +16,17 @@ from tests.notebook.conftest import JupyterEnv
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A Chromium for all tests; each opens pages of its own."""
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A Chromium for all tests."""
     with chromium(tmp_path_factory.mktemp("chromium")) as opened:
         yield opened
+
+
+@pytest.fixture
+def browser(opened: Browser) -> Iterator[Browser]:
+    """The Chromium; pages are closed when the test is over."""
+    yield opened
+    opened.close_pages()
 
 
 @pytest.fixture(scope="session")

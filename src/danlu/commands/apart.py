@@ -33,18 +33,19 @@ def apart(work: Callable[[], T]) -> T:
     What it raises of :class:`DanluError` is raised here, and so is :class:`KeyboardInterrupt`.
     The value is pickled on its way.
     """
-    readable, writable = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
     interrupts = _Held()
+    readable, writable = os.pipe()
+    answer = os.fdopen(readable, "rb")
     child = os.fork()
     if child == 0:
-        os.close(readable)
+        answer.close()
         _do(work, writable, interrupts)
     os.close(writable)
     try:
-        interrupts.release()
-        with os.fdopen(readable, "rb") as answer:
+        with answer:  # before an interrupt can come: what is half opened nobody closes
+            interrupts.release()
             told = answer.read()
     except BaseException:
         _end(child)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from benchmarks import page
 from benchmarks.machine import description
 
 HERE = Path(__file__).resolve().parent
@@ -235,13 +236,9 @@ def main() -> int:
             for row, figure in part:
                 print(f"{TITLES[row]}: {show(row, figure)}", file=sys.stderr, flush=True)
                 figures.setdefault(row, []).append(figure)
-    rows = "\n".join(f"| {key} | {value} |" for key, value in machine.items())
-    page = options.output / f"{machine['date']}-jobs.md"
-    page.write_text(
-        f"# Training jobs on one machine, {machine['date']}\n\nMedians.\n\n{table(figures)}\n\n"
-        f"| machine | |\n|---|---|\n{rows}\n"
-    )
-    print(page.read_text())
+    path = options.output / f"{machine['date']}-jobs.md"
+    body = f"Medians.\n\n{table(figures)}"
+    print(page.write(path, "Training jobs on one machine", body, machine))
     return 0
 
 

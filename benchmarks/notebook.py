@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks import page
 from benchmarks.jobs import HELLO, first_line, project, seconds_of
 from benchmarks.machine import description
 
@@ -29,8 +30,9 @@ SLEEP = "import time\nprint('asleep', flush=True)\ntime.sleep(600)\n"
 LINES = 50_000
 FLOOD = f"for number in range({LINES // 2}):\n    print(f'line {{number}} ' + 'x' * 80)\n"
 ENDLESS = "while True:\n    print('line ' + 'x' * 80)\n"
-#: Seconds after a cell began at which it is interrupted: from the first moment until all run.
-MOMENTS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
+#: Seconds after a cell began at which it is interrupted: until all run. IPython itself swallows an
+#: interrupt of any cell in the first milliseconds.
+MOMENTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
 TITLES = {
     "cell": "a cell of two workers, first line of a worker in the notebook",
     "program": "the program alone, first line",
@@ -82,9 +84,11 @@ class Kernel:
     def start(self, code: str) -> str:
         """Have ``code`` run: its id, once it runs."""
         asked: str = self._client.execute(code, allow_stdin=False)
-        while self._client.get_iopub_msg(timeout=60)["parent_header"].get("msg_id") != asked:
-            pass
-        return asked
+        while True:
+            message = self._client.get_iopub_msg(timeout=60)
+            ours = message["parent_header"].get("msg_id") == asked
+            if ours and message["msg_type"] == "execute_input":
+                return asked
 
     def first(self, word: str) -> None:
         """Wait for ``word`` in what is put out."""
@@ -201,14 +205,9 @@ def main() -> int:
         for row, figure in measure(work, options.runs):
             print(f"{TITLES[row]}: {show(row, figure)}", file=sys.stderr, flush=True)
             figures.setdefault(row, []).append(figure)
-    rows = "\n".join(f"| {key} | {value} |" for key, value in machine.items())
-    page = options.output / f"{machine['date']}-notebook.md"
-    page.write_text(
-        f"# Cells of a notebook on one machine, {machine['date']}\n\n"
-        f"Medians; of interrupts the slowest.\n\n{table(figures)}\n\n"
-        f"| machine | |\n|---|---|\n{rows}\n"
-    )
-    print(page.read_text())
+    path = options.output / f"{machine['date']}-notebook.md"
+    body = f"Medians; of interrupts the slowest.\n\n{table(figures)}"
+    print(page.write(path, "Cells of a notebook on one machine", body, machine))
     return 0
 
 

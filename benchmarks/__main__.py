@@ -7,13 +7,15 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import report
 from benchmarks.base import Base
 from benchmarks.machine import description
 from benchmarks.peers import ALL, Missing, Setting
-from benchmarks.rows import ROWS, Course, Results, now
+from benchmarks.rows import ROWS, Course, now
+from benchmarks.turns import take_turns
 
 HERE = Path(__file__).resolve().parent
 
@@ -34,18 +36,15 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(name: str, setting: Setting, options: argparse.Namespace) -> tuple[str, str, Results]:
-    """One builder through its rows: title, version, figures. Raises :class:`Missing`."""
+def measure(name: str, setting: Setting, options: argparse.Namespace, until: ExitStack) -> Course:
+    """One builder through its rows; it runs until the stack is closed. Raises :class:`Missing`."""
     peer = ALL[name](setting)
-    try:
-        peer.start()
-        directory = setting.directory / "projects" / name
-        course = Course(peer, directory, options.runs, setting.log, say)
-        results = course.run(options.rows.split(","))
-        return peer.title, peer.version(), results
-    finally:
-        if not options.keep:
-            peer.stop()
+    if not options.keep:
+        until.callback(peer.stop)
+    peer.start()
+    course = Course(peer, setting.directory / "projects" / name, options.runs, setting.log, say)
+    course.run(options.rows.split(","))
+    return course
 
 
 def main() -> int:
@@ -57,16 +56,20 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     setting = Setting(work, Base(work / "base"), work / "log")
     say(f"working in {work}; what the builders print is in {setting.log}")
-    results: dict[str, Results] = {}
-    titles: dict[str, str] = {}
+    courses: dict[str, Course] = {}
     machine = description({})
-    for name in options.peers.split(","):
-        try:
-            titles[name], version, results[name] = measure(name, setting, options)
-            machine[titles[name]] = version
-        except (Missing, RuntimeError, OSError) as error:
-            say(f"{name}: left out: {error}")
-            machine[f"{name}, left out"] = str(error).replace(str(work), "…")
+    with ExitStack() as until:
+        for name in options.peers.split(","):
+            try:
+                courses[name] = course = measure(name, setting, options, until)
+                machine[course.peer.title] = course.peer.version()
+            except (Missing, RuntimeError, OSError) as error:
+                say(f"{name}: left out: {error}")
+                machine[f"{name}, left out"] = str(error).replace(str(work), "…")
+        built = [one for one in courses.values() if not one.results.failures.get("first")]
+        take_turns(built, options.rows.split(","))
+    results = {name: course.results for name, course in courses.items()}
+    titles = {name: course.peer.title for name, course in courses.items()}
     page = report.write(options.output, machine, titles, results)
     print(page.read_text())
     if not options.keep:

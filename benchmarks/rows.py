@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.machine import layer_sizes
-from benchmarks.peers.peer import Peer, timed
+from benchmarks.peers.peer import Peer
 from benchmarks.workload import SMALL, Workload
 
 ROWS = {
@@ -24,11 +24,11 @@ ROWS = {
     "second-locked": "second project, same packages, lock given",
     "second": "second project, same packages",
     "import": "first `import torch` in a fresh container",
+    "import-whole": "the same, the whole command",
     "start": "start to a command's first output",
     "start-host": "the same, on the host's network",
     "help": "`danlu --help`, whole process",
 }
-TORCH = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
 
 
 @dataclass
@@ -54,6 +54,11 @@ class Course:
     say: Callable[[str], None]
     results: Results = field(default_factory=Results)
 
+    @property
+    def main(self) -> Path:
+        """The project that was built first, and is built."""
+        return self.directory / "main"
+
     def project(self, name: str, work: Workload) -> Path:
         """A directory that asks for ``work``."""
         path = self.directory / name
@@ -68,7 +73,7 @@ class Course:
 
     def run(self, wanted: Sequence[str]) -> Results:
         """Every phase that makes a wanted row; one that fails is noted and the next one tried."""
-        for phase in (self.first, self.nothing, self.change, self.second, self.containers):
+        for phase in (self.first, self.nothing, self.change, self.second):
             rows = PHASES[phase.__name__]
             if phase.__name__ != "first" and not set(rows) & set(wanted):
                 continue
@@ -99,7 +104,7 @@ class Course:
 
     def change(self) -> None:
         """Another small package each time; what is written before is there to be reused."""
-        project, layout = self.directory / "main", self.directory / "layout"
+        project, layout = self.main, self.directory / "layout"
         shutil.rmtree(layout, ignore_errors=True)
         self.project("main", Workload())
         self.peer.build(project)
@@ -140,32 +145,12 @@ class Course:
             work = Workload().second(run)
             if self.peer.locks:
                 project = self.project(f"second-{run}-locked", work)
-                shutil.copy(self.directory / "main/danlu.lock", project)
+                shutil.copy(self.main / "danlu.lock", project)
                 self.peer.lock(project)
                 self.record("second-locked", self.peer.build(project))
             name = f"second-{run}"
             work = Workload(work.packages, variable=name)
             self.record("second", self.peer.build(self.project(name, work)))
-
-    def containers(self) -> None:
-        """What a user waits for after the build."""
-        project = self.directory / "main"
-        start = self.peer.inside(project, ["true"])
-        if start is None:
-            return
-        timed(start, log=self.log, cwd=project)
-        for _ in range(max(self.runs, 7)):
-            self.record("start", timed(start, log=self.log, cwd=project))
-        on_host = self.peer.inside(project, ["true"], host_network=True) or start
-        for _ in range(max(self.runs, 7)):
-            self.record("start-host", timed(on_host, log=self.log, cwd=project))
-        command = self.peer.inside(project, ["python3", "-c", TORCH])
-        assert command is not None
-        for _ in range(self.runs):
-            shown = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
-            self.record("import", float(shown.stdout.strip().splitlines()[-1]))
-        for _ in range(max(self.runs, 7) if start[0].endswith("danlu") else 0):
-            self.record("help", timed([start[0], "--help"], log=self.log, cwd=project))
 
 
 PHASES = {
@@ -173,7 +158,6 @@ PHASES = {
     "nothing": ("nothing",),
     "change": ("add", "add-locked", "write", "bytes"),
     "second": ("second", "second-locked"),
-    "containers": ("start", "start-host", "import", "help"),
 }
 
 

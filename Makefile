@@ -1,8 +1,10 @@
 # Thin on purpose: what a target does is in scripts/, and what CI runs is what a person runs.
 PYTHON := .venv/bin/python
+# Alone: it takes the machine's network and cgroups.
+CLUSTER := tests/operator/cluster
 
-.PHONY: setup demo test test-quick test-real test-training test-notebook check bench bench-operator \
-	docs clean
+.PHONY: setup demo test test-quick test-real test-operator test-training test-notebook check bench \
+	bench-operator docs clean
 
 setup:            ## system packages (says so first), .venv, danlu itself
 	@scripts/setup.sh
@@ -17,7 +19,14 @@ test-quick: setup ## no network, no containers, no root
 
 test-real: setup  ## containers, networks, whole environments
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile
+	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile --ignore $(CLUSTER)
+	$(PYTHON) -m pytest -m real -rs $(CLUSTER)
+
+test-operator: setup ## of those, what needs Kubernetes' own programs (KUBEBUILDER_ASSETS)
+	@scripts/setup.sh --tests
+	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile tests/kube tests/operator tests/jobs/kubernetes \
+		--ignore $(CLUSTER)
+	$(PYTHON) -m pytest -m real -rs $(CLUSTER)
 
 test-training: setup ## real training with every framework, in environments built for it (1 GB)
 	$(PYTHON) -m pytest -m training -rs

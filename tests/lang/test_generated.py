@@ -71,6 +71,7 @@ def test_what_is_built_is_neither_planned_nor_at_start() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.real
 def test_checkers_see_real_types(tmp_path: Path) -> None:
     (tmp_path / "build.py").write_text(
         "from danlu import base, install, run\n"

@@ -168,6 +168,7 @@ def assert_only_harmless(root: Path) -> None:
         assert store.check() == []
 
 
+@pytest.mark.real
 def test_kill_at_any_moment_leaves_at_most_garbage(tmp_path: Path) -> None:
     chance = random.Random(7)
     for seed in range(25):

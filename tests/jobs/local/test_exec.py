@@ -11,7 +11,7 @@ import pytest
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.types import Submission
 from danlu.training.types import Job, ReplicaId, ReplicaSpec, ReplicaType, RestartPolicy
-from tests.jobs.local.support import lines_of, marked, shell
+from tests.jobs.local.support import lines_of, marked, shell, until
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,7 @@ async def test_a_daemon_in_a_worker_lives_until_the_worker_ends(
     await jobs.submit(mpi_job(work, script))
     assert [line.data for line in await lines_of(jobs)] == [b"alive"]
     assert (await jobs.result("job")).view.state == "Succeeded"
-    assert marked(work) == []
+    await until(lambda: marked(work) == [])
 
 
 async def test_the_command_ends_with_who_asked_for_it(jobs: LocalJobs, work: Path) -> None:
@@ -91,4 +91,4 @@ async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work
     lines = [line.data for line in await lines_of(jobs)]
     assert (await jobs.result("job")).view.state == "Succeeded", lines
     assert sorted(lines) == [b"0 of 2 on job-worker-0", b"1 of 2 on job-worker-1"]
-    assert marked(work) == []
+    await until(lambda: marked(work) == [])

@@ -275,6 +275,29 @@ async def test_a_successor_of_the_same_name_gets_pods_of_its_own(
     await site.until("Succeeded")
 
 
+@pytest.mark.parametrize(
+    ("labels", "seconds"),
+    [({"training.kubeflow.org/job-name": "job"}, 1.0), ({}, 61.0)],
+    ids=["seen", "unseen"],
+)
+async def test_a_name_that_became_free_is_not_waited_for_long(
+    labels: dict[str, str], seconds: float, site: Site, fake: FakeKubernetes, operator: Manager
+) -> None:
+    metadata = {"name": "job-worker-0", "namespace": site.space, "labels": labels}
+    containers = [{"name": "other", "image": "example/other:1"}]
+    foreign = PODS.document({"metadata": metadata, "spec": {"containers": containers}})
+    await site.client.create(PODS, foreign)
+    before = await site.uid("job-worker-0")
+    await site.submit("PyTorchJob", Worker=1)
+    await site.until_event("FailedCreatePod")
+    await site.pass_time(900)
+    tries = fake.counts["create", "pods"]
+    assert tries < 40
+    await site.delete("job-worker-0")
+    await site.pass_time(seconds)
+    assert await site.uid("job-worker-0") != before
+
+
 async def test_pods_that_vanish_all_at_once_come_back_and_count_once(
     site: Site, operator: Manager
 ) -> None:

@@ -38,6 +38,9 @@ _EXPECTED_SECONDS = 300.0
 _LONGEST = 600.0
 _EARLY_SECONDS = 5.0
 _TOLD_AT = 3
+#: A name that another has is tried ever more seldom (13 tries take 41 seconds), then once a minute:
+#: of what bears no label of a job the operator does not see the end.
+_SOON, _NAME_SECONDS = 13, 60.0
 #: A job of many is looked at as often as its size allows: a look costs 20 to 30 µs a replica, and
 #: each of a thousand would ask for one.
 _MANY = 100
@@ -174,6 +177,8 @@ class Reconciler:
         self.taken[found.metadata.uid] += 1
         if self.taken[found.metadata.uid] == _TOLD_AT:
             self.teller.failed(found, f"FailedCreate{error.kind}", f"Error creating: {error}")
+        if self.taken[found.metadata.uid] > _SOON:
+            return Wait(_NAME_SECONDS)
         return Again(str(error))
 
     async def _refuse(self, found: JobObject, error: ManifestError) -> Outcome:

@@ -6,7 +6,7 @@ hostfile=${OMPI_MCA_orte_default_hostfile:?is set in the launcher of a job}
 hosts=$(dirname "$hostfile")/discover_hosts.sh
 
 wanted=$(awk 'NF { sub("slots=", ""); print $1 ":" $2 }' "$hostfile" | sort)
-for _ in $(seq 300); do
+for _ in $(seq 1200); do
     running=$("$hosts" | sort)
     [[ $running == "$wanted" ]] && break
     sleep 0.1

@@ -9,8 +9,8 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import create_default_context
@@ -42,6 +42,21 @@ class Server:
     collecting: bool = False
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     etcd: str = ""
+    directory: Path = Path()
+
+    def end(self, name: str, signal: int) -> None:
+        """End one of the processes of a real server so, and wait until it has."""
+        self.processes[name].send_signal(signal)
+        self.processes[name].wait(60)
+
+    def begin(self, name: str) -> None:
+        """Start one that has ended again, as it was; an API server is ready then."""
+        arguments = self.processes[name].args
+        assert isinstance(arguments, list)
+        self.processes[name] = _started(arguments, self.directory)
+        if name == "apiserver":
+            ca = self.directory / "certificates" / "apiserver.crt"
+            _wait_until_ready(self.access.server, ca, self.directory)
 
     def compact(self, version: int) -> None:
         """Forget all changes up to ``version``."""
@@ -71,26 +86,29 @@ def free_port() -> int:
 
 @contextmanager
 def real_server(
-    directory: Path, *, controllers: bool = True, accounts: bool = False
+    directory: Path,
+    *,
+    controllers: bool = True,
+    accounts: bool = False,
+    options: Sequence[str] = (),
 ) -> Iterator[Server]:
     """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own.
 
     With ``accounts`` pods have service accounts, and Services have their endpoints, as a cluster
-    with a node needs it.
+    with a node needs it. ``options`` are further ones of the API server.
     """
     found = binaries()
     assert found is not None
-    with ExitStack() as stack:
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
         etcd = free_port()
-        processes = {
-            "etcd": stack.enter_context(_running(_etcd(found, directory, etcd), directory))
-        }
+        processes["etcd"] = _started(_etcd(found, directory, etcd), directory)
         port = free_port()
         arguments = _apiserver(found, directory, etcd, port)
         # A new node's taint would be removed by a controller that is not started here.
         without = "TaintNodesByCondition" if accounts else "ServiceAccount"
-        arguments.append(f"--disable-admission-plugins={without}")
-        processes["apiserver"] = stack.enter_context(_running(arguments, directory))
+        arguments += [f"--disable-admission-plugins={without}", *options]
+        processes["apiserver"] = _started(arguments, directory)
         url = f"https://127.0.0.1:{port}"
         ca = directory / "certificates" / "apiserver.crt"
         _wait_until_ready(url, ca, directory)
@@ -104,24 +122,26 @@ def real_server(
                 key = directory / "service-account.pem"
                 manager += [f"--service-account-private-key-file={key}", f"--root-ca-file={ca}"]
                 manager[2] += f",{_OF_NODES}"
-            processes["manager"] = stack.enter_context(_running(manager, directory))
-        yield Server(access, None, collecting, processes, f"http://127.0.0.1:{etcd}")
+            processes["manager"] = _started(manager, directory)
+        yield Server(access, None, collecting, processes, f"http://127.0.0.1:{etcd}", directory)
+    finally:
+        for one in reversed(processes.values()):
+            _end(one)
 
 
-@contextmanager
-def _running(arguments: list[str], directory: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _started(arguments: list[str], directory: Path) -> subprocess.Popen[bytes]:
     log = directory / f"{Path(arguments[0]).name}.log"
     with log.open("ab") as out:
-        process = subprocess.Popen(arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        return subprocess.Popen(arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _etcd(binaries: Path, directory: Path, port: int) -> list[str]:

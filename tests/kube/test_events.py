@@ -130,23 +130,49 @@ async def test_an_event_that_the_server_forgot_is_made_anew(held: Client, kube: 
 
 
 async def test_what_cannot_be_sent_is_dropped_and_the_rest_goes_on(
-    held: Client, fake: FakeKubernetes
+    held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(resource="events", times=3, status=500))
+    fault = Fault(resource="events", times=12, status=500)
+    fake.faults.append(fault)
+    begun = clock.monotonic()
     async with recording(held) as recorder:
         recorder.event(JOB, "Normal", "Lost", "x")
-        await eventually(lambda: recorder.idle)
         recorder.event(JOB, "Normal", "Kept", "x")
+        await passing(clock, recorder)
+    assert fault.times == 0
+    # 0.2 s doubled up to 10 s, each up to twice as long by chance.
+    assert 60 < clock.monotonic() - begun < 140
     assert [one["reason"] for one in await events(held)] == ["Kept"]
     assert recorder.dropped == 1
 
 
+async def test_what_is_told_while_the_server_is_away_is_sent_when_it_is_back(
+    held: Client, fake: FakeKubernetes, clock: VirtualClock
+) -> None:
+    fake.faults.append(Fault(resource="events", times=6, drop=True))
+    async with recording(held) as recorder:
+        for number in range(3):
+            recorder.event(JOB, "Normal", f"Reason{number}", "x")
+        await passing(clock, recorder)
+    assert [one["reason"] for one in await events(held)] == ["Reason0", "Reason1", "Reason2"]
+    assert recorder.dropped == 0
+
+
+async def passing(clock: VirtualClock, recorder: EventRecorder) -> None:
+    """Let time pass until all is sent or dropped."""
+    with anyio.fail_after(10):
+        while not recorder.idle:
+            await clock.advance(0.5)
+            await anyio.sleep(0.001)
+
+
 async def test_an_event_whose_answer_was_lost_is_not_doubled(
-    held: Client, fake: FakeKubernetes
+    held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     fake.faults.append(Fault(verb="create", resource="events", drop=True, after=True))
     async with recording(held) as recorder:
         recorder.event(JOB, "Normal", "Created", "x")
+        await passing(clock, recorder)
     assert len(await events(held)) == 1
     assert recorder.dropped == 0
 

@@ -10,7 +10,7 @@ import pytest
 
 from danlu.kube.client import Client, Selection
 from danlu.kube.manager import Manager
-from danlu.kube.resources import PODS, SERVICES
+from danlu.kube.resources import EVENTS, PODS, SERVICES
 from danlu.operator.reconcile import Reconciler
 from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
 from tests.operator.site import Site, jobs
@@ -104,6 +104,27 @@ async def test_a_job_comes_to_its_end_all_the_same(
     assert spent.total() <= 13 + 3 * fault.times
     created = await site.messages("PyTorchJobSucceeded")
     assert len(created) == 1
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["written", "lost"])
+async def test_an_end_whose_status_gets_no_answer_is_told_of_once(
+    arrives: bool, site: Site, fake: FakeKubernetes, operator: Manager
+) -> None:
+    await site.submit("PyTorchJob", Master=1)
+    await site.until_pods("job-master-0")
+    await site.run()
+    await site.until("Running")
+    await site.pass_time(2)
+    fake.faults.append(
+        Fault(verb="patch", resource="pytorchjobs/status", drop=True, after=arrives, times=1)
+    )
+    await site.end()
+    await site.until("Succeeded")
+    await site.until_event("PyTorchJobSucceeded")
+    await site.pass_time(5)
+    assert fake.faults[0].times == 0
+    (event,) = [one for one in await site.all_of(EVENTS) if one["reason"] == "PyTorchJobSucceeded"]
+    assert event["count"] == 1
 
 
 async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
@@ -214,7 +235,11 @@ async def test_files_that_are_too_big_are_told_of_and_tried_seldom(
 async def test_a_job_that_is_deleted_while_its_pods_are_made_leaves_nothing(
     site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
-    fake.faults.append(Fault(verb="create", resource="pods", delay=0.01, times=200))
+    # The first two rounds are quick; the others last so long that the deletion comes between.
+    fake.faults += [
+        Fault(verb="create", resource="pods", delay=1e-6, times=6),
+        Fault(verb="create", resource="pods", delay=0.3, times=200),
+    ]
     await site.submit("PyTorchJob", Worker=60)
 
     async def begun() -> bool:
@@ -248,6 +273,29 @@ async def test_a_successor_of_the_same_name_gets_pods_of_its_own(
     await site.run()
     await site.end()
     await site.until("Succeeded")
+
+
+@pytest.mark.parametrize(
+    ("labels", "seconds"),
+    [({"training.kubeflow.org/job-name": "job"}, 1.0), ({}, 61.0)],
+    ids=["seen", "unseen"],
+)
+async def test_a_name_that_became_free_is_not_waited_for_long(
+    labels: dict[str, str], seconds: float, site: Site, fake: FakeKubernetes, operator: Manager
+) -> None:
+    metadata = {"name": "job-worker-0", "namespace": site.space, "labels": labels}
+    containers = [{"name": "other", "image": "example/other:1"}]
+    foreign = PODS.document({"metadata": metadata, "spec": {"containers": containers}})
+    await site.client.create(PODS, foreign)
+    before = await site.uid("job-worker-0")
+    await site.submit("PyTorchJob", Worker=1)
+    await site.until_event("FailedCreatePod")
+    await site.pass_time(900)
+    tries = fake.counts["create", "pods"]
+    assert tries < 40
+    await site.delete("job-worker-0")
+    await site.pass_time(seconds)
+    assert await site.uid("job-worker-0") != before
 
 
 async def test_pods_that_vanish_all_at_once_come_back_and_count_once(
@@ -313,6 +361,7 @@ async def test_a_day_passes_without_growth(
         assert isinstance(reconciler, Reconciler)
         assert len(reconciler.reader) == len(reconciler.written) == 1
         assert len(reconciler.expectations) == len(reconciler.vanishing) == 0
+        assert len(reconciler.untold) == 0
         assert len(reconciler.carrier.belongings) <= 1
 
 

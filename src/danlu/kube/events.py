@@ -16,7 +16,9 @@ from typing import Any, Literal
 import anyio
 
 from danlu.errors import DanluError, TemporaryError
+from danlu.kube.backoff import Growing
 from danlu.kube.client import Client
+from danlu.kube.clock import sleep
 from danlu.kube.failures import AlreadyExists, NotFound
 from danlu.kube.limits import TokenBucket
 from danlu.kube.patches import merge_patch
@@ -32,7 +34,9 @@ _BURST = 25
 _RATE = 1.0 / 300.0
 _REMEMBERED = 4096
 _WAITING = 1000
-_TRIES = 3
+#: Tries of one event (client-go's number), the first and the longest pause between two in seconds:
+#: longer than an API server takes to start.
+_TRIES, _FIRST, _LONGEST_PAUSE = 12, 0.2, 10.0
 _LONGEST = 1024
 
 Severity = Literal["Normal", "Warning"]
@@ -97,8 +101,8 @@ _Key = tuple[Reference, str, str]
 class EventRecorder:
     """Records events; :meth:`run` sends them in the background.
 
-    Recording never waits and never fails: what cannot be sent after three tries, and what comes
-    while a thousand wait, is dropped.
+    Recording never waits and never fails: what cannot be sent in a dozen tries, over a minute and a
+    half, and what comes while a thousand wait, is dropped.
     """
 
     def __init__(self, client: Client, component: str) -> None:
@@ -184,12 +188,15 @@ class EventRecorder:
 
     async def _send(self, told: _Told) -> None:
         told.waits = False
-        for _ in range(_TRIES):
+        pauses = Growing(_FIRST, _LONGEST_PAUSE, reset=float("inf"), clock=self._clock)
+        for tried in range(1, _TRIES + 1):
             try:
                 await self._write(told)
                 return
             except TemporaryError as error:
                 _log.info("event %s: %s", told.reason, error)
+                if tried < _TRIES:
+                    await sleep(self._clock, pauses.next())
             except DanluError as error:
                 # A namespace that ends takes no events, for example.
                 _log.info("event %s: %s", told.reason, error)

@@ -23,7 +23,7 @@ from danlu.training.framework import Framework
 from danlu.training.rendering import JOB_NAME
 from danlu.training.types import Job
 
-__all__ = ["Adopter", "job_keys"]
+__all__ = ["Adopter", "frees_name", "job_keys", "job_of_label"]
 
 
 class Adopter:
@@ -102,6 +102,17 @@ def job_keys(framework: Framework) -> Callable[[Object], Iterable[Key]]:
         return (Key(obj.metadata.namespace, name),)
 
     return keys
+
+
+def job_of_label(obj: Object) -> Iterable[Key]:
+    """The job, of whatever kind, that an object's label names."""
+    name = obj.metadata.labels.get(JOB_NAME, "")
+    return (Key(obj.metadata.namespace, name),) if name else ()
+
+
+def frees_name(old: Object | None, new: Object | None) -> bool:
+    """Whether an object is gone that nobody owned: a job may wait for its name."""
+    return old is not None and new is None and old.metadata.controller is None
 
 
 def _adoption(obj: Object, job: Job) -> Patch:

@@ -119,23 +119,26 @@ class Carrier:
             there=served.keys(),
         )
         unwanted = [one for replica, one in served.items() if replica not in wanted]
-        ended: list[str] = []
-        made: list[str] = []
+        ended: set[str] = set()
+        made: dict[ReplicaId, str] = {}
         try:
             still = partial(self._stands, task.job)
             await slow_start([*self._deletions(task, unwanted, ended)], still=still)
             missing = wanted - served.keys()
             await slow_start([*self._creations(task, missing, made)], still=still)
         finally:
-            if ended:
-                text = listed("Deleted", "pod", ended)
-                self.teller.done(task.found, "SuccessfulDeletePod", text)
-            if made:
-                text = listed("Created", "pod", made)
-                self.teller.done(task.found, "SuccessfulCreatePod", text)
+            # In the order in which they were asked for: answers come in any.
+            names = [pod.metadata.name for pod in task.deletions]
+            self._tell(task, "Deleted", [name for name in names if name in ended])
+            self._tell(task, "Created", [made[one] for one in task.creations if one in made])
         if any(isinstance(one, DeleteJob) for one in task.decision.actions):
             await self._delete_job(task.job)
         return bool(made)
+
+    def _tell(self, task: Task, verb: str, names: Sequence[str]) -> None:
+        if names:
+            reason = f"Successful{verb.removesuffix('d')}Pod"
+            self.teller.done(task.found, reason, listed(verb, "pod", names))
 
     def _stands(self, job: Job) -> bool:
         """Whether the job is there yet: who deletes one does not wait for its pods to be made."""
@@ -182,7 +185,7 @@ class Carrier:
     # -- pods and Services
 
     def _deletions(
-        self, task: Task, services: Iterable[ServiceObject], ended: list[str]
+        self, task: Task, services: Iterable[ServiceObject], ended: set[str]
     ) -> Iterator[Callable[[], Awaitable[object]]]:
         for pod in task.deletions:
             yield partial(self._delete_pod, task, pod, ended)
@@ -191,7 +194,7 @@ class Carrier:
                 yield partial(self.services.delete, task.job.uid, service)
 
     def _creations(
-        self, task: Task, missing: frozenset[ReplicaId], made: list[str]
+        self, task: Task, missing: frozenset[ReplicaId], made: dict[ReplicaId, str]
     ) -> Iterator[Callable[[], Awaitable[object]]]:
         """Make pods, each with its Service; then Services of pods that are there without."""
         begins = self._may_begin(task.job)
@@ -208,7 +211,7 @@ class Carrier:
         )
         return {replica: one for replica, one in found if replica is not None}
 
-    async def _create_pod(self, task: Task, replica: ReplicaId, made: list[str]) -> None:
+    async def _create_pod(self, task: Task, replica: ReplicaId, made: dict[ReplicaId, str]) -> None:
         job = task.job
         record = job.status.record(replica)
         document = children.pod(job, self.framework, replica, settings=self.settings)
@@ -217,7 +220,7 @@ class Carrier:
             "FailedCreatePod",
             self._create_decorated(task, document, past={record.last, *record.past}),
         )
-        made.append(document["metadata"]["name"])
+        made[replica] = document["metadata"]["name"]
 
     async def _create_decorated(self, task: Task, document: Document, *, past: set[str]) -> None:
         for decorator in self.decorators:
@@ -229,9 +232,9 @@ class Carrier:
         making = self.services.create(task.job.uid, document)
         await self._told(task, "FailedCreateService", making)
 
-    async def _delete_pod(self, task: Task, pod: PodObject, ended: list[str]) -> None:
+    async def _delete_pod(self, task: Task, pod: PodObject, ended: set[str]) -> None:
         await self._told(task, "FailedDeletePod", self.pods.delete(task.job.uid, pod))
-        ended.append(pod.metadata.name)
+        ended.add(pod.metadata.name)
 
     async def _delete_job(self, job: Job) -> None:
         how = Deletion(uid=job.uid, propagation="Background")

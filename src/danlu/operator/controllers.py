@@ -15,7 +15,7 @@ from danlu.kube.manager import Manager
 from danlu.kube.resources import PODS, SERVICES, Resource
 from danlu.kube.store import O, by_label, by_owner
 from danlu.kube.types import Clock, Object
-from danlu.operator.adopting import Adopter, job_keys
+from danlu.operator.adopting import Adopter, frees_name, job_keys, job_of_label
 from danlu.operator.belongings import Belongings
 from danlu.operator.carrying import Carrier
 from danlu.operator.gangs import pod_groups
@@ -107,6 +107,8 @@ class Controllers:
         keys, matters = job_keys(framework), _matters(framework)
         controller.watch(self.pods, keys, when=matters)
         controller.watch(self.services, keys, when=matters)
+        controller.watch(self.pods, job_of_label, when=frees_name)
+        controller.watch(self.services, job_of_label, when=frees_name)
         if self.groups is not None:
             controller.watch(self.groups, owner_of(framework.kind, GROUP))
         jobs.handle(self._ended(framework, reconciler))

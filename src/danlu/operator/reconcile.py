@@ -9,6 +9,7 @@ from functools import partial
 
 import msgspec
 
+from danlu.errors import TemporaryError
 from danlu.kube.controller import Again, Done, GaveUp, Later, Outcome, Wait
 from danlu.kube.expectations import Expectations
 from danlu.kube.store import Store
@@ -19,6 +20,7 @@ from danlu.operator.observing import observed
 from danlu.operator.reading import JobReader, managed_elsewhere, status_of
 from danlu.operator.telling import EventTeller, StatusWriter
 from danlu.operator.types import JobObject
+from danlu.operator.untold import Untold
 from danlu.operator.vanishing import Vanishing
 from danlu.operator.writing import NameTaken
 from danlu.operator.written import Written
@@ -36,6 +38,9 @@ _EXPECTED_SECONDS = 300.0
 _LONGEST = 600.0
 _EARLY_SECONDS = 5.0
 _TOLD_AT = 3
+#: A name that another has is tried ever more seldom (13 tries take 41 seconds), then once a minute:
+#: of what bears no label of a job the operator does not see the end.
+_SOON, _NAME_SECONDS = 13, 60.0
 #: A job of many is looked at as often as its size allows: a look costs 20 to 30 µs a replica, and
 #: each of a thousand would ask for one.
 _MANY = 100
@@ -63,6 +68,7 @@ class Reconciler:
     expectations: Expectations[str]
     clock: Clock
     pace: Pace = _PACE
+    untold: Untold = field(default_factory=Untold)
     taken: Counter[str] = field(default_factory=Counter)
     resting: dict[str, float] = field(default_factory=dict)
 
@@ -105,6 +111,7 @@ class Reconciler:
         """The job is no more."""
         self.reader.forget(uid)
         self.written.forget(uid)
+        self.untold.forget(uid)
         self.vanishing.settled(uid)
         self.expectations.forget(uid)
         self.carrier.belongings.forget(uid)
@@ -119,6 +126,7 @@ class Reconciler:
 
     async def _decide(self, found: JobObject, job: Job, version: str) -> Outcome:
         now = self.clock.now()
+        self.teller.decided(found, self.untold.told_by(job.uid, job.status))
         pods = self.carrier.pods.of(job.uid)
         if len(pods) >= _MANY:
             self.resting[job.uid] = self.clock.monotonic() + _REST_SECONDS * len(pods)
@@ -152,9 +160,14 @@ class Reconciler:
                 if not made:
                     await write()
             return None
-        wait = await write()
-        self.vanishing.settled(task.job.uid)
         events = [one for one in task.decision.actions if isinstance(one, Event)]
+        try:
+            wait = await write()
+        except TemporaryError:
+            self.untold.keep(task.job.uid, task.job.status, events)
+            raise
+        self.untold.forget(task.job.uid)
+        self.vanishing.settled(task.job.uid)
         self.teller.decided(task.found, events)
         await self.carrier.carry_out(task)
         return wait
@@ -164,6 +177,8 @@ class Reconciler:
         self.taken[found.metadata.uid] += 1
         if self.taken[found.metadata.uid] == _TOLD_AT:
             self.teller.failed(found, f"FailedCreate{error.kind}", f"Error creating: {error}")
+        if self.taken[found.metadata.uid] > _SOON:
+            return Wait(_NAME_SECONDS)
         return Again(str(error))
 
     async def _refuse(self, found: JobObject, error: ManifestError) -> Outcome:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
+from danlu.jobs.kubernetes import logs as reading
+from danlu.jobs.kubernetes.logbox import NewestLines
 from danlu.jobs.types import LogLine
 from danlu.kube.patches import merge_patch
 from danlu.kube.resources import PODS
@@ -151,3 +153,57 @@ async def test_an_error_of_the_node_is_waited_out(fake_site: Site) -> None:
     fake_site.fake.faults.append(Fault(resource="pods", verb="get", status=500, times=2))
     lines = await lines_of(fake_site, follow=True)
     assert data(lines) == [b"early"]
+
+
+# -- who reads slower than they come
+
+
+async def test_who_keeps_up_only_with_the_newest_is_given_the_last_of_each_replica(
+    fake_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, lines, goes_on = NewestLines(100), list[LogLine](), anyio.Event()
+    monkeypatch.setattr(reading, "NewestLines", lambda most: box)
+
+    async def slowly() -> None:
+        async for line in fake_site.jobs.logs("job", follow=True, newest=True):
+            lines.append(line)
+            if len(lines) > 1:
+                await goes_on.wait()
+
+    async def written(pod: str, *text: str) -> None:
+        """Have a pod write lines, and wait until all have been read from its node."""
+        wanted = box.count + len(text)
+        fake_site.write(pod, "".join(f"{one}\n" for one in text))
+        with anyio.fail_after(LIMIT):
+            while box.count < wanted:
+                await anyio.sleep(0.005)
+
+    await fake_site.jobs.submit(job(workers=2))
+    await seen(fake_site, running(2))
+    async with anyio.create_task_group() as group:
+        group.start_soon(slowly)
+        fake_site.write("job-worker-1", "first\n")
+        await arrived(lines, 1)
+        fake_site.write("job-worker-1", "second\n")
+        await arrived(lines, 2)
+        await written("job-worker-0", *map(str, range(2000)))
+        await written("job-worker-1", "last")
+        goes_on.set()
+        await end(fake_site, pod="job-worker-0")
+        await end(fake_site, pod="job-worker-1")
+    loud = [one for one in lines if one.replica == worker(0)]
+    assert [one.number for one in loud] == list(range(1900, 2000))
+    assert [int(one.data) for one in loud] == [one.number for one in loud]
+    quiet = [one for one in lines if one.replica == worker(1)]
+    assert data(quiet) == [b"first", b"second", b"last"]
+
+
+async def test_what_is_there_is_given_from_near_its_end_to_who_wants_the_newest(
+    fake_site: Site,
+) -> None:
+    fake_site.behave(Course(run=0.05, log="".join(f"{n}\n" for n in range(10_100))))
+    await fake_site.jobs.submit(job())
+    await seen(fake_site, lambda view: view.finished)
+    lines = await lines_of(fake_site, newest=True)
+    assert data(lines) == [b"%d" % number for number in range(100, 10_100)]
+    assert len(await lines_of(fake_site, newest=True, tail=5)) == 5

@@ -183,11 +183,15 @@ class KubernetesJobs:
         tail: int | None = None,
         newest: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """Lines of the replicas' logs: those that are there by their times, then as they come."""
+        """Lines of the replicas' logs: those that are there by their times, then as they come.
+
+        With ``newest`` who reads is at most some ten thousand lines behind: of more that wait, the
+        oldest are passed over.
+        """
         async with self._client() as client:
             found = await find(client, self.namespace, name)
             async with self._sight(client, found) as sight:
-                logs = Logs(client, sight, replicas)
+                logs = Logs(client, sight, replicas, newest=newest)
                 async with aclosing(logs.there(tail=tail)) as lines:
                     async for line in lines:
                         yield line

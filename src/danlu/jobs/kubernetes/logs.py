@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from danlu.errors import DanluError
+from danlu.jobs.kubernetes.logbox import Box, NewestLines
 from danlu.jobs.kubernetes.replicalog import ReplicaLog
 from danlu.jobs.kubernetes.sight import Sight
 from danlu.jobs.types import LogLine
@@ -18,8 +19,9 @@ from danlu.training.types import ReplicaId
 
 __all__ = ["Logs"]
 
-#: So many lines are held for whoever reads slower than they come.
-_HELD = 1000
+#: So many lines are held for whoever reads slower than they come; who keeps up only with the newest
+#: is never further behind than that.
+_HELD, _FAR = 1000, 10_000
 
 #: Seconds to wait before a log is asked for again that ended though its container runs.
 _FIRST, _LONGEST = 0.1, 5.0
@@ -29,20 +31,33 @@ _LAST = 10.0
 
 
 class Logs:
-    """Reads the logs of a job that is followed; ``replicas`` empty for all."""
+    """Reads the logs of a job that is followed; ``replicas`` empty for all.
 
-    def __init__(self, client: Client, sight: Sight, replicas: Sequence[ReplicaId]) -> None:
+    ``newest`` passes over lines where whoever reads cannot keep up.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        sight: Sight,
+        replicas: Sequence[ReplicaId],
+        *,
+        newest: bool = False,
+    ) -> None:
         self._client = client
         self._sight = sight
         self._wanted = tuple(replicas)
         self._logs: dict[ReplicaId, ReplicaLog] = {}
         self._tasks: dict[ReplicaId, asyncio.Task[None]] = {}
         self._error: DanluError | None = None
-        self._queue: asyncio.Queue[LogLine | None] = asyncio.Queue(_HELD)
+        self._most = _FAR if newest else None
+        self._box: Box = NewestLines(_FAR) if newest else asyncio.Queue(_HELD)
 
     async def there(self, *, tail: int | None) -> AsyncGenerator[LogLine, None]:
         """What was written until now, by its time; the last ``tail`` lines of each replica."""
         self._find()
+        if self._most is not None:
+            tail = self._most if tail is None else min(tail, self._most)
         readers = [_tail(one.read(), tail) for one in self._logs.values()]
         async with aclosing(_merged(readers)) as merged:
             async for line in merged:
@@ -52,7 +67,7 @@ class Logs:
         """What comes after that, until the job is finished."""
         supervisor = asyncio.create_task(self._supervise())
         try:
-            while (line := await self._queue.get()) is not None:
+            while (line := await self._box.get()) is not None:
                 yield line
             if self._error is not None:
                 raise self._error
@@ -75,7 +90,7 @@ class Logs:
             await self._attend()
         except DanluError as error:
             self._error = error
-        await self._queue.put(None)
+        await self._box.put(None)
 
     async def _attend(self) -> None:
         """A task for each replica, until all have read all."""
@@ -137,7 +152,7 @@ class Logs:
         count = 0
         async with aclosing(log.read(follow=follow)) as lines:
             async for line in lines:
-                await self._queue.put(line)
+                await self._box.put(line)
                 count += 1
         return count
 

@@ -1,0 +1,162 @@
+"""The API server goes away in the middle of work and comes back, a real one; etcd stays."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.kube.client import Client, Selection
+from danlu.kube.leader import LeaderElection, LeadershipLost
+from danlu.kube.resources import EVENTS
+from danlu.operator.assembly import build
+from danlu.testing.kubernetes import Kubelet
+from danlu.testing.kubernetes.courses import Course, Pod
+from danlu.testing.kubernetes.podlogs import Logs
+from tests.kube.servers import Server, binaries, real_server
+from tests.operator.rights import grant
+from tests.operator.site import Site, jobs, settings
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(300)]
+JOBS = 60
+NAMES = {f"job-{n}-worker-{one}" for n in range(JOBS) for one in range(3)}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server of this test alone, for it goes away."""
+    if binaries() is None:
+        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
+    # So long it waits for watches to end, of which none ends by itself, when it is to end.
+    options = ["--request-timeout=8s"]
+    with real_server(tmp_path, controllers=False, options=options) as server:
+        yield server
+
+
+@dataclass
+class Deployed:
+    """An operator that is one of several, and is started again when it had to end."""
+
+    site: Site
+    name: str
+    starts: int = 0
+    #: When a request got no answer at all.
+    unanswered: list[float] = field(default_factory=list)
+    election: LeaderElection | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it acts."""
+        return self.election is not None and self.election.leads
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self.starts += 1
+            try:
+                await self._run()
+            except* LeadershipLost:
+                # As a kubelet does after a first failure; the next one waits longer.
+                await anyio.sleep(1.0)
+
+    async def _run(self) -> None:
+        wanted = settings(self.site.space, kinds=("PyTorchJob",))
+        async with Client(self.site.operator, meter=self._count, manager=self.name) as client:
+            self.election = LeaderElection(
+                client,
+                name=wanted.lease_name,
+                namespace=self.site.space,
+                identity=f"{self.name}-{self.starts}",
+            )
+            await build(client, wanted, election=self.election).run()
+
+    def _count(self, method: str, code: int, seconds: float) -> None:
+        if code == 0:
+            self.unanswered.append(anyio.current_time())
+
+
+@asynccontextmanager
+async def deployed(site: Site) -> AsyncIterator[list[Deployed]]:
+    """Two operators, of which one leads, with the rights that their manifests give."""
+    wanted = settings(site.space, leader_elect=True)
+    async with Client(site.operator) as operator:
+        await grant(site.client, operator, wanted)
+    both = [Deployed(site, "one"), Deployed(site, "two")]
+    async with anyio.create_task_group() as group:
+        for one in both:
+            group.start_soon(one.run)
+        yield both
+        group.cancel_scope.cancel()
+
+
+async def succeeded(site: Site) -> int:
+    """How many jobs have succeeded."""
+    found = (await site.client.list(jobs("PyTorchJob"), Selection(site.space))).items
+    conditions = [(one.get("status") or {}).get("conditions") or [{}] for one in found]
+    return sum(one[-1].get("type") == "Succeeded" for one in conditions)
+
+
+@pytest.mark.parametrize(
+    ("how", "seconds"), [(signal.SIGKILL, 20.0), (signal.SIGTERM, 0.0)], ids=["killed", "restarted"]
+)
+async def test_a_server_that_goes_away_in_the_middle_of_sixty_jobs_costs_none_of_them(
+    server: Server, site: Site, how: signal.Signals, seconds: float
+) -> None:
+    def course(pod: Pod) -> Course:
+        return Course(run=3.0)
+
+    async def begun() -> bool:
+        return len(await site.pods()) >= JOBS
+
+    async def done() -> bool:
+        assert sum(one.leads for one in operators) <= 1
+        return await succeeded(site) == JOBS
+
+    kubelet = Kubelet(site.access, behaviour=course, logs=Logs())
+    async with kubelet, deployed(site) as operators:
+        for number in range(JOBS):
+            kept = {"cleanPodPolicy": "None"}
+            await site.submit("PyTorchJob", f"job-{number}", run=kept, Worker=3)
+        await site.eventually(begun)
+        assert await succeeded(site) < JOBS
+        gone = anyio.current_time()
+        await anyio.to_thread.run_sync(server.end, "apiserver", how)
+        await anyio.sleep(seconds)
+        away = anyio.current_time() - gone
+        tries = [[at - gone for at in one.unanswered if at >= gone] for one in operators]
+        await anyio.to_thread.run_sync(server.begin, "apiserver")
+        await site.eventually(done, seconds=120)
+        await check_nothing_is_doubled(site)
+        for one in tries:
+            check_no_haste(one, away)
+        # Each has lost the lease once, or come to wait for it.
+        assert sum(one.leads for one in operators) == 1
+        assert all(one.starts <= 2 for one in operators)
+
+
+async def check_nothing_is_doubled(site: Site) -> None:
+    """Each job had the pods that it was to have, once, and its end is not told of twice."""
+    assert {*await site.pods()} == {*await site.services()} == NAMES
+    for number in range(JOBS):
+        records = (await site.status(name=f"job-{number}"))["records"]
+        assert not any(one.get("restarts") for one in records.values())
+    # One may be missing, of an end that was written without an answer by who then had to end.
+    events = [one for one in await site.all_of(EVENTS) if one["reason"] == "PyTorchJobSucceeded"]
+    names = [one["involvedObject"]["name"] for one in events]
+    assert sorted(names) == sorted({*names})
+    assert {one["count"] for one in events} == {1}
+
+
+def check_no_haste(tries: list[float], seconds: float) -> None:
+    """An operator tried a hundred keys at once, ten a second after that, then ever less."""
+    for second in range(int(seconds)):
+        # Two pods, each with its Service, are begun with in each try.
+        assert sum(second <= at < second + 1 for at in tries) <= (250 if second == 0 else 50)
+    assert len(tries) <= 200 + 20 * seconds
+    if seconds > 15:
+        assert sum(at >= seconds - 5 for at in tries) <= 20

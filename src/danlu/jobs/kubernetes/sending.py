@@ -26,7 +26,7 @@ LEASE_SECONDS = 15
 async def send(client: Client, ready: Ready, *, where: str) -> JobObject:
     """Create a job and all that it needs, or nothing of it; ``where`` is the place for errors.
 
-    Raises :class:`UsageError` for a name in use, :class:`MachineError` for a cluster that knows no
+    Raises :class:`UsageError` for a name in use, :class:`OutsideError` for a cluster that knows no
     such kind, and the API server's refusals.
     """
     await _check_new(client, ready, where)

@@ -70,7 +70,9 @@ def test_nothing_is_said_of_a_python_that_a_cluster_has_not(
     project: Path, settings: Settings
 ) -> None:
     (project / "train.py").write_text("import torch\n")
-    place = plan(TrainOrder(project, script="train.py", on="kubernetes"), settings=settings).place
+    place = plan(
+        TrainOrder(directory=project, script="train.py", on="kubernetes"), settings=settings
+    ).place
     assert place is not None
     assert place.words == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,7 @@ from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.kubernetes.tying import Ties
 from danlu.kube.access import Access
 from danlu.kube.client import Client, Selection
-from danlu.kube.failures import Forbidden, NotFound
+from danlu.kube.failures import ConnectionLost, Forbidden, NotFound
 from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, PODS
 from danlu.operator.crds import definitions
 from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
@@ -120,6 +121,34 @@ async def test_a_submission_that_is_refused_leaves_nothing(fake_site: Site, tmp_
         await fake_site.jobs.submit(sent)
     with pytest.raises(NotFound):
         await fake_site.client.get(CONFIG_MAPS, "job-code", namespace=fake_site.space)
+
+
+async def test_a_job_whose_code_cannot_be_made_its_own_is_taken_back(
+    fake_site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("x")
+    fake_site.fake.faults.append(Fault(verb="patch", resource="configmaps", status=403))
+    sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
+    with pytest.raises(Forbidden):
+        await fake_site.jobs.submit(sent)
+    assert await fake_site.jobs.names() == []
+    with pytest.raises(NotFound):
+        await fake_site.client.get(CONFIG_MAPS, "job-code", namespace=fake_site.space)
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_job_is_submitted_or_not_also_where_the_answer_is_lost(
+    fake_site: Site, tmp_path: Path, after: bool
+) -> None:
+    (tmp_path / "train.py").write_text("x")
+    lost = Fault(verb="create", resource="pytorchjobs", drop=True, after=after)
+    fake_site.fake.faults.append(lost)
+    sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
+    with nullcontext() if after else pytest.raises(ConnectionLost):
+        await fake_site.jobs.submit(sent)
+    assert await fake_site.jobs.names() == (["job"] if after else [])
+    maps = (await fake_site.client.list(CONFIG_MAPS, Selection(fake_site.space))).items
+    assert [one["metadata"]["name"] for one in maps] == (["job-code"] if after else [])
 
 
 async def test_a_cluster_without_the_kinds_is_told_what_to_install() -> None:

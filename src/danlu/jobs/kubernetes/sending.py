@@ -15,7 +15,7 @@ from danlu.kube.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
 from danlu.kube.types import Document
 from danlu.training.cluster import TIED, code_name
 
-__all__ = ["send"]
+__all__ = ["check_new", "send"]
 
 _KINDS: dict[str, Resource[Document]] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
 
@@ -29,7 +29,6 @@ async def send(client: Client, ready: Ready, *, where: str) -> JobObject:
     Raises :class:`UsageError` for a name in use, :class:`OutsideError` for a cluster that knows no
     such kind, and the API server's refusals.
     """
-    await _check_new(client, ready, where)
     for document in ready.objects:
         await client.apply(_KINDS[document["kind"]], document, force=True)
     if ready.code is not None:
@@ -44,8 +43,11 @@ async def send(client: Client, ready: Ready, *, where: str) -> JobObject:
     return job
 
 
-async def _check_new(client: Client, ready: Ready, where: str) -> None:
-    """Before anything is written: what is there under the name is somebody's."""
+async def check_new(client: Client, ready: Ready, *, where: str) -> None:
+    """Before anything is written: what is there under the name is somebody's.
+
+    Raises :class:`UsageError` where something is.
+    """
     metadata = ready.job["metadata"]
     # Of any kind: pods are called after their job, whatever that is.
     if await look(client, metadata["namespace"], metadata["name"]):

@@ -273,15 +273,19 @@ def translated(server: str) -> Iterator[None]:
         ) from error
     except aiohttp.ClientConnectorError as error:
         raise ConnectionLost(
-            f"cannot reach the API server {server}: {_first_line(error)}",
+            f"cannot reach the API server {server}: {_first_line(error.os_error)}",
             hint="does the cluster run, and is it the right context of the kubeconfig?",
+        ) from error
+    except TimeoutError as error:
+        # Of aiohttp's own, some are connections that broke, too.
+        raise ConnectionLost(
+            f"the API server {server} took too long to answer",
+            hint="does the cluster run, and may it be reached from here?",
         ) from error
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
         raise ConnectionLost(
             f"the API server {server} ended the connection: {_first_line(error)}"
         ) from error
-    except TimeoutError as error:
-        raise ConnectionLost(f"the API server {server} took too long to answer") from error
     except aiohttp.ClientError as error:
         raise OutsideError(
             f"the API server {server} gave an answer without sense: {_first_line(error)}"

@@ -81,7 +81,7 @@ class _Foreground:
             except BaseException:
                 # Nobody looks on any more (stdout was closed): a program would have ended, too.
                 if self._begun and not await self._end(name, grace=_GRACE):
-                    self._say(f"{name} may still run: nobody could be told to stop it")
+                    self._say(f"{name} may still run")
                 raise
         return Followed(self._view, self._signal, name if self._begun else "")
 
@@ -139,14 +139,14 @@ class _Foreground:
         group.cancel_scope.cancel()
 
     async def _end(self, name: str, *, grace: float) -> bool:
-        """Order the job's end, whatever else is being cancelled, only so long; False: in vain."""
+        """Order the job's end, whatever else is being cancelled, for so long; False: unseen."""
         import anyio
 
         from danlu.errors import DanluError
 
-        with anyio.move_on_after(grace + 1.0, shield=True):
+        with anyio.move_on_after(grace + 1.0, shield=True) as scope:
             try:
                 await self._jobs.stop(name, grace=grace)
             except DanluError:
                 return False
-        return True
+        return not scope.cancelled_caught

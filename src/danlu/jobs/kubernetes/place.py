@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -10,6 +9,7 @@ import msgspec
 
 from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.objects import JobObject, job_resource
+from danlu.jobs.kubernetes.together import together
 from danlu.kube.client import Client, Selection
 from danlu.kube.failures import Forbidden, NotFound
 from danlu.training.cluster import GROUP
@@ -44,7 +44,7 @@ async def look(client: Client, namespace: str, name: str) -> list[Found]:
     """The jobs of that name, of each kind one at most; of those that may be read."""
     kinds = frameworks()
     looks = (_get(client, one, namespace, name) for one in kinds)
-    got = _allowed(await asyncio.gather(*looks))
+    got = _allowed(await together(looks))
     return [Found(job, one) for one, job in zip(kinds, got, strict=True) if job is not None]
 
 
@@ -73,7 +73,7 @@ async def all_jobs(client: Client, namespace: str) -> list[Found]:
     Raises :class:`OutsideError` where the cluster knows no kind of job.
     """
     kinds = frameworks()
-    answers = await asyncio.gather(*(_list(client, one, namespace) for one in kinds))
+    answers = await together(_list(client, one, namespace) for one in kinds)
     lists = _allowed(answers)
     if all(one is None for one in answers):
         raise no_kinds(client)

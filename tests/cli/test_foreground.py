@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from danlu.cli.jobs.foreground import Followed, attached, run
 from danlu.cli.terminal import OutputClosed, Terminal
+from danlu.errors import OutsideError
 from danlu.jobs.types import JobView, LogLine, Submission
 from danlu.training.types import Job
 from tests.commands.fakejobs import FakeJobs, Story, line, view
@@ -61,6 +63,58 @@ def test_ctrl_c_stops_the_job_and_its_end_is_seen() -> None:
     ((_, name, grace),) = [call for call in jobs.calls if call[0] == "stop"]
     assert name == "demo"
     assert grace < 5
+
+
+def test_a_second_ctrl_c_gives_up_a_submission_that_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = FakeJobs()
+
+    async def frozen(submission: Submission) -> str:
+        interrupt()
+        interrupt()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(jobs, "submit", frozen)
+    assert followed(jobs, Renderer()) == Followed(None, signal.SIGINT, "")
+    assert [call[0] for call in jobs.calls] == []
+
+
+def test_what_began_although_it_was_given_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = FakeJobs()
+    jobs.next = Story([view(), view("Failed")], endless=True)
+    submit = jobs.submit
+
+    async def late(submission: Submission) -> str:
+        interrupt()
+        interrupt()
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.sleep_forever()
+        with anyio.CancelScope(shield=True):
+            await submit(submission)
+        return "demo"
+
+    monkeypatch.setattr(jobs, "submit", late)
+    assert followed(jobs, Renderer()).name == "demo"
+    assert ("stop", "demo", 0) in jobs.calls
+
+
+def test_what_could_not_be_told_to_stop_is_said_and_the_reason_stays(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = FakeJobs()
+    jobs.next = Story([view(), view("Failed")], endless=True)
+
+    async def gone(name: str, *, grace: float = 5.0) -> None:
+        raise OutsideError("the server is gone")
+
+    monkeypatch.setattr(jobs, "stop", gone)
+    once = iter([interrupt])
+    with pytest.raises(BaseExceptionGroup) as caught:
+        followed(jobs, Renderer(lambda: next(once, lambda: None)()))
+    assert caught.group_contains(OutsideError, match="the server is gone")
+    assert "demo may still run" in capsys.readouterr().err
 
 
 def test_a_second_ctrl_c_kills_it_and_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

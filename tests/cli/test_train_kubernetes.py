@@ -85,6 +85,35 @@ def test_another_context_that_is_not_there_is_named(cli: Cli, site: Site) -> Non
     assert "nowhere" in result.err
 
 
+def test_credentials_that_nobody_gives_are_an_error_and_no_wait(
+    cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "false"}
+    config = {
+        "current-context": "one",
+        "clusters": [{"name": "one", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "one", "user": {"exec": plugin}}],
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    result = cli("jobs", "ls", *ON)
+    assert (result.code, result.out) == (3, "")
+    assert result.err == "error: false gave no credentials: it ended with 1\n"
+
+
+def test_an_image_and_a_namespace_that_can_be_none_are_refused_before_anything_is_made(
+    cli: Cli, site: Site
+) -> None:
+    result = cli("train", "train.py", "--framework", "pytorch", "--image", "Team Env", *ON)
+    assert result.code == 2
+    assert "Team Env" in result.err
+    result = cli("jobs", "ls", "--on", "kubernetes:/Team_A")
+    assert result.code == 2
+    assert "Team_A cannot be a namespace" in result.err
+    assert cli("jobs", "ls", "-q", *ON).out == ""
+
+
 def test_a_function_gives_its_value_from_the_cluster(site: Site) -> None:
     def work(x: int) -> int:
         return x + 1

@@ -66,6 +66,17 @@ def pod_of(sent: Submission) -> tuple[dict[str, Any], dict[str, Any]]:
     return pod, {} if ready.code is None else {ready.code["metadata"]["name"]: ready.code}
 
 
+def test_nothing_is_said_of_a_python_that_a_cluster_has_not(
+    project: Path, settings: Settings
+) -> None:
+    (project / "train.py").write_text("import torch\n")
+    place = plan(
+        TrainOrder(directory=project, script="train.py", on="kubernetes"), settings=settings
+    ).place
+    assert place is not None
+    assert place.words == ""
+
+
 def done(sent: Submission, root: Path) -> Done:
     pod, maps = pod_of(sent)
     return do(pod, maps, root)

@@ -244,3 +244,21 @@ async def test_raw_fields_are_kept_as_they_came(kube: Client) -> None:
         found = informer.store.get(Key("default", "a"))
         assert found is not None
         assert bytes(found.data) == b'{"x":"1"}'
+
+
+async def test_a_failure_is_told_of_at_once_and_not_each_time(
+    fake: FakeKubernetes, clock: VirtualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "danlu.kube.informer")
+    fake.faults.append(Fault(verb="list", resource="configmaps", times=3, status=503))
+    async with Client(Access(server=fake.url), clock=clock) as client:
+        informer = Informer(client, CONFIG_MAPS.decoded(Object))
+        async with anyio.create_task_group() as group:
+            group.start_soon(informer.run)
+            while not informer.synced:
+                await clock.advance(1)
+                await anyio.sleep(0.002)
+            group.cancel_scope.cancel()
+    (message,) = caplog.messages
+    assert message.startswith("configmaps: ")
+    assert message.endswith("; trying again")

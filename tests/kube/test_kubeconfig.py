@@ -118,13 +118,18 @@ async def test_certificates_are_data_or_files(tmp_path: Path) -> None:
         ({"clusters": []}, "no cluster 'one'"),
         ({"users": None}, "no user 'one'"),
         ({"clusters": [{"name": "one", "cluster": {}}]}, "has no server"),
+        ({"clusters": [{"name": "one", "cluster": {"server": "ht!tp://x"}}]}, "is no server"),
         ({"contexts": "x"}, "is no kubeconfig"),
         (
             {"users": [{"name": "one", "user": {"auth-provider": {"name": "gcp"}}}]},
             "auth-provider gcp",
         ),
         (
-            {"clusters": [{"name": "one", "cluster": {"server": "x", "proxy-url": "socks5://p"}}]},
+            {
+                "clusters": [
+                    {"name": "one", "cluster": {"server": "https://x", "proxy-url": "socks5://p"}}
+                ]
+            },
             "SOCKS",
         ),
         (

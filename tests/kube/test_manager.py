@@ -127,6 +127,18 @@ async def test_caches_that_stay_empty_are_an_error_that_names_them(
         assert caught.group_contains(OutsideError, match="not synced: configmaps after 60 s")
 
 
+async def test_who_waits_for_its_caches_can_be_stopped(kube: Client, fake: FakeKubernetes) -> None:
+    fake.faults.append(Fault(verb="list", resource="configmaps", times=1000, status=403))
+    manager = Manager(kube)
+    noted = Noted(manager)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(manager.run)
+            await eventually(lambda: bool(fake.counts["list", "configmaps"]))
+            manager.stop()
+    assert noted.keys == []
+
+
 async def test_stopping_finishes_what_is_under_way(kube: Client) -> None:
     manager = Manager(kube)
     noted = Noted(manager)

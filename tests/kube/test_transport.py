@@ -67,6 +67,20 @@ def test_a_code_is_a_type_and_the_type_says_whether_to_repeat(
     assert str(error).startswith("get x: <html>")
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "advice"),
+    [
+        (401, "Unauthorized", "log in to the cluster again"),
+        (403, 'pods is forbidden: User "a" cannot list resource "pods"', "kubectl auth can-i"),
+        (403, "exceeded quota: gpus", ""),
+    ],
+)
+def test_who_is_refused_is_told_what_to_do(code: int, message: str, advice: str) -> None:
+    hint = error_of(code, message.encode()).hint
+    assert advice in hint
+    assert bool(advice) == bool(hint)
+
+
 async def test_a_wait_that_the_server_asks_for_is_waited(
     fake: FakeKubernetes, clock: VirtualClock
 ) -> None:

@@ -113,11 +113,33 @@ def test_schemes_are_chosen_as_kubeflow_s_are(given: list[str], kinds: tuple[str
         ("replace_image", ("a",)),
         ("controller_threads", 0),
         ("kube_api_qps", -1.0),
+        ("namespace", "Team_A"),
+        ("decorator", ("decorator.platform.svc",)),
+        ("metrics_bind_address", "8080"),
+        ("metrics_bind_address", ":http"),
+        ("reports_bind_address", ":65536"),
+        ("reports_bind_address", ":0"),
     ],
 )
 def test_a_flag_without_sense_is_refused(flag: str, value: object) -> None:
     with pytest.raises(UsageError):
         settings_of({flag: value})
+
+
+def test_an_address_of_0_is_none_as_in_kubeflow_s() -> None:
+    found = settings_of({"metrics_bind_address": "0", "health_probe_bind_address": "[::]:8081"})
+    assert (found.metrics_address, found.health_address) == ("", "[::]:8081")
+
+
+@pytest.mark.parametrize(
+    "wanted", [("",), ("team/Danlu:1",), ("r/danlu:1", "--install-namespace", "danlu_system")]
+)
+def test_manifests_that_no_cluster_takes_are_not_written(
+    cli: Cli, home: Path, wanted: tuple[str, ...]
+) -> None:
+    image, *flags = wanted
+    result = cli("operator", "manifests", "--image", image, *flags)
+    assert (result.code, result.out) == (2, "")
 
 
 def objects(**options: Any) -> dict[str, Json]:

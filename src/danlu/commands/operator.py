@@ -72,8 +72,7 @@ def manifests(settings: OperatorSettings, wanted: Deployment) -> Sequence[Mappin
     from danlu.operator.manifests import NAMESPACE, Deployed, manifests
     from danlu.training.registry import frameworks
 
-    if wanted.replicas < 1:
-        raise UsageError("--replicas must be at least 1")
+    _check(wanted)
     decorators = ""
     if settings.decorator_config:
         decorators = _text(settings.decorator_config)
@@ -87,6 +86,21 @@ def manifests(settings: OperatorSettings, wanted: Deployment) -> Sequence[Mappin
         pull_secret=wanted.pull_secret,
     )
     return manifests(frameworks(), deployed)
+
+
+def _check(wanted: Deployment) -> None:
+    """Before a cluster has half of it."""
+    from danlu.oci.reference import Reference
+    from danlu.training.templates import is_label
+
+    if wanted.replicas < 1:
+        raise UsageError("--replicas must be at least 1")
+    Reference.parse(wanted.image)
+    if wanted.namespace and not is_label(wanted.namespace):
+        raise UsageError(
+            f"--install-namespace {wanted.namespace}: no name that a cluster takes",
+            hint="small letters, digits and '-', at most 63",
+        )
 
 
 def text_of(documents: Iterable[Mapping[str, Any]], *, form: Literal["yaml", "json"]) -> str:

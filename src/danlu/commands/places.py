@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ __all__ = ["Cluster", "cluster_of", "is_away", "jobs_on"]
 
 _LOCAL = ("", "local")
 _KUBERNETES = "kubernetes"
+_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Cluster(msgspec.Struct, frozen=True):
@@ -57,6 +59,10 @@ def cluster_of(on: str, settings: Settings | None = None) -> Cluster | None:
         own = settings.config.kubernetes
         context = context or own.context
         namespace = namespace or own.namespace
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(
+            f"{namespace} cannot be a namespace", hint="small letters, digits and '-', at most 63"
+        )
     return Cluster(context, namespace)
 
 
@@ -91,6 +97,6 @@ def sending(on: str, words: Mapping[str, Any]) -> None:
     given = [flag for flag, value in words.items() if value]
     if given and is_away(on):
         raise UsageError(
-            f"{' and '.join(given)} mean this machine, and the job is to run on {on}",
+            f"{' and '.join(given)} can only be had on this machine, and not on {on}",
             hint="nodes of a cluster have an image: --image REF, or --env builds and pushes one",
         )

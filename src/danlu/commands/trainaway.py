@@ -62,12 +62,16 @@ def _images(
     settings: Settings,
     progress: Progress,
 ) -> Mapping[str, Image]:
+    from danlu.oci.reference import Reference
+
     if place is None:
         return {}
     if place.project is not None:
         reference = _pushed(place, order, settings, progress)
     elif place.reference:
         reference = place.reference
+        # Not danlu pulls it: a node would find out, and nobody look there.
+        Reference.parse(reference)
     else:
         raise UsageError(
             f"in which image is it to run on {order.on}?",

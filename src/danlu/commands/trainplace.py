@@ -64,8 +64,12 @@ def place_of(order: TrainOrder, settings: Settings) -> Place:
         project = _project(order, settings)
         if project is not None:
             return _built(project)
+    from danlu.commands.places import is_away
+
     python = order.python or present_python()
-    return Place(order.directory, python=python, words=f"processes of {python}")
+    # Elsewhere it is no place at all, and whoever sends the job says so.
+    words = "" if is_away(order.on) else f"processes of {python}"
+    return Place(order.directory, python=python, words=words)
 
 
 def _built(project: Project) -> Place:

@@ -121,7 +121,9 @@ class ExecPlugin:
             raise OutsideError(f"{spec.command} gave no credentials in {_SECONDS:.0f} s") from error
         if done.code:
             said = tuple(
-                printable(line) for line in done.stderr.decode(errors="replace").split("\n")
+                printable(line)
+                for line in done.stderr.decode(errors="replace").split("\n")
+                if line.strip()
             )
             raise OutsideError(
                 f"{spec.command} gave no credentials: it ended with {done.code}",

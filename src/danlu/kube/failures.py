@@ -101,7 +101,7 @@ class ApiError(OutsideError):
 
     def __init__(self, status: Status, *, what: str = "", retry_after: float = 0.0) -> None:
         text = printable(status.message) or f"the API server answered {status.code}"
-        super().__init__(f"{what}: {text}" if what else text)
+        super().__init__(f"{what}: {text}" if what else text, hint=self._advice(status))
         self.status = status
         self.retry_after = retry_after
 
@@ -109,6 +109,9 @@ class ApiError(OutsideError):
     def causes(self) -> tuple[Cause, ...]:
         """The fields that are wrong, where the server named them."""
         return self.status.details.causes if self.status.details else ()
+
+    def _advice(self, status: Status) -> str:
+        return ""
 
 
 class BadRequest(ApiError):
@@ -118,9 +121,18 @@ class BadRequest(ApiError):
 class Unauthorized(ApiError):
     """The server does not know who asks."""
 
+    def _advice(self, status: Status) -> str:
+        return "a token or certificate is wrong or has expired: log in to the cluster again"
+
 
 class Forbidden(ApiError):
     """Whoever asks may not do that, or a quota does not allow it."""
+
+    def _advice(self, status: Status) -> str:
+        # The words of RBAC; a quota and a webhook say for themselves what they want.
+        if " cannot " not in status.message:
+            return ""
+        return "`kubectl auth can-i --list` tells what you may; who runs the cluster can give more"
 
 
 class NotFound(ApiError):
@@ -261,15 +273,19 @@ def translated(server: str) -> Iterator[None]:
         ) from error
     except aiohttp.ClientConnectorError as error:
         raise ConnectionLost(
-            f"cannot reach the API server {server}: {_first_line(error)}",
+            f"cannot reach the API server {server}: {_first_line(error.os_error)}",
             hint="does the cluster run, and is it the right context of the kubeconfig?",
+        ) from error
+    except TimeoutError as error:
+        # Of aiohttp's own, some are connections that broke, too.
+        raise ConnectionLost(
+            f"the API server {server} took too long to answer",
+            hint="does the cluster run, and may it be reached from here?",
         ) from error
     except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
         raise ConnectionLost(
             f"the API server {server} ended the connection: {_first_line(error)}"
         ) from error
-    except TimeoutError as error:
-        raise ConnectionLost(f"the API server {server} took too long to answer") from error
     except aiohttp.ClientError as error:
         raise OutsideError(
             f"the API server {server} gave an answer without sense: {_first_line(error)}"

@@ -112,6 +112,8 @@ class Informer(Generic[O]):
         self._failures += 1
         # What fails again and again may fail because of the version.
         if isinstance(error, TemporaryError) and self._failures % _PATIENCE:
+            if self._failures == 1:
+                _log.info("%s: %s; trying again", self.resource.label, error)
             return self._version or version
         level = logging.INFO if isinstance(error, Gone) else logging.WARNING
         _log.log(level, "%s: %s; listing again", self.resource.label, error)

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -146,6 +147,11 @@ def from_kubeconfig(
     user, home = _named(merged.users, chosen.user, "user") if chosen.user else (_User(), place)
     if not cluster.server:
         raise UsageError(f"the cluster {chosen.cluster} of the kubeconfig has no server")
+    if urlsplit(cluster.server).scheme not in ("http", "https"):
+        raise UsageError(
+            f"{cluster.server!r} of the kubeconfig is no server",
+            hint="it is a URL that begins with https://",
+        )
     if cluster.proxy_url.startswith("socks"):
         raise UsageError(f"{cluster.proxy_url}: a SOCKS proxy is not understood, use an HTTP one")
     ca = _pem(cluster.certificate_authority_data, cluster.certificate_authority, place)

@@ -149,8 +149,16 @@ class Manager:
 
     async def _sync(self) -> None:
         with within(self.client.clock, self._sync_seconds) as scope:
-            for informer in self._informers.values():
-                await informer.wait_synced()
+            async with anyio.create_task_group() as group:
+
+                async def give_up() -> None:
+                    await self._stopping.wait()
+                    group.cancel_scope.cancel()
+
+                group.start_soon(give_up)
+                for informer in self._informers.values():
+                    await informer.wait_synced()
+                group.cancel_scope.cancel()
         if scope.cancel_called and self.not_ready:
             raise OutsideError(
                 f"{self.not_ready} after {self._sync_seconds:.0f} s",

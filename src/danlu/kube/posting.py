@@ -10,7 +10,7 @@ from yarl import URL
 
 from danlu.errors import OutsideError, TemporaryError, UsageError
 
-__all__ = ["Poster"]
+__all__ = ["Poster", "read_url"]
 
 _CONNECTIONS = 16
 
@@ -26,7 +26,7 @@ class Poster:
     """
 
     def __init__(self, url: str, *, seconds: float, ca: str = "", most: int = 1 << 20) -> None:
-        self._url = _read_url(url)
+        self._url = read_url(url)
         self._seconds = seconds
         self._most = most
         self._tls = _tls(ca, self.name) if self._url.scheme == "https" else None
@@ -83,7 +83,8 @@ class Poster:
             return bytes(found)
 
 
-def _read_url(text: str) -> URL:
+def read_url(text: str) -> URL:
+    """The address of a server to ask; raises :class:`UsageError` for what is none."""
     try:
         url = URL(text)
     except ValueError as error:

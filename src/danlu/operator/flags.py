@@ -15,24 +15,30 @@ import msgspec
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
 from danlu.training.registry import framework_of
+from danlu.training.templates import is_label
 
 __all__ = ["DELIVERY_IMAGE", "FLAGS", "IGNORED", "Flag", "arguments", "settings_of"]
 
 DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
 """The image with ``kubectl`` that an MPIJob's launcher starts with, unless another is named."""
 
+_LAST_PORT = 65535
+
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A flag: the field of :class:`OperatorSettings` that it sets, and as what.
 
-    ``pairs`` are ``OLD=NEW``; ``urls`` decorators by their address alone. ``variable`` of the
-    environment counts where the flag is not given to a process.
+    ``pairs`` are ``OLD=NEW``; ``urls`` decorators by their address alone; an ``address`` is
+    ``[HOST]:PORT``, or nowhere (empty, or ``0`` as in Kubeflow's); a ``name`` is one that a cluster
+    takes. ``variable`` of the environment counts where the flag is not given to a process.
     """
 
     name: str
     field: str
-    kind: Literal["text", "number", "whole", "truth", "kinds", "pairs", "image", "urls"]
+    kind: Literal[
+        "text", "name", "address", "number", "whole", "truth", "kinds", "pairs", "image", "urls"
+    ]
     metavar: str
     help: str
     variable: str = ""
@@ -55,7 +61,7 @@ FLAGS = (
     Flag(
         "--namespace",
         "namespace",
-        "text",
+        "name",
         "NAME",
         "Only jobs of this namespace.",
         "KUBEFLOW_NAMESPACE",
@@ -78,21 +84,21 @@ FLAGS = (
     Flag(
         "--metrics-bind-address",
         "metrics_address",
-        "text",
+        "address",
         "ADDRESS",
         "Where /metrics is served; empty for nowhere.",
     ),
     Flag(
         "--health-probe-bind-address",
         "health_address",
-        "text",
+        "address",
         "ADDRESS",
         "Where /healthz and /readyz are served.",
     ),
     Flag(
         "--reports-bind-address",
         "reports_address",
-        "text",
+        "address",
         "ADDRESS",
         "Where replicas report their progress and results, over HTTPS; nowhere unless given.",
     ),
@@ -102,7 +108,7 @@ FLAGS = (
     Flag(
         "--leader-election-namespace",
         "lease_namespace",
-        "text",
+        "name",
         "NAME",
         "Its namespace, unless it is the operator's own.",
     ),
@@ -212,13 +218,45 @@ def _read(flag: Flag, value: Any) -> Any:
             names = [name.strip() for one in value for name in one.split(",")]
             return tuple(dict.fromkeys(_kind(name) for name in names if name))
         case "urls":
-            return tuple(DecoratorSpec(url) for url in value)
+            return tuple(DecoratorSpec(_url(url)) for url in value)
+        case "address":
+            return _address(flag, value)
+        case "name":
+            return _name(flag, value)
         case _:
             return value
 
 
 def _kind(name: str) -> str:
     return framework_of(name).kind
+
+
+def _url(text: str) -> str:
+    # aiohttp comes with it, which nobody waits for who writes manifests without decorators.
+    from danlu.kube.posting import read_url
+
+    read_url(text)
+    return text
+
+
+def _address(flag: Flag, text: str) -> str:
+    if text in ("", "0"):
+        return ""
+    _, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT):
+        raise UsageError(
+            f"{flag.name} {text}: an address ends in a port", hint="write :8080 or 127.0.0.1:8080"
+        )
+    return text
+
+
+def _name(flag: Flag, text: str) -> str:
+    if text and not is_label(text):
+        raise UsageError(
+            f"{flag.name} {text}: no name that a cluster takes",
+            hint="small letters, digits and '-', at most 63",
+        )
+    return text
 
 
 def _images(flag: Flag, value: Any) -> Iterator[tuple[str, str]]:

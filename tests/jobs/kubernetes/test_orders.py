@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import anyio
 import msgspec
 import pytest
 
-from danlu.errors import MachineError, UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.kubernetes.tying import Ties
 from danlu.kube.access import Access
 from danlu.kube.client import Client, Selection
-from danlu.kube.failures import NotFound
+from danlu.kube.failures import ConnectionLost, Forbidden, NotFound
 from danlu.kube.resources import CONFIG_MAPS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, PODS
 from danlu.operator.crds import definitions
 from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
@@ -122,13 +123,41 @@ async def test_a_submission_that_is_refused_leaves_nothing(fake_site: Site, tmp_
         await fake_site.client.get(CONFIG_MAPS, "job-code", namespace=fake_site.space)
 
 
+async def test_a_job_whose_code_cannot_be_made_its_own_is_taken_back(
+    fake_site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("x")
+    fake_site.fake.faults.append(Fault(verb="patch", resource="configmaps", status=403))
+    sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
+    with pytest.raises(Forbidden):
+        await fake_site.jobs.submit(sent)
+    assert await fake_site.jobs.names() == []
+    with pytest.raises(NotFound):
+        await fake_site.client.get(CONFIG_MAPS, "job-code", namespace=fake_site.space)
+
+
+@pytest.mark.parametrize("after", [True, False])
+async def test_a_job_is_submitted_or_not_also_where_the_answer_is_lost(
+    fake_site: Site, tmp_path: Path, after: bool
+) -> None:
+    (tmp_path / "train.py").write_text("x")
+    lost = Fault(verb="create", resource="pytorchjobs", drop=True, after=after)
+    fake_site.fake.faults.append(lost)
+    sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
+    with nullcontext() if after else pytest.raises(ConnectionLost):
+        await fake_site.jobs.submit(sent)
+    assert await fake_site.jobs.names() == (["job"] if after else [])
+    maps = (await fake_site.client.list(CONFIG_MAPS, Selection(fake_site.space))).items
+    assert [one["metadata"]["name"] for one in maps] == (["job-code"] if after else [])
+
+
 async def test_a_cluster_without_the_kinds_is_told_what_to_install() -> None:
     async with FakeKubernetes() as fake:
         jobs = KubernetesJobs(Access(server=fake.url))
-        with pytest.raises(MachineError, match="knows no kubeflow") as caught:
+        with pytest.raises(OutsideError, match="knows no kubeflow") as caught:
             await jobs.submit(job())
         assert "danlu operator manifests" in caught.value.hint
-        with pytest.raises(MachineError):
+        with pytest.raises(OutsideError):
             await jobs.names()
 
 
@@ -196,6 +225,44 @@ async def test_a_job_that_no_operator_takes_up_says_so_after_a_while() -> None:
         await clock.advance(20)
         (warning,) = (await jobs.view("job")).warnings
         assert "no operator has taken it up" in warning
+
+
+async def test_a_job_that_no_operator_takes_up_can_be_stopped_and_removed() -> None:
+    clock = VirtualClock()
+    async with FakeKubernetes(now=clock.now) as fake:
+        access = Access(server=fake.url)
+        async with Client(access) as client:
+            for one in definitions(BUILT_IN):
+                await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
+        jobs = KubernetesJobs(access, clock=clock)
+        await jobs.submit(job())
+        await clock.advance(20)
+        with anyio.fail_after(10):
+            await jobs.stop("job")
+        assert (await jobs.view("job")).state == "Stopped"
+        await jobs.remove("job")
+        assert await jobs.names() == []
+
+
+def _refusing(*plurals: str) -> list[Fault]:
+    return [
+        Fault(verb=verb, resource=one, times=100, status=403)
+        for one in plurals
+        for verb in ("get", "list")
+    ]
+
+
+async def test_kinds_that_may_not_be_read_are_left_out(fake_site: Site) -> None:
+    others = [one.plural for one in BUILT_IN if one.kind != "PyTorchJob"]
+    fake_site.fake.faults += _refusing(*others)
+    await fake_site.jobs.submit(job())
+    assert (await fake_site.jobs.view("job")).kind == "PyTorchJob"
+    assert await fake_site.jobs.names() == ["job"]
+    fake_site.fake.faults += _refusing("pytorchjobs")
+    with pytest.raises(Forbidden):
+        await fake_site.jobs.names()
+    with pytest.raises(Forbidden):
+        await fake_site.jobs.view("job")
 
 
 async def test_what_a_replica_ran_is_told_without_what_brought_its_code(

@@ -27,10 +27,14 @@ _TICK = 0.1
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """A job that was followed: how it stood last, and the signal that ended that, if one did."""
+    """A job that was followed: how it stood last, and the signal that ended that, if one did.
+
+    ``name`` is empty where it never began.
+    """
 
     view: JobView | None
     signal: int = 0
+    name: str = ""
 
 
 async def run(
@@ -55,29 +59,31 @@ class _Foreground:
         self._renderer = renderer
         self._say = say
         self._signal = 0
+        self._begun = False
         self._view: JobView | None = None
 
     async def run(self, submission: Submission) -> Followed:
         import anyio
 
+        name = submission.job.name
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            name = await self._jobs.submit(submission)
             try:
                 async with anyio.create_task_group() as group:
-                    self._begin(group, name, None)
+                    group.start_soon(self._start, submission, group)
                     async for number in signals:
                         if self._signal:
-                            await self._end(name, grace=0)
-                            group.cancel_scope.cancel()
+                            await self._kill(name, group)
                             break
                         self._signal = number
                         self._say(f"stopping {name} …; once more kills it")
-                        group.start_soon(self._stop, name, group)
+                        if self._begun:
+                            group.start_soon(self._stop, name, group)
             except BaseException:
                 # Nobody looks on any more (stdout was closed): a program would have ended, too.
-                await self._end(name, grace=_GRACE)
+                if self._begun and not await self._end(name, grace=_GRACE):
+                    self._say(f"{name} may still run")
                 raise
-        return Followed(self._view, self._signal)
+        return Followed(self._view, self._signal, name if self._begun else "")
 
     async def attach(self, name: str, tail: int | None) -> Followed:
         import anyio
@@ -90,6 +96,22 @@ class _Foreground:
                     group.cancel_scope.cancel()
                     break
         return Followed(self._view, self._signal)
+
+    async def _start(self, submission: Submission, group: TaskGroup) -> None:
+        """Submit the job and follow it; what began although it was given up is ended."""
+        name = await self._jobs.submit(submission)
+        self._begun = True
+        if group.cancel_scope.cancel_called:
+            await self._end(name, grace=0)
+            return
+        self._begin(group, name, None)
+        if self._signal:
+            group.start_soon(self._stop, name, group)
+
+    async def _kill(self, name: str, group: TaskGroup) -> None:
+        if self._begun:
+            await self._end(name, grace=0)
+        group.cancel_scope.cancel()
 
     def _begin(self, group: TaskGroup, name: str, tail: int | None) -> None:
         group.start_soon(self._follow, name, tail, group)
@@ -116,9 +138,15 @@ class _Foreground:
         await anyio.sleep(_PATIENCE)
         group.cancel_scope.cancel()
 
-    async def _end(self, name: str, *, grace: float) -> None:
-        """Order the job's end, whatever else is being cancelled; only so long."""
+    async def _end(self, name: str, *, grace: float) -> bool:
+        """Order the job's end, whatever else is being cancelled, for so long; False: unseen."""
         import anyio
 
-        with anyio.move_on_after(grace + 1.0, shield=True):
-            await self._jobs.stop(name, grace=grace)
+        from danlu.errors import DanluError
+
+        with anyio.move_on_after(grace + 1.0, shield=True) as scope:
+            try:
+                await self._jobs.stop(name, grace=grace)
+            except DanluError:
+                return False
+        return not scope.cancelled_caught

@@ -20,12 +20,17 @@ def ended(this: Session, jobs: Jobs, followed: Followed) -> int:
     view = followed.view
     if followed.signal:
         name = "interrupted" if followed.signal == 2 else "terminated"
-        left = view is None or not view.finished
-        this.terminal.insist(f"{name}; the job may still be ending" if left else name)
+        left = followed.name and (view is None or not view.finished)
+        this.terminal.insist(f"{name}; {_left(this, followed.name)}" if left else name)
         return 128 + followed.signal
     assert view is not None
     finished(this, jobs, view)
     return 0
+
+
+def _left(this: Session, name: str) -> str:
+    on = f" --on {this.on}" if this.on else ""
+    return f"the job may still be ending: `danlu jobs show {name}{on}` tells"
 
 
 def finished(this: Session, jobs: Jobs, view: JobView) -> None:

@@ -16,7 +16,7 @@ from danlu.jobs.kubernetes.logs import Logs
 from danlu.jobs.kubernetes.objects import POD, REPORT, PodObject, ReportObject, job_resource
 from danlu.jobs.kubernetes.place import Found, all_jobs, find, unknown
 from danlu.jobs.kubernetes.results import result_of
-from danlu.jobs.kubernetes.sending import send
+from danlu.jobs.kubernetes.sending import check_new, send
 from danlu.jobs.kubernetes.sight import Sight
 from danlu.jobs.kubernetes.told import concerned, warnings_of
 from danlu.jobs.kubernetes.tying import Ties
@@ -75,9 +75,11 @@ class KubernetesJobs:
     async def submit(self, submission: Submission) -> str:
         """Create a job; see :class:`danlu.jobs.types.Jobs`."""
         ready = prepared(submission, namespace=self.namespace, pull_secret=self._pull_secret)
-        async with self._client() as client:
-            # What began is whole: nobody may be left with a half of it.
-            with anyio.CancelScope(shield=True):
+        with anyio.CancelScope() as scope:
+            async with self._client() as client:
+                await check_new(client, ready, where=self.where)
+                # What began is whole and named: nobody may be left with a half of it.
+                scope.shield = True
                 await send(client, ready, where=self.where)
         if ready.lease:
             self._ties.hold(self.namespace, ready.lease)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
-from danlu.errors import MachineError, UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.jobs.kubernetes.objects import JobObject, job_resource
+from danlu.jobs.kubernetes.together import together
 from danlu.kube.client import Client, Selection
-from danlu.kube.failures import NotFound
+from danlu.kube.failures import Forbidden, NotFound
 from danlu.training.cluster import GROUP
 from danlu.training.framework import Framework
 from danlu.training.registry import frameworks
 
 __all__ = ["Found", "all_jobs", "find", "look", "no_kinds", "unknown"]
+
+
+T = TypeVar("T")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -37,31 +41,41 @@ async def find(client: Client, namespace: str, name: str) -> Found:
 
 
 async def look(client: Client, namespace: str, name: str) -> list[Found]:
-    """The jobs of that name, of each kind one at most."""
+    """The jobs of that name, of each kind one at most; of those that may be read."""
     kinds = frameworks()
     looks = (_get(client, one, namespace, name) for one in kinds)
-    return [
-        Found(job, one)
-        for one, job in zip(kinds, await asyncio.gather(*looks), strict=True)
-        if job is not None
-    ]
+    got = _allowed(await together(looks))
+    return [Found(job, one) for one, job in zip(kinds, got, strict=True) if job is not None]
 
 
-async def _get(client: Client, framework: Framework, namespace: str, name: str) -> JobObject | None:
+async def _get(
+    client: Client, framework: Framework, namespace: str, name: str
+) -> JobObject | Forbidden | None:
     try:
         return await client.get(job_resource(framework), name, namespace=namespace)
     except NotFound:
         return None  # the job, or the kind
+    except Forbidden as error:
+        return error
+
+
+def _allowed(answers: Sequence[T | Forbidden | None]) -> list[T | None]:
+    """The answers, None for what may not be read; raises where nothing may be."""
+    refusals = [one for one in answers if isinstance(one, Forbidden)]
+    if refusals and len(refusals) == len(answers):
+        raise refusals[0]
+    return [None if isinstance(one, Forbidden) else one for one in answers]
 
 
 async def all_jobs(client: Client, namespace: str) -> list[Found]:
     """All jobs of a namespace, the newest first.
 
-    Raises :class:`MachineError` where the cluster knows no kind of job.
+    Raises :class:`OutsideError` where the cluster knows no kind of job.
     """
     kinds = frameworks()
-    lists = await asyncio.gather(*(_list(client, one, namespace) for one in kinds))
-    if all(one is None for one in lists):
+    answers = await together(_list(client, one, namespace) for one in kinds)
+    lists = _allowed(answers)
+    if all(one is None for one in answers):
         raise no_kinds(client)
     found = [
         Found(job, kind) for kind, jobs in zip(kinds, lists, strict=True) for job in jobs or ()
@@ -73,11 +87,15 @@ async def all_jobs(client: Client, namespace: str) -> list[Found]:
     )
 
 
-async def _list(client: Client, framework: Framework, namespace: str) -> Sequence[JobObject] | None:
+async def _list(
+    client: Client, framework: Framework, namespace: str
+) -> Sequence[JobObject] | Forbidden | None:
     try:
         listing = await client.list(job_resource(framework), Selection(namespace))
     except NotFound:
         return None
+    except Forbidden as error:
+        return error
     return listing.items
 
 
@@ -89,9 +107,9 @@ async def unknown(client: Client, namespace: str, name: str) -> UsageError:
     return UsageError(f"there is no job {name}", hint=there)
 
 
-def no_kinds(client: Client) -> MachineError:
+def no_kinds(client: Client) -> OutsideError:
     """The error of a cluster that knows no kind of training job."""
-    return MachineError(
+    return OutsideError(
         f"the cluster at {client.access.server} knows no {GROUP} jobs",
         hint="`danlu operator manifests --image REF | kubectl apply --server-side -f -` installs"
         " the operator and its kinds",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from danlu.errors import UsageError
+from danlu.errors import OutsideError, TemporaryError, UsageError
 from danlu.jobs.kubernetes.documents import Ready
 from danlu.jobs.kubernetes.objects import JobObject, job_resource
 from danlu.jobs.kubernetes.place import look, no_kinds
 from danlu.kube.client import Client, Deletion
-from danlu.kube.failures import AlreadyExists, ApiError, NotFound
+from danlu.kube.failures import AlreadyExists, NotFound
 from danlu.kube.patches import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, LEASES, SECRETS, Resource
 from danlu.kube.types import Document
 from danlu.training.cluster import TIED, code_name
 
-__all__ = ["send"]
+__all__ = ["check_new", "send"]
 
 _KINDS: dict[str, Resource[Document]] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
 
@@ -26,25 +26,28 @@ LEASE_SECONDS = 15
 async def send(client: Client, ready: Ready, *, where: str) -> JobObject:
     """Create a job and all that it needs, or nothing of it; ``where`` is the place for errors.
 
-    Raises :class:`UsageError` for a name in use, :class:`MachineError` for a cluster that knows no
+    Raises :class:`UsageError` for a name in use, :class:`OutsideError` for a cluster that knows no
     such kind, and the API server's refusals.
     """
-    await _check_new(client, ready, where)
     for document in ready.objects:
         await client.apply(_KINDS[document["kind"]], document, force=True)
     if ready.code is not None:
         await _put(client, ready.code)
+    job = None
     try:
         job = await _create(client, ready, where)
+        await _own(client, ready, job)
     except BaseException:
-        await _forget_code(client, ready)
+        await _forget(client, ready, job)
         raise
-    await _own(client, ready, job)
     return job
 
 
-async def _check_new(client: Client, ready: Ready, where: str) -> None:
-    """Before anything is written: what is there under the name is somebody's."""
+async def check_new(client: Client, ready: Ready, *, where: str) -> None:
+    """Before anything is written: what is there under the name is somebody's.
+
+    Raises :class:`UsageError` where something is.
+    """
     metadata = ready.job["metadata"]
     # Of any kind: pods are called after their job, whatever that is.
     if await look(client, metadata["namespace"], metadata["name"]):
@@ -75,12 +78,36 @@ async def _create(client: Client, ready: Ready, where: str) -> JobObject:
         raise _in_use(metadata["name"], where) from None
     except NotFound as error:
         raise no_kinds(client) from error
+    except TemporaryError:
+        # It may have been made, and only the answer was lost.
+        found = await _made(client, ready)
+        if found is None:
+            raise
+        return found
 
 
-async def _forget_code(client: Client, ready: Ready) -> None:
+async def _made(client: Client, ready: Ready) -> JobObject | None:
+    """The job, if it is there as it was sent: before it was, there was none of its name."""
+    metadata = ready.job["metadata"]
+    with suppress(OutsideError):
+        resource = job_resource(ready.framework)
+        found = await client.get(resource, metadata["name"], namespace=metadata["namespace"])
+        if found.spec == ready.job["spec"]:
+            return found
+    return None
+
+
+async def _forget(client: Client, ready: Ready, job: JobObject | None) -> None:
+    """Take back what was made of a job that came to nothing, as far as that can be done."""
+    if job is not None:
+        how = Deletion(propagation="Background", uid=job.metadata.uid)
+        key = job.metadata
+        with suppress(OutsideError):
+            resource = job_resource(ready.framework)
+            await client.delete(resource, key.name, namespace=key.namespace, how=how)
     if ready.code is not None:
         metadata = ready.code["metadata"]
-        with suppress(ApiError):
+        with suppress(OutsideError):
             await client.delete(CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"])
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 
 from danlu.errors import OutsideError
 from danlu.jobs.kubernetes.objects import EVENT, PodObject
+from danlu.jobs.kubernetes.together import together
 from danlu.jobs.types import JobView
 from danlu.kube.client import Client, Selection
 
@@ -29,7 +29,7 @@ def concerned(view: JobView, pods: Iterable[PodObject], uid: str) -> list[str]:
 
 async def warnings_of(client: Client, namespace: str, uids: Sequence[str]) -> dict[str, str]:
     """The last warning about each of these objects, by uid; none where they may not be read."""
-    found = await asyncio.gather(*(_last(client, namespace, uid) for uid in uids))
+    found = await together(_last(client, namespace, uid) for uid in uids)
     return {uid: text for uid, text in zip(uids, found, strict=True) if text}
 
 

@@ -93,7 +93,7 @@ def view_of(
     ``warned`` is what events say of it and its pods, by uid.
     """
     job = job_of(found, framework)
-    status, state = _standing(job, pods)
+    status, state = _standing(job, found, pods, now)
     return JobView(
         name=job.name,
         kind=job.kind,
@@ -105,7 +105,7 @@ def view_of(
             for one, seen in _replicas(job, newest(pods, framework.types), framework.container)
         ),
         progress=_progress(report),
-        warnings=tuple(_warnings(job, found, now)),
+        warnings=tuple(_warnings(found, framework, now)),
         created=found.metadata.creation_timestamp,
         where=where,
         labels=labels_of(found),
@@ -121,17 +121,25 @@ def labels_of(found: JobObject) -> dict[str, str]:
         return {}
 
 
-def _standing(job: Job, pods: Sequence[PodObject]) -> tuple[JobStatus, str]:
+def _standing(
+    job: Job, found: JobObject, pods: Sequence[PodObject], now: datetime
+) -> tuple[JobStatus, str]:
     """The status, and the state in a word; a job that was stopped has failed by that."""
     why_stopped = job.annotations.get(STOPPED)
     if job.status.finished or not why_stopped:
         return job.status, _last_word(job.status)
-    if any(map(alive, pods)) or not job.status.has(ConditionType.SUSPENDED):
+    # What nobody runs has nothing that could still end.
+    if any(map(alive, pods)) or not (
+        job.status.has(ConditionType.SUSPENDED) or _unheeded(found, now)
+    ):
         return job.status, "Stopping"
     since = next(
-        one.last_transition_time
-        for one in job.status.conditions
-        if one.type is ConditionType.SUSPENDED
+        (
+            one.last_transition_time
+            for one in job.status.conditions
+            if one.type is ConditionType.SUSPENDED
+        ),
+        found.metadata.creation_timestamp,
     )
     condition = Condition(
         type=ConditionType.FAILED,
@@ -167,11 +175,17 @@ def _progress(report: ReportObject | None) -> Progress | None:
         return None
 
 
-def _warnings(job: Job, found: JobObject, now: datetime) -> Iterator[str]:
+def _unheeded(found: JobObject, now: datetime) -> bool:
+    """Whether an operator should have taken the job up by now, and none did."""
     created = found.metadata.creation_timestamp
-    if not job.status.conditions and created is not None and now - created > _NOTICED:
+    unseen = not read_status(found.status).conditions
+    return unseen and created is not None and now - created > _NOTICED
+
+
+def _warnings(found: JobObject, framework: Framework, now: datetime) -> Iterator[str]:
+    if _unheeded(found, now):
         yield (
-            f"no operator has taken it up: is one installed that runs {job.kind}s?"
+            f"no operator has taken it up: is one installed that runs {framework.kind}s?"
             " `danlu operator manifests` gives it"
         )
 

@@ -74,7 +74,7 @@ def _option(flag: Flag, *, environ: bool = False) -> Callable[[F], F]:
 
 def _help(flag: Flag) -> str:
     default = getattr(_PLAIN, flag.field)
-    shown = flag.kind in ("text", "number", "whole") and default not in ("", 0)
+    shown = flag.kind in ("text", "name", "address", "number", "whole") and default not in ("", 0)
     return f"{flag.help} [default: {default}]" if shown else flag.help
 
 

@@ -24,7 +24,8 @@ _BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder
 _READY_SECONDS = 60.0
 _OF_NODES = (
     "serviceaccount-controller,root-ca-certificate-publisher-controller,"
-    "endpoints-controller,endpointslice-controller"
+    "endpoints-controller,endpointslice-controller,"
+    "deployment-controller,replicaset-controller"
 )
 USERS = f"""\
 {TOKEN},admin,admin-id,"system:masters"
@@ -94,8 +95,8 @@ def real_server(
 ) -> Iterator[Server]:
     """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own.
 
-    With ``accounts`` pods have service accounts, and Services have their endpoints, as a cluster
-    with a node needs it. ``options`` are further ones of the API server.
+    With ``accounts`` pods have service accounts, Services their endpoints and Deployments their
+    pods, as a cluster with a node needs it. ``options`` are further ones of the API server.
     """
     found = binaries()
     assert found is not None

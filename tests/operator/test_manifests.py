@@ -170,6 +170,16 @@ def test_the_deployment_runs_what_was_asked_for() -> None:
     ]
 
 
+def test_the_pod_is_nobody_s_and_is_not_ended_for_a_slow_answer() -> None:
+    pod = objects()["Deployment/danlu-operator"]["spec"]["template"]["spec"]
+    who = pod["securityContext"]
+    assert (who["runAsUser"], who["runAsGroup"]) == (65532, 65532)
+    (container,) = pod["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    probes = container["livenessProbe"], container["readinessProbe"]
+    assert [one["timeoutSeconds"] for one in probes] == [5, 5]
+
+
 def test_an_operator_of_one_namespace_has_no_rights_elsewhere() -> None:
     found = objects(settings={"namespace": "team"})
     assert found["Role/danlu-operator"]["metadata"]["namespace"] == "team"

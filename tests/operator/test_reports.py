@@ -173,6 +173,20 @@ async def test_the_leader_s_word_counts(reporting: Site) -> None:
     assert await percentage(reporting) == 20
 
 
+async def test_the_first_replica_counts_where_another_spoke_before_it(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=11)
+    await reporting.until_pods(*(f"job-worker-{index}" for index in range(11)))
+    later = await replica(reporting, "job-worker-10")
+    first = await replica(reporting, "job-worker-2")
+    await later.tell(10)
+    await until(reporting, 10)
+    await first.tell(20)
+    await until(reporting, 20)
+    assert await later.tell(11) == 200
+    await reporting.pass_time(2.0)
+    assert await percentage(reporting) == 20
+
+
 async def test_values_are_kept_by_replica(reporting: Site) -> None:
     await reporting.submit(metadata=BOTH, Worker=2)
     await reporting.until_pods("job-worker-0", "job-worker-1")

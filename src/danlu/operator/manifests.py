@@ -127,6 +127,7 @@ def _deployment(wanted: Deployed) -> Document:
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": _USER,
+            "runAsGroup": _USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": 45,
@@ -201,9 +202,15 @@ def _probes(settings: OperatorSettings) -> Document:
     if not settings.health_address:
         return {}
     return {
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}},
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
+        "livenessProbe": _probe("/healthz", every=20),
+        "readinessProbe": _probe("/readyz", every=5),
     }
+
+
+def _probe(path: str, *, every: int) -> Document:
+    # A node that is busy for a moment is no reason to begin anew.
+    ask = {"path": path, "port": "health"}
+    return {"httpGet": ask, "periodSeconds": every, "timeoutSeconds": 5}
 
 
 def _volumes(wanted: Deployed) -> list[Document]:

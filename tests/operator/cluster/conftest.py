@@ -62,10 +62,10 @@ def _cluster(directory: Path) -> Iterator[Whole]:
         number = 64 + os.getpid() % 128
         machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
         _await_node(server.access)
-        stack.enter_context(names_of(server.access, machine.gateway))
+        stack.enter_context(names_of(server.access, machine))
         reached = urlsplit(server.access.server)
         to = (reached.hostname or "", reached.port or 0)
-        stack.enter_context(forwarding(SERVER, 443, to=to))
+        stack.enter_context(forwarding(SERVER, 443, to=lambda: to))
         yield Whole(server.access, kubeconfig, machine, registry)
 
 

@@ -1,6 +1,6 @@
-"""Names of Services for pods: what a cluster's DNS answers for headless ones, and nothing else.
+"""Names of Services for pods: what a cluster's DNS answers for them, and nothing else.
 
-One thread and one socket; the addresses are those of EndpointSlices, read at every question.
+One thread and one socket; the addresses are read at every question.
 """
 
 from __future__ import annotations

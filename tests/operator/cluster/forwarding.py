@@ -1,10 +1,10 @@
-"""The API server at its Service's address, where pods look for it: connections are handed on."""
+"""Services at their addresses, where pods look for them: connections are handed on."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socketserver import BaseRequestHandler, ThreadingTCPServer
 
@@ -17,12 +17,20 @@ class _Server(ThreadingTCPServer):
 
 
 @contextmanager
-def forwarding(address: str, port: int, *, to: tuple[str, int]) -> Iterator[None]:
-    """Hand connections at an address of this machine on to another, byte for byte."""
+def forwarding(address: str, port: int, *, to: Callable[[], tuple[str, int]]) -> Iterator[None]:
+    """Hand connections at an address of this machine on, byte for byte; each asks where ``to``.
+
+    One that cannot be handed on ends at once, as at a Service without a pod.
+    """
 
     class Handler(BaseRequestHandler):
         def handle(self) -> None:
-            with socket.create_connection(to) as other:
+            try:
+                other = socket.create_connection(to(), timeout=10)
+            except OSError:
+                return
+            with other:
+                other.settimeout(None)
                 back = threading.Thread(target=_copy, args=(other, self.request), daemon=True)
                 back.start()
                 _copy(self.request, other)

@@ -1,4 +1,4 @@
-"""The image of pods' sandboxes: it waits, and does nothing else."""
+"""Images of a node: that of pods' sandboxes, which only waits, and those that danlu builds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["PAUSE", "pause_archive"]
+from tests.conftest import Danlu
+
+__all__ = ["PAUSE", "pause_archive", "pushed"]
 
 PAUSE = "danlu.test/pause:1"
 _BUSYBOX = "busybox"
@@ -57,3 +59,10 @@ def _tar(files: dict[str, bytes]) -> bytes:
             info.size, info.mode = len(content), 0o755
             tar.addfile(info, io.BytesIO(content))
     return out.getvalue()
+
+
+def pushed(directory: Path, name: str, danlu: Danlu) -> str:
+    """The image of a directory in a registry, by its digest."""
+    file = directory.parent / f"{directory.name}.json"
+    danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=directory)
+    return f"{name}@{json.loads(file.read_text())['image']['digest']}"

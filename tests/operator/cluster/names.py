@@ -1,18 +1,22 @@
-"""The addresses of a cluster's Services, as its EndpointSlices have them, for its pods to ask."""
+"""The names and the addresses of a cluster's Services, as its objects have them, for its pods."""
 
 from __future__ import annotations
 
 import json
+import random
 import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from danlu.kube.access import Access
 from tests.kube.servers import TOKEN
 from tests.operator.cluster.dns import serve_names
+from tests.operator.cluster.forwarding import forwarding
+from tests.operator.cluster.node import SERVER, Node
 
 __all__ = ["has_storage", "names_of"]
 
@@ -45,25 +49,82 @@ def has_storage(access: Access, node: str) -> bool:
         raise
 
 
-@contextmanager
-def names_of(access: Access, address: str) -> Iterator[None]:
-    """Answer for the headless Services of a cluster at ``address``."""
-    opener = opener_of(access)
+class _Services:
+    """What a cluster's DNS and its proxies know; those with an address are served when asked for.
 
-    def lookup(service: str, namespace: str) -> list[str] | None:
-        """None where there is no such Service with a pod."""
-        label = urllib.parse.quote(f"kubernetes.io/service-name={service}")
-        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
-        request = urllib.request.Request(f"{access.server}{path}?labelSelector={label}")
-        request.add_header("Authorization", f"Bearer {TOKEN}")
+    That is from the first question for their name on: there is no proxy on the node.
+    """
+
+    def __init__(self, access: Access, node: Node, stack: ExitStack) -> None:
+        self._access = access
+        self._opener = opener_of(access)
+        self._node = node
+        self._stack = stack
+        self._served = {SERVER}
+
+    def lookup(self, name: str, namespace: str) -> list[str] | None:
+        """The addresses of a Service; None where there is no such one with a pod."""
         try:
-            with opener.open(request, timeout=10) as answer:
-                items = json.load(answer)["items"]
+            found = self._get(f"/api/v1/namespaces/{namespace}/services/{name}")
+            address = found["spec"].get("clusterIP", "None")
+            if address == "None":
+                return self._pods(name, namespace) or None
+            if address not in self._served:
+                self._serve(found, address)
         except urllib.error.URLError:
             return None
-        ends = [end for item in items for end in item["endpoints"] or ()]
-        ready = [end for end in ends if end["conditions"].get("ready", True)]
-        return [one for end in ready for one in end["addresses"]] or None
+        return [address]
 
-    with serve_names(address, lookup):
-        yield
+    def _serve(self, service: dict[str, Any], address: str) -> None:
+        name, namespace = service["metadata"]["name"], service["metadata"]["namespace"]
+        self._served.add(address)
+        self._node.add_address(address)
+        for port in service["spec"]["ports"]:
+
+            def to(port: dict[str, Any] = port) -> tuple[str, int]:
+                return self._one_of(name, namespace, port.get("name", ""))
+
+            self._stack.enter_context(forwarding(address, port["port"], to=to))
+
+    def _one_of(self, name: str, namespace: str, port: str) -> tuple[str, int]:
+        """A pod that is ready, and its port; raises :class:`OSError` where there is none."""
+        slices = self._slices(name, namespace)
+        found = [
+            (address, one["port"])
+            for part in slices
+            for one in part["ports"] or ()
+            if one["name"] == port
+            for address in _ready(part)
+        ]
+        if not found:
+            raise ConnectionRefusedError(f"no pod of {name} is ready")
+        return random.choice(found)
+
+    def _pods(self, name: str, namespace: str) -> list[str]:
+        return [one for part in self._slices(name, namespace) for one in _ready(part)]
+
+    def _slices(self, name: str, namespace: str) -> list[dict[str, Any]]:
+        label = urllib.parse.quote(f"kubernetes.io/service-name={name}")
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        found: list[dict[str, Any]] = self._get(f"{path}?labelSelector={label}")["items"]
+        return found
+
+    def _get(self, path: str) -> Any:
+        request = urllib.request.Request(f"{self._access.server}{path}")
+        request.add_header("Authorization", f"Bearer {TOKEN}")
+        with self._opener.open(request, timeout=10) as answer:
+            return json.load(answer)
+
+
+def _ready(part: dict[str, Any]) -> list[str]:
+    ready = [one for one in part["endpoints"] or () if one["conditions"].get("ready", True)]
+    return [address for one in ready for address in one["addresses"]]
+
+
+@contextmanager
+def names_of(access: Access, node: Node) -> Iterator[None]:
+    """Answer for the Services of a cluster, which the pods of ``node`` reach."""
+    with ExitStack() as stack:
+        services = _Services(access, node, stack)
+        with serve_names(node.gateway, services.lookup):
+            yield

@@ -28,10 +28,15 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Node:
-    """A running node; ``gateway`` is this machine as its pods see it."""
+    """A running node; ``gateway`` is this machine as its pods see it, by ``bridge``."""
 
     directory: Path
     gateway: str
+    bridge: str
+
+    def add_address(self, address: str) -> None:
+        """Be reached by pods at ``address`` too, for as long as the node is there."""
+        _ip("addr", "add", f"{address}/32", "dev", self.bridge)
 
     @property
     def log(self) -> str:
@@ -51,13 +56,15 @@ def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
     bridge = f"dnode{number}"
     _write(directory, bridge, gateway)
     pause_archive(Path(find("busybox")), directory / "pause.tar")
-    _ip("link", "add", bridge, "type", "bridge")
+    # An address of its own: it would else be that of a port, and change as pods go, while others
+    # still send to the old one.
+    _ip("link", "add", bridge, "address", f"02:00:00:00:00:{number:02x}", "type", "bridge")
     try:
         _ip("addr", "add", f"{gateway}/24", "dev", bridge)
         _ip("addr", "add", f"{SERVER}/32", "dev", bridge)
         _ip("link", "set", bridge, "up")
         with _running(directory, kubeconfig, gateway):
-            yield Node(directory, gateway)
+            yield Node(directory, gateway, bridge)
     finally:
         _ip("link", "del", bridge)
         _remove_cgroups()

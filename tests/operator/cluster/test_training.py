@@ -21,6 +21,7 @@ from danlu.training.rendering import JOB_NAME
 from tests.conftest import ROOT, Danlu, program_in
 from tests.kube.servers import free_port
 from tests.operator.cluster.conftest import Whole
+from tests.operator.cluster.images import pushed
 from tests.operator.cluster.operators import install, operating
 
 pytestmark = [pytest.mark.anyio, pytest.mark.training]
@@ -62,13 +63,6 @@ def project(tmp_path: Path) -> Path:
     version = "{}.{}".format(*sys.version_info)
     (directory / "build.envd").write_text(BUILD.format(version=version))
     return directory
-
-
-def pushed(directory: Path, name: str, danlu: Danlu) -> str:
-    """The image of a directory in a registry, by its digest."""
-    file = directory.parent / f"{directory.name}.json"
-    danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=directory)
-    return f"{name}@{json.loads(file.read_text())['image']['digest']}"
 
 
 @pytest.fixture

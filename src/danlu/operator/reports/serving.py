@@ -42,14 +42,15 @@ Find = Callable[[Key], Iterable[Reporter]]
 
 class Desk:
     """Takes reports. Of several replicas that tell progress the leader's counts, or until it says
-    something that of the one that spoke first.
+    something that of the first by name and index: which of them spoke first is not the same for
+    every replica of the operator.
     """
 
     def __init__(self, keys: Keys, keeper: Keeper, *, find: Find) -> None:
         self._keys = keys
         self._keeper = keeper
         self._find = find
-        self._speakers: OrderedDict[str, str] = OrderedDict()
+        self._speakers: OrderedDict[str, tuple[bool, str, int]] = OrderedDict()
 
     async def take(self, request: Received) -> Reply:
         """The answer to one request."""
@@ -82,11 +83,14 @@ class Desk:
         return Reply(200, body)
 
     def _speaks(self, job: Reporter, role: str | None, replica: str) -> bool:
-        if role == "leader" or job.uid not in self._speakers:
-            self._speakers[job.uid] = replica
-            if len(self._speakers) > _REMEMBERED:
-                self._speakers.popitem(last=False)
-        return self._speakers[job.uid] == replica
+        kind, _, index = replica.rpartition("-")
+        rank = (role != "leader", kind, int(index or 0))
+        if rank > self._speakers.get(job.uid, rank):
+            return False
+        self._speakers[job.uid] = rank
+        if len(self._speakers) > _REMEMBERED:
+            self._speakers.popitem(last=False)
+        return True
 
     async def _result(self, job: Reporter, name: str, body: bytes) -> Reply:
         try:

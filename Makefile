@@ -19,21 +19,21 @@ test-quick: setup ## no network, no containers, no root
 
 test-real: setup  ## containers, networks, whole environments
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile --ignore $(CLUSTER)
-	$(PYTHON) -m pytest -m real -rs $(CLUSTER)
+	$(PYTHON) -m pytest -m real -rfEs -n 2 --dist loadfile --ignore $(CLUSTER)
+	$(PYTHON) -m pytest -m real -rfEs $(CLUSTER)
 
 test-operator: setup ## of those, what needs Kubernetes' own programs (KUBEBUILDER_ASSETS)
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pytest -m real -rs -n 2 --dist loadfile tests/kube tests/operator tests/jobs/kubernetes \
+	$(PYTHON) -m pytest -m real -rfEs -n 2 --dist loadfile tests/kube tests/operator tests/jobs/kubernetes \
 		--ignore $(CLUSTER)
-	$(PYTHON) -m pytest -m real -rs $(CLUSTER)
+	$(PYTHON) -m pytest -m real -rfEs $(CLUSTER)
 
 test-training: setup ## real training with every framework, in environments built for it (1 GB)
-	$(PYTHON) -m pytest -m training -rs
+	$(PYTHON) -m pytest -m training -rfEs
 
 test-notebook: setup ## notebooks in a real Jupyter, in a browser, beside other kernels
 	@scripts/setup.sh --notebook
-	$(PYTHON) -m pytest -m notebook -rs -n 2 --dist loadfile
+	$(PYTHON) -m pytest -m notebook -rfEs -n 2 --dist loadfile
 
 check: setup      ## format, lint, types, layers, generated files
 	@scripts/check.sh

@@ -293,9 +293,15 @@ def worker(index: int = 0) -> ReplicaId:
     return ReplicaId(ReplicaType("Worker"), index)
 
 
-async def seen(site: Site, wanted: Callable[[JobView], bool], *, name: str = "job") -> JobView:
+async def seen(
+    site: Site,
+    wanted: Callable[[JobView], bool],
+    *,
+    name: str = "job",
+    seconds: float = LIMIT,
+) -> JobView:
     """The job as it is when ``wanted`` holds."""
-    with anyio.fail_after(LIMIT):
+    with anyio.fail_after(seconds):
         async for view in site.jobs.watch(name):
             if wanted(view):
                 return view

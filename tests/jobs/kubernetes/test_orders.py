@@ -81,7 +81,8 @@ async def test_only_a_finished_job_is_removed_and_its_name_is_free_then(site: Si
     await site.jobs.remove("job")
     assert await site.jobs.names() == []
     await site.jobs.submit(job())
-    await seen(site, lambda view: view.finished)
+    # A real garbage collector knows of new kinds, and takes away their pods, after 30 s.
+    await seen(site, lambda view: view.finished, seconds=60.0)
 
 
 async def test_a_job_that_runs_is_not_removed(site: Site) -> None:

@@ -68,9 +68,10 @@ def main() -> int:
                 machine[f"{name}, left out"] = str(error).replace(str(work), "…")
         built = [one for one in courses.values() if not one.results.failures.get("first")]
         take_turns(built, options.rows.split(","))
-    results = {name: course.results for name, course in courses.items()}
-    titles = {name: course.peer.title for name, course in courses.items()}
-    page = report.write(options.output, machine, titles, results)
+        results = {name: course.results for name, course in courses.items()}
+        titles = {name: course.peer.title for name, course in courses.items()}
+        # Before all is taken down, which takes a while.
+        page = report.write(options.output, machine, titles, results)
     print(page.read_text())
     if not options.keep:
         shutil.rmtree(work, ignore_errors=True)

@@ -26,10 +26,10 @@ test-operator: setup ## of those, what needs Kubernetes' own programs (KUBEBUILD
 	@scripts/setup.sh --tests
 	$(PYTHON) -m pytest -m real -rfEs -n 2 --dist loadfile tests/kube tests/operator tests/jobs/kubernetes \
 		--ignore $(CLUSTER)
-	$(PYTHON) -m pytest -m real -rfEs $(CLUSTER)
+	$(PYTHON) -m pytest -m "real or training" -rfEs $(CLUSTER)
 
 test-training: setup ## real training with every framework, in environments built for it (1 GB)
-	$(PYTHON) -m pytest -m training -rfEs
+	$(PYTHON) -m pytest -m training -rfEs --ignore $(CLUSTER)
 
 test-notebook: setup ## notebooks in a real Jupyter, in a browser, beside other kernels
 	@scripts/setup.sh --notebook

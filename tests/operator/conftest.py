@@ -23,7 +23,7 @@ from danlu.operator.crds import definitions
 from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.registry import BUILT_IN
 from tests.kube.objects import eventually
-from tests.kube.servers import Server, binaries, real_server
+from tests.kube.servers import Server, real_server
 from tests.operator.rights import USER
 from tests.operator.site import Site
 
@@ -38,8 +38,6 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def real_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A real server, one for the whole session."""
-    if binaries() is None:
-        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
     with real_server(tmp_path_factory.mktemp("operator")) as server:
         yield server
 

@@ -13,7 +13,7 @@ from danlu.commands.operator import Deployment, crds, manifests, text_of
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN
 from tests.conftest import ROOT
-from tests.kube.servers import Server, binaries, real_server
+from tests.kube.servers import Server, real_server
 from tests.notebook.environments import NotSatisfiable, make
 from tests.operator.clients.kubeconfigs import kubeconfig
 
@@ -26,8 +26,6 @@ OTHERS = {"add-a-framework"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if binaries() is None:
-        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
     with real_server(tmp_path_factory.mktemp("kubectl")) as server:
         yield server
 

@@ -18,7 +18,7 @@ from danlu.operator.assembly import build
 from danlu.testing.kubernetes import Kubelet
 from danlu.testing.kubernetes.courses import Course, Pod
 from danlu.testing.kubernetes.podlogs import Logs
-from tests.kube.servers import Server, binaries, real_server
+from tests.kube.servers import Server, real_server
 from tests.operator.rights import grant
 from tests.operator.site import Site, jobs, settings
 
@@ -30,8 +30,6 @@ NAMES = {f"job-{n}-worker-{one}" for n in range(JOBS) for one in range(3)}
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server of this test alone, for it goes away."""
-    if binaries() is None:
-        pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
     # So long it waits for watches to end, of which none ends by itself, when it is to end.
     options = ["--request-timeout=8s"]
     with real_server(tmp_path, controllers=False, options=options) as server:

@@ -53,7 +53,7 @@ class Reconciler:
     """Reconciles the jobs of one kind: given a key, it gives what is to come of it.
 
     The same key must not be given twice at once. Nothing is remembered that a restart would lose
-    but what the cache is about to show.
+    but what the cache is about to show, and events of a status whose write was not answered.
     """
 
     framework: Framework

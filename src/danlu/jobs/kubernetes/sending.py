@@ -32,7 +32,7 @@ async def send(client: Client, ready: Ready, *, where: str) -> JobObject:
     for document in ready.objects:
         await client.apply(_KINDS[document["kind"]], document, force=True)
     if ready.code is not None:
-        await _put(client, ready.code)
+        await _put(client, CONFIG_MAPS, ready.code)
     job = None
     try:
         job = await _create(client, ready, where)
@@ -59,15 +59,15 @@ def _in_use(name: str, where: str) -> UsageError:
     return UsageError(f"there is a job {name} already", hint=hint)
 
 
-async def _put(client: Client, document: Document) -> None:
-    """A ConfigMap that takes the place of what an earlier job of the name left."""
+async def _put(client: Client, kind: Resource[Document], document: Document) -> None:
+    """Create an object, in the place of what an earlier job of the name left."""
     metadata = document["metadata"]
     try:
-        await client.create(CONFIG_MAPS, document)
+        await client.create(kind, document)
     except AlreadyExists:
         with suppress(NotFound):
-            await client.delete(CONFIG_MAPS, metadata["name"], namespace=metadata["namespace"])
-        await client.create(CONFIG_MAPS, document)
+            await client.delete(kind, metadata["name"], namespace=metadata["namespace"])
+        await client.create(kind, document)
 
 
 async def _create(client: Client, ready: Ready, where: str) -> JobObject:
@@ -134,14 +134,7 @@ async def _tie(client: Client, name: str, namespace: str, owner: Document) -> No
         "labels": {TIED: "true"},
         "ownerReferences": [owner],
     }
-    lease = LEASES.document({"metadata": metadata, "spec": spec})
-    how = Deletion()
-    try:
-        await client.create(LEASES, lease)
-    except AlreadyExists:
-        with suppress(NotFound):
-            await client.delete(LEASES, name, namespace=namespace, how=how)
-        await client.create(LEASES, lease)
+    await _put(client, LEASES, LEASES.document({"metadata": metadata, "spec": spec}))
 
 
 def _owner(ready: Ready, job: JobObject) -> Document:

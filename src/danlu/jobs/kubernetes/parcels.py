@@ -22,7 +22,8 @@ __all__ = ["LIMIT", "Parcel", "files_below", "packed"]
 LIMIT = 900 << 10
 """Bytes of files that are sent at most: a ConfigMap takes 1 MiB, with its keys and its metadata."""
 
-_READABLE, _RUNNABLE = 0o444, 0o555
+# A copy belongs to whom the container runs as, who may then write to it.
+_READABLE, _RUNNABLE = 0o644, 0o755
 _SHOWN = 5
 
 

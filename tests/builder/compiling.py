@@ -55,7 +55,7 @@ async def main(paths: Paths) -> dict[str, Any]:
             store=store,
             paths=paths,
             config=Configuration(),
-            sandbox=Sandbox(work),
+            sandbox=lambda: Sandbox(work),
             project=Path("/"),
             below=stack,
             inputs=(),

@@ -47,7 +47,7 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
             store=store,
             paths=paths,
             config=config,
-            sandbox=Sandbox(work),
+            sandbox=lambda: Sandbox(work),
             project=Path("/"),
             inputs=(),
             log=lines.append,

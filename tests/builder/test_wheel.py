@@ -2,81 +2,21 @@
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from danlu.builder.embedded.context import Context, Result
+from danlu.builder.embedded.context import Result
 from danlu.builder.embedded.ops import squash
-from danlu.builder.embedded.ops.wheel import execute, execute_all
+from danlu.builder.embedded.ops.wheel import execute
 from danlu.errors import ChecksumError, OutsideError, ResolveError
 from danlu.graph import WHEEL_TIME, Scheme, Squash, Wheel, WheelSource
 from danlu.oci.tar import Normalise, write_layer
 from danlu.sources import downloads
-from danlu.sources.pypi import Indexes
-from danlu.store import Layer, Store
 from danlu.testing.wheels import make_wheel, sha256_of
-from danlu.util.config import Configuration
-from danlu.util.paths import Paths
-
-SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
-SITE = "opt/venv/lib/python3.11/site-packages"
-
-
-async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return await anyio.to_thread.run_sync(functools.partial(function, *args, **kwargs))
-
-
-class Builder:
-    def __init__(self, root: Path, store: Store) -> None:
-        self.links = root / "links"
-        self.project = root / "project"
-        self.links.mkdir()
-        self.project.mkdir()
-        self.store = store
-        self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
-
-    def context(self, **more: Any) -> Context:
-        return Context(
-            store=self.store,
-            paths=self.paths,
-            config=Configuration(),
-            sandbox=cast(Any, None),
-            project=self.project,
-            below=(),
-            inputs=more.pop("inputs", ()),
-            log=lambda line: None,
-            transfer=lambda current, total: None,
-            run_sync=in_thread,
-            indexes=Indexes(find_links=(self.links.as_uri(),), no_index=True),
-            **more,
-        )
-
-    def op(self, path: Path, kind: Any = "index", location: str = "") -> Wheel:
-        name, version = path.name.split("-")[:2]
-        source = WheelSource(kind, location)
-        return Wheel(name, version, path.name, sha256_of(path), source, SCHEME)
-
-    def build(self, *ops: Wheel, **more: Any) -> list[Layer]:
-        made = anyio.run(execute_all, ops, self.context(**more))
-        return [layer for layers in made for layer in layers]
-
-
-@pytest.fixture
-def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Builder]:
-    for name in list(os.environ):
-        if name.startswith(("PIP_", "UV_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-    with Store.open(tmp_path / "home" / "store") as store:
-        yield Builder(tmp_path, store)
+from tests.builder.wheels import SCHEME, SITE, Builder
 
 
 def test_each_wheel_is_one_layer_in_the_order_asked(builder: Builder) -> None:

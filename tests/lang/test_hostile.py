@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -260,3 +261,36 @@ def test_the_time_limit_of_a_build_py_gives_the_timer_back() -> None:
     after, _ = signal.getitimer(signal.ITIMER_REAL)
     assert signal.getsignal(signal.SIGALRM) is handler
     assert (after > 0) == (before > 0)
+
+
+def test_other_work_goes_on_while_the_child_is_at_it_and_ends_with_it() -> None:
+    taken = []
+
+    def steps() -> Iterator[None]:
+        while True:
+            taken.append(time.monotonic())
+            time.sleep(0.001)
+            yield
+
+    endless = Texts({"build.envd": "def build():\n    for i in range(1 << 30):\n        pass\n"})
+    began = time.monotonic()
+    with pytest.raises(BuildFileError, match="did not end"):
+        conclude(
+            evaluate_in_child(
+                "build.envd", "build", Desk(endless, Sources()), QUICK, meanwhile=steps()
+            ),
+            file="build.envd",
+            function="build",
+            sources=Sources(),
+            limits=QUICK,
+        )
+    assert len(taken) > 10
+    assert time.monotonic() - began < 10
+
+
+def test_other_work_may_be_longer_or_shorter_than_the_evaluation() -> None:
+    text = {"build.envd": 'def build():\n    run(commands=["true"])\n'}
+    alone = evaluate("build.envd", loader=Texts(text))
+    several: tuple[Iterable[int], ...] = ([], [0], itertools.count())
+    for meanwhile in several:
+        assert evaluate("build.envd", loader=Texts(text), meanwhile=meanwhile) == alone

@@ -24,7 +24,6 @@ def parse_secrets(texts: Sequence[str]) -> Iterator[tuple[tuple[str, Path], ...]
     afterwards. Raises :class:`UsageError` for a wrong form or a file that cannot be read.
     """
     import shutil
-    import tempfile
 
     found: dict[str, Path] = {}
     private: Path | None = None
@@ -34,7 +33,7 @@ def parse_secrets(texts: Sequence[str]) -> Iterator[tuple[tuple[str, Path], ...]
             if name in found:
                 raise UsageError(f"there are two secrets with the id {name!r}")
             if kind == "env":
-                private = private or Path(tempfile.mkdtemp(prefix="danlu-secrets-"))
+                private = private or _private_directory()
                 found[name] = _from_variable(value, private / str(len(found)))
             else:
                 found[name] = _from_file(value)
@@ -42,6 +41,12 @@ def parse_secrets(texts: Sequence[str]) -> Iterator[tuple[tuple[str, Path], ...]
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
+
+
+def _private_directory() -> Path:
+    import tempfile  # dear, and only these secrets need it
+
+    return Path(tempfile.mkdtemp(prefix="danlu-secrets-"))
 
 
 def _parts(text: str) -> tuple[str, str, str]:

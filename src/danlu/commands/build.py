@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,14 +15,16 @@ from danlu.errors import NotBuiltYet, UsageError
 from danlu.oci.digest import sha256
 
 if TYPE_CHECKING:
-    from danlu.builder.types import Built, VertexReport
+    from danlu.builder.types import Built, Request, VertexReport
     from danlu.commands.buildreport import BuildReport
+    from danlu.commands.lock import Locking
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.environment.inputs import Inputs
     from danlu.environment.lock import FunctionLock
     from danlu.environment.types import Environment
     from danlu.graph import Graph, Platform, Progress
+    from danlu.sources.pypi.ahead import Ahead
     from danlu.store import Layer, Store, StoredImage
 
 T = TypeVar("T")
@@ -52,19 +54,17 @@ class BuildOptions(msgspec.Struct, frozen=True):
     compression: str = ""
 
 
-@dataclass(frozen=True)
-class _Order:
+class _Order(msgspec.Struct, frozen=True):
     """A build as it was ordered."""
 
     project: Project
     settings: Settings
     options: BuildOptions
     progress: Progress
-    began: float = field(default_factory=time.monotonic)
+    began: float = msgspec.field(default_factory=time.monotonic)
 
 
-@dataclass(frozen=True)
-class _Asked:
+class _Asked(msgspec.Struct, frozen=True):
     """An order with what the build file says: all that decides whether it was done before."""
 
     order: _Order
@@ -80,6 +80,25 @@ class _Asked:
         lock = sha256(lock_text.encode())
         return digest_of(["build", _VERSION, self.environment, self.inputs, self.platform, lock])
 
+
+#: What is loaded while the build file is evaluated in a child: first what the next moves need.
+_NEXT = (
+    "danlu.environment.inputs",
+    "danlu.sources.context",
+    "danlu.sources.pypi.requirements",
+    "danlu.graph.digest",
+    "danlu.sandbox.userns",
+    "tomllib",
+    "danlu.commands.lock",
+    "danlu.resolve.lockfile",
+    "danlu.assemble.assemble",
+    "danlu.builder.embedded.ahead",
+    "danlu.sources.pypi.ahead",
+    "asyncio.base_events",
+    "asyncio",
+    "anyio",
+    "danlu.builder.embedded.build",
+)
 
 #: Raised when the same environment and lock are to give another image than before.
 _VERSION = 2
@@ -122,7 +141,7 @@ def _fulfil(order: _Order, give: Callable[[Store, _Outcome], T]) -> T:
         known = None if order.options.no_cache else _built_before(asked, store)
         if known is not None:
             return give(store, _Outcome(known, unchanged=True))
-    return _build(asked, give)
+        return _build(asked, store, give)
 
 
 class _Outcome(msgspec.Struct, frozen=True):
@@ -144,7 +163,7 @@ def _known(order: _Order, store: Store) -> StoredImage | None:
 
 
 def _asked(order: _Order) -> _Asked:
-    environment = order.project.environment(offline=order.options.offline)
+    environment = order.project.environment(offline=order.options.offline, meanwhile=_loading())
     # The builder refuses such a graph too, but only after all that was locked for it.
     for call in environment.other:
         if not call.at_start:
@@ -155,6 +174,15 @@ def _asked(order: _Order) -> _Asked:
         inputs=order.project.inputs(environment),
         platform=parse_platform(order.options.platform),
     )
+
+
+def _loading() -> Iterator[None]:
+    """Load what a build needs next, a module a step; it is needed whether there is time or not."""
+    from importlib import import_module
+
+    for name in _NEXT:
+        import_module(name)
+        yield
 
 
 def parse_platform(text: str) -> Platform:
@@ -191,19 +219,20 @@ def _built_before(asked: _Asked, store: Store) -> StoredImage | None:
     return image
 
 
-def _build(asked: _Asked, give: Callable[[Store, _Outcome], T]) -> T:
-    import anyio
-
+def _build(asked: _Asked, store: Store, give: Callable[[Store, _Outcome], T]) -> T:
     from danlu.commands import upkeep
     from danlu.graph.progress import Ended
     from danlu.sandbox import userns
-    from danlu.store import Store
 
     settings = asked.order.settings
     # Before any thread or event loop: a process with threads cannot enter a user namespace.
     userns.enter(settings.paths)
-    with Store.open(settings.paths.store) as store, store.lease():
-        outcome = anyio.run(partial(_build_async, asked, store))
+    with store.lease():
+        planned = _planned_already(asked)
+        with _begun(asked, planned, store) as ahead:
+            import anyio  # only now, and what stands on it: something else can be under way
+
+            outcome = anyio.run(partial(_build_async, asked, store, planned, ahead))
         # Whoever draws must have ended before a program that is to run has the terminal.
         asked.order.progress(Ended(time.monotonic() - asked.order.began))
         given = give(store, outcome)
@@ -211,19 +240,51 @@ def _build(asked: _Asked, give: Callable[[Store, _Outcome], T]) -> T:
     return given
 
 
-async def _build_async(asked: _Asked, store: Store) -> _Outcome:
-    lock, changes = await _locked(asked, store)
-    graph = _graph(asked, lock)
-    built = await _run_builder(asked, graph, lock, store)
-    _remember(asked, store, built, graph)
-    return _Outcome(built.image, built.vertices, changes)
+class _Planned(msgspec.Struct, frozen=True):
+    """A graph, how it is to be built, and what of the lock had to change for it."""
+
+    graph: Graph
+    request: Request
+    lock_changes: tuple[str, ...] = ()
 
 
-async def _locked(asked: _Asked, store: Store) -> tuple[FunctionLock, tuple[str, ...]]:
-    from danlu.commands.lock import Locking, bring_up_to_date
+def _planned_already(asked: _Asked) -> _Planned | None:
+    """The plan, if the lock is as it should be."""
+    locking = _locking(asked)
+    lock = locking.section
+    return _plan(asked, lock) if lock is not None and not locking.stale else None
+
+
+@contextmanager
+def _begun(asked: _Asked, planned: _Planned | None, store: Store) -> Iterator[Ahead | None]:
+    if planned is None:
+        yield None
+        return
+    from danlu.builder.embedded.ahead import begun
+
+    paths = asked.order.settings.paths
+    with begun(planned.graph, planned.request, store=store, paths=paths) as ahead:
+        yield ahead
+
+
+async def _build_async(
+    asked: _Asked, store: Store, planned: _Planned | None, ahead: Ahead | None
+) -> _Outcome:
+    if planned is None:
+        from danlu.commands.lock import bring_up_to_date
+
+        locked = await bring_up_to_date(_locking(asked), store)
+        planned = _plan(asked, locked.lock, locked.lines)
+    built = await _run_builder(asked, planned, store, ahead)
+    _remember(asked, store, built, planned.graph)
+    return _Outcome(built.image, built.vertices, planned.lock_changes)
+
+
+def _locking(asked: _Asked) -> Locking:
+    from danlu.commands.lock import Locking
 
     order = asked.order
-    locking = Locking(
+    return Locking(
         order.project,
         asked.environment,
         asked.inputs,
@@ -233,24 +294,22 @@ async def _locked(asked: _Asked, store: Store) -> tuple[FunctionLock, tuple[str,
         frozen=order.options.frozen,
         offline=order.options.offline,
     )
-    outcome = await bring_up_to_date(locking, store)
-    return outcome.lock, outcome.lines
 
 
-def _graph(asked: _Asked, lock: FunctionLock) -> Graph:
+def _plan(asked: _Asked, lock: FunctionLock, changes: tuple[str, ...] = ()) -> _Planned:
     from danlu.assemble import assemble
-
-    return assemble(asked.environment, lock, asked.inputs, platform=asked.platform)
-
-
-async def _run_builder(asked: _Asked, graph: Graph, lock: FunctionLock, store: Store) -> Built:
-    from danlu.builder.embedded.build import build as embedded
-    from danlu.builder.types import Request
 
     chosen = asked.order.options.builder or asked.order.settings.config.builder
     if chosen != "embedded":
         raise UsageError(f"there is no builder {chosen!r} yet", hint="use --builder embedded")
-    request = Request(
+    graph = assemble(asked.environment, lock, asked.inputs, platform=asked.platform)
+    return _Planned(graph, _request(asked, lock), changes)
+
+
+def _request(asked: _Asked, lock: FunctionLock) -> Request:
+    from danlu.builder.types import Request
+
+    return Request(
         project=asked.order.project.directory,
         names=asked.order.options.tags,
         offline=asked.order.options.offline,
@@ -267,13 +326,21 @@ async def _run_builder(asked: _Asked, graph: Graph, lock: FunctionLock, store: S
             if one.requirements
         ),
     )
+
+
+async def _run_builder(
+    asked: _Asked, planned: _Planned, store: Store, ahead: Ahead | None
+) -> Built:
+    from danlu.builder.embedded.build import build as embedded
+
     return await embedded(
-        graph,
-        request,
+        planned.graph,
+        planned.request,
         store=store,
         paths=asked.order.settings.paths,
         config=asked.order.settings.config,
         progress=asked.order.progress,
+        ahead=ahead,
     )
 
 

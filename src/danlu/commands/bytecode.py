@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from danlu.builder.embedded.bytecode import bytecode_key, wheels_of
@@ -43,7 +44,7 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             store=store,
             paths=settings.paths,
             config=settings.config,
-            sandbox=Sandbox(work, name=settings.config.runtime),
+            sandbox=partial(Sandbox, work, name=settings.config.runtime),
             project=work,
             below=tuple(stack),
             inputs=(),

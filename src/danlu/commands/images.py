@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -70,6 +69,8 @@ def find_image(store: Store, text: str) -> StoredImage:
         found = store.image(candidate)
         if found is not None:
             return found
+    from difflib import get_close_matches
+
     names = image_names(store)
     near = get_close_matches(text, names, 1) or get_close_matches(f"{text}:latest", names, 1)
     hint = f"did you mean {near[0]}?" if near else "`danlu image ls` lists what there is"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -97,16 +98,23 @@ class Project:
         with told(str(self.lock_path), hint="free some; what was fetched for the lock is kept"):
             write_atomic(self.lock_path, write_lock(lock).encode())
 
-    def environment(self, *, offline: bool = False, refresh: bool = False) -> Environment:
+    def environment(
+        self,
+        *,
+        offline: bool = False,
+        refresh: bool = False,
+        meanwhile: Iterable[object] = (),
+    ) -> Environment:
         """What the function describes.
 
         ``refresh`` looks again for the commits that ``include`` means; otherwise the locked ones
-        are read, which needs no network once they were fetched.
+        are read, which needs no network once they were fetched. ``meanwhile`` is as in
+        :func:`danlu.lang.evaluate`.
         """
         from danlu.lang import evaluate
 
         loader = ProjectLoader(self, offline=offline, refresh=refresh)
-        return evaluate(self.file, self.function, loader=loader)
+        return evaluate(self.file, self.function, loader=loader, meanwhile=meanwhile)
 
     def inputs(self, environment: Environment) -> Inputs:
         """Digests of the project's files that ``environment`` names.

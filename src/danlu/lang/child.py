@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -45,11 +45,13 @@ def evaluate_in_child(
     *,
     value: bool = False,
     fork: bool | None = None,
+    meanwhile: Iterable[object] = (),
 ) -> Outcome:
     """Evaluate a file in a child and answer its questions from ``channel``.
 
     ``fork`` chooses how the child is made; by default it is forked when this process has one
-    thread. What ``channel`` raises is raised here, and the child is gone.
+    thread. What ``channel`` raises is raised here, and the child is gone. Of ``meanwhile`` a step
+    is taken whenever there is nothing to answer.
     """
     if fork is None:
         fork = _single_threaded()
@@ -62,7 +64,7 @@ def evaluate_in_child(
     }
     with _forked() if fork else _spawned() as child:
         _send(child.write, request)
-        return _converse(child, channel, limits)
+        return _converse(child, channel, limits, iter(meanwhile))
 
 
 def _single_threaded() -> bool:
@@ -74,9 +76,12 @@ def _single_threaded() -> bool:
         return True
 
 
-def _converse(child: _Child, channel: Channel, limits: Limits) -> Outcome:
+def _converse(
+    child: _Child, channel: Channel, limits: Limits, meanwhile: Iterator[object]
+) -> Outcome:
     deadline = time.monotonic() + limits.seconds + _GRACE
     while True:
+        _work_until_asked(child, meanwhile)
         message = _receive(child.read, deadline)
         if message == "late":
             return Outcome((), Failure("time", "no end"))
@@ -87,6 +92,17 @@ def _converse(child: _Child, channel: Channel, limits: Limits) -> Outcome:
         asked = time.monotonic()
         _answer(child, channel, message)
         deadline += time.monotonic() - asked
+
+
+def _work_until_asked(child: _Child, meanwhile: Iterator[object]) -> None:
+    """Take steps of ``meanwhile`` until the child has something to say or none is left."""
+    poll = select.poll()
+    poll.register(child.read, select.POLLIN)
+    while not poll.poll(0):
+        try:
+            next(meanwhile)
+        except StopIteration:
+            return
 
 
 def _answer(child: _Child, channel: Channel, message: Mapping[str, Any]) -> None:

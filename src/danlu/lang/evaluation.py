@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
 from danlu.environment.types import Environment
 from danlu.lang.declare import declare
@@ -15,11 +16,15 @@ from danlu.lang.types import Loader
 __all__ = ["evaluate", "functions"]
 
 
-def evaluate(file: str, function: str = "build", *, loader: Loader) -> Environment:
+def evaluate(
+    file: str, function: str = "build", *, loader: Loader, meanwhile: Iterable[object] = ()
+) -> Environment:
     """Return what one function of a build file describes.
 
     ``file`` is the path that ``loader.read`` understands: a ``.py`` file is Python, any other is
-    Starlark. Starlark runs in a child process with limits on time and memory. Raises
+    Starlark. Starlark runs in a child process with limits on time and memory; ``meanwhile`` is
+    what this process has to do anyway, in small steps: as many are taken as there is time for
+    until the child has ended, be it none. Raises
     :class:`BuildFileError` with its place for anything wrong in the file, and
     :class:`UsageError` where there is no such file; what the loader raises passes through.
     """
@@ -32,7 +37,7 @@ def evaluate(file: str, function: str = "build", *, loader: Loader) -> Environme
     from danlu.lang.child import evaluate_in_child
 
     limits = Limits()
-    outcome = evaluate_in_child(file, function, desk, limits)
+    outcome = evaluate_in_child(file, function, desk, limits, meanwhile=meanwhile)
     return conclude(outcome, file=file, function=function, sources=sources, limits=limits)
 
 

@@ -27,9 +27,10 @@ from danlu.resolve.python_wanted import Line, Source, Wanted
 from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.sources.pypi.building import UV_INSIDE, copy_directory, hand_over, indexes_inside
 from danlu.sources.pypi.compiling import File, read_pylock
+from danlu.sources.pypi.refusals import refusal
 from danlu.sources.pypi.requirements import Reference
 from danlu.sources.pypi.target import Target
-from danlu.sources.pypi.uv import find_uv, refusal
+from danlu.sources.pypi.uv import find_uv
 
 if TYPE_CHECKING:
     from danlu.resolve.python_task import PythonRequest, Task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +98,13 @@ class Store:
         if isinstance(named, str) and not Path(named).is_relative_to(self.root):
             return None
         return translate(error, self.root)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """For many short reads one after the other: waits for a collection once and not for each.
+
+        No other thread of this process reads or writes meanwhile, and nothing is collected.
+        """
+        return self._core.reading()
 
     @contextmanager
     def lease(self) -> Iterator[Lease]:

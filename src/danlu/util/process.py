@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 
@@ -14,7 +12,9 @@ import anyio
 import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
-__all__ = ["Completed", "dies_with_us", "run", "stream"]
+from danlu.util.lifeline import dies_with_us
+
+__all__ = ["Completed", "run", "stream"]
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -23,17 +23,6 @@ class Completed(msgspec.Struct, frozen=True):
     code: int
     stdout: bytes
     stderr: bytes
-
-
-@cache
-def _setpriv() -> str | None:
-    return shutil.which("setpriv")
-
-
-def dies_with_us(args: Sequence[str]) -> list[str]:
-    """``args``, killed by the kernel when the thread that started it dies (prctl(2), PDEATHSIG)."""
-    wrapper = _setpriv()
-    return [wrapper, "--pdeathsig", "KILL", "--", *args] if wrapper else list(args)
 
 
 async def _end(process: Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -13,7 +14,6 @@ from danlu.builder.embedded.solver import Solver
 from danlu.builder.types import Built, Request, VertexReport
 from danlu.graph import Graph, ImageConfig, Progress
 from danlu.oci.image import make_image
-from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import SYSTEM_PATH
 from danlu.sources import downloads
 from danlu.sources.pypi.indexes import indexes_of
@@ -21,6 +21,8 @@ from danlu.util.space import told
 
 if TYPE_CHECKING:
     from danlu.oci.digest import DiffId
+    from danlu.sandbox.sandbox import Sandbox
+    from danlu.sources.pypi.ahead import Ahead
     from danlu.store import Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
@@ -36,14 +38,22 @@ async def build(
     paths: Paths,
     config: Configuration,
     progress: Progress,
+    ahead: Ahead | None = None,
 ) -> Built:
     """Build ``graph`` and put the image in ``store``; the caller holds a lease.
 
-    The process must be root of its namespaces (:func:`danlu.sandbox.userns.enter`). Raises what
+    ``ahead`` is what :func:`danlu.builder.embedded.ahead.begun` gave for the same build. The
+    process must be root of its namespaces (:func:`danlu.sandbox.userns.enter`). Raises what
     the first failing vertex raises; what was finished before stays for the next time.
     """
     result, reports = await solve(
-        graph, request, store=store, paths=paths, config=config, progress=progress
+        graph,
+        request,
+        store=store,
+        paths=paths,
+        config=config,
+        progress=progress,
+        ahead=ahead,
     )
     made_by = makers(graph, reports)
     layers = [(layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack]
@@ -65,11 +75,17 @@ async def solve(
     paths: Paths,
     config: Configuration,
     progress: Progress,
+    ahead: Ahead | None = None,
 ) -> tuple[Result, tuple[VertexReport, ...]]:
     """The layers of ``graph``, without making an image of them, and how each vertex went."""
     indexes = indexes_of(request.pip_index, request.requirements)
     with downloads.in_use(paths.cache), store.staging() as work:
-        sandbox = Sandbox(work, name=config.runtime)
+
+        @cache
+        def sandbox() -> Sandbox:
+            from danlu.sandbox.sandbox import Sandbox
+
+            return Sandbox(work, name=config.runtime)
 
         def context(
             inputs: tuple[Result, ...],
@@ -93,6 +109,7 @@ async def solve(
                 indexes=indexes,
                 secrets=request.secrets,
                 ssh=request.ssh,
+                ahead=ahead,
             )
 
         solver = Solver(store, context, progress, executors=Modules(), fresh=request.fresh)

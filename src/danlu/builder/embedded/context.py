@@ -13,6 +13,7 @@ from danlu.graph import ImageConfig
 if TYPE_CHECKING:
     from danlu.environment.types import AptSource
     from danlu.sandbox.sandbox import Sandbox
+    from danlu.sources.pypi.ahead import Ahead
     from danlu.sources.pypi.indexes import Indexes
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
@@ -60,17 +61,19 @@ class RunSync(Protocol):
 class Context(msgspec.Struct, frozen=True):
     """The builder's side of one vertex.
 
+    ``sandbox`` gives where programs run, made for the first that asks: most builds run none.
     ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
     order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
     network; ``debug`` asks for a shell where a step fails; ``secrets`` maps ids to files of this
     machine, ``ssh`` is the socket of an agent; ``project`` is the build's directory;
-    ``apt_source`` and ``indexes`` are where the user's file says packages come from.
+    ``apt_source`` and ``indexes`` are where the user's file says packages come from; ``ahead`` is
+    wheels that are under way already.
     """
 
     store: Store
     paths: Paths
     config: Configuration
-    sandbox: Sandbox
+    sandbox: Callable[[], Sandbox]
     project: Path
     below: tuple[Layer, ...]
     inputs: tuple[Result, ...]
@@ -81,5 +84,6 @@ class Context(msgspec.Struct, frozen=True):
     debug: bool = False
     apt_source: AptSource | None = None
     indexes: Indexes | None = None
+    ahead: Ahead | None = None
     secrets: Mapping[str, Path] = {}
     ssh: Path | None = None

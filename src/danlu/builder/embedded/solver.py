@@ -6,7 +6,7 @@ It knows of keys, records and order, and nothing of how an op is done.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from anyio import to_thread
 
 from danlu.builder.embedded.collisions import refuse_collisions
 from danlu.builder.embedded.context import Context, Made, Result
-from danlu.builder.embedded.keys import definition_key, stack_key
+from danlu.builder.embedded.keys import definition_key, needed, stack_key
 from danlu.builder.embedded.registry import BATCHED, EXCLUSIVE, STEPS, Executors
 from danlu.builder.embedded.stacks import merged
 from danlu.builder.types import VertexReport
@@ -179,8 +179,10 @@ class Solver:
     async def _start_batch(self, graph: Graph) -> None:
         """Start what is cheaper together as one piece of work: wheels, one call to uv for all."""
         wanted = []
-        for vertex in self._needed(graph.root):
-            if type(vertex.op).__name__ in BATCHED and not vertex.inputs:
+        with self._store.reading():
+            for vertex, _ in needed(graph.root, self._store, fresh=self._fresh):
+                if type(vertex.op).__name__ not in BATCHED or vertex.inputs:
+                    continue
                 key = definition_key(vertex)
                 assert key is not None
                 known = self._remembered(vertex, key)
@@ -193,21 +195,6 @@ class Solver:
             jobs = [_Job(vertex) for vertex in wanted]
             self._jobs.update({job.vertex.digest: job for job in jobs})
             self._group.start_soon(self._work_batch, jobs)
-
-    def _needed(self, root: Vertex) -> Iterator[Vertex]:
-        """Vertices in order, but nothing below one whose definition a record answers for."""
-        seen: set[str] = set()
-        pending = [root]
-        while pending:
-            vertex = pending.pop()
-            if vertex.digest in seen:
-                continue
-            seen.add(vertex.digest)
-            yield vertex
-            key = definition_key(vertex)
-            known = key is not None and not self._fresh and self._store.record(key) is not None
-            if not known or isinstance(vertex.op, Merge):
-                pending.extend(reversed(vertex.inputs))
 
     async def _work_batch(self, jobs: list[_Job]) -> None:
         began = time.monotonic()

@@ -11,8 +11,9 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 import msgspec
 
 from danlu.errors import OutsideError
+from danlu.sources.pypi.refusals import refusal
 from danlu.sources.pypi.target import Target, best_wheel
-from danlu.sources.pypi.uv import Uv, refusal, target_options
+from danlu.sources.pypi.uv import Uv, target_options
 
 __all__ = [
     "File",

@@ -15,7 +15,8 @@ from danlu.environment.names import normalised
 from danlu.errors import OutsideError, TemporaryError
 from danlu.sources.http import Fetched, fetch
 from danlu.sources.pypi.indexes import as_address, uv_environment
-from danlu.sources.pypi.uv import Uv, refusal
+from danlu.sources.pypi.refusals import refusal
+from danlu.sources.pypi.uv import Uv
 
 __all__ = ["fetch_file", "find_file"]
 

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +15,13 @@ from danlu.environment.names import normalised
 from danlu.errors import DanluError, OutsideError, ResolveError
 from danlu.graph import Wheel
 from danlu.sources.pypi import record
+from danlu.sources.pypi.installing import (
+    digests_of,
+    plan_install,
+    platform_options,
+    requirement_line,
+)
+from danlu.sources.pypi.refusals import refusal
 from danlu.sources.pypi.splitting import (
     Distribution,
     Incomplete,
@@ -22,10 +30,12 @@ from danlu.sources.pypi.splitting import (
     split,
     take_all,
 )
-from danlu.sources.pypi.target import GLIBC_LEVELS
-from danlu.sources.pypi.uv import Uv, refusal
+from danlu.sources.pypi.uv import Uv
 
-__all__ = ["Unpacked", "host_interpreters", "materialise", "requirement_line"]
+if TYPE_CHECKING:
+    from danlu.sources.pypi.ahead import Ahead
+
+__all__ = ["Unpacked", "host_interpreters", "materialise"]
 
 
 class Unpacked(msgspec.Struct, frozen=True):
@@ -59,61 +69,26 @@ def host_interpreters() -> tuple[str, ...]:
     return tuple(dict.fromkeys(chain))
 
 
-def requirement_line(wheel: Wheel, path: Path | None) -> str:
-    """The wheel as one line of a requirements file that admits only its hash."""
-    hash_ = "sha256:" + wheel.sha256.removeprefix("sha256:")
-    if path is not None:
-        return f"{wheel.name} @ {path.absolute().as_uri()} --hash={hash_}"
-    return f"{wheel.name}=={wheel.version} --hash={hash_}"
-
-
-def _platform(wheels: Sequence[Wheel]) -> list[str]:
-    """Options under which uv takes exactly these files: what fits was decided by the lock."""
-    files = " ".join(wheel.file for wheel in wheels)
-    machine = "aarch64" if "aarch64" in files else "x86_64"
-    if not re.search(r"_(x86_64|aarch64)\b", files):
-        machine = os.uname().machine
-    system = "unknown-linux-musl" if "musllinux" in files else f"manylinux_2_{GLIBC_LEVELS[-1]}"
-    # A package may ask for a patch level; the lock knows that it is there.
-    return [
-        *("--python-version", f"{wheels[0].scheme.version}.99"),
-        *("--python-platform", f"{machine}-{system}"),
-    ]
-
-
-async def _install(
-    uv: Uv, wheels: Sequence[Wheel], lines: Sequence[str], prefix: Path, *, offline: bool
-) -> str:
-    """Install exactly these lines; the message of a refusal, or nothing."""
-    prefix.mkdir(parents=True)
-    listing = prefix.with_name(prefix.name + ".txt")
-    listing.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    options = [
-        *("--no-deps", "--require-hashes", "--no-compile-bytecode"),
-        *("--link-mode", "hardlink", "--prefix", str(prefix), *_platform(wheels)),
-        *("--requirements", str(listing)),
-    ]
-    code, _, messages = await uv.run(("pip", "install"), options, offline=offline)
-    return (messages or f"uv ended with {code}") if code else ""
-
-
 async def materialise(
     uv: Uv,
     wheels: Sequence[Wheel],
     *,
     workspace: Path,
     files: Mapping[str, Path] | None = None,
+    ahead: Ahead | None = None,
 ) -> list[Unpacked]:
     """Unpack ``wheels`` (of one scheme) into trees below ``workspace``, in their order.
 
-    ``files`` maps a wheel's sha256 to its file where it does not come from an index. The network
-    is used only where uv's cache lacks something. Raises :class:`OutsideError` naming a file that
-    the indexes no longer have, :class:`ResolveError` where two wheels own one path.
+    ``files`` maps a wheel's sha256 to its file where it does not come from an index; ``ahead`` may
+    have them installed already. The network is used only where uv's cache lacks something. Raises
+    :class:`OutsideError` naming a file that the indexes no longer have, :class:`ResolveError` where
+    two wheels own one path.
     """
     files = files or {}
     lines = [requirement_line(one, files.get(one.sha256)) for one in wheels]
     try:
-        return await _unpack(uv, wheels, lines, workspace)
+        prefix = await _installed_prefix(uv, wheels, lines, workspace, ahead)
+        return _unpack(prefix, wheels, workspace)
     except Incomplete as incomplete:
         unlisted = incomplete.names
     found: list[Unpacked] = []
@@ -124,43 +99,40 @@ async def materialise(
         place = workspace / f"again-{number}"
         place.mkdir()
         some = [requirement_line(one, files.get(one.sha256)) for one in group]
-        alone = group is not together
-        found += await _unpack(uv, group, some, place, alone=alone)
+        prefix = await _installed_prefix(uv, group, some, place)
+        found += _unpack(prefix, group, place, alone=group is not together)
     return sorted(found, key=lambda one: wheels.index(one.wheel))
 
 
 async def _installed_prefix(
-    uv: Uv, wheels: Sequence[Wheel], lines: Sequence[str], workspace: Path
-) -> Path:
-    """A prefix with all of ``wheels``: from uv's cache alone where it has them, else online."""
-    digests = [wheel.sha256.removeprefix("sha256:") for wheel in wheels]
-    if uv.offline or uv.has_fetched(digests):
-        prefix = workspace / "prefix"
-        refused = await _install(uv, wheels, lines, prefix, offline=True)
-        if not refused:
-            return prefix
-        if uv.offline:
-            raise OutsideError(
-                "some Python packages are not in the cache, and --offline forbids to fetch them",
-                details=(_missing(wheels, refused),),
-            )
-    prefix = workspace / "prefix-online"
-    refused = await _install(uv, wheels, lines, prefix, offline=False)
-    if refused:
-        raise await _gone(uv, wheels, refused, workspace)
-    uv.note_fetched(digests)
-    return prefix
-
-
-async def _unpack(
     uv: Uv,
     wheels: Sequence[Wheel],
     lines: Sequence[str],
     workspace: Path,
-    *,
-    alone: bool = False,
+    ahead: Ahead | None = None,
+) -> Path:
+    """A prefix with all of ``wheels``: from uv's cache alone where it has them, else online."""
+    attempt = await ahead.take(wheels) if ahead else None
+    if attempt is None:
+        attempt = await plan_install(uv, wheels, lines, workspace / "prefix").run()
+    if attempt.refused and attempt.offline:
+        if uv.offline:
+            raise OutsideError(
+                "some Python packages are not in the cache, and --offline forbids to fetch them",
+                details=(_missing(wheels, attempt.refused),),
+            )
+        prefix = workspace / "prefix-online"
+        attempt = await plan_install(uv, wheels, lines, prefix, online=True).run()
+    if attempt.refused:
+        raise await _gone(uv, wheels, attempt.refused, workspace)
+    if not attempt.offline:
+        uv.note_fetched(digests_of(wheels))
+    return attempt.prefix
+
+
+def _unpack(
+    prefix: Path, wheels: Sequence[Wheel], workspace: Path, *, alone: bool = False
 ) -> list[Unpacked]:
-    prefix = await _installed_prefix(uv, wheels, lines, workspace)
     found = {one.name: one for one in installed(prefix)}
     trees: dict[str, Path] = {}
     for wheel in wheels:
@@ -207,7 +179,7 @@ async def _replacement(uv: Uv, gone: Wheel, workspace: Path) -> str:
     """What the indexes have instead of a wheel: ``name version``, or nothing."""
     source = workspace / "replacement.txt"
     source.write_text(f"{gone.name}\n", encoding="utf-8")
-    options = [*_platform([gone]), "--no-deps", "--no-header"]
+    options = [*platform_options([gone]), "--no-deps", "--no-header"]
     code, output, _ = await uv.run(("pip", "compile"), [*options, "--no-annotate", str(source)])
     from danlu.sources.pypi.compiling import read_pins
 

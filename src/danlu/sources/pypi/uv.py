@@ -1,32 +1,28 @@
-"""Running uv: where it is, what every call of ours says, and its refusals as our errors."""
+"""Running uv: where it is, and what every call of ours says."""
 
 from __future__ import annotations
 
 import functools
 import os
-import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from danlu.errors import (
-    ChecksumError,
-    DanluError,
-    MachineError,
-    OutsideError,
-    ResolveError,
-    TemporaryError,
-)
+from danlu.errors import MachineError, ResolveError
 from danlu.sandbox.installerconfig import uv_builds
 from danlu.sources.pypi.indexes import Indexes, uv_environment
 from danlu.sources.pypi.target import Target
 from danlu.util.files import spread_below
-from danlu.util.space import full_disk
+from danlu.util.lifeline import dies_with_us
 
-__all__ = ["Uv", "build_hint", "find_uv", "reason_of", "refusal", "target_options"]
+__all__ = ["Call", "Uv", "find_uv", "target_options"]
+
+#: Modes of files in uv's cache become modes in images.
+_UMASK = 0o022
 
 
 @functools.cache
@@ -51,6 +47,34 @@ def target_options(target: Target) -> list[str]:
     return ["--python-version", target.python, "--python-platform", target.uv_platform]
 
 
+class Call(msgspec.Struct, frozen=True):
+    """One call of uv: its words, all its variables, and the directory it runs in."""
+
+    args: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: Path
+
+    async def run(self) -> tuple[int, str, str]:
+        """Run it to its end: exit code, output, messages."""
+        from danlu.util.process import run
+
+        done = await run(self.args, env=self.environment, cwd=self.directory, umask=_UMASK)
+        return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+    def start(self, messages: Path) -> subprocess.Popen[bytes]:
+        """Start it without waiting; what it has to say goes to the file ``messages``."""
+        with messages.open("wb") as said:
+            return subprocess.Popen(
+                dies_with_us(self.args),
+                env=self.environment,
+                cwd=self.directory,
+                umask=_UMASK,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+            )
+
+
 class Uv(msgspec.Struct, frozen=True):
     """uv with a private cache, set up for one project.
 
@@ -67,12 +91,19 @@ class Uv(msgspec.Struct, frozen=True):
     ) -> tuple[int, str, str]:
         """Run ``uv <command> <options>``: exit code, output, messages.
 
-        ``command`` is one of ``uv pip``'s, and builds nothing: a build runs a stranger's code.
-        Always with umask 022, because modes of files in the cache become modes in images. Raises
-        :class:`ResolveError` where uv's own settings would have it build something all the same.
+        Raises what :meth:`call` raises.
         """
-        from danlu.util.process import run
+        return await self.call(command, options, offline=offline).run()
 
+    def call(
+        self, command: Sequence[str], options: Iterable[str], *, offline: bool = False
+    ) -> Call:
+        """``uv <command> <options>`` in the project's directory, to be run or started.
+
+        ``command`` is one of ``uv pip``'s, and builds nothing: a build runs a stranger's code.
+        Raises :class:`ResolveError` where uv's own settings would have it build something all the
+        same.
+        """
         self._refuse_builds()
         self.cache.mkdir(parents=True, exist_ok=True)
         spread_below(self.cache)
@@ -90,9 +121,7 @@ class Uv(msgspec.Struct, frozen=True):
         # Of all index options this one alone has no variable that uv reads.
         if environment.pop("UV_NO_INDEX", ""):
             common.append("--no-index")
-        args = [str(find_uv()), *command, *common, *options]
-        done = await run(args, env=environment, cwd=self.project, umask=0o022)
-        return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        return Call((str(find_uv()), *command, *common, *options), environment, self.project)
 
     def has_fetched(self, digests: Iterable[str]) -> bool:
         """Whether all files of these sha256 digests came through this cache before."""
@@ -116,98 +145,3 @@ class Uv(msgspec.Struct, frozen=True):
                 f"uv's setting {setting} in {path} would have packages built on this machine",
                 hint="take it out; --no-binary in a requirements file builds in the sandbox",
             )
-
-
-def _plain(text: str) -> list[str]:
-    """uv's message without its drawing: one line a sentence."""
-    lines = []
-    for raw in text.splitlines():
-        line = re.sub(r"^[\s│├╰─▶×]+", "", raw)
-        line = re.sub(r"^(error|cause|Caused by|warning):\s*", "", line).strip()
-        if line and not raw.startswith("warning:"):
-            lines.append(line)
-    return lines
-
-
-def _quietened(text: str) -> str:
-    """``text`` without credentials in addresses."""
-    return re.sub(r"(\w+://)[^/\s@]+@", r"\1***@", text)
-
-
-_boilerplate = re.compile(
-    r",?( and)?,? we can conclude that (your requirements|the requirements) are unsatisfiable\."
-)
-
-
-def reason_of(text: str, *, lines: int = 4) -> tuple[str, ...]:
-    """The few lines of uv's message that say why."""
-    plain = [_quietened(line) for line in _plain(text)]
-    reasons = [
-        _boilerplate.sub(".", line)
-        for line in plain
-        if not line.startswith(("hint:", "No solution found"))
-    ]
-    cut = [line if len(line) <= 600 else line[:597] + "…" for line in reasons[:lines]]
-    return tuple(cut)
-
-
-_UNREACHABLE = re.compile(
-    r"Failed to fetch: `?(?P<url>[^\s`]+)`?|error sending request for url \((?P<sent>[^)]+)\)"
-)
-_TEMPORARY = (
-    "dns error",
-    "Connection refused",
-    "Connection reset",
-    "operation timed out",
-    "timed out",
-    "500 Internal",
-    "502 Bad",
-    "503 Service",
-    "504 Gateway",
-    "429 Too Many",
-    "unexpected EOF",
-    "connection closed",
-)
-
-
-def build_hint(text: str) -> str:
-    """What usually helps after a build that ended like this."""
-    if re.search(r"unable to detect version|git.*(not found|No such file)", text):
-        return 'its version comes from git, which runs inside: install.apt_packages(["git"])'
-    return "compilers and headers are system packages: install.apt_packages(...)"
-
-
-def refusal(text: str, *, doing: str) -> DanluError:
-    """uv's failure as one of our errors; ``doing`` completes "… failed" sentences of ours."""
-    reasons = reason_of(text)
-    if "Failed to build" in text or "[stderr]" in text:
-        # What matters of a build's output is its end.
-        return ResolveError(
-            reasons[0] if reasons else f"{doing} failed",
-            details=tuple(_quietened(line) for line in text.rstrip().splitlines()[-16:]),
-            hint=build_hint(text),
-        )
-    if "No space left on device" in text:
-        return full_disk("danlu's downloads")
-    if "Hash mismatch" in text:
-        return ChecksumError(
-            "a package file is not what the lock says", details=reason_of(text, lines=8)
-        )
-    if "No solution found" in text:
-        hints = [line[5:].strip() for line in _plain(text) if line.startswith("hint:")]
-        return ResolveError(
-            "the Python packages cannot be satisfied",
-            hint=_quietened(hints[0]) if hints else "",
-            details=reasons,
-        )
-    if found := _UNREACHABLE.search(text):
-        url = _quietened(found["url"] or found["sent"])
-        kind = TemporaryError if any(one in text for one in _TEMPORARY) else OutsideError
-        return kind(
-            f"the package index could not be reached: {url}",
-            hint="check the address (pip's and uv's settings are used), the network and the proxy",
-            details=reasons[-2:],
-        )
-    if "Network connectivity is disabled" in text or "--offline" in text:
-        return OutsideError(f"{doing} needs the network, which --offline forbids", details=reasons)
-    return ResolveError(f"{doing} failed", details=reasons or (text.strip()[:600],))

@@ -25,8 +25,8 @@ from danlu.sources.pypi.building import (
     hand_over,
     indexes_inside,
 )
+from danlu.sources.pypi.refusals import build_hint
 from danlu.sources.pypi.simple import fetch_file
-from danlu.sources.pypi.uv import build_hint
 
 __all__ = ["execute"]
 
@@ -140,7 +140,7 @@ async def _build(op: BuildWheel, context: Context, source: str, work: Path) -> N
     mounts = [Mount(_WORK, work / "build"), Mount(UV_INSIDE, find_uv(), readonly=True)]
     mounts += places
     root = Root(tuple(layer.tree for layer in context.below), work / "upper")
-    code = await context.sandbox.run(
+    code = await context.sandbox().run(
         process, root, mounts=mounts, network=not context.offline, on_line=heard
     )
     if code:

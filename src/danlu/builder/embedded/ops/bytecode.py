@@ -136,7 +136,7 @@ async def _compile(
         (interpreter.path, "-ISB", f"{_WORK}/driver.py", f"{_WORK}/names"),
         {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"},
     )
-    code = await context.sandbox.run(
+    code = await context.sandbox().run(
         process,
         Root(tuple(layer.tree for layer in context.below), work / "upper"),
         mounts=[Mount(_WORK, shared, readonly=True)],

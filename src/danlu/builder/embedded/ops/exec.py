@@ -41,7 +41,7 @@ async def execute(op: Exec, context: Context) -> list[Layer]:
     with context.store.staging() as upper, _mounts(op, context) as mounts:
         root = Root(tuple(layer.tree for layer in context.below), upper)
         process = Process(op.args, _environment(op, context), op.working_directory, op.uid, op.gid)
-        code = await context.sandbox.run(process, root, mounts=mounts, on_line=heard)
+        code = await context.sandbox().run(process, root, mounts=mounts, on_line=heard)
         if code != 0:
             await _debug(op, context, root, mounts)
             message = f"the command ended with exit code {code}"
@@ -101,4 +101,4 @@ async def _debug(op: Exec, context: Context, root: Root, mounts: list[Mount]) ->
     shell = Process(
         ("/bin/bash", "-i"), variables, op.working_directory, op.uid, op.gid, terminal=True
     )
-    await context.sandbox.run(shell, root, mounts=mounts, on_line=None)
+    await context.sandbox().run(shell, root, mounts=mounts, on_line=None)

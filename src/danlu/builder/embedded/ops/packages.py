@@ -92,7 +92,7 @@ async def run_script(
         *(Mount(target, kind="tmpfs") for target in scratch),
     ]
     process = Process(("/bin/sh", "-ec", script), environment(epoch))
-    code = await context.sandbox.run(process, root, mounts=mounts, network=False, on_line=heard)
+    code = await context.sandbox().run(process, root, mounts=mounts, network=False, on_line=heard)
     if code:
         message = f"{what}: apt or dpkg ended with exit code {code}"
         raise step_failure(context, message, code=code, last=last)

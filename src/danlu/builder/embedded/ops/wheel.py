@@ -52,7 +52,11 @@ async def execute_all(ops: Sequence[Wheel], context: Context) -> list[list[Layer
             prepared = [await _prepare(ops[number], context) for number in numbers]
             files = {op.sha256: path for op, path in prepared if path is not None}
             unpacked = await materialise(
-                uv, [op for op, _ in prepared], workspace=workspace, files=files
+                uv,
+                [op for op, _ in prepared],
+                workspace=workspace,
+                files=files,
+                ahead=context.ahead,
             )
             made = await _commit_all(unpacked, context)
         layers.update(zip(numbers, made, strict=True))

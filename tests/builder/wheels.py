@@ -1,0 +1,66 @@
+"""Wheels of a directory of the test's, made to layers of a store."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+
+from danlu.builder.embedded.context import Context
+from danlu.builder.embedded.ops.wheel import execute_all
+from danlu.graph import Scheme, Wheel, WheelSource
+from danlu.sources.pypi import Indexes
+from danlu.store import Layer, Store
+from danlu.testing.wheels import sha256_of
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+
+__all__ = ["SCHEME", "SITE", "Builder"]
+
+SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+SITE = "opt/venv/lib/python3.11/site-packages"
+
+
+async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return await anyio.to_thread.run_sync(functools.partial(function, *args, **kwargs))
+
+
+class Builder:
+    def __init__(self, root: Path, store: Store) -> None:
+        self.links = root / "links"
+        self.project = root / "project"
+        self.links.mkdir()
+        self.project.mkdir()
+        self.store = store
+        self.config = Configuration()
+        self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
+        self.indexes = Indexes(find_links=(self.links.as_uri(),), no_index=True)
+
+    def context(self, **more: Any) -> Context:
+        return Context(
+            store=self.store,
+            paths=self.paths,
+            config=self.config,
+            sandbox=cast(Any, None),
+            project=self.project,
+            below=(),
+            inputs=more.pop("inputs", ()),
+            log=lambda line: None,
+            transfer=lambda current, total: None,
+            run_sync=in_thread,
+            indexes=self.indexes,
+            **more,
+        )
+
+    def op(self, path: Path, kind: Any = "index", location: str = "") -> Wheel:
+        name, version = path.name.split("-")[:2]
+        source = WheelSource(kind, location)
+        return Wheel(name, version, path.name, sha256_of(path), source, SCHEME)
+
+    def build(self, *ops: Wheel, **more: Any) -> list[Layer]:
+        made = anyio.run(execute_all, ops, self.context(**more))
+        return [layer for layers in made for layer in layers]

@@ -30,6 +30,9 @@ ROWS = {
     "help": "`danlu --help`, whole process",
 }
 
+LOCKED = 3
+"""Additions with a lock for each without: they take moments, and three figures say little."""
+
 
 @dataclass
 class Results:
@@ -123,13 +126,12 @@ class Course:
         """Build each addition: timed here, in both ways where the builder knows two."""
         packages = iter(SMALL)
         for _ in range(self.runs):
-            package = next(packages)
-            if self.peer.locks:
-                project = self.project("main", Workload().plus(package))
+            for _ in range(LOCKED) if self.peer.locks else ():
+                project = self.project("main", Workload().plus(next(packages)))
                 self.peer.lock(project)
                 self.record("add-locked", self.peer.build(project))
                 self._reset(project)
-                package = next(packages)
+            package = next(packages)
             project = self.project("main", Workload().plus(package))
             self.record("add", self.peer.build(project))
             yield package

@@ -11,7 +11,7 @@ from benchmarks.rows import Course
 
 __all__ = ["take_turns"]
 
-TURNS = 15
+TURNS = 31
 _TORCH = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
 
 

@@ -6,7 +6,10 @@ from dataclasses import dataclass, field, replace
 
 APT = ("git",)
 PACKAGES = ("torch==2.13.0", "numpy", "pandas", "scikit-learn", "matplotlib")
-SMALL = ("tqdm", "tabulate", "humanize", "toolz", "colorama", "sortedcontainers")
+SMALL = (
+    *("tqdm", "tabulate", "humanize", "toolz", "colorama", "sortedcontainers"),
+    *("more-itertools", "wcwidth", "termcolor", "xmltodict", "inflection", "blinker"),
+)
 """Small pure packages to add, a new one each time so that nobody has it already."""
 
 PIP_CACHE = "--mount=type=cache,target=/root/.cache/pip"

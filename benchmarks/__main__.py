@@ -43,7 +43,7 @@ def measure(name: str, setting: Setting, options: argparse.Namespace, until: Exi
         until.callback(peer.stop)
     peer.start()
     course = Course(peer, setting.directory / "projects" / name, options.runs, setting.log, say)
-    course.run(options.rows.split(","))
+    course.first()
     return course
 
 
@@ -66,8 +66,7 @@ def main() -> int:
             except (Missing, RuntimeError, OSError) as error:
                 say(f"{name}: left out: {error}")
                 machine[f"{name}, left out"] = str(error).replace(str(work), "…")
-        built = [one for one in courses.values() if not one.results.failures.get("first")]
-        take_turns(built, options.rows.split(","))
+        take_turns(tuple(courses.values()), options.rows.split(","))
         results = {name: course.results for name, course in courses.items()}
         titles = {name: course.peer.title for name, course in courses.items()}
         # Before all is taken down, which takes a while.

@@ -114,7 +114,7 @@ def running(directory: Path, *, workers: int) -> Iterator[str]:
 
 def view(name: str) -> dict[str, object]:
     """``danlu jobs show`` as data."""
-    command = [DANLU, "jobs", "show", name, "--format", "json"]
+    command: list[str | Path] = [DANLU, "jobs", "show", name, "--format", "json"]
     shown: dict[str, object] = json.loads(subprocess.check_output(command))
     return shown
 

@@ -6,10 +6,12 @@ takes as long to import as uv needs for a small wheel, and neither waits for the
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from danlu.errors import DanluError
 from danlu.graph import Wheel
@@ -27,7 +29,7 @@ class Ahead:
         wheels: Sequence[Wheel],
         planned: Install,
         process: subprocess.Popen[bytes],
-        messages: Path,
+        messages: IO[bytes],
     ) -> None:
         self._wheels = tuple(wheels)
         self._planned = planned
@@ -46,7 +48,8 @@ class Ahead:
         self._wheels = ()
         # Who is cancelled leaves `begun` next, where the process is killed.
         code = await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
-        return self._planned.ended(code, self._messages.read_text(errors="replace"))
+        self._messages.seek(0)
+        return self._planned.ended(code, self._messages.read().decode(errors="replace"))
 
 
 @contextmanager
@@ -57,15 +60,16 @@ def begun(uv: Uv, wheels: Sequence[Wheel], workspace: Path) -> Iterator[Ahead | 
     begun: whoever does it then can tell why.
     """
     lines = [requirement_line(one, None) for one in wheels]
-    messages = workspace / "messages"
-    try:
-        planned = plan_install(uv, wheels, lines, workspace / "prefix")
-        process = planned.call.start(messages)
-    except (DanluError, OSError):
-        yield None
-        return
-    try:
-        yield Ahead(wheels, planned, process, messages)
-    finally:
-        process.kill()
-        process.wait()
+    # In memory: what uv has to say may be that the disk is full.
+    with open(os.memfd_create("uv"), "w+b") as messages:
+        try:
+            planned = plan_install(uv, wheels, lines, workspace / "prefix")
+            process = planned.call.start(messages)
+        except (DanluError, OSError):
+            yield None
+            return
+        try:
+            yield Ahead(wheels, planned, process, messages)
+        finally:
+            process.kill()
+            process.wait()

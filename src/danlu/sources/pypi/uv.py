@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -61,18 +62,17 @@ class Call(msgspec.Struct, frozen=True):
         done = await run(self.args, env=self.environment, cwd=self.directory, umask=_UMASK)
         return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
-    def start(self, messages: Path) -> subprocess.Popen[bytes]:
+    def start(self, messages: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start it without waiting; what it has to say goes to the file ``messages``."""
-        with messages.open("wb") as said:
-            return subprocess.Popen(
-                dies_with_us(self.args),
-                env=self.environment,
-                cwd=self.directory,
-                umask=_UMASK,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-            )
+        return subprocess.Popen(
+            dies_with_us(self.args),
+            env=self.environment,
+            cwd=self.directory,
+            umask=_UMASK,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=messages,
+        )
 
 
 class Uv(msgspec.Struct, frozen=True):

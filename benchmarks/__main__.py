@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from benchmarks.base import Base
 from benchmarks.machine import description
 from benchmarks.peers import ALL, Missing, Setting
 from benchmarks.rows import ROWS, Course, now
-from benchmarks.turns import take_turns
+from benchmarks.turns import MOST_RUNS, take_turns
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,7 +30,13 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--peers", default=",".join(ALL), help=f"of {', '.join(ALL)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"of {', '.join(ROWS)}")
-    parser.add_argument("--runs", type=int, default=3, help="figures of which a median is taken")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=MOST_RUNS,
+        choices=range(1, MOST_RUNS + 1),
+        help="figures of which a median is taken",
+    )
     parser.add_argument("--work", type=Path, help="where to work (default: a new directory)")
     parser.add_argument("--output", type=Path, default=HERE / "results")
     parser.add_argument("--keep", action="store_true", help="leave what was made there")
@@ -63,7 +70,7 @@ def main() -> int:
             try:
                 courses[name] = course = measure(name, setting, options, until)
                 machine[course.peer.title] = course.peer.version()
-            except (Missing, RuntimeError, OSError) as error:
+            except (Missing, RuntimeError, subprocess.SubprocessError, OSError) as error:
                 say(f"{name}: left out: {error}")
                 machine[f"{name}, left out"] = str(error).replace(str(work), "…")
         take_turns(tuple(courses.values()), options.rows.split(","))

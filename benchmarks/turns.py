@@ -14,13 +14,16 @@ from benchmarks.peers.peer import timed
 from benchmarks.rows import Course
 from benchmarks.workload import SMALL, Workload
 
-__all__ = ["take_turns"]
+__all__ = ["MOST_RUNS", "take_turns"]
 
 _MOMENTS = 31
 """Turns of what takes moments."""
 
 _LOCKED = 3
 """Additions with a lock for each without: they take moments, and three figures say little."""
+
+MOST_RUNS = len(SMALL) // (_LOCKED + 1)
+"""No package may be added twice, so that nobody has it already."""
 
 _TORCH = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
 
@@ -48,7 +51,8 @@ def take_turns(courses: Sequence[Course], wanted: Sequence[str]) -> None:
     """
     for kind in _KINDS:
         left = list(courses) if set(kind.rows) & set(wanted) else []
-        for turn in range(-1 if kind.warm else 0, kind.turns or max(one.runs for one in courses)):
+        turns = kind.turns or max((one.runs for one in courses), default=0)
+        for turn in range(-1 if kind.warm else 0, turns):
             for course in tuple(left):
                 # What was written before is on the disk before anybody's time runs.
                 os.sync()

@@ -159,30 +159,27 @@ async def test_many_reports_are_few_writes(reporting: Site) -> None:
     assert len(writes) <= 4
 
 
-async def test_the_leader_s_word_counts(reporting: Site) -> None:
-    await reporting.submit(metadata=BOTH, Master=1, Worker=1)
-    await reporting.until_pods("job-master-0", "job-worker-0")
-    master = await replica(reporting, "job-master-0")
-    worker = await replica(reporting, "job-worker-0")
-    await worker.tell(10)
+@pytest.mark.parametrize(
+    ("replicas", "first", "later"),
+    [
+        ({"Master": 1, "Worker": 1}, "job-master-0", "job-worker-0"),
+        ({"Worker": 11}, "job-worker-2", "job-worker-10"),
+    ],
+    ids=["the leader", "the lower number"],
+)
+async def test_the_first_replica_counts_where_another_spoke_before_it(
+    reporting: Site, replicas: Any, first: str, later: str
+) -> None:
+    await reporting.submit(metadata=BOTH, **replicas)
+    kinds = [(kind.lower(), index) for kind, count in replicas.items() for index in range(count)]
+    await reporting.until_pods(*(f"job-{kind}-{index}" for kind, index in kinds))
+    other = await replica(reporting, later)
+    counting = await replica(reporting, first)
+    await other.tell(10)
     await until(reporting, 10)
-    await master.tell(20)
+    await counting.tell(20)
     await until(reporting, 20)
-    assert await worker.tell(11) == 200
-    await reporting.pass_time(2.0)
-    assert await percentage(reporting) == 20
-
-
-async def test_the_first_replica_counts_where_another_spoke_before_it(reporting: Site) -> None:
-    await reporting.submit(metadata=BOTH, Worker=11)
-    await reporting.until_pods(*(f"job-worker-{index}" for index in range(11)))
-    later = await replica(reporting, "job-worker-10")
-    first = await replica(reporting, "job-worker-2")
-    await later.tell(10)
-    await until(reporting, 10)
-    await first.tell(20)
-    await until(reporting, 20)
-    assert await later.tell(11) == 200
+    assert await other.tell(11) == 200
     await reporting.pass_time(2.0)
     assert await percentage(reporting) == 20
 

@@ -24,9 +24,9 @@ def evaluate(
     ``file`` is the path that ``loader.read`` understands: a ``.py`` file is Python, any other is
     Starlark. Starlark runs in a child process with limits on time and memory; ``meanwhile`` is
     what this process has to do anyway, in small steps: as many are taken as there is time for
-    until the child has ended, be it none. Raises
-    :class:`BuildFileError` with its place for anything wrong in the file, and
-    :class:`UsageError` where there is no such file; what the loader raises passes through.
+    until the child has ended, be it none. Raises :class:`BuildFileError` with its place for
+    anything wrong in the file, and :class:`UsageError` where there is no such file; what the
+    loader raises passes through.
     """
     sources = Sources()
     desk = Desk(loader, sources)

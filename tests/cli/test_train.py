@@ -290,6 +290,15 @@ def test_logs_are_merged_or_those_of_one_exactly(cli: Cli, two: FakeJobs) -> Non
     assert found["text"] == "two"
 
 
+def test_who_follows_lines_is_told_why_none_come(cli: Cli, two: FakeJobs) -> None:
+    two.stories["demo"].lines = [line("one"), line("two")]
+    two.stories["demo"].views = [view(warnings=("no answer",))] * 2
+    assert "warning" not in cli("jobs", "logs", "demo").err
+    followed = cli("jobs", "logs", "demo", "--follow")
+    assert followed.err == "warning: no answer\n"
+    assert followed.out.count("\n") == 2
+
+
 def test_waiting_gives_the_outcome(cli: Cli, two: FakeJobs) -> None:
     two.stories["demo"].views = [SUCCEEDED]
     assert cli("jobs", "wait", "demo").code == 0

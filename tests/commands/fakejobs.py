@@ -118,6 +118,7 @@ class FakeJobs:
         lines = [one for one in self._story(name).lines if not replicas or one.replica in replicas]
         for one in lines if tail is None else lines[max(0, len(lines) - tail) :]:
             yield one
+            await anyio.lowlevel.checkpoint()
 
     async def command(self, name: str, replica: ReplicaId) -> Command:
         found = self._story(name).command

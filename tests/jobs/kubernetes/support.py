@@ -54,9 +54,18 @@ class Wire:
         self.port = 0
 
     async def __aenter__(self) -> Wire:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        await self.mend()
         self.port = self._server.sockets[0].getsockname()[1]
         return self
+
+    async def mend(self) -> None:
+        """Take connections, again after :meth:`lose`."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    def lose(self) -> None:
+        """Break all connections and take no others."""
+        self._server.close()
+        self.cut()
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import anyio
 import msgspec
 import pytest
 
 from danlu.commands.jobs import views
 from danlu.errors import UsageError
+from danlu.jobs.kubernetes import sight
 from danlu.kube.resources import CONFIG_MAPS
 from danlu.testing.kubernetes.courses import Course
-from tests.jobs.kubernetes.support import Site, job, lines_of, running, seen, worker
+from tests.jobs.kubernetes.support import LIMIT, Site, job, lines_of, running, seen, worker
 
 pytestmark = pytest.mark.anyio
 
@@ -62,6 +64,47 @@ async def test_a_list_of_many_jobs_costs_no_question_for_each(fake_site: Site) -
     assert sorted(one.name for one in found) == [f"job-{number}" for number in range(5)]
     assert all(len(one.replicas) == 1 for one in found)
     assert "get" not in {one.verb for one in asked}
+
+
+async def test_a_cluster_that_does_not_answer_is_told_until_it_does(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sight, "_ASK", 0.05)
+    await site.jobs.submit(job())
+    await seen(site, running(1))
+    silent: list[str] = []
+    with anyio.fail_after(LIMIT):
+        async for view in site.jobs.watch("job"):
+            if silent and not view.warnings:
+                break
+            if view.warnings:
+                silent += view.warnings
+                await site.wire.mend()
+            else:
+                site.wire.lose()
+    assert len(silent) == 1
+    assert silent[0].startswith("the cluster has not answered since")
+
+
+async def test_a_connection_that_ends_is_no_silence(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sight, "_ASK", 0.05)
+    warned: list[str] = []
+
+    async def follow() -> None:
+        async for view in site.jobs.watch("job"):
+            warned.extend(view.warnings)
+
+    await site.jobs.submit(job())
+    await seen(site, running(1))
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow)
+        for _ in range(5):
+            await anyio.sleep(0.1)
+            site.wire.cut()
+        group.cancel_scope.cancel()
+    assert not warned
 
 
 async def test_other_objects_of_a_manifests_file_are_created_with_the_job(site: Site) -> None:

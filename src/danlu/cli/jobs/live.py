@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from danlu.cli.jobs.lines import Prefixes, rendered
 from danlu.cli.jobs.table import Span, board
-from danlu.cli.messages import warn
+from danlu.cli.jobs.warned import Warned
 from danlu.cli.terminal import Terminal
 from danlu.jobs.types import JobView, LogLine
 
@@ -37,7 +37,7 @@ class Live:
         self._prefixes = Prefixes(style, unicode=terminal.unicode if same else terminal.out_unicode)
         self._view: JobView | None = None
         self._above: list[str] = []
-        self._warned: set[str] = set()
+        self._warned = Warned(terminal)
         self._drawn = 0.0
         self._new = False
         self._console: Console | None = None
@@ -47,10 +47,7 @@ class Live:
         """Draw the job, soon."""
         self._prefixes.know(one.id for one in view.replicas)
         self._view, self._new = view, True
-        for text in view.warnings:
-            if text not in self._warned:
-                self._warned.add(text)
-                warn(text, self._terminal)
+        self._warned.view(view)
         self._draw_if_due()
 
     def line(self, line: LogLine) -> None:

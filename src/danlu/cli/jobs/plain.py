@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from danlu.cli.jobs.lines import Prefixes, rendered
 from danlu.cli.jobs.table import measures
-from danlu.cli.messages import warn
+from danlu.cli.jobs.warned import Warned
 from danlu.cli.terminal import Terminal, clean
 from danlu.jobs.types import JobView, LogLine, ReplicaView
 
@@ -21,16 +21,13 @@ class Plain:
         self._terminal = terminal
         self._prefixes = Prefixes(terminal.out_style, unicode=terminal.out_unicode)
         self._told: dict[str, str] = {}
-        self._warned: set[str] = set()
+        self._warned = Warned(terminal)
         self._percentage = -_STEP
 
     def view(self, view: JobView) -> None:
         """Tell what is new."""
         self._prefixes.know(one.id for one in view.replicas)
-        for text in view.warnings:
-            if text not in self._warned:
-                self._warned.add(text)
-                warn(text, self._terminal)
+        self._warned.view(view)
         for one in view.replicas:
             self._replica(one)
         self._progress(view)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import msgspec
 
 from danlu.errors import DanluError, TemporaryError
 from danlu.jobs.kubernetes.objects import (
@@ -17,6 +18,7 @@ from danlu.jobs.kubernetes.objects import (
     ReportObject,
     job_resource,
 )
+from danlu.jobs.kubernetes.silence import Silence
 from danlu.jobs.kubernetes.told import concerned, warnings_of
 from danlu.jobs.kubernetes.views import newest, own_pods, own_report, view_of
 from danlu.jobs.types import JobView
@@ -33,7 +35,7 @@ __all__ = ["Sight"]
 #: Seconds after which a job is looked at again though nothing was told: time itself may tell.
 _LOOK = 5.0
 
-#: Seconds between two questions about what waits.
+#: Seconds between two questions about what waits, and whether anybody answers.
 _ASK = 3.0
 
 
@@ -63,6 +65,7 @@ class Sight:
             client, job_resource(framework), one, on_failure=self._failed
         )
         mine = Selection(namespace, labels=f"training.kubeflow.org/job-name={name}")
+        self._silence = Silence(client, mine, lambda: self._told(None, None))
         self._pods: Informer[PodObject] = Informer(client, POD, mine, on_failure=self._failed)
         report = Selection(namespace, fields=f"metadata.name={reports_name(name)}")
         self._reports: Informer[ReportObject] = Informer(client, REPORT, report)
@@ -100,6 +103,7 @@ class Sight:
         """Ask now and then why what waits does so: most jobs wait for nothing that long."""
         while True:
             await sleep(self._client.clock, _ASK)
+            await self._silence.listen()
             view = self.view()
             about = concerned(view, self._own(), self._uid) if view is not None else []
             warned = await warnings_of(self._client, self._key.namespace, about)
@@ -121,6 +125,7 @@ class Sight:
         # What is refused once is refused again; what is worth trying again is tried.
         if not isinstance(error, TemporaryError):
             self._error = error
+        self._silence.failed(error)
         self._told(None, None)
 
     def _told(self, old: object, new: object) -> None:
@@ -181,7 +186,7 @@ class Sight:
         found = self.job
         if found is None:
             return None
-        return view_of(
+        view = view_of(
             found,
             self.framework,
             pods=self._own(),
@@ -190,3 +195,5 @@ class Sight:
             now=self._client.clock.now(),
             warned=self._warned,
         )
+        warnings = (*view.warnings, *self._silence.warnings)
+        return msgspec.structs.replace(view, warnings=warnings)

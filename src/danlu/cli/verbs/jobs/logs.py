@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,13 @@ import click
 from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.session import Session, session
 from danlu.cli.verbs.jobs.common import job_argument, jobs_of
+from danlu.errors import DanluError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from danlu.jobs.types import JobView, LogLine
+    from danlu.cli.terminal import Terminal
+    from danlu.jobs.types import Jobs, JobView, LogLine
 
 __all__ = ["command"]
 
@@ -54,8 +57,10 @@ def command(
     wanted = replicas_of(replicas, view)
     raw = len(wanted) == 1 and not run.terminal.out_is_terminal and not timestamps
     write = _as_json(run) if form == "json" else _writer(run, view, raw=raw, stamps=timestamps)
-    lines = partial(jobs.logs, name, replicas=wanted, follow=follow, tail=tail)
-    anyio.run(_copy, lines, write)
+    copy = partial(
+        _copy, partial(jobs.logs, name, replicas=wanted, follow=follow, tail=tail), write
+    )
+    anyio.run(partial(_warning, copy, jobs, name, run.terminal) if follow else copy)
 
 
 async def _copy(
@@ -63,6 +68,27 @@ async def _copy(
 ) -> None:
     async for line in lines():
         write(line)
+
+
+async def _warning(
+    copy: Callable[[], Awaitable[None]], jobs: Jobs, name: str, terminal: Terminal
+) -> None:
+    """Say meanwhile why nothing may come: what the job's views warn of."""
+    import anyio
+
+    from danlu.cli.jobs.warned import Warned
+
+    async def warn() -> None:
+        warned = Warned(terminal)
+        # What is wrong here is wrong with the lines too, which say so.
+        with suppress(DanluError):
+            async for view in jobs.watch(name):
+                warned.view(view)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(warn)
+        await copy()
+        group.cancel_scope.cancel()
 
 
 def _writer(run: Session, view: JobView, *, raw: bool, stamps: bool) -> Callable[[LogLine], None]:

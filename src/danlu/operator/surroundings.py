@@ -14,8 +14,9 @@ from danlu.kube.manager import Manager
 from danlu.kube.resources import Resource
 from danlu.kube.types import Clock, Key
 from danlu.operator.decorating import decorators
-from danlu.operator.reports.keeping import MOST, Keeper, Reporter
+from danlu.operator.reports.keeping import MOST, Keeper
 from danlu.operator.reports.keys import Keys, keys_of, served_url
+from danlu.operator.reports.maps import Reporter
 from danlu.operator.reports.mounting import ReportMounts, asked_for
 from danlu.operator.reports.serving import TOO_LARGE, Desk
 from danlu.operator.ties import add_ties

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from danlu.operator.types import DecoratorFailed
 from danlu.training.cluster import REPORTS, reports_name
 from danlu.training.progress import CA_CERT, SERVER_URL, TOKEN, status_path
 from danlu.training.rendering import JOB_ROLE, REPLICA_INDEX, REPLICA_TYPE
+from danlu.util.recent import Recent
 
 __all__ = ["MOUNT", "RESULTS_URL", "ReportMounts", "asked_for", "with_reports"]
 
@@ -24,7 +24,6 @@ MOUNT = "/var/run/danlu/reports"
 RESULTS_URL = "DANLU_RESULTS_URL"
 _VOLUME = "danlu-reports"
 _CA, _TOKEN = "ca.crt", "token"
-_REMEMBERED = 4096
 
 
 def asked_for(annotations: Mapping[str, str]) -> frozenset[str]:
@@ -40,7 +39,7 @@ class ReportMounts:
         self._client = client
         self._keys = keys
         self._url = url
-        self._made: OrderedDict[str, None] = OrderedDict()
+        self._made: Recent[str, None] = Recent()
 
     async def __call__(self, job: Document, pod: Document) -> Document:
         """``pod`` with the address of reports, once the Secret of its job is there.
@@ -55,9 +54,7 @@ class ReportMounts:
         owner = _owner(pod)
         if owner["uid"] not in self._made:
             await self._write(key, owner)
-            self._made[owner["uid"]] = None
-            if len(self._made) > _REMEMBERED:
-                self._made.popitem(last=False)
+            self._made.put(owner["uid"], None)
         return with_reports(pod, key, wanted=wanted, url=self._url)
 
     async def _write(self, job: Key, owner: Mapping[str, Any]) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from danlu.kube.receiving import Received, Reply, refusal
 from danlu.kube.types import Key
-from danlu.operator.reports.keeping import MOST, Keeper, NameTaken, Reporter, TooMuch
+from danlu.operator.reports.keeping import MOST, Keeper, TooMuch
 from danlu.operator.reports.keys import Keys
+from danlu.operator.reports.maps import NameTaken, Reporter
+from danlu.operator.reports.told import Speaker, Told
 from danlu.training.progress import progress_of
 
 __all__ = ["TOO_LARGE", "Desk"]
@@ -34,23 +35,18 @@ _RESULT = re.compile(
     rf"/results/(?P<namespace>{_NAME})/(?P<name>{_NAME})/(?P<replica>[a-z]+-\d{{1,6}})"
     rf"/(?P<what>value|raised)"
 )
-_REMEMBERED = 4096
 
 Find = Callable[[Key], Iterable[Reporter]]
 """The jobs of that name; of several kinds there may be one each."""
 
 
 class Desk:
-    """Takes reports. Of several replicas that tell progress the leader's counts, or until it says
-    something that of the first by name and index: which of them spoke first is not the same for
-    every replica of the operator.
-    """
+    """Takes reports, and hands them to a :class:`Keeper`."""
 
     def __init__(self, keys: Keys, keeper: Keeper, *, find: Find) -> None:
         self._keys = keys
         self._keeper = keeper
         self._find = find
-        self._speakers: OrderedDict[str, tuple[bool, str, int]] = OrderedDict()
 
     async def take(self, request: Received) -> Reply:
         """The answer to one request."""
@@ -78,19 +74,10 @@ class Desk:
             progress = progress_of(body)
         except ValueError as error:
             return refusal(422, "Invalid", str(error))
-        if progress is not None and self._speaks(job, path["role"], path["replica"] or ""):
-            self._keeper.progress(job, progress)
+        if progress is not None:
+            speaker = Speaker.of(path["role"], path["replica"])
+            self._keeper.progress(job, Told.of(speaker, progress))
         return Reply(200, body)
-
-    def _speaks(self, job: Reporter, role: str | None, replica: str) -> bool:
-        kind, _, index = replica.rpartition("-")
-        rank = (role != "leader", kind, int(index or 0))
-        if rank > self._speakers.get(job.uid, rank):
-            return False
-        self._speakers[job.uid] = rank
-        if len(self._speakers) > _REMEMBERED:
-            self._speakers.popitem(last=False)
-        return True
 
     async def _result(self, job: Reporter, name: str, body: bytes) -> Reply:
         try:

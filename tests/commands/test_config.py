@@ -42,6 +42,24 @@ def test_tables_are_told_field_by_field(tmp_path: Path) -> None:
     assert found(tmp_path, text)['registries."localhost:5000".insecure'].value is True
 
 
+def test_a_variable_may_say_what_a_cluster_is(tmp_path: Path) -> None:
+    text = '[kubernetes]\ncontext = "team"\nnamespace = "training"\n'
+    settings = found(
+        tmp_path,
+        text,
+        DANLU_KUBERNETES_CONTEXT="ci",
+        DANLU_KUBERNETES_REGISTRY="r/x",
+        DANLU_JOBS="",
+    )
+    shown = {name: (one.value, one.origin) for name, one in settings.items()}
+    file = str(tmp_path / "config" / "config.toml")
+    assert shown["kubernetes.context"] == ("ci", "DANLU_KUBERNETES_CONTEXT")
+    assert shown["kubernetes.registry"] == ("r/x", "DANLU_KUBERNETES_REGISTRY")
+    assert shown["kubernetes.namespace"] == ("training", file)
+    assert shown["kubernetes.image_pull_secret"] == ("", "default")
+    assert shown["jobs"] == (0, "default")
+
+
 def test_passwords_in_addresses_are_not_shown(tmp_path: Path) -> None:
     text = '[mirrors.debian]\nurls = ["https://me:secret@mirror.example.org/debian"]\n'
     value = found(tmp_path, text)["mirrors.debian.urls"].value

@@ -61,30 +61,31 @@ def _written(paths: Paths) -> Mapping[str, Any]:
 def _settings(
     config: Any, written: Mapping[str, Any], paths: Paths, env: Mapping[str, str]
 ) -> Iterator[Setting]:
-    import msgspec
 
-    for field in msgspec.structs.fields(config):
-        value = getattr(config, field.name)
-        variable = f"DANLU_{field.name.upper()}"
+    file = str(paths.config_file)
+    for name, value in msgspec.structs.asdict(config).items():
         if isinstance(value, dict):
-            origin = str(paths.config_file) if field.name in written else "default"
-            yield from _nested(field.name, value, written.get(field.name, {}), origin)
+            origin = file if name in written else "default"
+            yield from _nested(name, value, written.get(name, {}), origin)
         elif isinstance(value, msgspec.Struct):
-            yield from _table(field.name, value, written.get(field.name, {}), paths)
-        elif variable in env:
-            yield Setting(field.name, _shown(value), variable)
-        elif field.name in written:
-            yield Setting(field.name, _shown(value), str(paths.config_file))
+            said = written.get(name, {})
+            for field, one in msgspec.structs.asdict(value).items():
+                origin = _origin(f"{name}_{field}", env, file if field in said else "default")
+                yield Setting(f"{name}.{field}", _shown(one), origin)
         else:
-            yield Setting(field.name, _shown(value), "default")
+            origin = _origin(name, env, file if name in written else "default")
+            yield Setting(name, _shown(value), origin)
+
+
+def _origin(name: str, env: Mapping[str, str], otherwise: str) -> str:
+    variable = f"DANLU_{name.upper()}"
+    return variable if env.get(variable) else otherwise
 
 
 def _nested(
     name: str, value: Mapping[str, Any], written: Mapping[str, Any], origin: str
 ) -> Iterator[Setting]:
     """``[mirrors.debian]``: a setting for each field of each table; an empty one is one setting."""
-    import msgspec
-
     if not value:
         yield Setting(name, {}, origin)
     for key, struct in value.items():
@@ -92,15 +93,6 @@ def _nested(
         for field, one in msgspec.to_builtins(struct).items():
             said = field in written.get(key, {})
             yield Setting(f"{name}.{quoted}.{field}", _shown(one), origin if said else "default")
-
-
-def _table(
-    name: str, value: msgspec.Struct, written: Mapping[str, Any], paths: Paths
-) -> Iterator[Setting]:
-    """``[kubernetes]``: a setting for each field."""
-    for field, one in msgspec.structs.asdict(value).items():
-        origin = str(paths.config_file) if field in written else "default"
-        yield Setting(f"{name}.{field}", _shown(one), origin)
 
 
 def _shown(value: Any) -> Any:

@@ -71,7 +71,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     upkeep: Literal["background", "off"] = "background"
 
 
-#: What a variable (``DANLU_JOBS``) or a flag may set too; tables only stand in the file.
+#: What a variable (``DANLU_JOBS``) or a flag may set too.
 _SIMPLE = ("builder", "runtime", "jobs", "store_limit", "upkeep")
 
 _HINT = "see `danlu config` for what may be set"
@@ -87,8 +87,9 @@ def load_configuration(
 
     An absent file is empty, and so is an empty variable; a flag that is None was not given.
     Variables are ``DANLU_BUILDER``, ``DANLU_RUNTIME``, ``DANLU_JOBS``, ``DANLU_STORE_LIMIT``,
-    ``DANLU_UPKEEP``; flags have the fields' names. Raises :class:`UsageError` naming the file, the
-    variable or the flag that is wrong.
+    ``DANLU_UPKEEP``, and ``DANLU_KUBERNETES_CONTEXT`` and so on for each of that table; flags have
+    the fields' names. Raises :class:`UsageError` naming the file, the variable or the flag that is
+    wrong.
     """
     env = os.environ if environ is None else environ
     merged = _from_file(path)
@@ -96,6 +97,14 @@ def load_configuration(
         variable = f"DANLU_{name.upper()}"
         if text := env.get(variable):
             merged = _with(merged, name, text, source=variable)
+    cluster = {
+        name: text
+        for name in Kubernetes.__struct_fields__
+        if (text := env.get(f"DANLU_KUBERNETES_{name.upper()}"))
+    }
+    if cluster:
+        changed = msgspec.structs.replace(merged.kubernetes, **cluster)
+        merged = msgspec.structs.replace(merged, kubernetes=changed)
     for name, value in (flags or {}).items():
         if value is not None:
             merged = _with(merged, name, value, source="--" + name.replace("_", "-"))

@@ -194,9 +194,6 @@ class Site:
 
         await self.eventually(there)
 
-    async def reasons(self) -> list[str]:
-        return [one["reason"] for one in await self.all_of(EVENTS)]
-
     async def messages(self, reason: str) -> list[str]:
         return [one["message"] for one in await self.all_of(EVENTS) if one["reason"] == reason]
 

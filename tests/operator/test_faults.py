@@ -102,8 +102,8 @@ async def test_a_job_comes_to_its_end_all_the_same(
     assert await site.services() == sorted(NAMES)
     # A failure costs what failed and what went beside it, not more.
     assert spent.total() <= 13 + 3 * fault.times
-    created = await site.messages("PyTorchJobSucceeded")
-    assert len(created) == 1
+    await site.until_event("PyTorchJobSucceeded")
+    assert len(await site.messages("PyTorchJobSucceeded")) == 1
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["written", "lost"])

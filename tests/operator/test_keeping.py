@@ -10,6 +10,7 @@ import anyio
 import msgspec
 import pytest
 
+from danlu.kube.client import Client
 from danlu.kube.failures import NotFound
 from danlu.kube.resources import CONFIG_MAPS
 from danlu.kube.types import Key
@@ -42,8 +43,11 @@ async def reporter(site: Site) -> Reporter:
 
 @asynccontextmanager
 async def two(site: Site) -> AsyncIterator[tuple[Keeper, Keeper]]:
-    keepers = Keeper(site.client), Keeper(site.client)
-    async with anyio.create_task_group() as group:
+    async with (
+        Client(site.access, clock=site.clock) as client,
+        anyio.create_task_group() as group,
+    ):
+        keepers = Keeper(client), Keeper(client)
         for one in keepers:
             group.start_soon(one.run)
         await anyio.wait_all_tasks_blocked()

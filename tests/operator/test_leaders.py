@@ -137,6 +137,7 @@ async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(site: 
         await site.end("job-master-0")
         await site.until("Succeeded")
         assert {name: await site.uid(name) for name in await site.pods()} == uids
+        await site.until_event("PyTorchJobSucceeded")
         assert len(await site.messages("PyTorchJobSucceeded")) == 1
         assert len(await site.messages("SuccessfulCreatePod")) == 1
 

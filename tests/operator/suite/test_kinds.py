@@ -115,7 +115,7 @@ async def test_a_job_whose_replicas_all_end_well_succeeds(
     assert [one["status"] for one in running] == ["False"]
     assert not any(one.get("active") for one in status["replicaStatuses"].values())
     assert await site.pods() == sorted(names(kind))
-    assert f"{kind}Succeeded" in await site.reasons()
+    await site.until_event(f"{kind}Succeeded")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,9 +133,9 @@ async def test_a_job_fails_with_a_replica_that_decides(
     failure = status["firstFailure"]
     assert failure["exitCode"] == 3
     assert failure["message"] == "no data"
-    assert await site.messages("ExitedWithCode") == [
-        f"Pod: {site.space}.job-{failure['replica']['type'].lower()}-0 exited with code 3"
-    ]
+    said = await site.until_event("ExitedWithCode")
+    replica = f"{failure['replica']['type'].lower()}-0"
+    assert said == f"Pod: {site.space}.job-{replica} exited with code 3"
     assert await site.uid(first)
 
 

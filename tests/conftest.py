@@ -7,8 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,8 +75,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+_HOME = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where this run's home is to be, for all of its processes."""
+    told = getattr(config, "workerinput", {}).get("real_home")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    config.stash[_HOME] = Path(told or cache / "danlu-tests" / str(os.getpid()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process of pytest-xdist's."""
+    node.workerinput["real_home"] = str(node.config.stash[_HOME])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Whoever began the run removes its home."""
+    if not hasattr(config, "workerinput") and config.stash[_HOME].exists():
+        remove_tree(config.stash[_HOME])
+
+
 @pytest.fixture(scope="session")
-def real_home(request: pytest.FixtureRequest) -> Iterator[Path]:
+def real_home(request: pytest.FixtureRequest) -> Path:
     """A ``DANLU_HOME`` shared by the real tests of one run, so that a base is made once.
 
     It lies in the user's cache directory, not in ``/tmp``, which may be memory. With
@@ -83,15 +106,10 @@ def real_home(request: pytest.FixtureRequest) -> Iterator[Path]:
     """
     kept = os.environ.get("DANLU_TEST_HOME")
     if kept:
-        yield Path(kept)
-        return
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    home = cache / "danlu-tests" / run
+        return Path(kept)
+    home = request.config.stash[_HOME]
     home.mkdir(parents=True, exist_ok=True)
-    yield home
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        remove_tree(home)
+    return home
 
 
 def remove_tree(tree: Path) -> None:

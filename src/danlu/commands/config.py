@@ -61,7 +61,6 @@ def _written(paths: Paths) -> Mapping[str, Any]:
 def _settings(
     config: Any, written: Mapping[str, Any], paths: Paths, env: Mapping[str, str]
 ) -> Iterator[Setting]:
-
     file = str(paths.config_file)
     for name, value in msgspec.structs.asdict(config).items():
         if isinstance(value, dict):

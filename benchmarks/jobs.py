@@ -49,8 +49,8 @@ TITLES = {
     "lines-share": "the same: share of a core of the supervisor",
 }
 GOALS = {
-    "beyond-process": ("≤ 0.5 s", lambda figure: figure <= 0.5),
-    "beyond-container": ("≤ 1 s", lambda figure: figure <= 1.0),
+    "beyond-process": ("≤ 0.3 s", lambda figure: figure <= 0.3),
+    "beyond-container": ("≤ 0.3 s", lambda figure: figure <= 0.3),
     "memory": ("< 150 MB", lambda figure: figure < 150e6),
     "share": ("< 5 %", lambda figure: figure < 0.05),
     "lines": ("all 100,000", lambda figure: figure == 100_000),

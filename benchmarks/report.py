@@ -26,15 +26,14 @@ class Goal:
 
 
 GOALS = {
-    "first": Goal(share=0.5),
-    "add-locked": Goal(share=0.06, against="add"),
-    "add": Goal(share=0.15),
-    "nothing": Goal(absolute=0.2),
-    "write": Goal(absolute=1.0),
-    "second-locked": Goal(absolute=0.5),
+    "first": Goal(share=0.2),
+    "add-locked": Goal(share=0.03, against="add"),
+    "add": Goal(share=0.06),
+    "nothing": Goal(share=1.0),
+    "write": Goal(absolute=0.2),
     "import": Goal(share=1.0, of="docker"),
     "start": Goal(share=0.5, of="docker"),
-    "help": Goal(absolute=0.15),
+    "start-host": Goal(share=0.5, of="docker"),
 }
 
 

@@ -51,7 +51,7 @@ def take_turns(courses: Sequence[Course], wanted: Sequence[str]) -> None:
     """
     for kind in _KINDS:
         left = list(courses) if set(kind.rows) & set(wanted) else []
-        turns = kind.turns or max((one.runs for one in courses), default=0)
+        turns = kind.turns or max((course.runs for course in courses), default=0)
         for turn in range(-1 if kind.warm else 0, turns):
             for course in tuple(left):
                 # What was written before is on the disk before anybody's time runs.
@@ -80,8 +80,8 @@ def _change(course: Course, turn: int) -> Figures:
     before = layer_sizes(layout)
     each = _LOCKED + 1
     *locked, package = SMALL[turn * each : (turn + 1) * each]
-    for one in locked if course.peer.locks else ():
-        project = course.project("main", Workload().plus(one))
+    for requirement in locked if course.peer.locks else ():
+        project = course.project("main", Workload().plus(requirement))
         course.peer.lock(project)
         yield "add-locked", course.peer.build(project)
         _reset(course)

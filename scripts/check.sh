@@ -16,6 +16,7 @@ check format $bin/ruff format --check
 check lint $bin/ruff check
 check types $bin/mypy
 check layers $bin/lint-imports --cache-dir .import_linter_cache
+check readability $bin/python scripts/readability.py --check
 check constraints $bin/python scripts/constraints.py --check
 check docs $bin/python scripts/docs.py --check
 check shell bash -c 'for file in scripts/*.sh .ci/run examples/*/verify; do bash -n "$file" || exit 1; done'

@@ -1,4 +1,4 @@
-"""Write or check ``constraints.txt``: every package danlu and its tests stand on, by hash.
+"""Write or check ``constraints*.txt``: every package danlu, its tests and its site need, by hash.
 
 ::
 
@@ -6,7 +6,7 @@
     scripts/constraints.py --upgrade    the same, newest versions
     scripts/constraints.py --check      only compare, without the network (`make check`)
 
-The file holds no download address: pip takes those from the configuration of the machine.
+The files hold no download addresses: pip takes those from the configuration of the machine.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE = ROOT / "constraints.txt"
+#: Each file with the extra of pyproject.toml that it pins in addition to what it must always pin.
+FILES = {"constraints.txt": "dev", "constraints-docs.txt": "docs"}
 HEADER = "# Made by scripts/constraints.py from pyproject.toml. Hashes only: no addresses.\n"
 PIN = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;\\]+)")
 
 
-def wanted() -> list[Requirement]:
-    """What pyproject.toml asks for: to run, to develop, and to build the editable install."""
+def read_requirements(extra: str) -> list[Requirement]:
+    """Return the requirements of an extra; those of ``dev`` include running and building danlu."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    lines: list[str] = [
-        *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["dev"],
-        *project["build-system"]["requires"],
-    ]
+    lines: list[str] = list(project["project"]["optional-dependencies"][extra])
+    if extra == "dev":
+        lines += [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     return [Requirement(line) for line in lines]
 
 
@@ -58,16 +57,16 @@ def pip_as_uv() -> dict[str, str]:
     return variables
 
 
-def compile_pins(*, upgrade: bool) -> str:
-    """The resolved text, by uv, for every supported Python."""
+def compile_pins(file: Path, requirements: Iterable[Requirement], *, upgrade: bool) -> str:
+    """Resolve the requirements with uv for every supported Python, and return the file's text."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--universal"]
     command += ["--python-version", "3.11", "--generate-hashes", "--no-annotate", "--no-header"]
-    command += ["--no-emit-index-url", "--no-emit-find-links", "--output-file", str(FILE)]
+    command += ["--no-emit-index-url", "--no-emit-find-links", "--output-file", str(file)]
     command += ["--upgrade"] if upgrade else []
-    lines = "\n".join(map(str, wanted()))
+    lines = "\n".join(map(str, requirements))
     environment: Mapping[str, str] = {**os.environ, **pip_as_uv()}
     subprocess.run([*command, "-"], input=lines, text=True, check=True, env=environment, cwd=ROOT)
-    return FILE.read_text()
+    return file.read_text()
 
 
 def entries(text: str) -> dict[str, tuple[str, int]]:
@@ -106,12 +105,16 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--upgrade", action="store_true")
     options = parser.parse_args()
-    if not options.check:
-        text = compile_pins(upgrade=options.upgrade)
-        FILE.write_text(HEADER + text.removeprefix(HEADER))
-    wrong = findings(FILE.read_text(), wanted())
+    wrong = []
+    for name, extra in FILES.items():
+        file, requirements = ROOT / name, read_requirements(extra)
+        if not options.check:
+            text = compile_pins(file, requirements, upgrade=options.upgrade)
+            file.write_text(HEADER + text.removeprefix(HEADER))
+        text = file.read_text() if file.exists() else ""
+        wrong += [f"{name}: {line}" for line in findings(text, requirements)]
     for line in wrong:
-        print(f"constraints.txt: {line}", file=sys.stderr)
+        print(line, file=sys.stderr)
     if wrong:
         print("hint: .venv/bin/python scripts/constraints.py", file=sys.stderr)
     return 1 if wrong else 0

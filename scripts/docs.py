@@ -1,7 +1,7 @@
 """Write or check the generated pages: ``scripts/docs.py [--check]``.
 
-Each generator is a module that writes its pages at the root of the repository, and with
-``--check`` only says what is not current.
+Each generator is a module that writes its pages below the root of the repository; with ``--check``
+it only reports which ones are out of date.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATORS = (
-    "danlu.cli.reference",
-    "danlu.jobs.reference",
-    "danlu.lang.reference",
-    "danlu.notebook.reference",
+    "scripts.reference.cli",
+    "scripts.reference.jobs",
+    "scripts.reference.build_language",
+    "scripts.reference.notebook",
 )
 
 
 def main() -> int:
     failed = [
-        module
-        for module in GENERATORS
+        generator
+        for generator in GENERATORS
         if subprocess.run(
-            [sys.executable, "-m", module, *sys.argv[1:]], cwd=ROOT, check=False
+            [sys.executable, "-m", generator, *sys.argv[1:]], cwd=ROOT, check=False
         ).returncode
     ]
     if failed:

@@ -87,7 +87,7 @@ def pixel(x: int, y: int, step: float) -> bytes:
     """The mean of the samples in one pixel: red, green, blue, alpha."""
     places = [(n + 0.5) / SAMPLES for n in range(SAMPLES)]
     found = [colour_at((x + dx) * step, (y + dy) * step) for dx in places for dy in places]
-    seen = [one for one in found if one is not None]
+    seen = [colour for colour in found if colour is not None]
     if not seen:
         return bytes(4)
     mean = [sum(part) // len(seen) for part in zip(*seen, strict=True)]

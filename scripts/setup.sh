@@ -26,6 +26,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 find_missing() {
     has runc || has crun || need runc "runs build steps and commands in containers, without a daemon"
     has newuidmap || need uidmap "lets an ordinary user build: maps subordinate user ids"
+    has slirp4netns || need slirp4netns "gives the containers of jobs the internet"
     has git || need git "fetches included libraries and sources"
     [[ -e /etc/ssl/certs/ca-certificates.crt ]] || need ca-certificates "to verify whom is talked to"
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
@@ -40,14 +41,21 @@ find_missing_for_notebook() {
 }
 
 find_missing_for_tests() {
+    has dpkg-scanpackages || need dpkg-dev "tests: an archive of another distribution"
+    has gpg || need gnupg "tests: signs that archive"
     has busybox || need busybox-static "tests: a root file system of one program"
     has buildah || need buildah "tests: reads what danlu writes"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
-    has dockerd || need docker.io "tests: loads, pulls and runs what danlu writes"
+    { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs what danlu writes"
     has ssh-agent || need openssh-client "tests: an agent for steps that ask for one"
     has faketime || need faketime "tests: builds on another day"
+    has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system that clones files"
+    has kubectl || need kubernetes-client "tests: an operator's manifests, applied as users do"
+    has mpirun || need openmpi-bin "tests: starts the programs of MPIJobs"
+    has openssl || need openssl "tests: certificates of servers"
     has podman || need podman "tests: loads, pulls and runs what danlu writes"
     has skopeo || need skopeo "tests: reads and copies what danlu writes"
+    has slirp4netns || need slirp4netns "tests: the network of containers of an ordinary user"
 }
 
 check_python() {
@@ -162,6 +170,8 @@ make_environment() {
         --only-binary :all: --no-deps -r constraints.txt
     $venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-index \
         --no-build-isolation --editable .
+    # Also for those who let Python write no byte code: compiling takes longer than most commands.
+    $venv/bin/python -m compileall -q src
     echo "$want" >$stamp
     echo "setup: done; try $venv/bin/danlu --help"
 }

@@ -1,4 +1,4 @@
-"""What all tests share: when real tests can run, and a danlu home whose bases are made once."""
+"""Fixtures for all tests: when real tests can run, and a DANLU_HOME whose bases are built once."""
 
 from __future__ import annotations
 
@@ -7,21 +7,32 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.programs import has_program, lacking
+from tests.skip_report import pytest_terminal_summary
+
+__all__ = ["ROOT", "lacking", "pytest_terminal_summary"]
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL_LIMIT = 600
 """Seconds a real test may take where it does not say so itself."""
 
-SYSTEM_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-
-
-def _has(program: str) -> bool:
-    return shutil.which(program, path=SYSTEM_PATH) is not None
+# Hypothesis times inputs and tests, which depends on what else the machine does. The inputs are the
+# same in every run, so that a failure is the change's; slow tests choose others each time.
+settings.register_profile(
+    "any-machine",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("any-machine")
 
 
 def _subordinate_ids(file: str) -> bool:
@@ -37,26 +48,15 @@ def missing_for_real() -> str:
     """Why real tests cannot run here, or nothing."""
     if sys.platform != "linux":
         return "real tests need Linux"
-    if not (_has("runc") or _has("crun")):
+    if not (has_program("runc") or has_program("crun")):
         return "no OCI runtime (runc or crun) here: make setup"
-    if not _has("apt-get"):
+    if not has_program("apt-get"):
         return "no apt-get here: bases are made of packages of the Debian family"
     if os.geteuid() != 0:
-        if not (_has("newuidmap") and _has("newgidmap")):
+        if not (has_program("newuidmap") and has_program("newgidmap")):
             return "an ordinary user needs newuidmap: make setup"
         if not (_subordinate_ids("/etc/subuid") and _subordinate_ids("/etc/subgid")):
             return "this account has no subordinate ids: make setup"
-    return ""
-
-
-def lacking(*needs: str) -> str:
-    """The first of ``needs``, which are programs or ``"root"``, that is not to be had here."""
-    for one in needs:
-        if one == "root":
-            if os.geteuid() != 0:
-                return "needs root"
-        elif not _has(one):
-            return f"no {one} here: scripts/setup.sh --tests"
     return ""
 
 
@@ -155,3 +155,14 @@ def program_in(home: Path) -> Danlu:
         return done
 
     return run
+
+
+@pytest.fixture
+def mpi_directory() -> Iterator[str]:
+    """A directory for Open MPI's session, with a short path because of its sockets.
+
+    By default all of a user's sessions share one, which an ending ``mpirun`` removes while
+    another one starts in it.
+    """
+    with tempfile.TemporaryDirectory(prefix="mpi-") as directory:
+        yield directory

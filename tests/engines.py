@@ -1,8 +1,7 @@
-"""Container engines of others, each with a store of its own, to run what danlu made."""
+"""Other container engines, each with its own store, to run what danlu built."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -13,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import remove_tree
-
-_SYSTEM_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+from tests.programs import SYSTEM_PATH, lacking
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,8 @@ class Engine:
 def missing(engine: str) -> str:
     """Why ``podman`` or ``docker`` cannot be used here, or nothing."""
     if engine == "podman":
-        return "" if shutil.which("podman") else "no podman here"
-    if not (shutil.which("docker") and shutil.which("dockerd", path=_SYSTEM_PATH)):
-        return "no docker and dockerd here"
-    return "" if os.geteuid() == 0 else "dockerd needs root"
+        return lacking("podman")
+    return lacking("docker", "dockerd", "root")
 
 
 @contextmanager
@@ -88,7 +84,7 @@ def docker_daemon(*, storage: str = "") -> Iterator[Engine]:
         options = ["--data-root", f"{place}/data", "--exec-root", f"{place}/exec", "-H", socket]
         options += ["--pidfile", f"{place}/pid", "--bridge", "none", "--iptables=false"]
         options += ["--ip6tables=false", *(["--storage-driver", storage] if storage else [])]
-        program = shutil.which("dockerd", path=_SYSTEM_PATH) or "dockerd"
+        program = shutil.which("dockerd", path=SYSTEM_PATH) or "dockerd"
         log = place / "log"
         with log.open("w") as file:
             daemon = subprocess.Popen([program, *options], stdout=file, stderr=file)

@@ -1,4 +1,4 @@
-"""Claims about the repository itself: what it may not name, and what its set-up says."""
+"""The repository itself: forbidden names, pinned constraints, links, and the set-up script."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def constraints_script() -> ModuleType:
 
 def test_constraints_pin_everything_by_hash() -> None:
     script = constraints_script()
-    assert script.findings((ROOT / "constraints.txt").read_text(), script.wanted()) == []
+    for name, extra in script.FILES.items():
+        requirements = script.read_requirements(extra)
+        assert script.findings((ROOT / name).read_text(), requirements) == []
 
 
 def test_constraints_check_finds_what_is_wrong() -> None:

@@ -60,7 +60,7 @@ async def _experiment(directory: Path) -> AsyncIterator[tuple[Bench, Client]]:
 async def bare(directory: Path, objects: Path) -> Figures:
     """The yardstick: a client of 20 connections that creates the same pods and services."""
     async with _experiment(directory) as (made, client):
-        await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": SPACE}}))
+        await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
         before = made.cpu()
         began = time.monotonic()
         made.role("bare", str(objects))

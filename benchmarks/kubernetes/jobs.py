@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from danlu.kube.client import Client, Selection
+from danlu.kube.client import Client
 from danlu.kube.informer import Informer
 from danlu.kube.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -20,14 +20,15 @@ from danlu.kube.resources import (
     SERVICES,
     Resource,
 )
-from danlu.kube.types import Document, Object
-from danlu.operator.crds import definitions
-from danlu.training.registry import frameworks
+from danlu.kube.types import Manifest, Object
+from danlu.kube.watch import ListOptions
+from danlu.operator.crds import custom_resource_definitions
+from danlu.training.registry import list_frameworks
 
 __all__ = ["SPACE", "Followed", "count", "following", "install", "manifest", "submit", "until"]
 
 SPACE = "bench"
-JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Document)
+JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Manifest)
 _CONNECTIONS = 20
 _LIMIT = 900.0
 
@@ -89,41 +90,41 @@ class Followed:
 async def following(client: Client, *, pods: bool = False) -> AsyncIterator[Followed]:
     """Follow all jobs, and all pods where asked: that costs the server more."""
     seen = Followed()
-    jobs = Informer(client, JOBS.decoded(_Job), Selection(SPACE))
-    jobs.handle(seen.see_job)
+    jobs = Informer(client, JOBS.with_model(_Job), ListOptions(SPACE))
+    jobs.add_event_handler(seen.see_job)
     informers: list[Informer[Any]] = [jobs]
     if pods:
-        informers.append(Informer(client, PODS.decoded(_Pod), Selection(SPACE)))
-        informers[-1].handle(seen.see_pod)
+        informers.append(Informer(client, PODS.with_model(_Pod), ListOptions(SPACE)))
+        informers[-1].add_event_handler(seen.see_pod)
     async with anyio.create_task_group() as group:
         for informer in informers:
             group.start_soon(informer.run)
         for informer in informers:
-            await informer.wait_synced()
+            await informer.wait_for_cache_sync()
         yield seen
         group.cancel_scope.cancel()
 
 
 async def install(client: Client) -> None:
     """The namespace of the experiment, and the definitions, all of which are established."""
-    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": SPACE}}))
-    made = definitions(tuple(frameworks()))
-    for one in made:
-        await client.create(CUSTOM_RESOURCE_DEFINITIONS, one)
+    await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
+    made = custom_resource_definitions(tuple(list_frameworks()))
+    for crd in made:
+        await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
 
     async def established() -> bool:
         found = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
-        said = [one.get("status", {}).get("conditions") or () for one in found.items]
-        good = [any(c["type"] == "Established" for c in one) for one in said]
+        said = [crd.get("status", {}).get("conditions") or () for crd in found.items]
+        good = [any(c["type"] == "Established" for c in conditions) for conditions in said]
         return len(good) == len(made) and all(good)
 
     await until(established)
 
 
-def manifest(name: str, workers: int) -> Document:
+def manifest(name: str, workers: int) -> Manifest:
     """A PyTorchJob of a master and so many workers."""
 
-    def replicas(number: int) -> Document:
+    def replicas(number: int) -> Manifest:
         container = {
             "name": "pytorch",
             "image": "registry.example.org/team/train:1",
@@ -134,7 +135,7 @@ def manifest(name: str, workers: int) -> Document:
         return {"replicas": number, "restartPolicy": "OnFailure", "template": template}
 
     specs = {"Master": replicas(1), "Worker": replicas(workers)}
-    return JOBS.document(
+    return JOBS.to_manifest(
         {
             "metadata": {"name": name, "namespace": SPACE},
             "spec": {"runPolicy": {"cleanPodPolicy": "None"}, "pytorchReplicaSpecs": specs},
@@ -158,7 +159,7 @@ async def submit(client: Client, number: int, *, first: int = 0, pause: float = 
 
 async def count(client: Client, resource: Resource[Any]) -> int:
     """How many objects of a kind there are, without reading them."""
-    page = await client.page(resource, Selection(SPACE), limit=1)
+    page = await client.list_page(resource, ListOptions(SPACE), limit=1)
     return len(page.items) + page.remaining
 
 
@@ -167,16 +168,16 @@ async def pods_and_services(client: Client) -> list[tuple[str, dict[str, object]
     found: list[list[tuple[str, dict[str, object]]]] = []
     for resource in (PODS, SERVICES):
         path = resource.path(namespace=SPACE)
-        listed = (await client.list(resource, Selection(SPACE))).items
-        found.append([(path, _bare(resource, one)) for one in listed])
-    return [one for pair in zip(*found, strict=True) for one in pair]
+        listed = (await client.list(resource, ListOptions(SPACE))).items
+        found.append([(path, _bare(resource, obj)) for obj in listed])
+    return [entry for pair in zip(*found, strict=True) for entry in pair]
 
 
-def _bare(resource: Resource[Document], obj: Document) -> dict[str, object]:
+def _bare(resource: Resource[Manifest], obj: Manifest) -> dict[str, object]:
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     metadata = {name: obj["metadata"][name] for name in kept if name in obj["metadata"]}
     spec = {name: value for name, value in obj["spec"].items() if name != "nodeName"}
-    return resource.document({"metadata": metadata, "spec": spec})
+    return resource.to_manifest({"metadata": metadata, "spec": spec})
 
 
 async def until(

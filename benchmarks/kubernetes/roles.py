@@ -17,21 +17,21 @@ import aiohttp
 import msgspec
 
 from benchmarks.kubernetes.server import read_access
-from danlu.kube.access import Access
-from danlu.testing.kubernetes import Kubelet, completes
+from danlu.kube.config import ClusterConfig
+from tests.fakes.kubernetes import Kubelet, complete_after
 from tests.kube.servers import TOKEN
 
 CONNECTIONS = 20
 
 
-async def kubelet(access: Access, seconds: float) -> None:
+async def kubelet(access: ClusterConfig, seconds: float) -> None:
     """Play all pods until this process is ended."""
-    behaviour = completes(seconds)
+    behaviour = complete_after(seconds)
     async with Kubelet(access, behaviour=behaviour, binds=False, connections=CONNECTIONS):
         await asyncio.Event().wait()
 
 
-async def bare(access: Access, file: Path) -> None:
+async def bare(access: ClusterConfig, file: Path) -> None:
     """Create what the file has: a line with the path, a line with the object's bytes, by turns."""
     lines = file.read_bytes().splitlines()
     objects = deque(zip(lines[::2], lines[1::2], strict=True))

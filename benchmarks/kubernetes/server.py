@@ -13,10 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
-from danlu.kube.credentials import Stated
-from danlu.kube.transport import Request
+from danlu.kube.config import ClusterConfig, StaticCredentials
+from danlu.kube.transport import ApiRequest
 from tests.kube.servers import TOKEN, binaries, real_server
 
 __all__ = ["Bench", "Requests", "bench", "read_access", "requests_of", "version"]
@@ -34,7 +33,7 @@ class Bench:
     """A server of one experiment and its processes by name, each of them measured."""
 
     directory: Path
-    access: Access
+    access: ClusterConfig
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     peaks: dict[str, float] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
@@ -143,7 +142,7 @@ def bench(directory: Path) -> Iterator[Bench]:
                     made.stop(name)
 
 
-def _kubeconfig(directory: Path, access: Access) -> str:
+def _kubeconfig(directory: Path, access: ClusterConfig) -> str:
     (directory / "ca.crt").write_bytes(access.ca)
     return f"""\
 apiVersion: v1
@@ -156,15 +155,17 @@ contexts: [{{name: one, context: {{cluster: one, user: one}}}}]
 """
 
 
-def read_access(path: Path) -> Access:
+def read_access(path: Path) -> ClusterConfig:
     """How a role reaches the server of its experiment."""
     said = json.loads(path.read_text())
-    return Access(server=said["server"], ca=said["ca"].encode(), credentials=Stated(token=TOKEN))
+    return ClusterConfig(
+        server=said["server"], ca=said["ca"].encode(), credentials=StaticCredentials(token=TOKEN)
+    )
 
 
 async def requests_of(client: Client) -> Requests:
     """What the server was asked so far."""
-    text = (await client.transport.send(Request(method="GET", path="/metrics"))).decode()
+    text = (await client.transport.send(ApiRequest(method="GET", path="/metrics"))).decode()
     found: Requests = Counter()
     for labels, number in _TOTAL.findall(text):
         said = dict(_LABEL.findall(labels))

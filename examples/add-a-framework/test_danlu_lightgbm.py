@@ -1,4 +1,4 @@
-"""The framework by itself: no process is started, nothing is installed."""
+"""Test the framework alone: no process is started, nothing is installed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from danlu_lightgbm import FRAMEWORK, WORKER
 
 from danlu.errors import UsageError
-from danlu.training.framework import Tally
+from danlu.training.framework import ReplicaCounts
 from danlu.training.manifest import read_job
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
@@ -15,7 +15,7 @@ from danlu.training.types import ConditionType, Job, ReplicaId
 
 
 def job(*, env: Mapping[str, str] | None = None, **spec: Any) -> Job:
-    """Two workers from a manifest, as danlu reads it."""
+    """Return a job with two workers, parsed from a manifest."""
     container = {
         "name": "lightgbm",
         "image": "example/lightgbm:1",
@@ -34,7 +34,7 @@ def job(*, env: Mapping[str, str] | None = None, **spec: Any) -> Job:
 def variables(of: Job, index: int) -> dict[str, str]:
     pod = render_pod(of, FRAMEWORK, ReplicaId(WORKER, index), ServiceTopology(of, "", FRAMEWORK))
     (container,) = pod["spec"]["containers"]
-    return {one["name"]: one["value"] for one in container["env"]}
+    return {variable["name"]: variable["value"] for variable in container["env"]}
 
 
 def test_every_worker_gets_the_list_of_all_machines() -> None:
@@ -46,26 +46,26 @@ def test_every_worker_gets_the_list_of_all_machines() -> None:
     }
 
 
-def test_what_the_manifest_sets_stands() -> None:
+def test_variables_of_the_manifest_take_precedence() -> None:
     assert variables(job(env={"LIGHTGBM_RANK": "7"}), 1)["LIGHTGBM_RANK"] == "7"
 
 
 @pytest.mark.parametrize(
-    ("tally", "expected"),
+    ("counts", "expected"),
     [
-        (Tally(expected=2, active=2), ConditionType.RUNNING),
-        (Tally(expected=2, succeeded=2), ConditionType.SUCCEEDED),
-        (Tally(expected=2, active=1, failed=1), ConditionType.FAILED),
-        (Tally(expected=2, active=1, restarting=1), ConditionType.RESTARTING),
+        (ReplicaCounts(expected=2, active=2), ConditionType.RUNNING),
+        (ReplicaCounts(expected=2, succeeded=2), ConditionType.SUCCEEDED),
+        (ReplicaCounts(expected=2, active=1, failed=1), ConditionType.FAILED),
+        (ReplicaCounts(expected=2, active=1, restarting=1), ConditionType.RESTARTING),
     ],
 )
-def test_the_workers_decide(tally: Tally, expected: ConditionType) -> None:
-    verdict = FRAMEWORK.outcome(job(), {WORKER: tally})
+def test_workers_decide_the_outcome(counts: ReplicaCounts, expected: ConditionType) -> None:
+    verdict = FRAMEWORK.evaluate(job(), {WORKER: counts})
     assert verdict
     assert verdict.condition == expected
 
 
-def test_a_learner_that_there_is_not_is_found() -> None:
+def test_unknown_tree_learner_is_rejected() -> None:
     with pytest.raises(UsageError) as caught:
         job(treeLearner="serial")
     assert "spec.treeLearner" in " ".join((caught.value.message, *caught.value.details))

@@ -14,7 +14,7 @@ SIZE = int(os.environ["LIGHTGBM_NUM_MACHINES"])
 
 def machines() -> str:
     """The list with addresses in the place of names, which LightGBM does not look up."""
-    pairs = [one.rsplit(":", 1) for one in os.environ["LIGHTGBM_MACHINES"].split(",")]
+    pairs = [machine.rsplit(":", 1) for machine in os.environ["LIGHTGBM_MACHINES"].split(",")]
     return ",".join(f"{socket.gethostbyname(host)}:{port}" for host, port in pairs)
 
 

@@ -23,7 +23,7 @@ def decorate(job, pod):
 
 def tolerate_gpus(spec):
     """Let pods that ask for GPUs onto the nodes that are kept for them."""
-    asked = [one.get("resources", {}).get("limits", {}) for one in spec["containers"]]
+    asked = [container.get("resources", {}).get("limits", {}) for container in spec["containers"]]
     if any("nvidia.com/gpu" in limits for limits in asked):
         tolerations = [
             *spec.get("tolerations", []),
@@ -34,7 +34,7 @@ def tolerate_gpus(spec):
 
 def share_memory(spec):
     """Give data loaders more than the 64 MB of /dev/shm that a container has."""
-    if any(one["name"] == "shm" for one in spec.get("volumes", [])):
+    if any(volume["name"] == "shm" for volume in spec.get("volumes", [])):
         return
     volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
     yield {"op": "add", "path": "/spec/volumes", "value": [*spec.get("volumes", []), volume]}

@@ -31,7 +31,7 @@ def checksums(model: paddle.nn.Layer) -> list[str]:
     own = np.frombuffer(digest.digest()[:6], dtype=np.uint16).astype(np.int64)
     found: list[paddle.Tensor] = []
     dist.all_gather(found, paddle.to_tensor(own))
-    return ["".join(f"{part:04x}" for part in one.numpy()) for one in found]
+    return ["".join(f"{part:04x}" for part in tensor.numpy()) for tensor in found]
 
 
 def main() -> int:

@@ -49,8 +49,10 @@ def main() -> int:
         def update(images: tf.Tensor, labels: tf.Tensor) -> None:
             with tf.GradientTape() as tape:
                 loss = loss_of(parameters, images, labels)
-            for one, gradient in zip(parameters, tape.gradient(loss, parameters), strict=True):
-                one.assign_sub(RATE * gradient)
+            for parameter, gradient in zip(
+                parameters, tape.gradient(loss, parameters), strict=True
+            ):
+                parameter.assign_sub(RATE * gradient)
 
         strategy.run(update, args=next(iterator))
 

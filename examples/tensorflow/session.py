@@ -59,7 +59,7 @@ def work(cluster: v1.train.ClusterSpec, server: v1.train.Server, index: int) -> 
         session.run(say, {own: checksum(session.run(values))})
         session.run(meet)
         wait_until(lambda: session.run(met) >= 2 * count)
-        found = [one.decode() for one in session.run(said)]
+        found = [text.decode() for text in session.run(said)]
     return verdict(found, float(before), float(after))
 
 

@@ -38,7 +38,9 @@ def main() -> int:
         return strategy.reduce(tf.distribute.ReduceOp.MEAN, strategy.run(step), axis=None)
 
     losses = [float(train_step()) for _ in range(STEPS)]
-    own = checksum(strategy.experimental_local_results(one)[0].numpy() for one in parameters)
+    own = checksum(
+        strategy.experimental_local_results(parameter)[0].numpy() for parameter in parameters
+    )
     said = strategy.gather(strategy.run(lambda: tf.constant([int(own, 16)])), axis=0)
     found = [f"{value:012x}" for value in said.numpy()]
     return verdict(found, losses[0], losses[-1])

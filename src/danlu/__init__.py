@@ -2,16 +2,17 @@
 
 In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``), ``danlu.train`` runs a training job and
-``danlu.attach`` waits for one that was left running, ``danlu.sweep`` runs many of them; a program
-that is trained tells by ``danlu.report`` how far it is. All are loaded when first asked for.
+``danlu.attach`` waits for one that was left running, ``danlu.sweep`` runs many of them; a job that
+fails raises ``danlu.JobFailed``; a program that is trained tells by ``danlu.report`` how far it is.
+Attributes are imported lazily.
 """
 
 from importlib import import_module
-from typing import Any
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "JobFailed",
     "attach",
     "base",
     "config",
@@ -31,19 +32,20 @@ __all__ = [
 
 #: By name: every package imports from this one, and stands below the API.
 _ELSEWHERE = {
+    "JobFailed": "danlu.errors",
     "attach": "danlu.api",
-    "report": "danlu.guest.report",
+    "report": "danlu.replica_runtime.report",
     "sweep": "danlu.api",
     "train": "danlu.api",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:  # the types are in __init__.pyi
     if name not in __all__:
         raise AttributeError(f"module 'danlu' has no attribute '{name}'")
     if name in _ELSEWHERE:
         return getattr(import_module(_ELSEWHERE[name]), name)
-    from danlu.lang.api import LANGUAGE
+    from danlu.lang.python_namespace import LANGUAGE
 
     return LANGUAGE[name]
 

@@ -1,24 +1,24 @@
-"""The one tree of errors danlu raises, each with a message, a hint and an exit code.
+"""The exceptions danlu raises, each with a message, a hint and an exit code.
 
 ::
 
     DanluError
-    ├── UsageError                2   wrong use of the command line or of the Python API
-    │   ├── BuildFileError        2   a finding in a build file, with its place
-    │   ├── NotBuiltYet           2   the file uses a function this version plans but does not build
-    │   ├── ResolveError          2   packages that cannot be satisfied
-    │   └── LockError             2   a lock that is damaged, or stale under ``--frozen``
-    ├── StepFailed                1   the user's own step ended badly
+    ├── UsageError                2   wrong usage of the command line or the Python API
+    │   ├── BuildFileError        2   an error in a build file, with its location
+    │   ├── NotBuiltYet           2   the build file calls a function that is not supported yet
+    │   ├── ResolveError          2   packages that cannot be resolved
+    │   └── LockError             2   an invalid lockfile, or a stale one under ``--frozen``
+    ├── StepFailed                1   a step of the user failed
     ├── JobFailed                 1   a training job failed
-    ├── Difference                1   a check found a difference
+    ├── DifferenceFound           1   a check found a difference
     ├── OutsideError              3   registry, mirror, index, network, disk
-    │   ├── TemporaryError        3   worth trying again
-    │   └── ChecksumError         3   bytes are not what their digest says
+    │   ├── TemporaryError        3   worth retrying
+    │   └── ChecksumError         3   content does not match its digest
     ├── StoreError                3   the store is damaged or cannot be written
     └── MachineError              4   this machine lacks something; the hint says what to do
 
-Exit codes are those of the CLI contract (docs/architecture). Whether to retry is a property of
-the type: only :class:`TemporaryError` is.
+Exit codes are part of the CLI's contract (docs/architecture). Whether to retry is a property of the
+type: only :class:`TemporaryError` is retried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
     "BuildFileError",
     "ChecksumError",
     "DanluError",
-    "Difference",
+    "DifferenceFound",
     "JobFailed",
     "LockError",
     "MachineError",
@@ -47,9 +47,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
-    """A place in a user's file: path as shown to the user, 1-based line, 1-based columns.
+    """A location in a user's file: the path as shown to the user, 1-based line and columns.
 
-    ``column`` is 0 where only the line is known. ``end_column`` is the column after the last
+    ``column`` is 0 if only the line is known. ``end_column`` is the column after the last
     character, on the same line.
     """
 
@@ -64,11 +64,11 @@ class Span:
 
 
 class DanluError(Exception):
-    """Something went wrong that the user can read about: one clear message, and what to do next.
+    """An error to show to the user: one clear message, and what to do about it.
 
-    ``span`` is the place in the user's file that caused it; ``source_line`` the text of that
-    line, so that a caret can be drawn without reading the file again; ``details`` are further
-    lines (a step's last output, a resolver's reasons).
+    ``span`` is the location in the user's file that caused it and ``source_line`` the text of that
+    line, so that a caret can be drawn without reading the file again. ``details`` are further
+    lines, such as a step's last output or the resolver's reasons.
     """
 
     exit_code: ClassVar[int] = 3
@@ -91,36 +91,49 @@ class DanluError(Exception):
 
 
 class UsageError(DanluError):
-    """Wrong usage, build file, packages or lock."""
+    """Invalid usage, build file, requirements or lockfile."""
 
     exit_code = 2
 
 
 class BuildFileError(UsageError):
-    """A finding in a build file, with its place."""
+    """An error in a build file, with its location."""
 
 
 class NotBuiltYet(UsageError):
-    """The file uses ``function``, which this version parses and plans but does not build."""
+    """The build file calls functions that this version parses and plans but cannot build.
 
-    def __init__(self, function: str, *, span: Span | None = None) -> None:
+    Each call has a name (``install.conda``) and a location; the error lists all of them.
+    """
+
+    def __init__(self, *calls: tuple[str, Span | None]) -> None:
+        (first, span), *more = calls
+        message = f"{first} is not supported yet"
+        details: tuple[str, ...] = ()
+        if more:
+            message = f"{len(calls)} calls are not supported yet"
+            details = tuple(
+                f"{place}: {name}" if place is not None else name for name, place in calls
+            )
         super().__init__(
-            f"{function} is understood but not built by this version of danlu",
+            message,
             span=span,
-            hint="`danlu plan` shows the environment; take the call out to build the rest",
+            details=details,
+            hint=f"remove the call{'s' if more else ''} to build the rest;"
+            " docs/reference/build-language.md lists what is supported",
         )
 
 
 class ResolveError(UsageError):
-    """Packages that cannot be satisfied; ``details`` hold the resolver's reason."""
+    """Packages that cannot be resolved; ``details`` contain the resolver's reason."""
 
 
 class LockError(UsageError):
-    """A lock that is damaged or that no longer fits the build file."""
+    """A lockfile that is invalid or does not match the build file."""
 
 
 class StepFailed(DanluError):
-    """A step of the user's ended badly; ``details`` hold its last lines of output."""
+    """A step of the user failed; ``details`` contain the last lines of its output."""
 
     exit_code = 1
 
@@ -139,27 +152,27 @@ class StepFailed(DanluError):
 
 
 class JobFailed(DanluError):
-    """A training job failed; ``details`` hold the last lines of the replica that failed first."""
+    """A training job failed; ``details`` are the last lines of the first replica that failed."""
 
     exit_code = 1
 
 
-class Difference(DanluError):
+class DifferenceFound(DanluError):
     """A check found a difference."""
 
     exit_code = 1
 
 
 class OutsideError(DanluError):
-    """Something outside failed: registry, network, cluster, mirror, disk."""
+    """Something outside of danlu failed: registry, network, cluster, mirror, disk."""
 
 
 class TemporaryError(OutsideError):
-    """An outside failure that is worth trying again."""
+    """An outside failure that is worth retrying."""
 
 
 class ChecksumError(OutsideError):
-    """Bytes that came from outside are not what their digest says."""
+    """Content from outside does not match its digest."""
 
 
 class StoreError(DanluError):

@@ -3,44 +3,39 @@
 import pytest
 from msgspec.structs import replace
 
-from danlu.assemble import assemble
+from danlu.assemble.assemble import assemble
 from danlu.assemble.python import GROUP_ABOVE
-from danlu.environment.inputs import Inputs
 from danlu.environment.lock import (
     FunctionLock,
     LockedBase,
-    LockedHttp,
     LockedImage,
     LockedPackage,
     LockedPython,
     LockedSystem,
 )
 from danlu.environment.types import (
-    Base,
-    Copy,
-    Environ,
+    AptSource,
+    BaseSystem,
+    Declaration,
     Environment,
-    GitConfig,
-    Http,
-    Other,
-    Owner,
+    ImageOwner,
     PipIndex,
-    Python,
+    PlannedCall,
+    ProjectDigests,
+    PythonInterpreter,
     PythonPackages,
-    Run,
-    Secret,
 )
 from danlu.errors import Span
-from danlu.graph import (
+from danlu.graph.ops import (
     AptInstall,
     Bootstrap,
+    BuildEditable,
     BuildWheel,
     CopyContext,
     CopyImage,
-    Deb,
+    DebPackage,
     Exec,
     Files,
-    Graph,
     HttpFile,
     ImageSource,
     Merge,
@@ -49,12 +44,16 @@ from danlu.graph import (
     Unresolved,
     Wheel,
 )
+from danlu.graph.types import Graph
+from danlu.lang.functions.base import GitConfig, LoginShell
+from danlu.lang.functions.runtime import EnvironmentVariables
+from danlu.lang.functions.steps import CopyStep, HttpStep, LockedHttp, RunStep, StepSecret
 
 HASH = "0123456789abcdef" * 4
 
 
-def deb(name: str) -> Deb:
-    return Deb(name, "1", "amd64", HASH, 1, "bookworm", f"pool/{name}.deb")
+def deb(name: str) -> DebPackage:
+    return DebPackage(name, "1", "amd64", HASH, 1, "bookworm", f"pool/{name}.deb")
 
 
 def wheel(name: str, size: int = 10) -> LockedPackage:
@@ -64,9 +63,11 @@ def wheel(name: str, size: int = 10) -> LockedPackage:
 ENVIRONMENT = Environment(
     "build",
     "build.envd",
-    Base(os="debian12"),
-    python=Python("3.11"),
-    python_packages=(PythonPackages(("b", "a>1"), span=Span("build.envd", 4)),),
+    BaseSystem(os="debian12"),
+    declarations=(
+        PythonInterpreter("3.11"),
+        PythonPackages(("b", "a>1"), span=Span("build.envd", 4)),
+    ),
 )
 LOCK = FunctionLock(
     platform="linux/amd64",
@@ -75,6 +76,10 @@ LOCK = FunctionLock(
     system=LockedSystem("i", (deb("python3.11"),), ("python3.11",)),
     packages=(wheel("b"), wheel("a")),
 )
+
+
+def declaring(*declarations: Declaration) -> Environment:
+    return replace(ENVIRONMENT, declarations=(*ENVIRONMENT.declarations, *declarations))
 
 
 def ops(graph: Graph, kind: type) -> list[object]:
@@ -117,9 +122,27 @@ def test_a_vertex_carries_the_line_that_asked_for_it() -> None:
 def test_lines_do_not_change_the_digest() -> None:
     moved = replace(
         ENVIRONMENT,
-        python_packages=(PythonPackages(("b", "a>1"), span=Span("other.envd", 99)),),
+        declarations=(
+            PythonInterpreter("3.11", span=Span("other.envd", 98)),
+            PythonPackages(("b", "a>1"), span=Span("other.envd", 99)),
+        ),
     )
     assert assemble(moved, LOCK).digest == assemble(ENVIRONMENT, LOCK).digest
+
+
+def test_order_of_declarations_does_not_change_the_digest() -> None:
+    declarations = (AptSource("deb x"), PipIndex("https://example.org"), GitConfig("Ada"))
+    graph = assemble(declaring(*declarations), LOCK)
+    assert graph.digest == assemble(declaring(*reversed(declarations)), LOCK).digest
+    paths = [entry.path for op in ops(graph, Files)[-1:] for entry in op.entries]  # type: ignore[attr-defined]
+    assert paths == ["/etc/apt/sources.list", "/etc/pip.conf", "/etc/gitconfig"]
+
+
+def test_shell_wins_over_a_declared_variable() -> None:
+    variables = EnvironmentVariables((("SHELL", "/bin/sh"),))
+    for declarations in ((LoginShell("zsh"), variables), (variables, LoginShell("zsh"))):
+        config = assemble(declaring(*declarations), LOCK).config
+        assert dict(config.environment)["SHELL"] == "/usr/bin/zsh"
 
 
 def test_without_a_lock_sources_are_unresolved() -> None:
@@ -132,15 +155,16 @@ def test_steps_lie_over_everything_declared_in_their_order() -> None:
     environment = replace(
         ENVIRONMENT,
         steps=(
-            Http("https://example.org/data.csv"),
-            Copy("src", "/app"),
-            Run(("make",), secrets=(Secret("token", "/run/secrets/token"),), ssh=True),
-            Run(("true",), mount_host=True),
+            HttpStep("https://example.org/data.csv"),
+            CopyStep("src", "/app"),
+            RunStep(("make",), secrets=(StepSecret("token", "/run/secrets/token"),), ssh=True),
+            RunStep(("true",), mount_host=True),
         ),
-        owner=Owner(1000, 1001),
+        declarations=(*ENVIRONMENT.declarations, ImageOwner(1000, 1001)),
     )
-    lock = replace(LOCK, http=(LockedHttp("https://example.org/data.csv", HASH, 3),))
-    graph = assemble(environment, lock, Inputs({"src": "sha256:1"}, context="sha256:2"))
+    file = LockedHttp("https://example.org/data.csv", HASH, 3)
+    lock = replace(LOCK, sections={"http": (file,)})
+    graph = assemble(environment, lock, ProjectDigests({"src": "sha256:1"}, context="sha256:2"))
     last = graph.root
     assert isinstance(last.op, Exec)
     assert last.op.context
@@ -161,13 +185,13 @@ def test_an_image_base_and_copies_from_images() -> None:
     environment = Environment(
         "build",
         "build.envd",
-        Base(image="debian:12"),
-        steps=(Copy("/bin/tool", "/usr/bin/", image="tools:1"),),
+        BaseSystem(image="debian:12"),
+        steps=(CopyStep("/bin/tool", "/usr/bin/", image="tools:1"),),
     )
     lock = FunctionLock(
         "linux/amd64",
         LockedBase("i", 5, image=LockedImage("debian:12", digest)),
-        images=(LockedImage("tools:1", digest),),
+        sections={"images": (LockedImage("tools:1", digest),)},
     )
     graph = assemble(environment, lock)
     assert len(ops(graph, ImageSource)) == 2
@@ -182,9 +206,24 @@ def test_a_source_distribution_is_built_where_the_system_packages_are() -> None:
     assert any(isinstance(v.op, Wheel) and built in v.inputs for v in graph.walk())
 
 
+def test_an_editable_package_is_copied_only_into_an_image_for_elsewhere() -> None:
+    package = LockedPackage("mine", "1.0", "local", sha256=HASH, location="lib", editable=True)
+    lock = replace(LOCK, packages=(package,))
+    graph = assemble(ENVIRONMENT, lock)
+    (built,) = ops(graph, BuildEditable)
+    assert isinstance(built, BuildEditable)
+    assert (built.location, built.project, built.sha256) == ("lib", "/workspace", HASH)
+    content = "c" * 64
+    graph = assemble(ENVIRONMENT, lock, ProjectDigests(copies={"lib": f"sha256:{content}"}))
+    (copied,) = ops(graph, BuildWheel)
+    assert isinstance(copied, BuildWheel)
+    assert (copied.location, copied.sha256) == ("lib", content)
+    assert not ops(graph, BuildEditable)
+
+
 def test_a_credential_of_an_index_never_enters_the_image() -> None:
     index = PipIndex("https://user:secret@example.org/simple", "https://t:k@example.com/", True)
-    graph = assemble(replace(ENVIRONMENT, pip_index=index), LOCK)
+    graph = assemble(declaring(index), LOCK)
     written = [op for op in ops(graph, Files) if "pip.conf" in str(op)]
     assert len(written) == 1
     assert "example.org" in str(written)
@@ -194,24 +233,27 @@ def test_a_credential_of_an_index_never_enters_the_image() -> None:
 
 def test_git_configuration_is_quoted() -> None:
     config = GitConfig('A "B" \\', "a@example.org", "vim")
-    graph = assemble(replace(ENVIRONMENT, git_config=config), LOCK)
+    graph = assemble(declaring(config), LOCK)
     text = next(e.content for op in ops(graph, Files) for e in op.entries if "git" in e.path)  # type: ignore[attr-defined]
     assert '\tname = "A \\"B\\" \\\\"\n' in text
 
 
 def test_environment_variables_and_path() -> None:
-    environ = (Environ((("A", "1"),), ("/a",)), Environ((("A", "2"),), ("/b",)))
-    config = assemble(replace(ENVIRONMENT, environ=environ), LOCK).config
+    environ = (
+        EnvironmentVariables((("A", "1"),), ("/a",)),
+        EnvironmentVariables((("A", "2"),), ("/b",)),
+    )
+    config = assemble(declaring(*environ), LOCK).config
     assert dict(config.environment)["A"] == "2"
     assert config.path == ("/b", "/a", "/opt/venv/bin")
 
 
-def test_what_is_only_planned_is_shown_with_its_line() -> None:
+def test_planned_call_is_shown_with_its_line() -> None:
     other = (
-        Other("install.cuda", (("version", '"12"'),), span=Span("build.envd", 7)),
-        Other("runtime.expose", at_start=True),
+        PlannedCall("install.cuda", (("version", '"12"'),), span=Span("build.envd", 7)),
+        PlannedCall("runtime.expose", at_start=True),
     )
-    graph = assemble(replace(ENVIRONMENT, other=other), LOCK)
+    graph = assemble(replace(ENVIRONMENT, planned_calls=other), LOCK)
     unbuilt = [v for v in graph.walk() if isinstance(v.op, Unbuilt)]
     assert [v.op.function for v in unbuilt if isinstance(v.op, Unbuilt)] == ["install.cuda"]
     assert unbuilt[0].spans == (Span("build.envd", 7),)
@@ -221,7 +263,7 @@ def many(count: int) -> FunctionLock:
     return replace(LOCK, packages=tuple(wheel(f"package-{n}") for n in range(count)))
 
 
-def test_up_to_a_hundred_wheels_have_layers_of_their_own() -> None:
+def test_up_to_100_wheels_have_separate_layers() -> None:
     graph = assemble(ENVIRONMENT, many(GROUP_ABOVE))
     assert not ops(graph, Squash)
 
@@ -237,7 +279,7 @@ def test_beyond_that_small_wheels_are_grouped(count: int) -> None:
     assert big.name not in {v.op.name for g in groups for v in g.inputs if isinstance(v.op, Wheel)}
 
 
-def test_one_package_more_changes_one_group() -> None:
+def test_adding_a_package_changes_one_group() -> None:
     before = assemble(ENVIRONMENT, many(300))
     after = assemble(
         ENVIRONMENT, replace(many(300), packages=(*many(300).packages, wheel("new-one")))

@@ -14,17 +14,17 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from danlu.builder.embedded import interpreter
-from danlu.builder.embedded.context import Context
+from danlu.builder.embedded import bytecode_layers
+from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.ops import bytecode
-from danlu.graph import Bytecode, Scheme
+from danlu.graph.ops import Bytecode, InstallScheme
 from danlu.sandbox import userns
 from danlu.sandbox.sandbox import Sandbox
 from danlu.store import Layer, Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
-SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
@@ -38,9 +38,11 @@ def summary(layers: list[Layer]) -> list[dict[str, Any]]:
             "diff_id": layer.diff_id,
             "made": layer.created_by,
             "files": sorted(
-                str(one.relative_to(layer.tree)) for one in layer.tree.rglob("*") if one.is_file()
+                str(path.relative_to(layer.tree))
+                for path in layer.tree.rglob("*")
+                if path.is_file()
             ),
-            "flags": sorted({one.read_bytes()[4] for one in layer.tree.rglob("*.pyc")}),
+            "flags": sorted({path.read_bytes()[4] for path in layer.tree.rglob("*.pyc")}),
         }
         for layer in layers
     ]
@@ -49,9 +51,11 @@ def summary(layers: list[Layer]) -> list[dict[str, Any]]:
 async def main(paths: Paths) -> dict[str, Any]:
     with Store.open(paths.store) as store, store.lease(), store.staging() as work:
         image = store.images()[0]
-        stack = tuple(layer for one in image.layers if (layer := store.layer(one)) is not None)
-        wheels = [one for one in stack if list((one.tree / SITE).glob("*.dist-info"))]
-        context = Context(
+        stack = tuple(
+            layer for diff_id in image.layers if (layer := store.layer(diff_id)) is not None
+        )
+        wheels = [layer for layer in stack if list((layer.tree / SITE).glob("*.dist-info"))]
+        context = OpContext(
             store=store,
             paths=paths,
             config=Configuration(),
@@ -63,8 +67,8 @@ async def main(paths: Paths) -> dict[str, Any]:
             transfer=lambda current, total: None,
             run_sync=in_thread,
         )
-        python = interpreter.find_interpreter(store, stack, "/opt/venv/bin/python")
-        before = interpreter.known_layers(store, wheels, python.key)
+        python = bytecode_layers.find_interpreter(store, stack, "/opt/venv/bin/python")
+        before = bytecode_layers.find_bytecode_layers(store, wheels, python.key)
         one = await bytecode.compile_layers(wheels[:1], python, SCHEME, context)
         every = await bytecode.compile_layers(wheels, python, SCHEME, context)
         whole = await bytecode.execute(Bytecode(python.path, (f"/{SITE}",)), context)
@@ -73,7 +77,7 @@ async def main(paths: Paths) -> dict[str, Any]:
             "before": summary(before),
             "one": summary(one),
             "every": summary(every),
-            "known": summary(interpreter.known_layers(store, wheels, python.key)),
+            "known": summary(bytecode_layers.find_bytecode_layers(store, wheels, python.key)),
             "whole": summary(whole),
         }
 

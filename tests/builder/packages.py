@@ -14,15 +14,14 @@ from typing import Any
 
 import anyio
 
-from danlu.builder.embedded.context import Context
+from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.ops import apt_install, bootstrap
 from danlu.errors import DanluError
-from danlu.graph import AptInstall, Bootstrap, Platform
-from danlu.resolve.base import resolve_base
-from danlu.resolve.system import resolve_system
+from danlu.graph.ops import AptInstall, Bootstrap, Platform
+from danlu.resolve.system import resolve_base, resolve_system
 from danlu.sandbox import userns
 from danlu.sandbox.sandbox import Sandbox
-from danlu.sandbox.types import Process, Root
+from danlu.sandbox.types import ProcessSpec, RootFilesystem
 from danlu.store import Layer, Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
@@ -43,7 +42,7 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
     lines: list[str] = []
     with Store.open(store_root) as store, store.lease(), store.staging() as work:
         context = functools.partial(
-            Context,
+            OpContext,
             store=store,
             paths=paths,
             config=config,
@@ -61,8 +60,8 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
         above = tuple(await apt_install.execute(second, context(below=below)))
         printed: list[str] = []
         code = await Sandbox(work).run(
-            Process(("/bin/sh", "-c", script), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}),
-            Root(tuple(layer.tree for layer in (*below, *above))),
+            ProcessSpec(("/bin/sh", "-c", script), {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}),
+            RootFilesystem(tuple(layer.tree for layer in (*below, *above))),
             network=False,
             on_line=printed.append,
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from danlu.testing.wheels import make_wheel
+from tests.fakes.wheels import make_wheel
 
 pytestmark = pytest.mark.real
 
@@ -28,7 +28,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_wheel(project, "odd", files={"ns/broken.py": "def (:\n", "ns/fine.py": "z = 3\n"}),
         make_wheel(project, "empty", files={"nothing.txt": ""}),
     ]
-    names = ", ".join(f'"{one.name}"' for one in wheels)
+    names = ", ".join(f'"{wheel.name}"' for wheel in wheels)
     (project / "build.envd").write_text(
         "def build():\n    base(os='debian12')\n    install.python()\n"
         f"    install.python_packages(local_wheels=[{names}])\n"
@@ -53,31 +53,31 @@ def compiled(
     return result
 
 
-def test_byte_code_is_a_layer_for_each_wheel(compiled: dict[str, Any]) -> None:
-    files = {one["made"].split()[-2]: one["files"] for one in compiled["every"]}
+def test_bytecode_is_one_layer_per_wheel(compiled: dict[str, Any]) -> None:
+    files = {layer["made"].split()[-2]: layer["files"] for layer in compiled["every"]}
     assert files["good"] == [
         f"{SITE}/ns/good/__pycache__/__init__.cpython-311.pyc",
         f"{SITE}/ns/good/deep/__pycache__/m.cpython-311.pyc",
     ]
     assert files["odd"] == [f"{SITE}/ns/__pycache__/fine.cpython-311.pyc"]
     assert "empty" not in files
-    assert all(one["flags"] == [1] for one in compiled["every"]), "unchecked hash (PEP 552)"
+    assert all(layer["flags"] == [1] for layer in compiled["every"]), "unchecked hash (PEP 552)"
     assert compiled["known"] == compiled["every"]
 
 
-def test_byte_code_does_not_depend_on_what_is_compiled_with_it(compiled: dict[str, Any]) -> None:
-    ids = {one["diff_id"] for one in compiled["every"]}
-    assert {one["diff_id"] for one in compiled["one"]} <= ids
+def test_bytecode_does_not_depend_on_other_wheels(compiled: dict[str, Any]) -> None:
+    ids = {layer["diff_id"] for layer in compiled["every"]}
+    assert {layer["diff_id"] for layer in compiled["one"]} <= ids
 
 
 def test_all_of_an_image_can_be_one_layer(compiled: dict[str, Any]) -> None:
     (whole,) = compiled["whole"]
-    assert {name for one in compiled["every"] for name in one["files"]} == set(whole["files"])
+    assert {name for layer in compiled["every"] for name in layer["files"]} == set(whole["files"])
 
 
-def test_what_is_compiled_is_found_again(
+def test_compiled_bytecode_is_reused(
     compiled: dict[str, Any],
 ) -> None:
     assert len(compiled["key"]) == 64
     # Another test that uses this store may have compiled some before.
-    assert all(one in compiled["every"] for one in compiled["before"])
+    assert all(layer in compiled["every"] for layer in compiled["before"])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from danlu.builder.embedded.collisions import refuse_collisions
+from danlu.builder.embedded.collisions import reject_collisions
 from danlu.errors import ResolveError
 from danlu.oci.digest import DiffId
-from danlu.sources.pypi.record import Row, write_record
+from danlu.sources.pypi.dist_info import RecordRow, write_record
 from danlu.store import Layer
 
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -19,7 +19,7 @@ SITE = "opt/venv/lib/python3.11/site-packages"
 def fill(tree: Path, name: str, files: Mapping[str, str]) -> None:
     """What a wheel puts into site-packages, with its RECORD."""
     info = f"{name.replace('-', '_')}-1.0.dist-info"
-    rows = [Row(path) for path in (*files, f"{info}/RECORD")]
+    rows = [RecordRow(path) for path in (*files, f"{info}/RECORD")]
     for path, text in {**files, f"{info}/RECORD": write_record(rows).decode()}.items():
         place = tree / SITE / path
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -47,33 +47,33 @@ class Layers:
         return Layer(DiffId(f"sha256:{self.count:064}"), 0, 0, made_by, tree)
 
 
-def test_a_path_with_the_same_bytes_may_be_everybodys(layer: Layers) -> None:
+def test_equal_files_are_no_collision(layer: Layers) -> None:
     shared = {"nvidia/__init__.py": "", "nvidia/one/lib.so": "x"}
-    refuse_collisions([layer(a=shared), layer(b=shared), layer(c={"c.py": ""})])
+    reject_collisions([layer(a=shared), layer(b=shared), layer(c={"c.py": ""})])
 
 
-def test_the_two_packages_and_the_path_are_named(layer: Layers) -> None:
+def test_collision_names_packages_and_path(layer: Layers) -> None:
     one = layer(left={"deep/er/x.py": "1", "left.py": ""})
     other = layer(right={"deep/er/x.py": "2", "right.py": ""})
     with pytest.raises(ResolveError) as caught:
-        refuse_collisions([one, layer(same={"deep/er/y.py": ""}), other])
-    wanted = f"the packages left and right both have /{SITE}/deep/er/x.py, with different content"
+        reject_collisions([one, layer(same={"deep/er/y.py": ""}), other])
+    wanted = f"packages left and right both contain /{SITE}/deep/er/x.py, with different content"
     assert caught.value.message == wanted
 
 
 def test_a_script_that_two_packages_have_is_found(layer: Layers) -> None:
     layers = [layer(a={"../../../bin/tool": "1"}), layer(b={"../../../bin/tool": "2"})]
-    with pytest.raises(ResolveError, match="a and b both have /opt/venv/bin/tool"):
-        refuse_collisions(layers)
+    with pytest.raises(ResolveError, match="a and b both contain /opt/venv/bin/tool"):
+        reject_collisions(layers)
 
 
 def test_a_file_where_another_has_a_directory_is_a_collision(layer: Layers) -> None:
     layers = [layer(a={"x": "file"}), layer(b={"x/y.py": ""})]
-    with pytest.raises(ResolveError, match=f"a and b both have /{SITE}/x"):
-        refuse_collisions(layers)
+    with pytest.raises(ResolveError, match=f"a and b both contain /{SITE}/x"):
+        reject_collisions(layers)
 
 
-def test_in_a_layer_of_several_packages_the_right_one_is_named(layer: Layers) -> None:
+def test_collision_in_a_squashed_layer_names_the_package(layer: Layers) -> None:
     group = layer(**{"first": {"first.py": ""}, "with-dash": {"x.py": "1"}, "last": {"l.py": ""}})
-    with pytest.raises(ResolveError, match="packages with-dash and alone both have"):
-        refuse_collisions([group, layer(alone={"x.py": "2"})])
+    with pytest.raises(ResolveError, match="packages with-dash and alone both contain"):
+        reject_collisions([group, layer(alone={"x.py": "2"})])

@@ -9,25 +9,26 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from danlu.builder.embedded.context import Context, Result
-from danlu.builder.embedded.registry import Modules
+from danlu.builder.embedded.context import OpContext, VertexResult
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import Span, UsageError
-from danlu.graph import Exec, Graph, ImageConfig, Platform, Vertex
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import Exec, Platform
+from danlu.graph.types import Graph, Vertex
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
 
-def test_a_step_that_needs_an_agent_is_refused_by_its_line_where_none_was_given(
+def test_step_without_an_ssh_agent_fails_with_its_line(
     tmp_path: Path,
 ) -> None:
     place = Span("build.envd", 7, 5)
     step = Vertex(Exec(("true",), (), "/", epoch=1, ssh=True), spans=(place,))
     with Store.open(tmp_path / "store") as store:
 
-        def context(inputs: tuple[Result, ...], *voices: Callable[..., None]) -> Context:
-            return Context(
+        def context(inputs: tuple[VertexResult, ...], *voices: Callable[..., None]) -> OpContext:
+            return OpContext(
                 store=store,
                 paths=Paths.of({"DANLU_HOME": str(tmp_path)}),
                 config=Configuration(),
@@ -40,7 +41,7 @@ def test_a_step_that_needs_an_agent_is_refused_by_its_line_where_none_was_given(
                 run_sync=cast(Any, None),
             )
 
-        solver = Solver(store, context, lambda event: None, executors=Modules())
+        solver = Solver(store, context, lambda event: None)
         with pytest.raises(UsageError, match="needs an ssh agent") as caught:
             anyio.run(solver.solve, Graph(step, ImageConfig(), Platform(), epoch=1))
     assert caught.value.span == place

@@ -8,15 +8,15 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from danlu.builder.embedded.context import Result
+from danlu.builder.embedded.context import VertexResult
 from danlu.builder.embedded.ops import squash
 from danlu.builder.embedded.ops.wheel import execute
 from danlu.errors import ChecksumError, OutsideError, ResolveError
-from danlu.graph import WHEEL_TIME, Scheme, Squash, Wheel, WheelSource
-from danlu.oci.tar import Normalise, write_layer
+from danlu.graph.ops import WHEEL_TIME, InstallScheme, Squash, Wheel, WheelSource
+from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.sources import downloads
-from danlu.testing.wheels import make_wheel, sha256_of
 from tests.builder.wheels import SCHEME, SITE, Builder
+from tests.fakes.wheels import make_wheel, sha256_of
 
 
 def test_each_wheel_is_one_layer_in_the_order_asked(builder: Builder) -> None:
@@ -28,24 +28,26 @@ def test_each_wheel_is_one_layer_in_the_order_asked(builder: Builder) -> None:
     assert [layer.created_by for layer in layers] == ["zeta 1.0", "alpha 1.0", "mid 1.0"]
     for layer, op in zip(layers, ops, strict=True):
         assert (layer.tree / SITE / f"{op.name}.py").read_text() == op.name
-        again = write_layer(layer.tree, None, normalise=Normalise(WHEEL_TIME, WHEEL_TIME, 0, 0))
+        again = write_layer(
+            layer.tree, None, normalise=NormalizeOptions(WHEEL_TIME, WHEEL_TIME, 0, 0)
+        )
         assert again.diff_id == layer.diff_id
 
 
-def test_a_layer_is_the_same_in_any_company_and_order(builder: Builder) -> None:
+def test_wheel_layer_does_not_depend_on_other_wheels(builder: Builder) -> None:
     ops = [
         builder.op(make_wheel(builder.links, name, files={"ns/" + name: "", "ns/same": "x"}))
         for name in ("a", "b", "c")
     ]
     together = builder.build(*ops)
-    assert [builder.build(op)[0].diff_id for op in ops] == [one.diff_id for one in together]
-    assert {one.diff_id for one in builder.build(*ops[::-1])} == {o.diff_id for o in together}
+    assert [builder.build(op)[0].diff_id for op in ops] == [layer.diff_id for layer in together]
+    assert {layer.diff_id for layer in builder.build(*ops[::-1])} == {o.diff_id for o in together}
 
 
-def test_schemes_are_kept_apart(builder: Builder) -> None:
+def test_schemes_have_different_layers(builder: Builder) -> None:
     op = builder.op(make_wheel(builder.links, "a", files={"a.py": ""}))
     other = Wheel(
-        op.name, op.version, op.file, op.sha256, op.source, Scheme("/o", "3.9", "l", "/p")
+        op.name, op.version, op.file, op.sha256, op.source, InstallScheme("/o", "3.9", "l", "/p")
     )
     first, second = builder.build(op, other)
     assert (first.tree / SITE / "a.py").exists()
@@ -55,7 +57,7 @@ def test_schemes_are_kept_apart(builder: Builder) -> None:
 def test_a_local_wheel_comes_from_the_project(builder: Builder) -> None:
     path = make_wheel(builder.project / "wheels", "mine", files={"m.py": "1"})
     (layer,) = builder.build(builder.op(path, "local", f"wheels/{path.name}"))
-    names = {one.name for one in (layer.tree / SITE / "mine-1.0.dist-info").iterdir()}
+    names = {path.name for path in (layer.tree / SITE / "mine-1.0.dist-info").iterdir()}
     assert names == {"METADATA", "WHEEL", "RECORD", "INSTALLER"}, "no direct_url.json, no host"
 
 
@@ -66,11 +68,11 @@ def test_a_local_wheel_that_changed_is_refused(builder: Builder) -> None:
     with pytest.raises((ChecksumError, OutsideError)):
         builder.build(op)
     path.unlink()
-    with pytest.raises(OutsideError, match="gone from the project"):
+    with pytest.raises(OutsideError, match="no longer exists in the project"):
         builder.build(op)
 
 
-def test_a_wheel_of_an_address_says_where_it_is_from(builder: Builder, tmp_path: Path) -> None:
+def test_wheel_of_a_url(builder: Builder, tmp_path: Path) -> None:
     path = make_wheel(tmp_path / "remote", "far", files={"f.py": "1"})
     (layer,) = builder.build(builder.op(path, "url", path.as_uri()))
     text = (layer.tree / SITE / "far-1.0.dist-info/direct_url.json").read_text()
@@ -84,7 +86,7 @@ def test_a_built_wheel_is_its_inputs_artifact(builder: Builder) -> None:
     place.parent.mkdir(parents=True)
     made.rename(place)
     op = Wheel("made", "", "", "", WheelSource("built"), SCHEME)
-    inputs = (Result((), (), artifacts={"wheel": place}),)
+    inputs = (VertexResult((), (), artifacts={"wheel": place}),)
     (layer,) = anyio.run(execute, op, builder.context(inputs=inputs))
     assert (layer.tree / SITE / "m.py").read_text() == "1"
     assert layer.created_by == "made 1.0"
@@ -105,20 +107,20 @@ def test_what_the_cache_has_needs_no_network(builder: Builder) -> None:
 def test_a_wheel_whose_layer_and_download_are_pruned_is_fetched_again(builder: Builder) -> None:
     op = builder.op(make_wheel(builder.links, "kept", files={"k.py": "1"}))
     (first,) = builder.build(op)
-    assert downloads.size(builder.paths.cache) == 0, "the layer has the same inodes"
+    assert downloads.cache_size(builder.paths.cache) == 0, "the layer has the same inodes"
     builder.store.collect(0)
     assert downloads.prune(builder.paths.cache, 0).count == 1
     assert builder.build(op)[0].diff_id == first.diff_id
 
 
 def test_wheels_of_a_group_may_not_disagree_about_a_path(builder: Builder) -> None:
-    def result(name: str, content: str) -> Result:
+    def result(name: str, content: str) -> VertexResult:
         files = {"shared/x.py": content, f"{name}.py": ""}
         layers = tuple(builder.build(builder.op(make_wheel(builder.links, name, files=files))))
-        return Result(layers, layers)
+        return VertexResult(layers, layers)
 
     left, same, right = result("left", "1"), result("same", "1"), result("right", "2")
     (group,) = anyio.run(squash.execute, Squash(), builder.context(inputs=(left, same)))
     assert (group.tree / SITE / "same.py").exists()
-    with pytest.raises(ResolveError, match=r"left and right both have .*/shared/x\.py"):
+    with pytest.raises(ResolveError, match=r"left and right both contain .*/shared/x\.py"):
         anyio.run(squash.execute, Squash(), builder.context(inputs=(left, right)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.testing.wheels import make_wheel
+from tests.fakes.wheels import make_wheel
 
 pytestmark = pytest.mark.real
 
@@ -83,7 +83,7 @@ def _not_here() -> None:
 def test_every_kind_of_source_is_built_inside(danlu: Danlu, tmp_path: Path) -> None:
     project = tmp_path / "project"
     source_tree(project / "local", "fromdir")
-    repository = source_tree(tmp_path / "repository", "fromgit")
+    repository = source_tree(project / "repository", "fromgit")
     for args in (
         ["init", "-q"],
         ["add", "."],
@@ -94,7 +94,7 @@ def test_every_kind_of_source_is_built_inside(danlu: Danlu, tmp_path: Path) -> N
     tree = source_tree(tmp_path / "fromsdist-1.5", "fromsdist")
     pack(tree, project / "links")
     (project / "requirements.txt").write_text(
-        f"--find-links ./links\nfromsdist\n-e ./local\ngit+{repository.as_uri()}@v1\n"
+        f"--find-links ./links\nfromsdist\n./local\ngit+{repository.as_uri()}@v1\n"
     )
     write_build(project, more="    install.python_packages(requirements='requirements.txt')\n")
     danlu("build", cwd=project)
@@ -111,9 +111,7 @@ def test_every_kind_of_source_is_built_inside(danlu: Danlu, tmp_path: Path) -> N
     assert "up to date" in again.stderr
 
 
-def test_what_may_be_no_wheel_is_built_inside_though_there_is_one(
-    danlu: Danlu, tmp_path: Path
-) -> None:
+def test_no_binary_package_is_built_in_the_sandbox(danlu: Danlu, tmp_path: Path) -> None:
     project = tmp_path / "project"
     pack(source_tree(tmp_path / "both-1.5", "both"), project / "links")
     make_wheel(project / "links", "both", "1.5", files={"both.py": "where = 'wheel'\n"})
@@ -128,7 +126,7 @@ def test_what_may_be_no_wheel_is_built_inside_though_there_is_one(
     assert not Path("/tmp/danlu-test-ran-here").exists()
 
 
-def test_a_failing_build_is_told_with_its_end(danlu: Danlu, tmp_path: Path) -> None:
+def test_failed_build_shows_its_last_lines(danlu: Danlu, tmp_path: Path) -> None:
     source_tree(tmp_path / "bad", "bad", special="raise SystemExit('no compiler here')")
     write_build(tmp_path, "./bad")
     done = danlu("build", cwd=tmp_path, check=False)

@@ -10,18 +10,18 @@ from typing import Any, cast
 import anyio
 import anyio.to_thread
 
-from danlu.builder.embedded.context import Context
+from danlu.builder.embedded.context import OpContext
 from danlu.builder.embedded.ops.wheel import execute_all
-from danlu.graph import Scheme, Wheel, WheelSource
-from danlu.sources.pypi import Indexes
+from danlu.graph.ops import InstallScheme, Wheel, WheelSource
+from danlu.sources.pypi.indexes import IndexSettings
 from danlu.store import Layer, Store
-from danlu.testing.wheels import sha256_of
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+from tests.fakes.wheels import sha256_of
 
 __all__ = ["SCHEME", "SITE", "Builder"]
 
-SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
@@ -31,17 +31,17 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
 class Builder:
     def __init__(self, root: Path, store: Store) -> None:
-        self.links = root / "links"
         self.project = root / "project"
-        self.links.mkdir()
-        self.project.mkdir()
+        self.links = self.project / "links"
+        self.links.mkdir(parents=True)
         self.store = store
+        self.lines: list[str] = []
         self.config = Configuration()
         self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
-        self.indexes = Indexes(find_links=(self.links.as_uri(),), no_index=True)
+        self.indexes = IndexSettings(find_links=(self.links.as_uri(),), no_index=True)
 
-    def context(self, **more: Any) -> Context:
-        return Context(
+    def context(self, **more: Any) -> OpContext:
+        return OpContext(
             store=self.store,
             paths=self.paths,
             config=self.config,
@@ -49,7 +49,7 @@ class Builder:
             project=self.project,
             below=(),
             inputs=more.pop("inputs", ()),
-            log=lambda line: None,
+            log=self.lines.append,
             transfer=lambda current, total: None,
             run_sync=in_thread,
             indexes=self.indexes,

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.build import BuildOptions
-from danlu.commands.buildreport import BuildReport, LayerReport, StepReport, write_metadata
+from danlu.cli.image import list_rows
+from danlu.cli.options import ByteSize
+from danlu.commands.build import BuildOptions, BuildReport, LayerReport, StepReport, write_metadata
 from danlu.commands.lock import STDOUT, LockReport
 from danlu.oci.image import make_image
-from danlu.oci.tar import Normalise, write_layer
+from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 
 from .conftest import Cli
@@ -64,14 +65,14 @@ def standing_in(seen: Seen, answer: Any) -> Callable[..., Any]:
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     found: Seen = {}
-    monkeypatch.setattr("danlu.commands.build.build", standing_in(found, report()))
-    monkeypatch.setattr("danlu.commands.run.run", standing_in(found, 7))
+    monkeypatch.setattr("danlu.cli.build.build", standing_in(found, report()))
+    monkeypatch.setattr("danlu.cli.run.run_command", standing_in(found, 7))
     locked = LockReport(True, ("locked numpy 2.4.0",), Path("danlu.lock"))
-    monkeypatch.setattr("danlu.commands.lock.lock", standing_in(found, locked))
+    monkeypatch.setattr("danlu.cli.lock.lock", standing_in(found, locked))
     return found
 
 
-def test_a_build_ends_with_one_line(cli: Cli, seen: Seen) -> None:
+def test_build_prints_a_summary_line(cli: Cli, seen: Seen) -> None:
     result = cli("build", "-t", "demo")
     assert (result.code, result.out) == (0, "")
     assert result.err == (
@@ -79,29 +80,25 @@ def test_a_build_ends_with_one_line(cli: Cli, seen: Seen) -> None:
     )
 
 
-def test_a_build_that_changed_nothing_is_one_line(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unchanged_build_prints_up_to_date(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     same = report(unchanged=True, vertices=(), seconds=0.04)
-    monkeypatch.setattr("danlu.commands.build.build", standing_in({}, same))
-    assert cli("build").err == "up to date: abababababab demo:latest in 0.0 s\n"
+    monkeypatch.setattr("danlu.cli.build.build", standing_in({}, same))
+    assert cli("build").err == "up to date: abababababab demo:latest in 40 ms\n"
 
 
-def test_a_build_tells_how_the_lock_changed_and_what_was_written(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_prints_lock_changes_and_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     told = report(lock_changes=("locked numpy 2.4.0",), outputs=("/tmp/x.tar",))
-    monkeypatch.setattr("danlu.commands.build.build", standing_in({}, told))
+    monkeypatch.setattr("danlu.cli.build.build", standing_in({}, told))
     assert cli("build").err.splitlines()[:2] == ["locked numpy 2.4.0", "wrote /tmp/x.tar"]
 
 
-def test_a_quiet_build_gives_the_digest_and_nothing_else(cli: Cli, seen: Seen) -> None:
+def test_quiet_build_prints_only_the_digest(cli: Cli, seen: Seen) -> None:
     for arguments in (["-q", "build"], ["build", "-q"]):
         result = cli(*arguments)
         assert (result.out, result.err) == (f"{DIGEST}\n", "")
 
 
-def test_a_build_as_json_is_the_metadata_of_the_contract(cli: Cli, seen: Seen) -> None:
+def test_build_format_json_is_the_metadata_file(cli: Cli, seen: Seen) -> None:
     found = json.loads(cli("build", "--format", "json").out)
     write_metadata(report(), Path("metadata.json"))
     assert json.loads(Path("metadata.json").read_text()) == found
@@ -111,12 +108,12 @@ def test_a_build_as_json_is_the_metadata_of_the_contract(cli: Cli, seen: Seen) -
     assert set(found["vertices"][0]) == {"name", "cached", "seconds", "line"}
 
 
-def test_json_progress_ends_with_what_was_built(cli: Cli, seen: Seen) -> None:
+def test_json_progress_ends_with_a_built_event(cli: Cli, seen: Seen) -> None:
     found = json.loads(cli("build", "--progress", "json").err)
     assert (found["type"], found["config"], found["cached"]) == ("built", DIGEST, 1)
 
 
-def test_every_option_of_a_build_arrives(cli: Cli, seen: Seen) -> None:
+def test_build_passes_every_option(cli: Cli, seen: Seen) -> None:
     Path("token").write_text("x")
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("agent")
@@ -150,12 +147,12 @@ def test_every_option_of_a_build_arrives(cli: Cli, seen: Seen) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("default", "--ssh needs an ssh agent, and none runs"),
-        ("default=token", "token is no socket of an ssh agent"),
-        ("github", "there is no ssh agent 'github'"),
+        ("default", "--ssh needs a running ssh agent"),
+        ("default=token", "token is not a socket of an ssh agent"),
+        ("github", "unknown ssh agent 'github'"),
     ],
 )
-def test_an_agent_that_is_not_there_is_refused_before_anything_is_built(
+def test_missing_ssh_agent_is_an_error_before_the_build(
     cli: Cli, seen: Seen, monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
@@ -166,13 +163,13 @@ def test_an_agent_that_is_not_there_is_refused_before_anything_is_built(
     assert not seen
 
 
-def test_a_wrong_tag_is_refused_before_anything_is_built(cli: Cli, seen: Seen) -> None:
+def test_invalid_tag_is_an_error_before_the_build(cli: Cli, seen: Seen) -> None:
     result = cli("build", "-t", "BAD NAME")
     assert result.code == 2
     assert not seen
 
 
-def test_a_secret_of_a_variable_is_a_file_while_it_is_needed(
+def test_secret_from_a_variable_is_a_private_temporary_file(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOKEN", "s3cret")
@@ -183,7 +180,7 @@ def test_a_secret_of_a_variable_is_a_file_while_it_is_needed(
         held.append((path, path.read_text(), path.stat().st_mode & 0o777))
         return report()
 
-    monkeypatch.setattr("danlu.commands.build.build", build)
+    monkeypatch.setattr("danlu.cli.build.build", build)
     assert cli("build", "--secret", "id=token,env=TOKEN").code == 0
     path = held[0][0]
     assert held[0][1:] == ("s3cret", 0o600)
@@ -199,7 +196,7 @@ def test_a_secret_of_a_variable_is_a_file_while_it_is_needed(
         (["--upgrade=numpy"], ("numpy",), False),
     ],
 )
-def test_a_lock_upgrades_what_is_named_or_all(
+def test_lock_upgrades_named_packages_or_everything(
     cli: Cli, seen: Seen, arguments: list[str], names: tuple[str, ...] | None, everything: bool
 ) -> None:
     result = cli("lock", *arguments)
@@ -210,11 +207,11 @@ def test_a_lock_upgrades_what_is_named_or_all(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--check", "--export", "pylock.toml"), "--check writes nothing"),
-        (("--format", "json", "--export", "-"), "not both"),
+        (("--check", "--export", "pylock.toml"), "--check cannot be combined with --export"),
+        (("--format", "json", "--export", "-"), "--format json cannot be combined with --export -"),
     ],
 )
-def test_what_an_export_cannot_go_with(
+def test_export_conflicts_with_check_and_json(
     cli: Cli, seen: Seen, arguments: tuple[str, ...], message: str
 ) -> None:
     result = cli("lock", *arguments)
@@ -222,11 +219,11 @@ def test_what_an_export_cannot_go_with(
     assert message in result.err
 
 
-def test_an_export_goes_to_a_file_or_to_stdout(
+def test_export_writes_a_file_or_stdout(
     cli: Cli, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked = LockReport(False, (), Path("danlu.lock"), "text\n")
-    monkeypatch.setattr("danlu.commands.lock.lock", standing_in(seen, locked))
+    monkeypatch.setattr("danlu.cli.lock.lock", standing_in(seen, locked))
     result = cli("lock", "--export", "pylock.x.toml")
     assert (result.out, result.err) == ("", "up to date: danlu.lock\nwrote pylock.x.toml\n")
     assert seen["export"] == Path.cwd() / "pylock.x.toml"
@@ -237,11 +234,11 @@ def test_an_export_goes_to_a_file_or_to_stdout(
 @pytest.mark.parametrize(
     ("file", "name", "message"),
     [
-        (FILE, "requirements.txt", "'requirements.txt' is no name for a lock"),
+        (FILE, "requirements.txt", "invalid name for a pylock file: 'requirements.txt'"),
         ('def build():\n    base(os="debian12")\n', "pylock.toml", "has no Python"),
     ],
 )
-def test_what_cannot_be_exported_is_told_before_locking(
+def test_invalid_export_is_an_error_before_locking(
     cli: Cli, file: str, name: str, message: str
 ) -> None:
     Path("build.envd").write_text(file)
@@ -251,13 +248,13 @@ def test_what_cannot_be_exported_is_told_before_locking(
     assert not Path("danlu.lock").exists()
 
 
-def test_a_lock_as_json(cli: Cli, seen: Seen) -> None:
+def test_lock_format_json(cli: Cli, seen: Seen) -> None:
     found = json.loads(cli("lock", "--format", "json").out)
     assert found == {"changed": True, "changes": ["locked numpy 2.4.0"], "path": "danlu.lock"}
 
 
 @pytest.mark.parametrize("dashes", [[], ["--"]])
-def test_a_program_is_run_with_its_own_options_and_code(
+def test_run_passes_options_and_exit_code_of_the_command(
     cli: Cli, seen: Seen, dashes: list[str]
 ) -> None:
     given = ["-v", "/a:/b:ro", "-e", "K=V", "--gpus", "all", "--user", "1000", "--frozen"]
@@ -275,11 +272,11 @@ def test_a_program_is_run_with_its_own_options_and_code(
     )
 
 
-def test_a_program_runs_in_an_image_with_the_current_directory(cli: Cli, seen: Seen) -> None:
+def test_run_image_mounts_the_current_directory(cli: Cli, seen: Seen) -> None:
     assert cli("run", "--image", "demo:1", "true").code == 7
     assert (seen["image"], seen["project"]) == ("demo:1", Path.cwd())
     result = cli("run", "--image", "demo:1", "-f", "build.envd", "true")
-    assert (result.code, "exclude each other" in result.err) == (125, True)
+    assert (result.code, "--image cannot be combined with --file" in result.err) == (125, True)
 
 
 def test_init_then_plan(cli: Cli) -> None:
@@ -293,7 +290,7 @@ def test_init_then_plan(cli: Cli) -> None:
     assert "numpy" in planned.out
 
 
-def test_a_plan_is_data_and_what_to_do_is_talk(cli: Cli) -> None:
+def test_plan_is_on_stdout_and_advice_on_stderr(cli: Cli) -> None:
     result = cli("plan")
     assert result.out.splitlines()[0].startswith("build.envd:build for linux/")
     assert "? base debian12" in result.out
@@ -301,7 +298,7 @@ def test_a_plan_is_data_and_what_to_do_is_talk(cli: Cli) -> None:
     assert "\x1b" not in result.out + result.err
 
 
-def test_a_plan_as_json_and_as_dot(cli: Cli) -> None:
+def test_plan_formats_json_and_dot(cli: Cli) -> None:
     found = json.loads(cli("plan", "--format", "json", "--why").out)
     assert {"digest", "name", "branch", "kind", "inputs", "lines"} <= set(found["vertices"][0])
     assert {"state", "why"} <= set(found["vertices"][0])
@@ -310,7 +307,7 @@ def test_a_plan_as_json_and_as_dot(cli: Cli) -> None:
     assert dot.count("{") == dot.count("}")
 
 
-def test_a_build_files_error_is_shown_with_its_line(cli: Cli) -> None:
+def test_build_file_error_shows_its_line(cli: Cli) -> None:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n    instal.python()\n")
     result = cli("plan")
     assert result.code == 2
@@ -319,7 +316,7 @@ def test_a_build_files_error_is_shown_with_its_line(cli: Cli) -> None:
     assert "^" in result.err
 
 
-def test_config_shows_one_value_plainly(cli: Cli) -> None:
+def test_config_prints_a_single_value_plainly(cli: Cli) -> None:
     assert cli("config", "builder").out == "embedded\n"
     assert "SETTING" in cli("config").out
     result = cli("config", "bilder")
@@ -327,11 +324,9 @@ def test_config_shows_one_value_plainly(cli: Cli) -> None:
     assert "builder" in result.err
 
 
-def test_doctor_exits_with_4_where_something_is_missing(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_exits_with_4_if_a_check_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = [("OCI runtime", False, "neither runc nor crun", "apt install runc")]
-    monkeypatch.setattr("danlu.sandbox.doctor.check", lambda paths: lacking)
+    monkeypatch.setattr("danlu.sandbox.doctor.run_checks", lambda paths: lacking)
     result = cli("doctor")
     assert result.code == 4
     assert "FAIL  OCI runtime" in result.out
@@ -340,12 +335,12 @@ def test_doctor_exits_with_4_where_something_is_missing(
     assert {"name", "ok", "detail", "fix"} == set(found[0])
 
 
-def test_version_names_what_danlu_stands_on(cli: Cli) -> None:
+def test_version_lists_dependencies(cli: Cli) -> None:
     assert {"danlu", "python", "uv"} <= set(json.loads(cli("version", "--format", "json").out))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_call_the_program_back(cli: Cli, shell: str) -> None:
+def test_completion_scripts_call_danlu(cli: Cli, shell: str) -> None:
     assert "_DANLU_COMPLETE" in cli("completion", shell).out
 
 
@@ -353,14 +348,14 @@ def test_completion_scripts_call_the_program_back(cli: Cli, shell: str) -> None:
     ("line", "expected"),
     [("danlu bu", "build"), ("danlu image pr", "prune"), ("danlu build --no", "--no-cache")],
 )
-def test_the_shell_is_told_what_could_follow(program: Cli, line: str, expected: str) -> None:
+def test_shell_completion_of_commands_and_values(program: Cli, line: str, expected: str) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     result = program(_DANLU_COMPLETE="bash_complete", **words)
     assert f"plain,{expected}" in result.out.splitlines()
 
 
 def put_image(home: Path, text: str, *names: str) -> str:
-    normalise = Normalise(mtime=1)
+    normalise = NormalizeOptions(mtime=1)
     with Store.open(home / "store") as store:
         with store.staging() as staged:
             root = staged / "tree"
@@ -372,7 +367,7 @@ def put_image(home: Path, text: str, *names: str) -> str:
         return store.put_image(made.config, made.diff_ids, names=names, metadata={}).digest
 
 
-def test_images_are_listed_shown_and_told_of(cli: Cli, home: Path) -> None:
+def test_image_ls_show_and_history(cli: Cli, home: Path) -> None:
     digest = put_image(home, "first", "demo:latest")
     listed = cli("image", "ls").out.splitlines()
     assert listed[0].split() == ["NAME", "IMAGE", "SIZE", "CREATED", "FROM"]
@@ -386,7 +381,38 @@ def test_images_are_listed_shown_and_told_of(cli: Cli, home: Path) -> None:
     assert json.loads(cli("image", "show", "demo", "--format", "json").out)["digest"] == digest
 
 
-def test_images_are_named_compared_and_removed(cli: Cli, home: Path) -> None:
+def test_image_ls_groups_untagged_builds_of_a_build_file() -> None:
+    def image(number: int, source: str, *names: str) -> dict[str, Any]:
+        digest = f"sha256:{number:064x}"
+        return {
+            "digest": digest,
+            "names": names,
+            "source": source,
+            "created": number,
+            "size": 1,
+        }
+
+    images = [
+        image(1, "build.envd:build"),
+        image(2, "build.envd:build"),
+        image(3, "build.envd:build", "demo:latest"),
+        image(4, "build.envd:serve"),
+        image(5, ""),
+        image(6, ""),
+    ]
+    names = [row[0] for row in list_rows(images, everything=False)]
+    assert names == ["demo:latest", "- (and 1 older)", "-", "-", "-"]
+    assert len(list(list_rows(images, everything=True))) == 6
+
+
+def test_image_ls_of_an_empty_store_says_so_on_stderr(cli: Cli) -> None:
+    result = cli("image", "ls")
+    assert (result.code, result.out) == (0, "")
+    assert "no images" in result.err
+    assert json.loads(cli("image", "ls", "--format", "json").out) == []
+
+
+def test_image_tag_diff_and_rm(cli: Cli, home: Path) -> None:
     put_image(home, "first", "a:1")
     put_image(home, "second", "b:1")
     assert cli("image", "tag", "a:1", "c:1").code == 0
@@ -401,7 +427,7 @@ def test_images_are_named_compared_and_removed(cli: Cli, home: Path) -> None:
 
 @pytest.mark.real
 @AS_ROOT
-def test_images_go_out_and_come_in(program: Cli, home: Path) -> None:
+def test_image_save_and_load(program: Cli, home: Path) -> None:
     put_image(home, "first", "demo:1")
     for place in ("x.tar", "layout"):
         assert program("image", "save", "demo:1", "-o", place).code == 0
@@ -413,7 +439,7 @@ def test_images_go_out_and_come_in(program: Cli, home: Path) -> None:
 
 @pytest.mark.real
 @AS_ROOT
-def test_pruning_keeps_what_has_a_name(program: Cli, home: Path) -> None:
+def test_image_prune_keeps_named_images(program: Cli, home: Path) -> None:
     named, nameless = put_image(home, "first", "demo:1"), put_image(home, "second")
     assert program("image", "prune").code == 0
     assert nameless in program("image", "ls", "-q").out
@@ -424,7 +450,7 @@ def test_pruning_keeps_what_has_a_name(program: Cli, home: Path) -> None:
 
 @pytest.mark.real
 @AS_ROOT
-def test_pruning_gives_back_downloads_too(program: Cli, home: Path) -> None:
+def test_image_prune_removes_downloads(program: Cli, home: Path) -> None:
     download = home / "cache/apt/debs/x.deb"
     download.parent.mkdir(parents=True)
     download.write_bytes(bytes(5000))
@@ -436,7 +462,7 @@ def test_pruning_gives_back_downloads_too(program: Cli, home: Path) -> None:
 
 @pytest.mark.real
 @AS_ROOT
-def test_damage_is_found_repaired_and_gone(program: Cli, home: Path) -> None:
+def test_image_check_finds_and_repairs_damage(program: Cli, home: Path) -> None:
     put_image(home, "first", "demo:1")
     with Store.open(home / "store") as store:
         layer = store.layer(store.images()[0].layers[0])
@@ -450,7 +476,7 @@ def test_damage_is_found_repaired_and_gone(program: Cli, home: Path) -> None:
 @pytest.mark.parametrize(
     "arguments", [["prune", "--keep", "3x"], ["prune", "--all", "--keep", "1"]]
 )
-def test_a_wrong_size_is_wrong_usage(cli: Cli, arguments: list[str]) -> None:
+def test_invalid_size_is_a_usage_error(cli: Cli, arguments: list[str]) -> None:
     assert cli("image", *arguments).code == 2
 
 
@@ -465,13 +491,13 @@ def test_a_wrong_size_is_wrong_usage(cli: Cli, arguments: list[str]) -> None:
         ("2k", 2000),
     ],
 )
-def test_sizes_are_read_with_their_units(text: str, count: int) -> None:
-    from danlu.cli.values import parse_bytes
-
-    assert parse_bytes(text) == count
+def test_sizes_are_parsed_with_units(text: str, count: int) -> None:
+    assert ByteSize().convert(text, None, None) == count
 
 
-def test_colours_only_where_they_are_wanted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_respect_no_color_and_dumb_terminals(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from danlu.cli.terminal import Terminal
 
     class Tty:

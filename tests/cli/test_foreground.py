@@ -13,12 +13,18 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.cli.jobs.foreground import Followed, attached, run
+from danlu.cli.job_output.foreground import (
+    FollowResult,
+    attach,
+    run_in_foreground,
+    stop_signals,
+)
 from danlu.cli.terminal import OutputClosed, Terminal
+from danlu.commands.jobs.report import describe_kills
 from danlu.errors import OutsideError
-from danlu.jobs.types import JobView, LogLine, Submission
+from danlu.jobs.types import JobView, LogLine, ReplicaView, Submission
 from danlu.training.types import Job
-from tests.commands.fakejobs import FakeJobs, Story, line, view
+from tests.commands.fakejobs import FakeJobs, Story, line, replica, view
 
 SUBMISSION = Submission(Job("PyTorchJob", "demo", {}), Path("/"))
 
@@ -29,6 +35,7 @@ class Renderer:
     def __init__(self, on_view: Callable[[], object] = lambda: None, broken: Any = None) -> None:
         self._on_view = on_view
         self._broken = broken
+        self.noticed: list[str] = []
 
     def view(self, view: JobView) -> None:
         self._on_view()
@@ -36,6 +43,9 @@ class Renderer:
     def line(self, line: LogLine) -> None:
         if self._broken is not None:
             raise self._broken
+
+    def notice(self, text: str) -> None:
+        self.noticed.append(text)
 
     def tick(self) -> None:
         pass
@@ -48,11 +58,13 @@ def interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def followed(jobs: FakeJobs, renderer: Renderer) -> Followed:
-    return anyio.run(partial(run, jobs, SUBMISSION, renderer, terminal=Terminal(environ={})))
+def followed(jobs: FakeJobs, renderer: Renderer) -> FollowResult:
+    return anyio.run(
+        partial(run_in_foreground, jobs, SUBMISSION, renderer, terminal=Terminal(environ={}))
+    )
 
 
-def test_ctrl_c_stops_the_job_and_its_end_is_seen() -> None:
+def test_ctrl_c_stops_the_job_and_waits_for_its_end() -> None:
     jobs = FakeJobs()
     jobs.next = Story([view(), view("Failed")], endless=True)
     once = iter([interrupt])
@@ -60,12 +72,62 @@ def test_ctrl_c_stops_the_job_and_its_end_is_seen() -> None:
     assert ended.signal == signal.SIGINT
     assert ended.view is not None
     assert ended.view.finished
-    ((_, name, grace),) = [call for call in jobs.calls if call[0] == "stop"]
-    assert name == "demo"
-    assert grace < 5
+    # Each replica has the time that its pod says.
+    assert [call for call in jobs.calls if call[0] == "stop"] == [("stop", "demo", None)]
 
 
-def test_a_second_ctrl_c_gives_up_a_submission_that_does_not_end(
+def test_grace_period_is_counted_down() -> None:
+    jobs = FakeJobs()
+    jobs.next = Story([view(), view("Failed")], endless=True)
+    renderer = Renderer()
+
+    async def slow(name: str, *, grace: float | None = None) -> None:
+        while not renderer.noticed:
+            await anyio.sleep(0.01)
+        jobs.stories[name].stopped.set()
+
+    jobs.stop = slow  # type: ignore[method-assign]
+    once = iter([interrupt])
+    renderer._on_view = lambda: next(once, lambda: None)()
+    followed(jobs, renderer)
+    assert renderer.noticed[0] == (
+        "stopping: waiting up to 30 s for worker-0, worker-1 to save (Ctrl-C: kill now)"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_stop_the_job(number: signal.Signals) -> None:
+    jobs = FakeJobs()
+    jobs.next = Story([view(), view("Failed")], endless=True)
+    once = iter([lambda: os.kill(os.getpid(), number)])
+    # It may be ignored where the tests run, as under nohup.
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        ended = followed(jobs, Renderer(lambda: next(once, lambda: None)()))
+    finally:
+        signal.signal(number, before)
+    assert ended.signal == number
+    assert [call for call in jobs.calls if call[0] == "stop"] == [("stop", "demo", None)]
+
+
+def test_sighup_ignored_by_nohup_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert stop_signals() == [signal.SIGINT, signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_killed_replicas_are_named() -> None:
+    killed = [ReplicaView(replica(index), "Stopped", reason="Killed") for index in range(2)]
+    gentle = ReplicaView(replica(2), "Stopped", exit_code=143)
+    assert describe_kills(view("Failed", *killed, gentle)) == (
+        "worker-0, worker-1 did not end in time and were killed"
+    )
+    assert describe_kills(view("Failed", gentle)) == ""
+
+
+def test_second_ctrl_c_cancels_a_hanging_submission(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     jobs = FakeJobs()
@@ -77,11 +139,11 @@ def test_a_second_ctrl_c_gives_up_a_submission_that_does_not_end(
         raise AssertionError
 
     monkeypatch.setattr(jobs, "submit", frozen)
-    assert followed(jobs, Renderer()) == Followed(None, signal.SIGINT, "")
+    assert followed(jobs, Renderer()) == FollowResult(None, signal.SIGINT, "")
     assert [call[0] for call in jobs.calls] == []
 
 
-def test_what_began_although_it_was_given_up_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_submitted_after_cancellation_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = FakeJobs()
     jobs.next = Story([view(), view("Failed")], endless=True)
     submit = jobs.submit
@@ -100,13 +162,13 @@ def test_what_began_although_it_was_given_up_is_ended(monkeypatch: pytest.Monkey
     assert ("stop", "demo", 0) in jobs.calls
 
 
-def test_what_could_not_be_told_to_stop_is_said_and_the_reason_stays(
+def test_failed_stop_is_reported_with_the_original_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = FakeJobs()
     jobs.next = Story([view(), view("Failed")], endless=True)
 
-    async def gone(name: str, *, grace: float = 5.0) -> None:
+    async def gone(name: str, *, grace: float | None = None) -> None:
         raise OutsideError("the server is gone")
 
     monkeypatch.setattr(jobs, "stop", gone)
@@ -114,17 +176,17 @@ def test_what_could_not_be_told_to_stop_is_said_and_the_reason_stays(
     with pytest.raises(BaseExceptionGroup) as caught:
         followed(jobs, Renderer(lambda: next(once, lambda: None)()))
     assert caught.group_contains(OutsideError, match="the server is gone")
-    assert "demo may still run" in capsys.readouterr().err
+    assert "demo may still be running" in capsys.readouterr().err
 
 
-def test_a_second_ctrl_c_kills_it_and_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_ctrl_c_kills_the_job_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = FakeJobs()
     jobs.next = Story([view(), view("Failed")], endless=True)
-    graces: list[float] = []
+    graces: list[float | None] = []
 
-    async def deaf(name: str, *, grace: float = 5.0) -> None:
+    async def deaf(name: str, *, grace: float | None = None) -> None:
         graces.append(grace)
-        if grace:
+        if grace is None:
             interrupt()
             await anyio.sleep_forever()
 
@@ -135,7 +197,7 @@ def test_a_second_ctrl_c_kills_it_and_waits_for_nothing(monkeypatch: pytest.Monk
     assert graces[-1] == 0
 
 
-def test_who_closes_stdout_ends_the_job() -> None:
+def test_closed_stdout_stops_the_job() -> None:
     jobs = FakeJobs()
     jobs.next = Story([view(), view("Failed")], [line("x")], endless=True)
     with pytest.raises(BaseExceptionGroup) as caught:
@@ -144,9 +206,9 @@ def test_who_closes_stdout_ends_the_job() -> None:
     assert [call[:2] for call in jobs.calls if call[0] == "stop"] == [("stop", "demo")]
 
 
-def test_an_attached_job_goes_on_after_ctrl_c() -> None:
+def test_ctrl_c_detaches_from_an_attached_job() -> None:
     jobs = FakeJobs(demo=Story([view(), view("Failed")], endless=True))
     renderer = Renderer(interrupt)
-    ended = anyio.run(partial(attached, jobs, "demo", renderer, tail=None))
+    ended = anyio.run(partial(attach, jobs, "demo", renderer, tail=None))
     assert ended.signal == signal.SIGINT
     assert not [call for call in jobs.calls if call[0] == "stop"]

@@ -7,12 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from danlu.cli.jobs import make
-from danlu.cli.jobs.lines import Prefixes, colour, rendered
-from danlu.cli.jobs.live import Live
-from danlu.cli.jobs.table import bar, board
-from danlu.cli.terminal import Terminal, columns
-from danlu.jobs.types import JobView, Progress, ReplicaView
+from danlu.cli.job_output import (
+    LogPrefixes,
+    format_log_line,
+    make_job_renderer,
+    replica_color,
+)
+from danlu.cli.job_output.live import LiveJobRenderer
+from danlu.cli.job_output.table import render_job_table
+from danlu.cli.terminal import Terminal, text_width
+from danlu.commands.job_view_model import progress_bar
+from danlu.jobs.types import JobView, ReplicaView
+from danlu.training.progress import TrainingProgress
 from tests.commands.fakejobs import START, line, replica, view
 
 
@@ -27,13 +33,13 @@ class Screen(io.StringIO):
         return "utf-8"
 
 
-def plain(*, unicode: bool = True) -> Prefixes:
-    return Prefixes(lambda text, style: text, unicode=unicode)
+def plain(*, unicode: bool = True) -> LogPrefixes:
+    return LogPrefixes(lambda text, style: text, unicode=unicode)
 
 
 def text_of(view: JobView, *, width: int = 80, height: int = 20) -> list[str]:
-    lines = board(view, now=START + timedelta(seconds=12), width=width, height=height)
-    return ["".join(span.text for span in one).rstrip() for one in lines]
+    lines = render_job_table(view, now=START + timedelta(seconds=12), width=width, height=height)
+    return ["".join(span.text for span in line).rstrip() for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -50,70 +56,82 @@ def text_of(view: JobView, *, width: int = 80, height: int = 20) -> list[str]:
         (b"bell\x07\x08", "bell"),
     ],
 )
-def test_no_program_moves_the_cursor(data: bytes, shown: str) -> None:
-    assert rendered(line(data), plain()) == f"worker-0 │ {shown}".rstrip()
+def test_control_sequences_are_stripped_from_log_lines(data: bytes, shown: str) -> None:
+    assert format_log_line(line(data), plain()) == f"worker-0 │ {shown}".rstrip()
 
 
 def test_prefixes_are_as_wide_as_the_widest_replica() -> None:
     prefixes = plain(unicode=False)
-    prefixes.know([replica(0), replica(10)])
-    assert rendered(line("x", 3), prefixes) == "worker-3  | x"
+    prefixes.register([replica(0), replica(10)])
+    assert format_log_line(line("x", 3), prefixes) == "worker-3  | x"
 
 
-def test_neighbours_differ_in_colour_and_keep_it() -> None:
-    assert [colour(replica(index)) for index in range(3)] == [
-        colour(replica(index)) for index in range(3)
-    ]
-    assert len({colour(replica(index)) for index in range(6)}) == 6
+def test_replica_colors_differ_between_neighbours_and_are_stable() -> None:
+    first = [replica_color(replica(index)) for index in range(6)]
+    assert len(set(first)) == 6
+    # Neither what came before nor which attempt it is changes a replica's colour.
+    again = {index: replica_color(replica(index)) for index in (5, 0, 3)}
+    assert again == {index: first[index] for index in (5, 0, 3)}
+    out = Screen()
+    renderer = make_job_renderer(
+        "plain", Terminal(out=out, err=io.StringIO(), environ={"TERM": "xterm"})
+    )
+    for index in (0, 1, 2, 0):
+        renderer.line(line("x", index))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == lines[3]
+    assert len(set(lines)) == 3
 
 
-def test_colours_are_left_out_where_there_is_no_terminal_or_nobody_wants_them() -> None:
+def test_log_prefixes_are_not_colored_without_a_terminal() -> None:
     for environ, expected in (
         ({"TERM": "xterm"}, True),
         ({"TERM": "xterm", "NO_COLOR": "1"}, False),
     ):
         out = Screen()
-        renderer = make("plain", Terminal(out=out, err=io.StringIO(), environ=environ))
+        renderer = make_job_renderer("plain", Terminal(out=out, err=io.StringIO(), environ=environ))
         renderer.line(line("x"))
         assert ("\x1b[" in out.getvalue()) == expected
 
 
-def test_the_table_has_what_a_person_wants_to_know() -> None:
+def test_job_table_shows_state_resources_and_progress() -> None:
     running = ReplicaView(
         replica(0), "Running", restarts=1, cpu=0.987, memory=512_000_000, gpus=(0, 2)
     )
     waiting = ReplicaView(replica(1), "Waiting", waits="for a GPU")
     failed = ReplicaView(replica(2), "Failed", exit_code=137, reason="OOMKilled")
     shown = text_of(
-        view("Running", running, waiting, failed, progress=Progress(50, 90, {"loss": 0.125}))
+        view(
+            "Running", running, waiting, failed, progress=TrainingProgress(50, 90, {"loss": 0.125})
+        )
     )
     assert shown == [
-        "demo PyTorchJob Running 12 s",
+        "demo PyTorchJob Running 12.0 s",
         "REPLICA   STATE               RESTARTS  EXIT  CPU   MEMORY  GPU",
         "worker-0  Running                    1     -  0.99  512 MB  0,2",
         "worker-1  Waiting: for a GPU         0     -     -       -  -",
         "worker-2  Failed (OOMKilled)         0   137     -       -  -",
-        f"{bar(50, width=20)} 50 %  1 min 30 s left  loss 0.125",
+        f"{progress_bar(50, width=20)} 50 %  1 min 30 s left  loss 0.125",
     ]
 
 
-def test_a_large_job_keeps_to_the_terminal_and_shows_what_failed() -> None:
+def test_job_table_of_a_large_job_fits_and_shows_failed_replicas() -> None:
     many = [ReplicaView(replica(index), "Running") for index in range(200)]
     many[150] = ReplicaView(replica(150), "Failed", exit_code=1)
     shown = text_of(view("Running", *many), width=40, height=10)
     assert len(shown) == 10
-    assert max(map(columns, shown)) < 40
-    assert any(one.startswith("worker-150") for one in shown)
+    assert max(map(text_width, shown)) < 40
+    assert any(entry.startswith("worker-150") for entry in shown)
     assert shown[-1] == "… and 193 more: 193 Running"
 
 
-def test_the_live_view_puts_lines_above_the_table_and_takes_it_off() -> None:
+def test_live_job_prints_lines_above_the_table_and_removes_it() -> None:
     err, out = Screen(), Screen()
     terminal = Terminal(out=out, err=err, environ={"TERM": "xterm"})
-    live = Live(terminal)
+    live = LiveJobRenderer(terminal)
     live.view(view())
     live.line(line("first\x1b[2J"))
-    terminal.say("talk")
+    terminal.info("talk")
     live.stop()
     live.stop()
     written = err.getvalue()
@@ -123,20 +141,20 @@ def test_the_live_view_puts_lines_above_the_table_and_takes_it_off() -> None:
     assert "\x1b[2J" not in written
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") > 0
     assert written.index("first") > written.index("PyTorchJob")
-    assert terminal.above is None
+    assert terminal.write_above is None
     assert out.getvalue() == ""
 
 
-def test_lines_go_to_a_stdout_that_is_a_file_while_the_table_is_live() -> None:
+def test_live_job_writes_lines_to_a_redirected_stdout() -> None:
     out = io.StringIO()
     terminal = Terminal(out=out, err=Screen(), environ={"TERM": "xterm"})
-    live = Live(terminal)
+    live = LiveJobRenderer(terminal)
     live.view(view())
     live.line(line("first"))
     live.stop()
     assert out.getvalue() == "worker-0 | first\n"
 
 
-def test_nothing_is_live_without_a_terminal() -> None:
-    renderer = make("auto", Terminal(out=io.StringIO(), err=io.StringIO(), environ={}))
-    assert type(renderer).__name__ == "Plain"
+def test_auto_progress_of_a_job_is_plain_without_a_terminal() -> None:
+    renderer = make_job_renderer("auto", Terminal(out=io.StringIO(), err=io.StringIO(), environ={}))
+    assert type(renderer).__name__ == "PlainJobRenderer"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
-from danlu.cli.registry import COMMANDS, SECTIONS
+from danlu.cli.app import COMMANDS, root
+from danlu.cli.groups import DOCS_URL, SectionedGroup
 from danlu.errors import (
     BuildFileError,
     DanluError,
@@ -56,33 +60,95 @@ def imported(*arguments: str, **options: str) -> set[str]:
 def test_help_imports_nothing_heavy_and_no_command(home: Path) -> None:
     names = imported("--help")
     assert not names & HEAVY
-    assert not [name for name in names if name.startswith(("danlu.cli.verbs", "danlu.commands"))]
+    assert not names & {spec.module for spec in COMMANDS}
+    assert not [name for name in names if name.startswith("danlu.commands")]
 
 
-def test_a_build_that_shows_nothing_imports_no_terminal_library(home: Path) -> None:
+def test_failing_build_file_imports_no_terminal_library(home: Path) -> None:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n    nonsense()\n")
     names = imported("build", "--frozen")
     assert "danlu.commands.build" in names
-    assert not names & {"rich", "asyncio", "anyio", "aiohttp"}
+    assert not names & {"rich", "asyncio", "aiohttp"}
 
 
-def test_every_command_of_the_registry_has_the_summary_that_the_help_shows() -> None:
-    import importlib
-
-    for entry in COMMANDS:
-        command = importlib.import_module(entry.module).command
+def test_registry_repeats_the_first_line_of_every_command_s_help() -> None:
+    for spec in COMMANDS:
+        command = importlib.import_module(spec.module).command
         assert isinstance(command, click.Command)
-        assert command.name == entry.name
-        first = (command.help or "").splitlines()[0]
-        assert command.get_short_help_str(200).rstrip(".") + "." == entry.summary
-        assert first == entry.summary
-        assert entry.section in SECTIONS
+        assert command.name == spec.name
+        assert (command.help or "").splitlines()[0] == spec.summary
 
 
-def test_the_road_is_in_the_order_it_is_walked(cli: Cli) -> None:
-    help_ = cli("--help").out.partition("The road:")[2]
-    road = [help_.index(f"\n  {name} ") for name in ("init", "plan", "lock", "build", "run")]
-    assert road == sorted(road)
+def iter_commands(
+    group: SectionedGroup = root, path: str = "danlu"
+) -> Iterator[tuple[str, click.Command]]:
+    with click.Context(group, info_name="danlu") as context:
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            yield f"{path} {name}", command
+            if isinstance(command, SectionedGroup):
+                yield from iter_commands(command, f"{path} {name}")
+
+
+def test_help_texts_are_one_short_line() -> None:
+    long = []
+    for path, command in iter_commands():
+        texts = {path: (command.help or "").splitlines()[0]}
+        if not path.startswith("danlu operator"):  # its flags are documented at length
+            for option in command.params:
+                if isinstance(option, click.Option):
+                    texts[f"{path} {option.opts[-1]}"] = option.help or ""
+        long += [f"{name}: {text}" for name, text in texts.items() if not 0 < len(text) <= 75]
+    assert long == []
+
+
+def test_environment_commands_are_listed_in_the_order_of_use(cli: Cli) -> None:
+    help_ = cli("--help").out.partition("Environments:")[2]
+    order = [help_.index(f"\n  {name} ") for name in ("init", "plan", "lock", "build", "run")]
+    assert order == sorted(order)
+
+
+def test_help_ends_with_the_page_of_the_reference(cli: Cli) -> None:
+    root_directory = Path(__file__).parents[2]
+    page = (root_directory / "docs/reference/cli.md").read_text()
+    urls = tomllib.loads((root_directory / "pyproject.toml").read_text())["project"]["urls"]
+    assert urls["Documentation"] == DOCS_URL
+    for arguments in (["--help"], ["image", "--help"], ["jobs", "logs", "--help"]):
+        last = cli(*arguments).out.splitlines()[-1]
+        path = " ".join(["danlu", *arguments[:-1]])
+        anchor = path.replace(" ", "-")
+        assert last == f"Documentation: {DOCS_URL}reference/cli/#{anchor}"
+        assert f"# {path}\n" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [
+        ("up", "danlu run -- bash"),
+        ("destroy", "danlu image rm"),
+        ("envs", "danlu image ls"),
+        ("ps", "danlu jobs ls"),
+        ("exec", "danlu run"),
+        ("images", "danlu image ls"),
+        ("rmi", "danlu image rm"),
+        ("pull", "danlu image pull"),
+        ("logs", "danlu jobs logs"),
+        ("login", "docker login"),
+    ],
+)
+def test_commands_of_envd_and_docker_are_answered_with_ours(
+    cli: Cli, command: str, instead: str
+) -> None:
+    result = cli(command)
+    assert result.code == 2
+    assert f"unknown command `{command}`" in result.err
+    assert instead in result.err
+
+
+def test_synonyms_of_subcommands_are_suggested(cli: Cli) -> None:
+    assert "did you mean `ls`?" in cli("image", "list").err
+    assert "did you mean `show`?" in cli("jobs", "describe").err
 
 
 def test_no_command_shows_the_help(cli: Cli) -> None:
@@ -105,12 +171,12 @@ def test_python_m_danlu_is_the_program(program: Cli) -> None:
         (["run"], 125, "missing argument"),
         (["build"], 2, "danlu init"),
         (["run", "--", "true"], 125, "danlu init"),
-        (["build", "--secret", "src=x"], 2, "is not a secret"),
-        (["build", "--secret", "id=a,src=missing"], 2, "no file missing"),
+        (["build", "--secret", "src=x"], 2, "invalid secret"),
+        (["build", "--secret", "id=a,src=missing"], 2, "secret file missing not found"),
         (["lock", "--check", "--upgrade"], 2, "--check"),
     ],
 )
-def test_wrong_usage_says_what_and_where_to_look(
+def test_usage_error_has_a_message_and_a_hint(
     cli: Cli, arguments: list[str], code: int, words: str
 ) -> None:
     result = cli(*arguments)
@@ -129,7 +195,7 @@ def raising(error: BaseException) -> Callable[..., Any]:
 
 def fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, *more: str) -> Any:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n")
-    monkeypatch.setattr("danlu.commands.build.build", raising(error))
+    monkeypatch.setattr("danlu.cli.build.build", raising(error))
     return cli("build", *more)
 
 
@@ -148,7 +214,7 @@ def fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, *more
         (RuntimeError("surprise"), 3),
     ],
 )
-def test_the_exit_code_is_the_errors(
+def test_exit_code_depends_on_the_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
     result = fails(cli, monkeypatch, error)
@@ -178,13 +244,13 @@ def test_an_error_shows_place_caret_details_and_hint(
     )
 
 
-def test_the_caret_stands_below_wide_characters(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caret_is_aligned_below_wide_characters(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     error = BuildFileError("bad", span=Span("build.envd", 1, 9, 12), source_line='run("丹炉", x=1)')
     lines = fails(cli, monkeypatch, error).err.splitlines()
     assert lines[4] == "     | " + " " * 10 + "^^^"
 
 
-def test_a_long_source_line_is_cut_around_the_caret(
+def test_long_source_line_is_cut_around_the_caret(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
@@ -196,12 +262,14 @@ def test_a_long_source_line_is_cut_around_the_caret(
     assert text[carets.index("^") : carets.rindex("^") + 1] == "HERE"
 
 
-def test_an_error_cannot_move_the_cursor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_sequences_are_stripped_from_errors(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     error = OutsideError("bad \x1b[2Jname\r\x07", details=("\x1b]0;title\x07line",))
     assert fails(cli, monkeypatch, error).err == "error: bad name\n  line\n"
 
 
-def test_a_defect_is_one_line_and_its_traceback_is_in_the_log(
+def test_internal_error_is_one_line_with_its_traceback_in_the_log(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     result = fails(cli, monkeypatch, ZeroDivisionError("by zero"))
@@ -213,13 +281,13 @@ def test_a_defect_is_one_line_and_its_traceback_is_in_the_log(
     assert log.stat().st_mode & 0o077 == 0
 
 
-def test_verbose_shows_the_traceback_of_a_defect(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbose_prints_the_traceback_of_an_internal_error(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "Traceback" in fails(cli, monkeypatch, ZeroDivisionError(), "-v").err
 
 
-def test_a_home_that_cannot_be_written_hides_no_error(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_home_does_not_hide_the_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DANLU_HOME", "/proc/nowhere")
     assert "by zero" in fails(cli, monkeypatch, ZeroDivisionError("by zero")).err
 
@@ -240,17 +308,17 @@ def test_json_progress_ends_with_the_error_as_json(
     }
 
 
-def test_values_of_variables_and_a_programs_arguments_are_not_in_the_log() -> None:
-    from danlu.cli.logs import redacted
+def test_log_omits_values_of_variables_and_arguments_of_commands() -> None:
+    from danlu.cli.run_log import redact_arguments
 
-    shown = redacted(
+    shown = redact_arguments(
         ["run", "-e", "TOKEN=abc", "-eKEY=def", "--env=A=ghi", "--", "curl", "-H", "x"]
     )
     assert shown == "run -e TOKEN=… -eKEY=… --env=A=… -- curl … (2 arguments)"
-    assert redacted(["run", "curl", "secret"]) == "run …"
+    assert redact_arguments(["run", "curl", "secret"]) == "run …"
 
 
-def test_only_the_last_logs_are_kept(cli: Cli, home: Path) -> None:
+def test_old_logs_are_removed(cli: Cli, home: Path) -> None:
     logs = home / "state/logs"
     logs.mkdir(parents=True)
     for number in range(80):
@@ -259,7 +327,7 @@ def test_only_the_last_logs_are_kept(cli: Cli, home: Path) -> None:
     assert len(list(logs.iterdir())) == 50
 
 
-def test_a_reader_that_goes_away_is_no_failure_to_talk_about(program: Cli) -> None:
+def test_closed_pipe_is_not_reported(program: Cli) -> None:
     done = subprocess.run(
         [
             "bash",
@@ -275,7 +343,7 @@ def test_a_reader_that_goes_away_is_no_failure_to_talk_about(program: Cli) -> No
     assert done.stdout in ("0\n", "141\n")
 
 
-def test_a_full_disk_behind_stdout_is_said(program: Cli) -> None:
+def test_full_disk_behind_stdout_is_an_error(program: Cli) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m danlu version > /dev/full"],
         capture_output=True,
@@ -287,7 +355,7 @@ def test_a_full_disk_behind_stdout_is_said(program: Cli) -> None:
     assert done.stderr == "error: cannot write to stdout: No space left on device\n"
 
 
-def test_closed_descriptors_are_no_failure(program: Cli) -> None:
+def test_closed_descriptors_do_not_fail(program: Cli) -> None:
     done = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m danlu version >&- 2>&- <&-"], timeout=50, check=False
     )
@@ -295,7 +363,7 @@ def test_closed_descriptors_are_no_failure(program: Cli) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "version", "--help", "image ls"])
-def test_a_closed_stdout_takes_no_other_files_number(program: Cli, command: str) -> None:
+def test_closed_stdout_is_not_replaced_by_another_file(program: Cli, command: str) -> None:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n")
     line = f"{sys.executable} -m danlu {command} 2>&1 >&-"
     done = subprocess.run(["bash", "-c", line], timeout=50, check=False, capture_output=True)
@@ -303,7 +371,7 @@ def test_a_closed_stdout_takes_no_other_files_number(program: Cli, command: str)
     assert b"defect" not in done.stdout
 
 
-def test_a_directory_that_is_gone_is_said(program: Cli, tmp_path: Path) -> None:
+def test_removed_current_directory_is_an_error(program: Cli, tmp_path: Path) -> None:
     done = subprocess.run(
         [
             "bash",
@@ -318,3 +386,23 @@ def test_a_directory_that_is_gone_is_said(program: Cli, tmp_path: Path) -> None:
     )
     assert done.returncode == 3
     assert "current directory" in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["_report_failure", "Session.close"])
+def test_second_interrupt_prints_no_traceback(moment: str) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from danlu.cli import program\n"
+        "from danlu.cli.session import Session\n"
+        "def interrupt(*arguments):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return 130\n"
+        "def invoke(this, arguments):\n"
+        "    raise KeyboardInterrupt\n"
+        "program._invoke_command = invoke\n"
+        f"program.{moment} = interrupt\n"
+        "sys.exit(program.run(['version']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in done.stderr

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 
 import pytest
 
-from danlu.cli.progress import make
-from danlu.cli.progress.board import Board, Row
-from danlu.cli.progress.plain import Plain
-from danlu.cli.terminal import Terminal, clean, columns
+from danlu.cli.progress import make_build_renderer
+from danlu.cli.progress.live import ProgressRow, render_rows
+from danlu.cli.progress.plain import PlainBuildRenderer
+from danlu.cli.terminal import Terminal, text_width
+from danlu.commands.build_view_model import BuildState
 from danlu.graph.progress import Ended, Event, Finished, Log, Message, Started, Transfer
+from danlu.util.sanitize import strip_control_sequences
 
 
 class Screen(io.StringIO):
@@ -48,7 +50,9 @@ class Plainly:
     def __init__(self, *, verbosity: int = 0) -> None:
         self.now = 0.0
         self.terminal, self.stream = terminal()
-        self.renderer = Plain(self.terminal, verbosity=verbosity, clock=lambda: self.now)
+        self.renderer = PlainBuildRenderer(
+            self.terminal, verbosity=verbosity, clock=lambda: self.now
+        )
 
     def play(self, *events: Event | float) -> str:
         for event in events:
@@ -60,11 +64,24 @@ class Plainly:
         return self.stream.getvalue()
 
 
-def test_plain_says_nothing_where_all_is_cached() -> None:
+def test_plain_knows_which_output_it_has_printed() -> None:
+    plain = Plainly()
+    plain.play(
+        started("run make", "steps"),
+        Log("run make", "run make", "cc a.c", 0.0),
+        started("apt", "system"),
+        Log("apt", "apt", "Unpacking", 0.0),
+    )
+    assert plain.renderer.is_on_screen(("cc a.c",))
+    assert not plain.renderer.is_on_screen(("cc a.c", "Unpacking"))
+    assert not plain.renderer.is_on_screen(())
+
+
+def test_plain_prints_nothing_if_everything_is_cached() -> None:
     assert Plainly().play(*(finished(str(n), cached=True) for n in range(30))) == ""
 
 
-def test_plain_counts_what_is_cached_once_something_was_built() -> None:
+def test_plain_counts_cached_vertices_if_something_was_built() -> None:
     shown = Plainly().play(
         finished("a", cached=True), started("numpy 2.4.0"), finished("numpy 2.4.0")
     )
@@ -75,14 +92,14 @@ def test_plain_marks_each_cached_vertex_when_verbose() -> None:
     assert Plainly(verbosity=1).play(finished("a", cached=True)) == "[python] a cached\n"
 
 
-def test_plain_announces_what_takes_long_and_only_that() -> None:
+def test_plain_announces_only_long_running_vertices() -> None:
     shown = Plainly().play(
         started("quick"), finished("quick"), started("slow"), 2.0, Message("x", 0.0)
     )
     assert shown.splitlines()[1:] == ["x", "[python] slow …"]
 
 
-def test_plain_announces_many_in_one_line() -> None:
+def test_plain_announces_many_vertices_in_one_line() -> None:
     events = [started(f"p{number}") for number in range(40)]
     shown = Plainly().play(*events, 2.0, Message("x", 0.0))
     assert shown == "x\n[python] p0 and 39 more …\n"
@@ -93,34 +110,34 @@ def test_plain_prefixes_the_output_of_steps() -> None:
     assert shown == "[steps] run make …\n[steps] run make | cc a.c\n"
 
 
-def test_plain_leaves_the_chatter_of_installers_out_unless_verbose() -> None:
+def test_plain_omits_output_of_installers_unless_verbose() -> None:
     events = (started("apt", "system"), Log("apt", "apt", "Unpacking", 0.0))
     assert Plainly().play(*events) == ""
     assert "Unpacking" in Plainly(verbosity=1).play(*events)
 
 
-def test_plain_tells_of_a_long_transfer_now_and_then() -> None:
+def test_plain_reports_long_transfers_periodically() -> None:
     tick = [Transfer("torch", "torch", 10**6 * n, 10**8, 0.0) for n in range(25)]
     events: list[Event | float] = [started("torch")]
-    for one in tick:
-        events += [one, 1.0]
+    for entry in tick:
+        events += [entry, 1.0]
     shown = Plainly().play(*events).splitlines()
     assert shown[0] == "[python] torch …"
     assert [line for line in shown if "of 100 MB" in line] == [
-        "[python] torch … 10.0 MB of 100 MB",
-        "[python] torch … 20.0 MB of 100 MB",
+        "[python] torch … 10 MB of 100 MB",
+        "[python] torch … 20 MB of 100 MB",
     ]
 
 
-def test_plain_says_what_failed() -> None:
+def test_plain_reports_failures() -> None:
     assert Plainly().play(finished("make", "steps", error="code 2\nmore")) == (
         "[steps] make failed after 1.2 s: code 2\n"
     )
 
 
-def test_json_is_one_event_a_line_with_the_events_fields() -> None:
+def test_json_progress_writes_an_event_per_line() -> None:
     view, stream = terminal()
-    renderer = make("json", view)
+    renderer = make_build_renderer("json", view)
     for event in (
         started("a"),
         finished("a"),
@@ -129,7 +146,7 @@ def test_json_is_one_event_a_line_with_the_events_fields() -> None:
     ):
         renderer.handle(event)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [one["type"] for one in lines] == ["started", "finished", "transfer", "log"]
+    assert [line["type"] for line in lines] == ["started", "finished", "transfer", "log"]
     assert lines[0] == {
         "type": "started",
         "vertex": "a",
@@ -141,28 +158,36 @@ def test_json_is_one_event_a_line_with_the_events_fields() -> None:
     assert lines[3]["line"] == "\x1b"
 
 
-def test_quiet_is_quiet() -> None:
+def test_quiet_progress_writes_nothing() -> None:
     view, stream = terminal()
-    renderer = make("quiet", view)
+    renderer = make_build_renderer("quiet", view)
     renderer.handle(started("a"))
     renderer.stop()
     assert stream.getvalue() == ""
 
 
-def test_auto_is_plain_where_nobody_watches_and_live_on_a_terminal() -> None:
-    assert type(make("auto", terminal()[0])).__name__ == "Plain"
-    assert type(make("auto", terminal(Screen(), TERM="xterm")[0])).__name__ == "Live"
-    assert type(make("auto", terminal(Screen(), TERM="dumb")[0])).__name__ == "Plain"
+def test_auto_progress_is_live_on_a_terminal_and_plain_elsewhere() -> None:
+    assert type(make_build_renderer("auto", terminal()[0])).__name__ == "PlainBuildRenderer"
+    assert (
+        type(make_build_renderer("auto", terminal(Screen(), TERM="xterm")[0])).__name__
+        == "LiveBuildRenderer"
+    )
+    assert (
+        type(make_build_renderer("auto", terminal(Screen(), TERM="dumb")[0])).__name__
+        == "PlainBuildRenderer"
+    )
 
 
-def rows(board: Board, *, width: int = 80, height: int = 20, now: float = 5.0) -> list[Row]:
-    return board.rows(now, width=width, height=height)
+def rows(
+    board: BuildState, *, width: int = 80, height: int = 20, now: float = 5.0
+) -> list[ProgressRow]:
+    return render_rows(board, now, width=width, height=height)
 
 
-def played(events: Iterable[Event]) -> Board:
-    board = Board()
+def played(events: Iterable[Event]) -> BuildState:
+    board = BuildState()
     for event in events:
-        board.take(event, 1.0)
+        board.handle(event, 1.0)
     return board
 
 
@@ -184,35 +209,42 @@ def test_the_tree_fits_every_terminal(width: int, height: int) -> None:
     shown = rows(played(events), width=width, height=height)
     assert len(shown) <= height
     for row in shown:
-        assert columns(row.left) + len(row.right) + 2 <= max(width, 20)
+        assert text_width(row.left) + len(row.right) + 2 <= max(width, 20)
 
 
-def test_what_does_not_fit_is_counted() -> None:
+def test_tree_counts_hidden_vertices() -> None:
     board = played([started(f"p{n}") for n in range(60)])
     assert rows(board)[-1].left == "    … and 52 more"
 
 
-def test_the_tree_shows_bytes_and_the_last_lines_of_what_runs() -> None:
+def test_tree_shows_transfers_and_last_log_lines() -> None:
     moved = Transfer("torch", "torch", 5 * 10**6, 10**7, 0.0)
     lines = [Log("torch", "torch", f"line {n}", 0.0) for n in range(9)]
     board = played([started("torch"), moved, *lines])
     left = [row.left.strip() for row in rows(board)]
-    assert "torch  5.0 MB of 10.0 MB" in left
+    assert "torch  5.0 MB of 10 MB" in left
     assert left[-1] == "line 8"
 
 
-def test_bytes_of_a_push_are_shown_although_it_is_no_vertex() -> None:
+@pytest.mark.parametrize("branch", ["base", "system"])
+def test_tree_hides_dpkg_output_of_running_vertices(branch: str) -> None:
+    log = Log("debs", "debs", "Setting up libc6 (2.36-9) ...", 0.0)
+    left = [row.left.strip() for row in rows(played([started("debs", branch), log]))]
+    assert left[-1] == "debs"
+
+
+def test_tree_shows_a_push_without_a_vertex() -> None:
     board = played([Transfer("r/a:1", "r/a:1", 5, 10, 0.0)])
     assert any("r/a:1  5 B of 10 B" in row.left for row in rows(board))
 
 
-def test_a_programs_output_cannot_move_the_cursor() -> None:
-    assert clean("a\x1b[2J\x1b]0;t\x07b\rc\x00\u202e") == "abc"
+def test_control_sequences_are_stripped_from_progress() -> None:
+    assert strip_control_sequences("a\x1b[2J\x1b]0;t\x07b\rc\x00\u202e") == "abc"
 
 
 def live(screen: Screen) -> tuple[Terminal, object]:
     view, _ = terminal(screen, TERM="xterm", COLUMNS="80", LINES="24")
-    return view, make("live", view)
+    return view, make_build_renderer("live", view)
 
 
 def until(condition: object, seconds: float = 10.0) -> bool:
@@ -224,7 +256,7 @@ def until(condition: object, seconds: float = 10.0) -> bool:
     return bool(condition())
 
 
-def test_live_draws_nothing_where_nothing_runs() -> None:
+def test_live_build_draws_nothing_if_nothing_runs() -> None:
     screen = Screen()
     _, renderer = live(screen)
     for number in range(30):
@@ -233,7 +265,7 @@ def test_live_draws_nothing_where_nothing_runs() -> None:
     assert screen.getvalue() == ""
 
 
-def test_live_leaves_the_terminal_as_it_found_it() -> None:
+def test_live_build_restores_the_terminal() -> None:
     screen = Screen()
     _, renderer = live(screen)
     renderer.handle(started("numpy 2.4.0"))  # type: ignore[attr-defined]
@@ -244,7 +276,7 @@ def test_live_leaves_the_terminal_as_it_found_it() -> None:
     assert re.search(r"\x1b\[2K(\x1b\[\?25h)?[^a-z]*$", shown)
 
 
-def test_live_gives_the_screen_free_when_nothing_runs_any_more() -> None:
+def test_live_build_clears_the_screen_while_nothing_runs() -> None:
     screen = Screen()
     _, renderer = live(screen)
     renderer.handle(started("numpy"))  # type: ignore[attr-defined]
@@ -256,11 +288,11 @@ def test_live_gives_the_screen_free_when_nothing_runs_any_more() -> None:
     renderer.stop()  # type: ignore[attr-defined]
 
 
-def test_words_said_while_the_tree_is_drawn_stay_above_it() -> None:
+def test_messages_are_printed_above_the_live_build() -> None:
     screen = Screen()
     view, renderer = live(screen)
     renderer.handle(started("numpy"))  # type: ignore[attr-defined]
     assert until(lambda: "numpy" in screen.getvalue())
-    view.say("a warning")
+    view.info("a warning")
     renderer.stop()  # type: ignore[attr-defined]
     assert "a warning" in screen.getvalue()

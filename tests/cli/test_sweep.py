@@ -31,19 +31,21 @@ def loss(submission: Submission) -> Ended:
 def jobs(home: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     Path("train.py").write_text("import torch\n")
     scripted = ScriptedJobs(loss)
-    monkeypatch.setattr("danlu.commands.jobs.here", lambda settings: scripted)
-    monkeypatch.setattr("danlu.commands.trainplace.present_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: scripted)
+    monkeypatch.setattr(
+        "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
+    )
     return scripted
 
 
-def test_the_table_is_sorted_on_stdout_and_the_best_is_named(cli: Cli, jobs: ScriptedJobs) -> None:
+def test_sweep_prints_trials_sorted_and_the_best_one(cli: Cli, jobs: ScriptedJobs) -> None:
     result = cli(*SWEEP, "--sweep", "lr=0.1,0.3,0.6", "--parallel", "1")
     assert result.code == 0
     assert result.out == (
-        "JOB      lr  STATE      LOSS  TIME\n"
-        "demo-2  0.3  Succeeded     0     -\n"
-        "demo-1  0.1  Succeeded   0.2     -\n"
-        "demo-3  0.6  Succeeded   0.3     -\n"
+        "JOB      lr  STATE      LOSS  DURATION\n"
+        "demo-2  0.3  Succeeded     0         -\n"
+        "demo-1  0.1  Succeeded   0.2         -\n"
+        "demo-3  0.6  Succeeded   0.3         -\n"
     )
     assert result.err.splitlines()[1:] == [
         "[0/3] demo-1  lr=0.1  running",
@@ -92,16 +94,16 @@ def test_a_failure_is_shown_and_makes_the_exit_code_1(cli: Cli) -> None:
 def test_a_metric_that_nobody_reported_is_told_with_those_there_are(cli: Cli) -> None:
     result = cli(*SWEEP, "--sweep", "lr=0.1", "--metric", "val_loss")
     assert result.code == 1
-    assert "no job reported val_loss; they reported loss\n" in result.err
+    assert "no job reported val_loss; reported metrics: loss\n" in result.err
 
 
 def test_json_has_all_trials_on_stdout_and_events_on_stderr(cli: Cli) -> None:
     result = cli(*SWEEP, "--sweep", "lr=0.1,0.3", "--progress", "json")
     report = json.loads(result.out)
     assert report["best"] == "demo-2"
-    assert [one["point"]["lr"] for one in report["trials"]] == ["0.3", "0.1"]
+    assert [entry["point"]["lr"] for entry in report["trials"]] == ["0.3", "0.1"]
     events = [json.loads(line) for line in result.err.splitlines() if line.startswith("{")]
-    assert {one["type"] for one in events} == {"trial"}
+    assert {event["type"] for event in events} == {"trial"}
     assert len(events) == 4
 
 
@@ -118,15 +120,15 @@ def test_optuna_chooses_the_points_where_a_number_of_trials_is_given(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--sweep", "lr"), "'lr' is not a sweep"),
-        (("--sweep", "lr=0.1:0.5"), "how fine is lr"),
-        (("--sweep", "lr=1", "--sweep", "lr=2"), "lr is swept twice"),
+        (("--sweep", "lr"), "invalid sweep 'lr'"),
+        (("--sweep", "lr=0.1:0.5"), "lr needs a step"),
+        (("--sweep", "lr=1", "--sweep", "lr=2"), "duplicate parameter lr"),
         (("--sweep", "lr=1", "--metric-pattern", "("), "pattern"),
-        (("--sweep", "lr=1", "--detach"), "neither detached"),
-        (("--sweep", "lr=1", "--dry-run"), "neither detached"),
-        (("--parallel", "2"), "--parallel is of a sweep"),
-        (("--trials", "2"), "--trials is of a sweep"),
-        (("--metric", "loss"), "--metric is of a sweep"),
+        (("--sweep", "lr=1", "--detach"), "cannot be combined with --detach"),
+        (("--sweep", "lr=1", "--dry-run"), "cannot be combined with --detach"),
+        (("--parallel", "2"), "--parallel is only valid with --sweep"),
+        (("--trials", "2"), "--trials is only valid with --sweep"),
+        (("--metric", "loss"), "--metric is only valid with --sweep"),
     ],
 )
 def test_wrong_use_is_told_before_anything_runs(
@@ -144,7 +146,7 @@ def test_a_name_in_use_is_an_error_and_replace_forgets_what_is_finished(
     assert cli(*SWEEP, "--sweep", "lr=0.1").code == 0
     again = cli(*SWEEP, "--sweep", "lr=0.1")
     assert again.code == 2
-    assert "there is a job demo-1 already" in again.err
+    assert "job demo-1 already exists" in again.err
     assert cli(*SWEEP, "--sweep", "lr=0.1", "--replace").code == 0
 
 
@@ -186,7 +188,7 @@ def test_a_real_sweep_never_runs_more_than_two_and_names_the_best(
     assert values[0] == pytest.approx(expected.pop(), abs=1e-3)
     assert f"best: {rows[0][0]} " in done.stderr
     spans = [
-        [float(one) for one in line.split()] for line in Path("spans").read_text().splitlines()
+        [float(entry) for entry in line.split()] for line in Path("spans").read_text().splitlines()
     ]
     assert max(sum(a <= begun < b for a, b in spans) for begun, _ in spans) <= 2
 
@@ -214,7 +216,7 @@ def _until_two(jobs: Path) -> list[str]:
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
         words = [log.read_text().split() for log in jobs.glob("*/logs/*.log")]
-        pids = [one[-1] for one in words if one]
+        pids = [word[-1] for word in words if word]
         if len(pids) == 2:
             return pids
         time.sleep(0.05)

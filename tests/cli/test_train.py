@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import subprocess
@@ -10,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from danlu.cli.output import TableCell, print_table
+from danlu.cli.terminal import Terminal
+from danlu.commands.job_view_model import count_done
 from danlu.errors import MachineError
-from danlu.jobs.types import Command, JobView, Progress, ReplicaView
-from danlu.training.manifest import read_documents, read_job
-from danlu.training.registry import framework_of
+from danlu.jobs.types import JobView, ReplicaCommand, ReplicaView
+from danlu.training.manifest import read_job, read_manifest_file
+from danlu.training.progress import TrainingProgress
+from danlu.training.registry import find_framework
 from danlu.training.types import FirstFailure
 from tests.commands.fakejobs import FakeJobs, Story, line, replica, view
 
@@ -48,18 +53,22 @@ def script(home: Path) -> None:
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
     fake.next = Story([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
-    monkeypatch.setattr("danlu.commands.jobs.here", lambda settings: fake)
-    monkeypatch.setattr("danlu.commands.trainplace.present_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: fake)
+    monkeypatch.setattr(
+        "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
+    )
     return fake
 
 
-def test_lines_are_merged_on_stdout_and_the_end_is_told_on_stderr(cli: Cli, jobs: FakeJobs) -> None:
+def test_logs_are_interleaved_on_stdout_and_the_result_is_on_stderr(
+    cli: Cli, jobs: FakeJobs
+) -> None:
     result = cli(*TRAIN)
     assert result.code == 0
     assert result.out == "worker-0 │ hello\nworker-1 │ there\nworker-0 │ end\n"
     assert result.err == (
         "framework pytorch, because train.py imports torch\n"
-        "processes of /usr/bin/python3\n"
+        "running replicas as processes of /usr/bin/python3\n"
         "job demo\n"
         "worker-0: running\n"
         "worker-1: running\n"
@@ -72,7 +81,7 @@ def test_lines_are_merged_on_stdout_and_the_end_is_told_on_stderr(cli: Cli, jobs
     assert submitted.python == "/usr/bin/python3"
 
 
-def test_a_failed_job_names_who_failed_first_and_how_to_run_it_alone(
+def test_failed_job_names_the_first_failure_without_repeating_its_log(
     cli: Cli, jobs: FakeJobs
 ) -> None:
     jobs.next = Story(
@@ -80,18 +89,22 @@ def test_a_failed_job_names_who_failed_first_and_how_to_run_it_alone(
     )
     result = cli(*TRAIN, "--framework", "pytorch", "--progress", "quiet")
     assert result.code == 1
+    # The log is on stdout already: the error does not repeat it.
+    assert result.out.count("ValueError: x") == 1
     assert result.err.partition("error: ")[2] == (
         "demo failed after 2.5 s: worker-1 failed first: exit code 1\n"
-        "  worker-1 │ Traceback\n"
-        "  worker-1 │ ValueError: x\n"
-        "hint: that replica alone: danlu jobs show demo --command worker-1\n"
+        "hint: to get a command that reruns only worker-1:"
+        " danlu jobs show demo --command worker-1\n"
     )
 
 
 @pytest.mark.parametrize(
     ("first", "words"),
     [
-        (FirstFailure(replica(0), exit_code=137, reason="OOMKilled"), "out of memory"),
+        (
+            FirstFailure(replica(0), exit_code=137, reason="OOMKilled", message="limit 512Mi"),
+            "ran out of memory (OOMKilled): limit 512Mi",
+        ),
         (FirstFailure(replica(0), exit_code=137, reason="Error"), "killed by SIGKILL"),
         (FirstFailure(replica(0), exit_code=143), "killed by SIGTERM (exit code 143)"),
         (
@@ -100,33 +113,58 @@ def test_a_failed_job_names_who_failed_first_and_how_to_run_it_alone(
         ),
     ],
 )
-def test_the_reason_is_in_words(cli: Cli, jobs: FakeJobs, first: FirstFailure, words: str) -> None:
+def test_failure_reason_is_explained(
+    cli: Cli, jobs: FakeJobs, first: FirstFailure, words: str
+) -> None:
     jobs.next = Story([view("Failed", first=first)])
     result = cli(*TRAIN)
     assert result.code == 1
     assert f"worker-0 failed first: {words}" in result.err
-    assert "worker-0 wrote nothing" in result.err
+    assert ("raise its limit with --memory" in result.err) == (first.reason == "OOMKilled")
+    assert "worker-0 printed nothing" in result.err
 
 
-def test_a_job_that_no_replica_failed_says_its_own_last_word(cli: Cli, jobs: FakeJobs) -> None:
+def test_failed_job_without_failed_replica_shows_its_condition(cli: Cli, jobs: FakeJobs) -> None:
     jobs.next = Story([view("Failed", message="it was active longer than specified deadline")])
     result = cli(*TRAIN)
     assert result.code == 1
     assert "demo failed after 2.5 s: it was active longer than specified deadline" in result.err
 
 
-def test_detached_prints_the_name_alone(cli: Cli, jobs: FakeJobs) -> None:
+def test_detach_prints_only_the_job_name(cli: Cli, jobs: FakeJobs) -> None:
     result = cli(*TRAIN, "--detach", "-q")
     assert (result.code, result.out, result.err) == (0, "demo\n", "")
 
 
-def test_a_dry_run_prints_the_manifest_and_runs_nothing(cli: Cli, jobs: FakeJobs) -> None:
+def test_dry_run_prints_the_manifest(cli: Cli, jobs: FakeJobs) -> None:
     result = cli(*TRAIN, "--framework", "pytorch", "--dry-run", "--", "--epochs", "3")
     assert (result.code, result.err, jobs.submitted) == (0, "", [])
-    job = read_job(read_documents(result.out, "stdout").job, framework_of("pytorch"))
+    job = read_job(read_manifest_file(result.out, "stdout").job, find_framework("pytorch"))
     assert job.name == "demo"
     as_json = cli(*TRAIN, "--framework", "pytorch", "--dry-run", "-o", "json")
     assert json.loads(as_json.out)["kind"] == "PyTorchJob"
+
+
+def test_the_times_of_the_end_are_written_into_the_manifest(cli: Cli, jobs: FakeJobs) -> None:
+    flags = ["--grace", "120", "--finish-timeout", "10m"]
+    script = cli(*TRAIN, "--framework", "pytorch", *flags, "--dry-run").out
+    assert "danlu.dev/finish-timeout: 600s" in script
+    assert "terminationGracePeriodSeconds: 120" in script
+    Path("job.yaml").write_text(script)
+    again = cli("train", "-f", "job.yaml", "--grace", "5", "--dry-run").out
+    assert "terminationGracePeriodSeconds: 5" in again
+    assert "danlu.dev/finish-timeout: 600s" in again
+
+
+def test_finishing_job_names_replicas_it_waits_for(cli: Cli, jobs: FakeJobs) -> None:
+    finishing = view(
+        "Finishing",
+        ReplicaView(replica(0), "Succeeded"),
+        ReplicaView(replica(1), "Running"),
+    )
+    jobs.next = Story([view(), finishing, finishing, view("Succeeded")])
+    said = cli(*TRAIN, "--framework", "pytorch").err
+    assert said.count("demo has succeeded; waiting for worker-1 to finish") == 1
 
 
 def test_a_dry_run_of_a_manifest_is_a_fixed_point(cli: Cli, jobs: FakeJobs) -> None:
@@ -135,7 +173,7 @@ def test_a_dry_run_of_a_manifest_is_a_fixed_point(cli: Cli, jobs: FakeJobs) -> N
     assert cli("train", "-f", "job.yaml", "--dry-run").out == first
 
 
-def test_what_this_machine_lacks_is_4(
+def test_missing_dependency_exits_with_4(
     cli: Cli, jobs: FakeJobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(submission: Any) -> str:
@@ -150,61 +188,67 @@ def test_what_this_machine_lacks_is_4(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["train"], "what is to be trained?"),
-        (["train", "gone.py"], "there is no script gone.py"),
-        (["train", "train.py", "--ps", "1"], "pytorch has no replicas of type ps"),
-        (["train", "train.py", "--replica", "worker"], "is no number of replicas"),
+        (["train"], "nothing to run"),
+        (["train", "gone.py"], "script gone.py not found"),
+        (["train", "train.py", "--ps", "1"], "pytorch has no replica type ps"),
+        (["train", "train.py", "--replica", "worker"], "invalid number of replicas"),
         (["train", "train.py", "--worker", "-1"], "invalid value for '--worker'"),
         (["train", "train.py", "--memory", "lots"], "resources.limits[memory]"),
-        (["train", "train.py", "-f", "x.yaml"], "not both"),
-        (["train", "-f", "gone.yaml"], "no manifest gone.yaml"),
-        (["train", "train.py", "--deadline", "soon"], "not a duration"),
+        (["train", "train.py", "-f", "x.yaml"], "exclude each other"),
+        (["train", "-m", "pkg.train", "-f", "x.yaml"], "exclude each other"),
+        (["train", "-m", "pkg/train.py"], "write it as for `python -m`: pkg.train"),
+        (["train", "train.py", "--claim", "data"], "'data' is not of the form NAME=DIR"),
+        (["train", "-m", "nobodys.module"], "module nobodys.module, which is not in"),
+        (["train", "-f", "gone.yaml"], "manifest gone.yaml not found"),
+        (["train", "train.py", "--deadline", "soon"], "invalid duration"),
         (["train", "train.py", "-o", "json"], "--dry-run"),
-        (["train", "train.py", "--framework", "keras"], "no framework is called 'keras'"),
-        (["jobs", "show", "nobody"], "there is no job nobody"),
+        (["train", "train.py", "--framework", "keras"], "unknown framework 'keras'"),
+        (["jobs", "show", "nobody"], "job 'nobody' not found"),
         (["jobs", "sohw"], "did you mean `show`?"),
         (["jobs", "rm"], "name the jobs"),
         (["jobs", "scale", "demo", "worker"], "worker=3"),
     ],
 )
-def test_wrong_usage_is_2(cli: Cli, jobs: FakeJobs, arguments: list[str], words: str) -> None:
+def test_usage_errors_exit_with_2(
+    cli: Cli, jobs: FakeJobs, arguments: list[str], words: str
+) -> None:
     result = cli(*arguments)
     assert (result.code, result.out) == (2, "")
     assert words in result.err
     assert jobs.submitted == []
 
 
-def test_progress_as_json_is_an_event_a_line(cli: Cli, jobs: FakeJobs) -> None:
+def test_json_progress_of_a_job_writes_an_event_per_line(cli: Cli, jobs: FakeJobs) -> None:
     result = cli(*TRAIN, "--progress", "json")
-    events = [json.loads(one) for one in result.err.splitlines()]
-    assert [one["state"] for one in events] == ["Running", "Succeeded"]
+    events = [json.loads(line) for line in result.err.splitlines()]
+    assert [event["state"] for event in events] == ["Running", "Succeeded"]
     assert events[0]["replicas"][0]["id"] == "worker-0"
     assert result.out.count("│") == 3
 
 
-def test_quiet_is_only_what_programs_wrote(cli: Cli, jobs: FakeJobs) -> None:
+def test_quiet_job_writes_only_logs(cli: Cli, jobs: FakeJobs) -> None:
     result = cli(*TRAIN, "-q")
     assert (result.code, result.err) == (0, "")
     assert result.out.count("│") == 3
 
 
-def test_warnings_restarts_and_progress_are_told_once(cli: Cli, jobs: FakeJobs) -> None:
+def test_warnings_restarts_and_progress_are_printed_once(cli: Cli, jobs: FakeJobs) -> None:
     def step(percentage: int, restarts: int) -> Any:
         running = ReplicaView(replica(0), "Running", restarts=restarts)
-        progress = Progress(percentage, 12, {"loss": 0.25})
+        progress = TrainingProgress(percentage, 12, {"loss": 0.25})
         return view("Running", running, warnings=("resources: not enforced",), progress=progress)
 
     jobs.next = Story([step(0, 0), step(3, 0), step(50, 1), step(52, 1), SUCCEEDED])
     lines = cli(*TRAIN).err.splitlines()
     assert lines.count("warning: resources: not enforced") == 1
     assert lines.count("worker-0: running (restart 1)") == 1
-    assert [one for one in lines if "%" in one] == [
-        "0 %  12 s left  loss 0.25",
-        "50 %  12 s left  loss 0.25",
+    assert [line for line in lines if "%" in line] == [
+        "0 %  12.0 s left  loss 0.25",
+        "50 %  12.0 s left  loss 0.25",
     ]
 
 
-def test_a_finished_job_of_the_name_is_replaced_when_asked(cli: Cli, jobs: FakeJobs) -> None:
+def test_replace_removes_a_finished_job_of_the_same_name(cli: Cli, jobs: FakeJobs) -> None:
     jobs.stories["demo"] = Story([SUCCEEDED])
     assert cli(*TRAIN, "--replace").code == 0
     assert ("remove", "demo") in jobs.calls
@@ -216,35 +260,60 @@ def test_a_finished_job_of_the_name_is_replaced_when_asked(cli: Cli, jobs: FakeJ
 @pytest.fixture
 def two(jobs: FakeJobs) -> FakeJobs:
     """A job that runs, and one that failed."""
-    command = Command(("python", "train.py", "a b"), {"RANK": "1", "NAME": "it's"}, "/some where")
-    running = view("Running", progress=Progress(40, 90, {"loss": 0.5}), directory="/work")
+    command = ReplicaCommand(
+        ("python", "train.py", "a b"), {"RANK": "1", "NAME": "it's"}, "/some where"
+    )
+    running = view("Running", progress=TrainingProgress(40, 90, {"loss": 0.5}), directory="/work")
     jobs.stories["demo"] = Story([running], [line("one"), line("two", 1)], command=command)
     jobs.stories["lost"] = Story([failed("lost")], [line("bad", 1)])
     return jobs
 
 
-def test_jobs_are_listed(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_ls(cli: Cli, two: FakeJobs) -> None:
     lines = cli("jobs", "ls").out.splitlines()
-    assert lines[0].split() == ["NAME", "STATE", "KIND", "REPLICAS", "CREATED", "TOOK"]
-    assert lines[1].split()[:4] == ["demo", "Running", "PyTorchJob", "2/2"]
+    assert lines[0].split() == ["NAME", "STATE", "KIND", "REPLICAS", "CREATED", "DURATION"]
+    assert lines[1].split()[:4] == ["demo", "Running", "PyTorchJob", "0/2"]
     assert lines[2].endswith("2.5 s")
     assert cli("jobs", "ls", "-q").out == "demo\nlost\n"
     found = json.loads(cli("jobs", "ls", "--format", "json").out)
-    assert [one["state"] for one in found] == ["Running", "Failed"]
+    assert [entry["state"] for entry in found] == ["Running", "Failed"]
     assert found[1]["status"]["firstFailure"]["replica"] == "worker-1"
 
 
-def test_a_job_is_shown(cli: Cli, two: FakeJobs) -> None:
+@pytest.mark.parametrize(
+    ("state", "replicas", "done"),
+    [
+        ("Running", ("Running", "Succeeded", "Pending"), 1),
+        ("Succeeded", ("Succeeded", "Succeeded", "Stopped"), 3),
+        ("Failed", ("Succeeded", "Failed", "Stopped"), 1),
+    ],
+)
+def test_replicas_column_counts_those_that_are_done(
+    state: str, replicas: tuple[Any, ...], done: int
+) -> None:
+    views = [ReplicaView(replica(index), name) for index, name in enumerate(replicas)]
+    assert count_done(view(state, *views)) == done
+
+
+def test_states_are_coloured_on_a_terminal() -> None:
+    out = io.StringIO()
+    out.isatty = lambda: True  # type: ignore[method-assign]
+    terminal = Terminal(out=out, err=io.StringIO(), environ={"TERM": "xterm"})
+    print_table(("NAME", "STATE"), [("demo", TableCell("Failed", "red"))], terminal)
+    assert out.getvalue().splitlines()[1] == "demo  \x1b[31mFailed\x1b[0m"
+
+
+def test_jobs_show(cli: Cli, two: FakeJobs) -> None:
     shown = cli("jobs", "show", "demo").out
-    assert "state       Running" in shown
-    assert "progress    40 %  1 min 30 s left  loss 0.5" in shown
+    assert "state         Running" in shown
+    assert "progress      40 %  1 min 30 s left  loss 0.5" in shown
     assert "worker-1" in shown
-    assert "worker-1: exit code 1" in cli("jobs", "show", "lost").out
+    assert "first failure worker-1 (exit code 1)" in cli("jobs", "show", "lost").out
     found = json.loads(cli("jobs", "show", "demo", "--format", "json").out)
     assert found["replicas"][1]["id"] == "worker-1"
 
 
-def test_the_command_of_a_replica_is_a_line_for_a_shell(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_show_command_prints_a_shell_line(cli: Cli, two: FakeJobs) -> None:
     result = cli("jobs", "show", "demo", "--command", "worker-1")
     assert result.out == (
         "cd '/some where' && env RANK=1 NAME='it'\"'\"'s' python train.py 'a b'\n"
@@ -254,12 +323,12 @@ def test_the_command_of_a_replica_is_a_line_for_a_shell(cli: Cli, two: FakeJobs)
     )
 
 
-def test_the_line_gives_a_shell_exactly_the_environment_and_arguments(
+def test_shell_line_quotes_environment_and_arguments(
     cli: Cli, two: FakeJobs, tmp_path: Path
 ) -> None:
     variables = {"KUBEFLOW_TRAINER_SERVER_URL": "gone", "A": 'q "$HOME"\n1'}
     program = ("python3", "-c", "import os,sys; print(os.environ['A'], sys.argv[1:])", "x'y z")
-    two.stories["demo"].command = Command(program, variables, str(tmp_path))
+    two.stories["demo"].command = ReplicaCommand(program, variables, str(tmp_path))
     text = cli("jobs", "show", "demo", "--command", "worker-0").out
     done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
     assert done.stdout == 'q "$HOME"\n1 ["x\'y z"]\n'
@@ -267,18 +336,20 @@ def test_the_line_gives_a_shell_exactly_the_environment_and_arguments(
     assert "KUBEFLOW_TRAINER" not in text
 
 
-def test_the_line_of_a_container_is_a_run_of_its_image(cli: Cli, two: FakeJobs) -> None:
-    two.stories["demo"].command = Command(("python", "a b"), {"A": "1 2"}, "/workspace", "img:1")
+def test_shell_line_of_a_container_uses_danlu_run(cli: Cli, two: FakeJobs) -> None:
+    two.stories["demo"].command = ReplicaCommand(
+        ("python", "a b"), {"A": "1 2"}, "/workspace", "img:1"
+    )
     assert cli("jobs", "show", "demo", "--command", "worker-0").out == (
         "cd /work && danlu run --image img:1 -e A='1 2' -- python 'a b'\n"
     )
-    two.stories["demo"].command = Command(("ls",), {}, "/data", "img:1")
+    two.stories["demo"].command = ReplicaCommand(("ls",), {}, "/data", "img:1")
     assert cli("jobs", "show", "demo", "--command", "worker-0").out == (
         'cd /work && danlu run --image img:1 -- sh -c \'cd /data && exec "$0" "$@"\' ls\n'
     )
 
 
-def test_logs_are_merged_or_those_of_one_exactly(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_logs_interleaves_or_writes_raw_output_of_one_replica(cli: Cli, two: FakeJobs) -> None:
     two.stories["demo"].lines = [line(b"\xff\x1b[31mred"), line("two", 1)]
     assert cli("jobs", "logs", "demo").out == "worker-0 │ �red\nworker-1 │ two\n"
     assert cli("jobs", "logs", "demo", "worker-1").out == "two\n"
@@ -290,7 +361,7 @@ def test_logs_are_merged_or_those_of_one_exactly(cli: Cli, two: FakeJobs) -> Non
     assert found["text"] == "two"
 
 
-def test_who_follows_lines_is_told_why_none_come(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_logs_follow_prints_warnings(cli: Cli, two: FakeJobs) -> None:
     two.stories["demo"].lines = [line("one"), line("two")]
     two.stories["demo"].views = [view(warnings=("no answer",))] * 2
     assert "warning" not in cli("jobs", "logs", "demo").err
@@ -299,7 +370,7 @@ def test_who_follows_lines_is_told_why_none_come(cli: Cli, two: FakeJobs) -> Non
     assert followed.out.count("\n") == 2
 
 
-def test_waiting_gives_the_outcome(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_wait_reports_the_outcome(cli: Cli, two: FakeJobs) -> None:
     two.stories["demo"].views = [SUCCEEDED]
     assert cli("jobs", "wait", "demo").code == 0
     result = cli("jobs", "wait", "demo", "lost")
@@ -307,14 +378,14 @@ def test_waiting_gives_the_outcome(cli: Cli, two: FakeJobs) -> None:
     assert "worker-1 │ bad" in result.err
 
 
-def test_attaching_follows_to_the_end(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_attach_follows_until_the_end(cli: Cli, two: FakeJobs) -> None:
     two.stories["demo"].views = [view(), SUCCEEDED]
     result = cli("jobs", "attach", "demo", "--tail", "1")
     assert (result.code, result.out) == (0, "worker-1 │ two\n")
     assert cli("jobs", "attach", "lost").code == 1
 
 
-def test_jobs_are_stopped_removed_suspended_and_scaled(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_stop_rm_suspend_and_scale(cli: Cli, two: FakeJobs) -> None:
     assert cli("jobs", "rm", "demo").code == 2
     assert cli("jobs", "stop", "demo", "--grace", "1").err == "stopped demo\n"
     assert cli("jobs", "suspend", "demo").code == 0
@@ -330,6 +401,6 @@ def test_jobs_are_stopped_removed_suspended_and_scaled(cli: Cli, two: FakeJobs) 
     ]
 
 
-def test_finished_jobs_are_all_removed(cli: Cli, two: FakeJobs) -> None:
+def test_jobs_rm_all_removes_finished_jobs(cli: Cli, two: FakeJobs) -> None:
     assert cli("jobs", "rm", "--all").err == "removed lost\n"
     assert list(two.stories) == ["demo"]

@@ -1,4 +1,4 @@
-"""Jobs that are told what will happen: for tests of what people see of them."""
+"""Fake jobs with scripted views and logs, for tests of their presentation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from typing import Any
 import anyio
 
 from danlu.errors import UsageError
-from danlu.jobs.types import Command, Jobs, JobView, LogLine, ReplicaView, Result, Submission
+from danlu.jobs.types import (
+    JobBackend,
+    JobResult,
+    JobView,
+    LogLine,
+    ReplicaCommand,
+    ReplicaView,
+    Submission,
+)
 from danlu.training.types import (
-    Condition,
     ConditionType,
     FirstFailure,
+    JobCondition,
     JobStatus,
     ReplicaId,
     ReplicaType,
@@ -27,9 +35,9 @@ def replica(index: int, type: str = "Worker") -> ReplicaId:
     return ReplicaId(ReplicaType(type), index)
 
 
-def condition(type: ConditionType, seconds: float = 0, message: str = "") -> Condition:
+def condition(type: ConditionType, seconds: float = 0, message: str = "") -> JobCondition:
     at = START + timedelta(seconds=seconds)
-    return Condition(type, "True", f"PyTorchJob{type}", message, at, at)
+    return JobCondition(type, "True", f"PyTorchJob{type}", message, at, at)
 
 
 def view(
@@ -41,7 +49,7 @@ def view(
     message: str = "",
     **more: Any,
 ) -> JobView:
-    """A view of a PyTorchJob of two workers, that in the end took ``seconds``."""
+    """Return a view of a PyTorchJob with two workers that runs for ``seconds``."""
     conditions = [condition(ConditionType.CREATED)]
     if state in ("Succeeded", "Failed"):
         conditions.append(condition(ConditionType(state), seconds, message))
@@ -60,18 +68,18 @@ def line(text: str | bytes, index: int = 0, *, number: int = 0, attempt: int = 0
 
 @dataclass
 class Story:
-    """What happens to one job: it waits before the last view, where ``endless``, to be stopped."""
+    """The script of a job; if ``endless``, it waits for a stop before its last view."""
 
     views: Sequence[JobView]
     lines: Sequence[LogLine] = ()
     value: bytes | None = None
-    command: Command | None = None
+    command: ReplicaCommand | None = None
     endless: bool = False
     stopped: anyio.Event = field(default_factory=anyio.Event)
 
 
 class FakeJobs:
-    """Jobs by name; a job that is submitted has the story ``next``."""
+    """Jobs by name; a submitted job follows the story ``next``."""
 
     def __init__(self, **stories: Story) -> None:
         self.stories = stories
@@ -82,7 +90,7 @@ class FakeJobs:
     def _story(self, name: str) -> Story:
         if name not in self.stories:
             listed = ", ".join(self.stories)
-            raise UsageError(f"there is no job {name}", hint=f"there are {listed}")
+            raise UsageError(f"job {name!r} not found", hint=f"existing jobs: {listed}")
         return self.stories[name]
 
     async def submit(self, submission: Submission) -> str:
@@ -99,10 +107,10 @@ class FakeJobs:
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
         story = self._story(name)
-        for one in story.views:
-            if one.finished and story.endless:
+        for view in story.views:
+            if view.finished and story.endless:
                 await story.stopped.wait()
-            yield one
+            yield view
             await anyio.lowlevel.checkpoint()
 
     async def logs(
@@ -115,18 +123,20 @@ class FakeJobs:
         newest: bool = False,
     ) -> AsyncIterator[LogLine]:
         self.calls.append(("logs", name, tuple(map(str, replicas)), follow, tail))
-        lines = [one for one in self._story(name).lines if not replicas or one.replica in replicas]
-        for one in lines if tail is None else lines[max(0, len(lines) - tail) :]:
-            yield one
+        lines = [
+            line for line in self._story(name).lines if not replicas or line.replica in replicas
+        ]
+        for line in lines if tail is None else lines[max(0, len(lines) - tail) :]:
+            yield line
             await anyio.lowlevel.checkpoint()
 
-    async def command(self, name: str, replica: ReplicaId) -> Command:
+    async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
         found = self._story(name).command
         if found is None:
             raise UsageError(f"{replica} has not run yet")
         return found
 
-    async def stop(self, name: str, *, grace: float = 5.0) -> None:
+    async def stop(self, name: str, *, grace: float | None = None) -> None:
         self.calls.append(("stop", name, grace))
         self._story(name).stopped.set()
 
@@ -144,9 +154,9 @@ class FakeJobs:
         self._story(name)
         self.calls.append(("scale", name, dict(replicas)))
 
-    async def result(self, name: str) -> Result:
-        return Result(await self.view(name), self._story(name).value)
+    async def result(self, name: str) -> JobResult:
+        return JobResult(await self.view(name), self._story(name).value)
 
 
-def _is_one(jobs: FakeJobs) -> Jobs:
+def _check_protocol(jobs: FakeJobs) -> JobBackend:
     return jobs

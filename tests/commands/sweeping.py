@@ -1,4 +1,4 @@
-"""What tests of sweeps share: a small job, and a place where jobs run by a script of the test."""
+"""Helpers of the sweep tests: a small job, and a backend that runs scripted jobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import anyio
 
 from danlu.errors import UsageError
-from danlu.jobs.types import Command, JobView, LogLine, Progress, Result, Submission
+from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
+from danlu.training.progress import TrainingProgress
 from danlu.training.types import (
-    Condition,
     ConditionType,
     FirstFailure,
     Job,
+    JobCondition,
     JobStatus,
     ReplicaId,
     ReplicaSpec,
@@ -56,21 +57,21 @@ def submission(**parts: Any) -> Submission:
     return Submission(job(**parts), Path("/project"))
 
 
-def progress(percentage: int, **metrics: float) -> Progress:
-    return Progress(percentage=percentage, metrics=metrics)
+def progress(percentage: int, **metrics: float) -> TrainingProgress:
+    return TrainingProgress(percentage=percentage, metrics=metrics)
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a scripted job goes: its reports, its log, its exit code."""
+    """The script of a job: its reports, its log and its exit code."""
 
-    reports: tuple[Progress, ...] = ()
+    reports: tuple[TrainingProgress, ...] = ()
     log: tuple[str, ...] = ()
     code: int = 0
 
 
 class ScriptedJobs:
-    """Runs nothing: a job passes through what ``course`` says of its submission.
+    """A backend that runs nothing: ``course`` gives the script for a submission.
 
     ``most`` is how many ran at once. A job in ``held`` waits until it is stopped.
     """
@@ -89,7 +90,7 @@ class ScriptedJobs:
     async def submit(self, submission: Submission) -> str:
         name = submission.job.name
         if name in self.submitted:
-            raise UsageError(f"there is a job {name} already")
+            raise UsageError(f"job {name} already exists")
         self.submitted[name] = submission
         self.running.add(name)
         self._ends[name] = anyio.Event()
@@ -105,13 +106,13 @@ class ScriptedJobs:
     async def watch(self, name: str) -> AsyncIterator[JobView]:
         course = self.course(self.submitted[name])
         yield self._view(name, None)
-        for one in course.reports:
-            # Others get their turns: what should not run beside this one would show.
+        for report in course.reports:
+            # Let other jobs take their turns, so that any that should not run now shows.
             for _ in range(5):
                 await anyio.lowlevel.checkpoint()
             if name in self.stopped:
                 break
-            yield self._view(name, one)
+            yield self._view(name, report)
         if self.held(name):
             await self._ends[name].wait()
         self.running.discard(name)
@@ -131,7 +132,7 @@ class ScriptedJobs:
         for number, text in enumerate(self.course(self.submitted[name]).log):
             yield LogLine(LEADER, 0, number, NOW, text.encode())
 
-    async def stop(self, name: str, *, grace: float = 5.0) -> None:
+    async def stop(self, name: str, *, grace: float | None = None) -> None:
         self.stopped.append(name)
         self._ends[name].set()
 
@@ -144,18 +145,20 @@ class ScriptedJobs:
     async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
         raise NotImplementedError
 
-    async def command(self, name: str, replica: ReplicaId) -> Command:
+    async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
         raise NotImplementedError
 
-    async def result(self, name: str) -> Result:
+    async def result(self, name: str) -> JobResult:
         raise NotImplementedError
 
-    def _view(self, name: str, progress: Progress | None, code: int | None = None) -> JobView:
+    def _view(
+        self, name: str, progress: TrainingProgress | None, code: int | None = None
+    ) -> JobView:
         end = ConditionType.RUNNING
         if code is not None:
             end = ConditionType.SUCCEEDED if code == 0 else ConditionType.FAILED
         status = JobStatus(
-            conditions=(Condition(end, "True"),),
+            conditions=(JobCondition(end, "True"),),
             first_failure=FirstFailure(LEADER, exit_code=code, reason="Error") if code else None,
         )
         return JobView(name, "PyTorchJob", "pytorch", str(end), status, progress=progress)

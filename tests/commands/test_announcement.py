@@ -1,4 +1,4 @@
-"""The build files with which envd was announced plan here as they were written."""
+"""The build files of the envd announcement are planned without changes."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def plan(directory: Path, text: str, **environ: str) -> str:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (GPU, ["ubuntu20.04", "install.cuda", "tensorflow-gpu"]),
-        (DESK, ["ubuntu20.04", "install.vscode_extensions", "zsh", "jupyter"]),
-        (V1, ["ubuntu:22.04", "install.conda", "numpy", "fish"]),
+        (GPU, ["nvidia/cuda:11.2.2-cudnn8-runtime-ubuntu20.04", "tensorflow-gpu"]),
+        (DESK, ["ubuntu20.04", "ms-python.python", "zsh", "jupyter"]),
+        (V1, ["ubuntu:22.04", "2 conda packages", "numpy", "fish"]),
     ],
 )
-def test_a_file_of_the_announcement_plans(tmp_path: Path, text: str, shown: list[str]) -> None:
+def test_build_file_of_the_announcement_plans(tmp_path: Path, text: str, shown: list[str]) -> None:
     planned = plan(tmp_path, text)
     for word in shown:
         assert word in planned
 
 
-def test_the_included_library_comes_through_gits_instead_of(tmp_path: Path) -> None:
+def test_included_library_uses_the_git_instead_of_setting(tmp_path: Path) -> None:
     library = tmp_path / "repositories" / "envdlib"
     library.mkdir(parents=True)
     (library / "monitoring.envd").write_text(LIBRARY)

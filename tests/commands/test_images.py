@@ -1,21 +1,34 @@
-"""Images of a store: found, named, removed, compared, written out and read back."""
+"""Images of a store: find, tag, remove, compare, save and load."""
 
 from __future__ import annotations
 
+import json
 import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from danlu.commands.export import write_output
-from danlu.commands.imagediff import compare, compare_files
-from danlu.commands.imageload import load
-from danlu.commands.images import find_image, layers_of, normal_name, remove, summary_fields, tag
+from danlu.commands.image.diff import compare_files, compare_images
+from danlu.commands.image.export import push_names, write_output
+from danlu.commands.image.load import load_images
+from danlu.commands.image.manage import (
+    find_image,
+    list_layers,
+    normalize_name,
+    remove_images,
+    summarize_image,
+    tag_image,
+)
+from danlu.commands.image.platforms import find_other_platforms, tag_platforms
+from danlu.commands.settings import load_settings
 from danlu.errors import ChecksumError, OutsideError, UsageError
 from danlu.oci.image import make_image
-from danlu.oci.tar import Normalise, write_layer
+from danlu.oci.layout import read_layout
+from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sandbox.emulation import host_platform, read_image_platform
 from danlu.store import Layer, Store, StoredImage
 
 
@@ -26,8 +39,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def layer(store: Store, **files: str) -> Layer:
-    """A layer of these files; the value ``-`` is a deletion, ``->x`` a link to x."""
-    normalise = Normalise(mtime=1)
+    """Return a layer with these files; ``-`` deletes a file and ``->x`` links to x."""
+    normalise = NormalizeOptions(mtime=1)
     with store.staging() as staged:
         root = staged / "tree"
         root.mkdir()
@@ -44,20 +57,84 @@ def layer(store: Store, **files: str) -> Layer:
         return store.commit_layer(root, summary, created_by=f"{files}", normalise=normalise)
 
 
-def image(store: Store, *layers: Layer, names: tuple[str, ...] = (), user: str = "") -> StoredImage:
-    made = make_image(
-        [(one.diff_id, one.created_by) for one in layers], architecture="amd64", user=user
-    )
+def image(
+    store: Store,
+    *layers: Layer,
+    names: tuple[str, ...] = (),
+    user: str = "",
+    architecture: str = "amd64",
+) -> StoredImage:
+    described = [(layer.diff_id, layer.created_by) for layer in layers]
+    made = make_image(described, architecture=architecture, user=user)
     return store.put_image(made.config, made.diff_ids, names=names, metadata={})
 
 
-def test_an_image_is_found_by_name_digest_and_beginning(store: Store) -> None:
+def test_find_image_by_name_digest_and_prefix(store: Store) -> None:
     made = image(store, layer(store, a="1"), names=("demo:latest",))
     for text in ("demo", "demo:latest", made.digest, made.digest[7:19], "docker.io/library/demo"):
         assert find_image(store, text).digest == made.digest
 
 
-def test_a_name_that_is_not_there_brings_the_nearest(store: Store) -> None:
+@pytest.fixture
+def platforms(store: Store) -> tuple[StoredImage, StoredImage]:
+    """The same image for this machine, and for another processor."""
+    own = host_platform().architecture
+    other = "amd64" if own == "arm64" else "arm64"
+    only = layer(store, a="1")
+    return image(store, only, architecture=own), image(store, only, architecture=other)
+
+
+def test_name_of_several_platforms_is_that_of_this_machine(
+    store: Store, platforms: tuple[StoredImage, StoredImage]
+) -> None:
+    own, other = platforms
+    tag_platforms(store, "demo:1", [other, own])
+    name = f"demo:1@{read_image_platform(other.config)}"
+    assert find_image(store, "demo:1").digest == own.digest
+    assert find_image(store, name).digest == other.digest
+    assert [found.digest for found in find_other_platforms(store, "demo:1")] == [other.digest]
+    tag_image(store, "demo:1", "copy:2")
+    assert [found.digest for found in find_other_platforms(store, "copy:2")] == [other.digest]
+    assert remove_images(store, ["copy:2"]).names == ("copy:2", name.replace("demo:1", "copy:2"))
+    assert store.image("demo:1")
+
+
+def test_name_that_moves_to_another_image_loses_its_platforms(
+    store: Store, platforms: tuple[StoredImage, StoredImage]
+) -> None:
+    own, other = platforms
+    tag_platforms(store, "demo:1", [own, other])
+    tag_platforms(store, "demo:1", [image(store, layer(store, b="2"))])
+    assert find_other_platforms(store, "demo:1") == ()
+
+
+def test_layout_of_several_platforms_has_an_index(
+    store: Store, platforms: tuple[StoredImage, StoredImage], tmp_path: Path
+) -> None:
+    own, other = platforms
+    place = tmp_path / "layout"
+    output = f"type=oci,dest={place}"
+    digest, _ = write_output(store, own, output, names=["demo:1"], others=[other])
+    (entry,) = json.loads((place / "index.json").read_text())["manifests"]
+    assert entry["digest"] == digest
+    index = json.loads((place / "blobs/sha256" / digest[7:]).read_text())
+    assert [manifest["platform"]["architecture"] for manifest in index["manifests"]] == [
+        read_image_platform(made.config).architecture for made in platforms
+    ]
+    assert {loaded.image.config for loaded in read_layout(place)} == {own.config, other.config}
+
+
+@pytest.mark.parametrize("kind", ["docker", "tar", "dockerfile"])
+def test_output_that_holds_one_platform_refuses_several(
+    store: Store, platforms: tuple[StoredImage, StoredImage], tmp_path: Path, kind: str
+) -> None:
+    own, other = platforms
+    with pytest.raises(UsageError, match="holds one platform"):
+        write_output(store, own, f"type={kind},dest={tmp_path}/out", others=[other])
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_image_suggests_the_nearest_name(store: Store) -> None:
     image(store, layer(store, a="1"), names=("demo:latest",))
     with pytest.raises(UsageError) as caught:
         find_image(store, "dmeo")
@@ -65,87 +142,89 @@ def test_a_name_that_is_not_there_brings_the_nearest(store: Store) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "UPPER", "a b", "x@sha256:12", "-x", "a:b:c", "é"])
-def test_what_cannot_be_a_name_is_refused(store: Store, text: str) -> None:
+def test_invalid_image_name_is_an_error(store: Store, text: str) -> None:
     made = image(store, layer(store, a="1"))
     with pytest.raises(UsageError):
-        tag(store, made.digest, text)
+        tag_image(store, made.digest, text)
 
 
-def test_names_have_one_spelling() -> None:
-    assert normal_name("demo") == "demo:latest"
-    assert normal_name("localhost:5000/demo:1") == "localhost:5000/demo:1"
+def test_image_names_are_normalized() -> None:
+    assert normalize_name("demo") == "demo:latest"
+    assert normalize_name("localhost:5000/demo:1") == "localhost:5000/demo:1"
 
 
-def test_a_name_moves_to_the_image_that_gets_it(store: Store) -> None:
+def test_tag_moves_a_name(store: Store) -> None:
     one = image(store, layer(store, a="1"), names=("demo:latest",))
     two = image(store, layer(store, a="2"))
-    assert tag(store, two.digest, "demo") == "demo:latest"
+    assert tag_image(store, two.digest, "demo") == "demo:latest"
     assert find_image(store, "demo").digest == two.digest
     assert find_image(store, one.digest).names == ()
 
 
 def test_removing_one_of_two_names_keeps_the_image(store: Store) -> None:
     made = image(store, layer(store, a="1"), names=("a:1", "b:1"))
-    removed = remove(store, ["a:1"])
+    removed = remove_images(store, ["a:1"])
     assert (removed.names, removed.images) == (("a:1",), ())
     assert find_image(store, "b:1").digest == made.digest
-    assert remove(store, ["b:1"]).images == (made.digest,)
+    assert remove_images(store, ["b:1"]).images == (made.digest,)
 
 
 def test_removing_by_digest_takes_all_names(store: Store) -> None:
     made = image(store, layer(store, a="1"), names=("a:1", "b:1"))
-    removed = remove(store, [made.digest])
+    removed = remove_images(store, [made.digest])
     assert (removed.names, removed.images) == (("a:1", "b:1"), (made.digest,))
     assert store.images() == []
 
 
 def test_removing_both_names_at_once_removes_the_image_once(store: Store) -> None:
     made = image(store, layer(store, a="1"), names=("a:1", "b:1"))
-    removed = remove(store, ["a:1", "b:1", made.digest])
+    removed = remove_images(store, ["a:1", "b:1", made.digest])
     assert removed.images == (made.digest,)
     assert removed.names == ("a:1", "b:1")
 
 
-def test_nothing_is_removed_where_one_name_is_wrong(store: Store) -> None:
+def test_nothing_is_removed_if_one_name_is_unknown(store: Store) -> None:
     image(store, layer(store, a="1"), names=("a:1",))
     with pytest.raises(UsageError):
-        remove(store, ["a:1", "missing"])
+        remove_images(store, ["a:1", "missing"])
     assert find_image(store, "a:1")
 
 
-def test_layers_come_with_size_and_origin(store: Store) -> None:
+def test_layers_have_size_and_origin(store: Store) -> None:
     one, two = layer(store, a="1"), layer(store, b="22")
-    found = layers_of(store, image(store, one, two))
+    found = list_layers(store, image(store, one, two))
     assert [(each.size, each.created_by) for each in found] == [
         (one.size, one.created_by),
         (two.size, two.created_by),
     ]
-    assert summary_fields(store, image(store, one, two))["size"] == one.size + two.size
+    assert summarize_image(store, image(store, one, two))["size"] == one.size + two.size
 
 
-def test_an_image_is_the_same_as_itself(store: Store) -> None:
+def test_image_does_not_differ_from_itself(store: Store) -> None:
     made = image(store, layer(store, a="1"))
-    assert compare(store, made, made).same
+    assert compare_images(store, made, made).same
     assert list(compare_files(store, made, made)) == []
 
 
-def test_a_comparison_tells_layers_and_settings(store: Store) -> None:
+def test_diff_lists_layers_and_settings(store: Store) -> None:
     base, old, new = layer(store, a="1"), layer(store, b="1"), layer(store, b="2")
-    found = compare(store, image(store, base, old), image(store, base, new, user="1000:1000"))
-    assert [one.diff_id for one in found.removed] == [old.diff_id]
-    assert [one.diff_id for one in found.added] == [new.diff_id]
+    found = compare_images(
+        store, image(store, base, old), image(store, base, new, user="1000:1000")
+    )
+    assert [entry.diff_id for entry in found.removed] == [old.diff_id]
+    assert [entry.diff_id for entry in found.added] == [new.diff_id]
     assert found.common == 1
     assert found.settings == (("User", "", "1000:1000"),)
     assert not found.same
 
 
-def test_layers_in_another_order_are_a_difference(store: Store) -> None:
+def test_reordered_layers_differ(store: Store) -> None:
     one, two = layer(store, a="1"), layer(store, a="2")
-    assert not compare(store, image(store, one, two), image(store, two, one)).same
+    assert not compare_images(store, image(store, one, two), image(store, two, one)).same
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes deletions, which are devices")
-def test_files_are_compared_as_they_lie_over_one_another(store: Store) -> None:
+def test_diff_compares_files_of_the_merged_layers(store: Store) -> None:
     base = layer(store, same="1", changed="old", gone="x", d__inner="y", link="->same")
     old = image(store, base)
     new = image(
@@ -153,7 +232,7 @@ def test_files_are_compared_as_they_lie_over_one_another(store: Store) -> None:
         base,
         layer(store, changed="new!", gone="-", d="-", added="z", link="->changed", same="1"),
     )
-    changes = {one.path: one.kind for one in compare_files(store, old, new)}
+    changes = {entry.path: entry.kind for entry in compare_files(store, old, new)}
     assert changes == {
         "/added": "added",
         "/changed": "changed",
@@ -166,7 +245,7 @@ def test_files_are_compared_as_they_lie_over_one_another(store: Store) -> None:
 
 @pytest.mark.parametrize("kind", ["docker", "oci", "dir"])
 @pytest.mark.parametrize("compression", ["zstd", "gzip", "none"])
-def test_an_image_survives_the_way_out_and_in(
+def test_image_round_trips_through_save_and_load(
     store: Store, tmp_path: Path, kind: str, compression: str
 ) -> None:
     made = image(store, layer(store, a="1"), layer(store, b__c="2"), names=("demo:1",))
@@ -175,26 +254,41 @@ def test_an_image_survives_the_way_out_and_in(
         store, made, f"type={kind},dest={place}", names=made.names, compression=compression
     )
     with Store.open(tmp_path / "other") as other:
-        (loaded,) = load(other, place)
+        (loaded,) = load_images(other, place)
         assert (loaded.digest, loaded.names) == (made.digest, ("demo:1",))
-        assert [other.layer(one) is not None for one in loaded.layers] == [True, True]
+        assert [other.layer(layer) is not None for layer in loaded.layers] == [True, True]
         assert other.check() == []
-        again = load(other, place, names=["more:1"])
+        again = load_images(other, place, names=["more:1"])
         assert again[0].names == ("demo:1", "more:1")
 
 
-def test_a_layout_of_several_images_gives_them_all(store: Store, tmp_path: Path) -> None:
+def test_an_image_with_editable_packages_goes_nowhere(store: Store, tmp_path: Path) -> None:
+    made = image(store, layer(store, a="1"))
+    editable = msgspec.structs.replace(made, metadata={"editable": "mine, yours"})
+    place = tmp_path / "out.tar"
+    with pytest.raises(UsageError, match="mine, yours is installed with -e"):
+        write_output(store, editable, f"type=docker,dest={place}")
+    with pytest.raises(UsageError, match="works only with its project"):
+        push_names(store, editable, ["h/n:1"], settings=load_settings(), progress=print)
+    assert not place.exists()
+
+
+def test_load_reads_every_image_of_a_layout(store: Store, tmp_path: Path) -> None:
     place = tmp_path / "layout"
     for number in range(3):
         made = image(store, layer(store, a=str(number)), names=(f"n:{number}",))
         write_output(store, made, f"type=oci,dest={place}", names=made.names)
     with Store.open(tmp_path / "other") as other:
-        assert sorted(one.names[0] for one in load(other, place)) == ["n:0", "n:1", "n:2"]
+        assert sorted(entry.names[0] for entry in load_images(other, place)) == [
+            "n:0",
+            "n:1",
+            "n:2",
+        ]
         with pytest.raises(UsageError, match="3 images"):
-            load(other, place, names=["one:1"])
+            load_images(other, place, names=["one:1"])
 
 
-def test_a_damaged_archive_puts_nothing_into_the_store(store: Store, tmp_path: Path) -> None:
+def test_damaged_archive_loads_nothing(store: Store, tmp_path: Path) -> None:
     made = image(store, layer(store, a="1" * 5000))
     place = tmp_path / "out.tar"
     write_output(store, made, f"type=docker,dest={place}")
@@ -202,28 +296,85 @@ def test_a_damaged_archive_puts_nothing_into_the_store(store: Store, tmp_path: P
     place.write_bytes(data.replace(b"1" * 4000, b"2" * 4000))
     with Store.open(tmp_path / "other") as other:
         with pytest.raises(ChecksumError):
-            load(other, place)
+            load_images(other, place)
         assert other.images() == []
         assert other.layer(made.layers[0]) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar", b"\x1f\x8b damaged"])
-def test_what_is_no_archive_is_said(store: Store, tmp_path: Path, content: bytes) -> None:
+def test_load_rejects_files_that_are_not_archives(
+    store: Store, tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     with pytest.raises(OutsideError):
-        load(store, tmp_path / "x.tar")
+        load_images(store, tmp_path / "x.tar")
 
 
-def test_an_archive_that_reaches_out_is_refused(store: Store, tmp_path: Path) -> None:
+def test_load_rejects_paths_outside_the_archive(store: Store, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "x.tar", "w") as tar:
         info = tarfile.TarInfo("manifest.json")
         tar.addfile(info)
     with pytest.raises(OutsideError):
-        load(store, tmp_path / "x.tar")
+        load_images(store, tmp_path / "x.tar")
 
 
 @pytest.mark.parametrize("name", ["missing.tar", "empty"])
-def test_what_is_not_there_is_said(store: Store, tmp_path: Path, name: str) -> None:
+def test_load_reports_a_missing_file(store: Store, tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises((UsageError, OutsideError)):
-        load(store, tmp_path / name)
+        load_images(store, tmp_path / name)
+
+
+def test_archive_of_all_files_has_what_the_image_shows(store: Store, tmp_path: Path) -> None:
+    below = layer(store, etc__a="1", etc__b="1", etc__gone="1", old__x="1")
+    above = layer(store, etc__b="2", etc__gone="-", old="-", new="->etc/b")
+    write_output(store, image(store, below, above), f"type=tar,dest={tmp_path}/root.tar")
+    with tarfile.open(tmp_path / "root.tar") as archive:
+        assert archive.getnames() == ["etc", "etc/a", "etc/b", "new"]
+        content = archive.extractfile("etc/b")
+        assert content is not None
+        assert content.read() == b"2"
+
+
+def test_other_names_of_a_replaced_file_keep_its_content(store: Store, tmp_path: Path) -> None:
+    normalise = NormalizeOptions(mtime=1)
+    with store.staging() as staged:
+        root = staged / "tree"
+        root.mkdir()
+        (root / "a").write_text("one")
+        os.link(root / "a", root / "b")
+        os.link(root / "a", root / "c")
+        summary = write_layer(root, None, normalise=normalise)
+        below = store.commit_layer(root, summary, created_by="x", normalise=normalise)
+    write_output(
+        store, image(store, below, layer(store, a="two")), f"type=tar,dest={tmp_path}/root.tar"
+    )
+    with tarfile.open(tmp_path / "root.tar") as archive:
+        archive.extractall(tmp_path / "root")
+    found = {path.name: path.read_text() for path in (tmp_path / "root").iterdir()}
+    assert found == {"a": "two", "b": "one", "c": "one"}
+    assert os.path.samefile(tmp_path / "root/b", tmp_path / "root/c")
+
+
+def test_dockerfile_adds_each_layer_and_removes_what_it_hides(store: Store, tmp_path: Path) -> None:
+    below, above = layer(store, etc__a="1", gone="1"), layer(store, gone="-", new="2")
+    place = tmp_path / "context"
+    write_output(store, image(store, below, above, user="1000"), f"type=dockerfile,dest={place}")
+    instructions = [
+        line for line in (place / "Dockerfile").read_text().splitlines() if line[0] != "#"
+    ]
+    assert instructions == [
+        "FROM scratch",
+        f"ADD layers/{below.diff_id[7:]}.tar /",
+        'RUN ["/bin/rm", "-rf", "--", "/gone"]',
+        f"ADD layers/{above.diff_id[7:]}.tar /",
+        "USER 1000",
+    ]
+    with tarfile.open(place / f"layers/{above.diff_id[7:]}.tar") as archive:
+        assert archive.getnames() == ["new"]
+
+
+def test_dockerfile_is_not_written_among_other_files(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("")
+    with pytest.raises(OutsideError, match="not empty"):
+        write_output(store, image(store, layer(store, a="1")), f"type=dockerfile,dest={tmp_path}")

@@ -1,4 +1,4 @@
-"""Build files made from what a directory holds; each is evaluated by the language itself."""
+"""Build files generated from a directory; each is evaluated by the language itself."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from danlu.commands.init import InitReport, init
-from danlu.commands.init.machine import PYTHONS, here, release_of_image
-from danlu.environment.types import Copy, Environment, Run
+from danlu.cli.init import command
+from danlu.commands.fmt import format_text
+from danlu.commands.init import InitReport, init, init_from_template
+from danlu.commands.init.host import PYTHONS, detect_release, parse_image_release
+from danlu.commands.init.template import list_templates
+from danlu.environment.conda import CondaEnvironment, CondaPackages
+from danlu.environment.types import Environment
 from danlu.errors import UsageError
+from danlu.lang.evaluation import evaluate
+from danlu.lang.functions.config import ImageEntrypoint, JupyterServer
+from danlu.lang.functions.runtime import EnvironmentVariables
+from danlu.lang.functions.steps import CopyStep, RunStep
 
 
 class OneFile:
-    """A loader of the language that reads a directory and nothing else."""
+    """A loader that reads only files of one directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -33,25 +42,23 @@ class OneFile:
 
 @pytest.fixture(autouse=True)
 def debian(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Debian 12, whatever this machine is, with no environment active."""
-    monkeypatch.setattr("danlu.commands.init.here", lambda: "debian12")
+    """Pretend to be on Debian 12 without an active environment."""
+    monkeypatch.setattr("danlu.commands.init.detect_release", lambda: "debian12")
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         monkeypatch.delenv(name, raising=False)
 
 
-def made(directory: Path, **options: Any) -> tuple[InitReport, Environment]:
-    from danlu.lang import evaluate
-
+def init_and_evaluate(directory: Path, **options: Any) -> tuple[InitReport, Environment]:
     report = init(directory, **options)
     return report, evaluate(report.path.name, loader=OneFile(directory))
 
 
 def names(environment: Environment) -> list[str]:
-    return sorted(name for one in environment.python_packages for name in one.names)
+    return sorted(name for package in environment.python_packages for name in package.names)
 
 
-def runs(environment: Environment) -> list[tuple[str, ...]]:
-    return [step.commands for step in environment.steps if isinstance(step, Run)]
+def run_commands(environment: Environment) -> list[tuple[str, ...]]:
+    return [step.commands for step in environment.steps if isinstance(step, RunStep)]
 
 
 def write(directory: Path, name: str, text: str) -> Path:
@@ -61,8 +68,8 @@ def write(directory: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_an_empty_directory_gives_an_environment_with_python(tmp_path: Path) -> None:
-    _, environment = made(tmp_path)
+def test_init_of_an_empty_directory_installs_python(tmp_path: Path) -> None:
+    _, environment = init_and_evaluate(tmp_path)
     assert environment.base.os == "debian12"
     assert environment.python is not None
     assert environment.python.version == "3.11"
@@ -78,7 +85,7 @@ def test_imports_become_distributions(tmp_path: Path) -> None:
         "def late():\n    import torch\n",
     )
     write(tmp_path, "helpers/deep.py", "import pandas\n")
-    report, environment = made(tmp_path)
+    report, environment = init_and_evaluate(tmp_path)
     assert names(environment) == [
         "PyYAML",
         "beautifulsoup4",
@@ -94,7 +101,7 @@ def test_imports_become_distributions(tmp_path: Path) -> None:
     assert report.program == "train.py"
 
 
-def test_what_is_imported_only_where_it_is_there_is_left_out(tmp_path: Path) -> None:
+def test_optional_imports_become_comments(tmp_path: Path) -> None:
     write(
         tmp_path,
         "a.py",
@@ -102,26 +109,26 @@ def test_what_is_imported_only_where_it_is_there_is_left_out(tmp_path: Path) -> 
         "try:\n    import cupy\nexcept ImportError:\n    cupy = None\n"
         "if TYPE_CHECKING:\n    import jax\n",
     )
-    report, environment = made(tmp_path)
+    report, environment = init_and_evaluate(tmp_path)
     assert names(environment) == ["numpy"]
     assert "cupy" in report.text
     assert "jax" not in report.text
 
 
-def test_files_that_are_not_the_program_do_not_count(tmp_path: Path) -> None:
+def test_tests_and_virtual_environments_are_not_scanned(tmp_path: Path) -> None:
     for name in (".venv/x.py", "node_modules/x.py", "tests/x.py", "build/x.py", ".git/x.py"):
         write(tmp_path, name, "import flask\n")
     write(tmp_path, "own/pyvenv.cfg", "")
     write(tmp_path, "own/lib/x.py", "import flask\n")
-    assert names(made(tmp_path)[1]) == []
+    assert names(init_and_evaluate(tmp_path)[1]) == []
 
 
-def test_every_module_of_the_standard_library_is_known(tmp_path: Path) -> None:
+def test_standard_library_is_not_installed(tmp_path: Path) -> None:
     write(tmp_path, "a.py", "".join(f"import {name}\n" for name in sorted(sys.stdlib_module_names)))
-    assert names(made(tmp_path)[1]) == []
+    assert names(init_and_evaluate(tmp_path)[1]) == []
 
 
-def test_the_projects_own_environment_knows_better_than_the_table(tmp_path: Path) -> None:
+def test_installed_distributions_override_the_name_table(tmp_path: Path) -> None:
     site = ".venv/lib/python3.11/site-packages"
     write(
         tmp_path,
@@ -130,28 +137,28 @@ def test_the_projects_own_environment_knows_better_than_the_table(tmp_path: Path
     )
     write(tmp_path, f"{site}/odd_dist-1.0.dist-info/top_level.txt", "strange\n")
     write(tmp_path, "a.py", "import strange\n")
-    assert names(made(tmp_path)[1]) == ["odd-dist"]
+    assert names(init_and_evaluate(tmp_path)[1]) == ["odd-dist"]
 
 
 @pytest.mark.parametrize("text", ["print 'old'\n", "\0", "def f(:\n", "\udcff", "(" * 5000])
-def test_a_file_that_is_no_python_is_told_and_skipped(tmp_path: Path, text: str) -> None:
+def test_invalid_python_files_are_skipped_with_a_note(tmp_path: Path, text: str) -> None:
     (tmp_path / "old.py").write_bytes(text.encode("utf-8", "surrogateescape"))
     write(tmp_path, "new.py", "import numpy\n")
-    report, environment = made(tmp_path)
+    report, environment = init_and_evaluate(tmp_path)
     assert names(environment) == ["numpy"]
     assert any("old.py" in note for note in report.notes)
 
 
-def test_a_requirements_file_is_used_as_it_is(tmp_path: Path) -> None:
+def test_requirements_file_is_referenced(tmp_path: Path) -> None:
     write(tmp_path, "requirements.txt", "numpy\n")
     write(tmp_path, "train.py", "import torch\n")
-    report, environment = made(tmp_path)
+    report, environment = init_and_evaluate(tmp_path)
     assert environment.python_packages[0].requirements == "requirements.txt"
     assert names(environment) == []
     assert report.source == "requirements.txt"
 
 
-def test_a_requirements_file_outside_of_the_project_is_refused(tmp_path: Path) -> None:
+def test_requirements_file_outside_the_project_is_an_error(tmp_path: Path) -> None:
     other = write(tmp_path, "other/requirements.txt", "numpy\n")
     (tmp_path / "project").mkdir()
     with pytest.raises(UsageError, match="outside"):
@@ -169,11 +176,38 @@ dependencies = ["numpy>=2", 'torch; sys_platform == "linux"']
 def test_pyproject_chooses_a_distribution_with_its_python(tmp_path: Path) -> None:
     write(tmp_path, "pyproject.toml", PYPROJECT)
     write(tmp_path, "src/thing/__init__.py", "")
-    report, environment = made(tmp_path)
+    report, environment = init_and_evaluate(tmp_path)
     assert environment.base.os == "debian13"
     assert names(environment) == ["numpy>=2", 'torch; sys_platform == "linux"']
-    assert dict(environment.environ[0].variables)["PYTHONPATH"] == "/workspace/src"
+    assert (
+        dict(environment.find_all(EnvironmentVariables)[0].values)["PYTHONPATH"] == "/workspace/src"
+    )
     assert any("debian13" in note for note in report.notes)
+
+
+def test_groups_and_extras_of_a_pyproject_are_kept(tmp_path: Path) -> None:
+    more = """
+[project.optional-dependencies]
+plots = ["matplotlib"]
+cpu = ["onnxruntime"]
+gpu = ["onnxruntime-gpu"]
+[dependency-groups]
+dev = ["pytest"]
+[tool.uv]
+conflicts = [[{ extra = "cpu" }, { extra = "gpu" }]]
+"""
+    write(tmp_path, "pyproject.toml", PYPROJECT + more)
+    report, environment = init_and_evaluate(tmp_path)
+    (packages,) = environment.python_packages
+    assert (packages.pyproject, packages.groups) == ("pyproject.toml", ("dev",))
+    assert packages.extras == ("plots",)
+    assert any("cpu, gpu" in note for note in report.notes)
+
+
+def test_groups_alone_are_dependencies(tmp_path: Path) -> None:
+    write(tmp_path, "pyproject.toml", '[dependency-groups]\ntrain = ["numpy"]\n')
+    _, environment = init_and_evaluate(tmp_path)
+    assert environment.python_packages[0].groups == ("train",)
 
 
 POETRY = """
@@ -191,9 +225,9 @@ maybe = {version = "1", optional = true}
 """
 
 
-def test_poetrys_tables_are_read(tmp_path: Path) -> None:
+def test_poetry_dependencies_are_converted(tmp_path: Path) -> None:
     write(tmp_path, "pyproject.toml", POETRY)
-    assert names(made(tmp_path)[1]) == [
+    assert names(init_and_evaluate(tmp_path)[1]) == [
         "flask",
         "numpy>=1.26.4,<2",
         "pandas>=2.1,<2.2",
@@ -203,18 +237,18 @@ def test_poetrys_tables_are_read(tmp_path: Path) -> None:
     ]
 
 
-def test_a_pyproject_without_dependencies_leaves_it_to_the_imports(tmp_path: Path) -> None:
+def test_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) -> None:
     write(tmp_path, "pyproject.toml", '[project]\nname = "x"\nrequires-python = "==3.12.*"\n')
     write(tmp_path, "a.py", "import numpy\n")
-    _, environment = made(tmp_path)
+    _, environment = init_and_evaluate(tmp_path)
     assert names(environment) == ["numpy"]
     assert environment.base.os == "ubuntu24.04"
 
 
-def test_a_pyproject_that_only_configures_tools_is_passed_over(tmp_path: Path) -> None:
+def test_pyproject_with_only_tool_settings_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, "pyproject.toml", "[tool.ruff]\nline-length = 100\n")
     write(tmp_path, "a.py", "import numpy\n")
-    assert names(made(tmp_path)[1]) == ["numpy"]
+    assert names(init_and_evaluate(tmp_path)[1]) == ["numpy"]
 
 
 CONDA = """\
@@ -226,9 +260,6 @@ dependencies:
   - pandas>=2,<3
   - pytorch=2.1.0=py310_cuda
   - ffmpeg   # for videos
-  - cudatoolkit=11.8
-  - libgcc-ng
-  - r-base
   - pip
   - pip:
     - transformers==4.40.0
@@ -239,10 +270,10 @@ variables:
 """
 
 
-def test_a_conda_environment_becomes_wheels_and_system_packages(tmp_path: Path) -> None:
+def test_conda_environment_becomes_wheels_and_system_packages(tmp_path: Path) -> None:
     write(tmp_path, "more.txt", "rich\n")
     source = write(tmp_path, "environment.yml", CONDA)
-    report, environment = made(tmp_path, source=source)
+    _, environment = init_and_evaluate(tmp_path, source=source)
     assert environment.base.os == "ubuntu22.04"
     assert names(environment) == [
         "einops",
@@ -252,15 +283,27 @@ def test_a_conda_environment_becomes_wheels_and_system_packages(tmp_path: Path) 
         "transformers==4.40.0",
     ]
     assert environment.system_packages[0].names == ("ffmpeg",)
-    assert [one.requirements for one in environment.python_packages if one.requirements] == [
-        "more.txt"
-    ]
-    assert dict(environment.environ[0].variables) == {"TOKENIZERS_PARALLELISM": "false"}
-    for left in ("cudatoolkit=11.8", "libgcc-ng", "r-base"):
-        assert f"#   {left}" in report.text
+    assert [
+        package.requirements for package in environment.python_packages if package.requirements
+    ] == ["more.txt"]
+    assert dict(environment.find_all(EnvironmentVariables)[0].values) == {
+        "TOKENIZERS_PARALLELISM": "false"
+    }
 
 
-def test_yaml_that_is_not_understood_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_conda_environment_that_only_conda_can_make_is_installed_by_conda(tmp_path: Path) -> None:
+    source = write(tmp_path, "environment.yml", CONDA.replace("ffmpeg ", "cudatoolkit=11.8 "))
+    report, environment = init_and_evaluate(tmp_path, source=source)
+    assert environment.find(CondaEnvironment)
+    assert environment.find_all(CondaPackages) == (CondaPackages(env_file="environment.yml"),)
+    assert environment.python is None
+    assert any("cudatoolkit=11.8" in note for note in report.notes)
+    assert dict(environment.find_all(EnvironmentVariables)[0].values) == {
+        "TOKENIZERS_PARALLELISM": "false"
+    }
+
+
+def test_invalid_conda_yaml_is_an_error_with_its_line(tmp_path: Path) -> None:
     source = write(tmp_path, "environment.yml", "dependencies:\n  - numpy\n  deep:\n    - x\n")
     with pytest.raises(UsageError) as caught:
         init(tmp_path, source=source)
@@ -289,26 +332,30 @@ ENTRYPOINT ["python", "main.py"]
 """
 
 
-def test_a_dockerfile_becomes_declarations_and_steps(tmp_path: Path) -> None:
+def test_dockerfile_becomes_declarations_and_steps(tmp_path: Path) -> None:
     write(tmp_path, "requirements.txt", "numpy\n")
     source = write(tmp_path, "Dockerfile", DOCKERFILE)
-    report, environment = made(tmp_path, source=source)
+    report, environment = init_and_evaluate(tmp_path, source=source)
     assert environment.base.image == "python:3.11-slim"
     assert environment.python is None
     assert environment.system_packages[0].names == ("git", "ffmpeg")
     assert names(environment) == ["torch==2.4.*"]
-    assert [one.requirements for one in environment.python_packages if one.requirements] == [
-        "requirements.txt"
-    ]
+    assert [
+        package.requirements for package in environment.python_packages if package.requirements
+    ] == ["requirements.txt"]
     assert environment.pip_index is not None
-    assert dict(environment.environ[0].variables)["DEBIAN_FRONTEND"] == "noninteractive"
-    assert environment.environ[0].extra_path == ("/opt/tool/bin",)
-    assert environment.entrypoint is not None
-    assert environment.entrypoint.args == ("python", "main.py")
-    assert [(s.source, s.target) for s in environment.steps if isinstance(s, Copy)] == [
+    assert (
+        dict(environment.find_all(EnvironmentVariables)[0].values)["DEBIAN_FRONTEND"]
+        == "noninteractive"
+    )
+    assert environment.find_all(EnvironmentVariables)[0].path == ("/opt/tool/bin",)
+    assert environment.find(ImageEntrypoint) == ImageEntrypoint(("python", "main.py"))
+    assert [(s.source, s.target) for s in environment.steps if isinstance(s, CopyStep)] == [
         (".", "/app")
     ]
-    assert runs(environment) == [("cd /app", './configure "a && b"', "make -j4", "echo done")]
+    assert run_commands(environment) == [
+        ("cd /app", './configure "a && b"', "make -j4", "echo done")
+    ]
     assert "HEALTHCHECK CMD true" in report.text
     assert "EXPOSE 8080" in report.text
 
@@ -319,7 +366,7 @@ def test_python_of_a_debian_image_is_installed(tmp_path: Path) -> None:
         "RUN apt-get install -y python3 python3-pip git\n"
         "RUN pip3 install numpy\n"
     )
-    _, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", text))
+    _, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", text))
     assert environment.python is not None
     assert environment.python.version == "3.11"
     assert environment.system_packages[0].names == ("git",)
@@ -335,59 +382,59 @@ def test_python_of_a_debian_image_is_installed(tmp_path: Path) -> None:
         "pip install numpy || true",
     ],
 )
-def test_what_is_not_plain_stays_the_command_it_was(tmp_path: Path, script: str) -> None:
+def test_complex_shell_commands_are_kept(tmp_path: Path, script: str) -> None:
     text = f"FROM python:3.11\nRUN {script}\n"
-    _, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", text))
-    assert runs(environment) == [(script,)]
+    _, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", text))
+    assert run_commands(environment) == [(script,)]
     assert environment.system_packages == ()
 
 
-def test_the_last_stage_of_a_dockerfile_counts(tmp_path: Path) -> None:
+def test_last_stage_of_a_dockerfile_is_used(tmp_path: Path) -> None:
     text = (
         "FROM golang:1 AS b\nRUN make x\n"
         "FROM python:3.11\nCOPY --from=b /x /y\nRUN <<EOF\necho 1\nEOF\n"
     )
-    report, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", text))
+    report, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", text))
     assert environment.base.image == "python:3.11"
-    assert runs(environment) == [("echo 1",)]
+    assert run_commands(environment) == [("echo 1",)]
     assert "COPY --from=b" in report.text
     assert any("last stage" in note for note in report.notes)
 
 
 @pytest.mark.parametrize("text", ["", "RUN x\n", "FROM scratch\n", "FROM\n"])
-def test_a_dockerfile_without_a_base_is_refused(tmp_path: Path, text: str) -> None:
+def test_dockerfile_without_a_base_is_an_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError):
         init(tmp_path, source=write(tmp_path, "Dockerfile", text))
 
 
 def notebook(*cells: str) -> str:
     return json.dumps(
-        {"cells": [{"cell_type": "code", "source": one.splitlines(True)} for one in cells]}
+        {"cells": [{"cell_type": "code", "source": cell.splitlines(True)} for cell in cells]}
     )
 
 
-def test_a_notebook_gives_imports_and_what_it_installs_itself(tmp_path: Path) -> None:
+def test_notebook_imports_and_pip_installs_become_packages(tmp_path: Path) -> None:
     text = notebook(
         "!pip install -q einops 'timm>=1'\n%matplotlib inline\nimport numpy as np",
         "%%bash\nimport nothing",
         "!apt-get install -y ffmpeg\nimport einops\nnp.ones?\nfor x in []:\n    !ls",
     )
     source = write(tmp_path, "work.ipynb", text)
-    report, environment = made(tmp_path, source=source)
+    report, environment = init_and_evaluate(tmp_path, source=source)
     assert names(environment) == ["einops", "numpy", "timm>=1"]
     assert environment.system_packages[0].names == ("ffmpeg",)
-    assert environment.jupyter is not None
+    assert environment.find(JupyterServer) is not None
     assert report.program == "work.ipynb"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [1]}', '{"cells": 3}'])
-def test_what_is_no_notebook_is_told(tmp_path: Path, text: str) -> None:
+def test_invalid_notebook_is_an_error(tmp_path: Path, text: str) -> None:
     source = write(tmp_path, "x.ipynb", text)
-    report, _ = made(tmp_path, source=source)
+    report, _ = init_and_evaluate(tmp_path, source=source)
     assert any("x.ipynb" in note for note in report.notes)
 
 
-def test_build_py_says_the_same_as_build_envd(tmp_path: Path) -> None:
+def test_build_py_is_equivalent_to_build_envd(tmp_path: Path) -> None:
     write(tmp_path, "environment.yml", CONDA)
     one = tmp_path / "one"
     one.mkdir()
@@ -399,36 +446,36 @@ def test_build_py_says_the_same_as_build_envd(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", [False, True])
-def test_nothing_is_replaced_unless_forced(tmp_path: Path, python: bool) -> None:
+def test_existing_build_file_is_not_overwritten(tmp_path: Path, python: bool) -> None:
     write(tmp_path, "build.envd", "mine")
     with pytest.raises(UsageError, match=r"build\.envd already"):
         init(tmp_path, python=python)
     assert (tmp_path / "build.envd").read_text() == "mine"
 
 
-def test_force_replaces_the_file(tmp_path: Path) -> None:
+def test_force_overwrites_the_build_file(tmp_path: Path) -> None:
     write(tmp_path, "build.envd", "mine")
     assert init(tmp_path, force=True).text == (tmp_path / "build.envd").read_text()
 
 
 @pytest.mark.parametrize("name", ["missing.txt", "notes.md"])
-def test_a_source_that_is_absent_or_unknown_is_refused(tmp_path: Path, name: str) -> None:
+def test_missing_or_unknown_source_is_an_error(tmp_path: Path, name: str) -> None:
     write(tmp_path, "notes.md", "")
     with pytest.raises(UsageError) as caught:
         init(tmp_path, source=tmp_path / name)
     assert "requirements.txt" in caught.value.hint
 
 
-def test_strings_survive_whatever_they_hold(tmp_path: Path) -> None:
+def test_strings_are_quoted_for_starlark_and_python(tmp_path: Path) -> None:
     hostile = (
         "FROM python:3.11\n"
         'ENV A="q\\"uote \\\\ back" B=丹炉 C="tab\there"\n'
         'RUN echo \'"""\' "\\n"\n'
     )
-    _, environment = made(tmp_path, source=write(tmp_path, "Dockerfile", hostile))
-    values = dict(environment.environ[0].variables)
+    _, environment = init_and_evaluate(tmp_path, source=write(tmp_path, "Dockerfile", hostile))
+    values = dict(environment.find_all(EnvironmentVariables)[0].values)
     assert values == {"A": 'q"uote \\ back', "B": "丹炉", "C": "tab\there"}
-    assert runs(environment) == [('echo \'"""\' "\\n"',)]
+    assert run_commands(environment) == [('echo \'"""\' "\\n"',)]
 
 
 @pytest.mark.parametrize(
@@ -441,14 +488,14 @@ def test_strings_survive_whatever_they_hold(tmp_path: Path) -> None:
         ("", "debian12"),
     ],
 )
-def test_the_base_is_of_the_machines_family(tmp_path: Path, text: str, expected: str) -> None:
-    assert here(write(tmp_path, "os-release", text)) == expected
+def test_base_matches_the_machine_s_distribution(tmp_path: Path, text: str, expected: str) -> None:
+    assert detect_release(write(tmp_path, "os-release", text)) == expected
 
 
-def test_the_pythons_of_releases_agree_with_the_resolvers_table() -> None:
-    from danlu.resolve.system import _OWN
+def test_python_versions_of_releases_match_the_resolver_table() -> None:
+    from danlu.resolve.system import _DEFAULT_PYTHONS
 
-    for version, releases in _OWN.items():
+    for version, releases in _DEFAULT_PYTHONS.items():
         for release in releases:
             assert PYTHONS.get(release, version) == version
 
@@ -462,8 +509,8 @@ def test_the_pythons_of_releases_agree_with_the_resolvers_table() -> None:
         ("python:3.11", ""),
     ],
 )
-def test_the_release_of_an_image_is_read_from_its_name(image: str, release: str) -> None:
-    assert release_of_image(image) == release
+def test_release_is_parsed_from_the_image_name(image: str, release: str) -> None:
+    assert parse_image_release(image) == release
 
 
 PIECES = re.findall(
@@ -480,23 +527,57 @@ WORDS = st.lists(st.sampled_from([*PIECES, "\n", "\\\n", "  - ", "channels: [a]"
 @pytest.mark.parametrize("name", ["Dockerfile", "environment.yml", "x.ipynb", "pyproject.toml"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(words=WORDS, beginning=st.sampled_from(["", "FROM python:3.11\n"]))
-def test_whatever_a_file_holds_it_is_refused_or_gives_a_build_file(
+def test_any_input_is_an_error_or_a_valid_build_file(
     tmp_path_factory: pytest.TempPathFactory, name: str, words: list[str], beginning: str
 ) -> None:
     from danlu.commands.init.detect import read_source
-    from danlu.commands.init.draft import Draft, render
+    from danlu.commands.init.draft import BuildFileDraft, render_draft
 
     directory = tmp_path_factory.mktemp("fuzz")
     path = write(directory, name, beginning * (name == "Dockerfile") + " ".join(words))
-    draft = Draft(os="debian12")
+    draft = BuildFileDraft(os="debian12")
     try:
         read_source(path, directory, draft)
     except UsageError:
         return
-    compile(render(draft), "build.envd", "exec")
+    compile(render_draft(draft), "build.envd", "exec")
 
 
-def test_a_files_name_cannot_write_into_the_build_file(tmp_path: Path) -> None:
+def test_file_name_cannot_inject_into_the_build_file(tmp_path: Path) -> None:
     path = write(tmp_path, 'x\n    run(["evil"])\n#.txt', "numpy\n")
-    _, environment = made(tmp_path, source=path)
+    _, environment = init_and_evaluate(tmp_path, source=path)
     assert environment.steps == ()
+
+
+def test_a_template_is_written_for_the_machines_release(tmp_path: Path) -> None:
+    report = init_from_template(tmp_path, "uv")
+    assert 'base(os="debian12", dev=True)' in report.text
+    assert 'install.uv(python_version="3.11")' in report.text
+    assert "{" not in report.text
+    with pytest.raises(UsageError, match="already exists"):
+        init_from_template(tmp_path, "vision")
+
+
+def test_every_template_is_formatted_and_valid(tmp_path: Path) -> None:
+    for name in list_templates():
+        directory = tmp_path / name
+        directory.mkdir()
+        report = init_from_template(directory, name)
+        assert format_text(report.text.encode(), name, directory=directory).decode() == report.text
+        assert evaluate("build.envd", loader=OneFile(directory)).base.os == "debian12"
+
+
+def test_help_and_completion_list_every_template() -> None:
+    assert command.help is not None
+    words = set(re.findall(r"[\w-]+", command.help))
+    assert words >= set(list_templates())
+    (option,) = [option for option in command.params if option.name == "template"]
+    completed = option.shell_complete(click.Context(command), "r-")
+    assert [item.value for item in completed] == ["r-python"]
+
+
+def test_an_unknown_template_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown template 'vison'") as caught:
+        init_from_template(tmp_path, "vison")
+    assert caught.value.hint == "did you mean 'vision'?"
+    assert not (tmp_path / "build.envd").exists()

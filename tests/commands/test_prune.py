@@ -1,4 +1,4 @@
-"""One budget for the store and for downloads."""
+"""The store and the downloads share one budget."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.prune import prune
+from danlu.commands.image.manage import prune_images
 from danlu.sources import downloads
 from danlu.store import Store
 from danlu.util.paths import Paths
@@ -23,7 +23,7 @@ def paths(tmp_path: Path) -> Paths:
 
 @pytest.fixture
 def store(paths: Paths) -> Iterator[Store]:
-    """A store of ten blobs of a thousand bytes."""
+    """Return a store with ten blobs of 1000 bytes."""
     with Store.open(paths.store) as store:
         for number in range(10):
             store.put_blob(bytes([number]) * KB)
@@ -31,7 +31,7 @@ def store(paths: Paths) -> Iterator[Store]:
 
 
 def download(paths: Paths, count: int) -> None:
-    """So many downloads of a thousand bytes."""
+    """Create this number of downloads of 1000 bytes."""
     for number in range(count):
         path = paths.cache / f"http/sha256/{number}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,9 +39,9 @@ def download(paths: Paths, count: int) -> None:
         os.utime(path, (number, number))
 
 
-def kept(paths: Paths) -> tuple[int, int]:
-    """Thousands of bytes in the store's blobs, and in downloads."""
-    return len(list((paths.store / "blobs").iterdir())), downloads.size(paths.cache) // KB
+def measure_sizes(paths: Paths) -> tuple[int, int]:
+    """Return the sizes of the store's blobs and of the downloads in units of 1000 bytes."""
+    return len(list((paths.store / "blobs").iterdir())), downloads.cache_size(paths.cache) // KB
 
 
 @pytest.mark.parametrize(
@@ -56,29 +56,27 @@ def kept(paths: Paths) -> tuple[int, int]:
         (0, 10, (0, 0)),
     ],
 )
-def test_downloads_give_way_but_for_a_quarter(
+def test_prune_evicts_downloads_down_to_a_quarter_of_the_budget(
     store: Store, paths: Paths, budget: int, fetched: int, left: tuple[int, int]
 ) -> None:
     download(paths, fetched)
-    done = prune(store, paths, budget * KB)
-    assert kept(paths) == left
+    done = prune_images(store, paths, budget * KB)
+    assert measure_sizes(paths) == left
     assert (done.blobs, done.downloads) == (10 - left[0], fetched - left[1])
     assert (done.freed + done.kept, done.kept) == ((10 + fetched) * KB, sum(left) * KB)
 
 
-def test_what_the_store_must_keep_costs_downloads_no_more_than_their_share(
-    store: Store, paths: Paths
-) -> None:
+def test_prune_reserves_a_share_for_downloads(store: Store, paths: Paths) -> None:
     download(paths, 10)
     with store.lease():
         for number in range(10):
             store.put_blob(bytes([number]) * KB)
-        prune(store, paths, 8 * KB)
-    assert kept(paths) == (10, 2)
+        prune_images(store, paths, 8 * KB)
+    assert measure_sizes(paths) == (10, 2)
 
 
-def test_a_build_under_way_keeps_its_downloads(store: Store, paths: Paths) -> None:
+def test_prune_keeps_downloads_of_a_running_build(store: Store, paths: Paths) -> None:
     download(paths, 3)
-    with downloads.in_use(paths.cache):
-        done = prune(store, paths, 0)
-    assert (done.busy, done.blobs, kept(paths)) == (True, 10, (0, 3))
+    with downloads.prevent_pruning(paths.cache):
+        done = prune_images(store, paths, 0)
+    assert (done.busy, done.blobs, measure_sizes(paths)) == (True, 10, (0, 3))

@@ -1,4 +1,4 @@
-"""``danlu.sweep``: a sweep from Python, over a grid and by a study."""
+"""``danlu.sweep``: sweeps from Python, over a grid and with a study."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 import danlu
-from danlu.commands.sweepreport import SweepReport
+from danlu.commands.sweep.report import SweepReport
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from tests.commands.sweeping import Ended, ScriptedJobs, progress
@@ -25,12 +25,14 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedJobs:
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text("import torch\n")
     scripted = ScriptedJobs(loss)
-    monkeypatch.setattr("danlu.commands.jobs.here", lambda settings: scripted)
-    monkeypatch.setattr("danlu.commands.trainplace.present_python", lambda: "/usr/bin/python3")
+    monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: scripted)
+    monkeypatch.setattr(
+        "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
+    )
     return scripted
 
 
-def test_a_grid_from_python_gives_its_report(jobs: ScriptedJobs) -> None:
+def test_grid_sweep_from_python_returns_its_report(jobs: ScriptedJobs) -> None:
     heard: list[SweepReport] = []
     space = {"lr": [0.1, 0.3], "depth": "1:2"}
     report = danlu.sweep(
@@ -46,24 +48,24 @@ def test_a_grid_from_python_gives_its_report(jobs: ScriptedJobs) -> None:
     assert command == ["python", "train.py", "-v", "--lr", "0.1", "--depth", "1"]
 
 
-def test_a_study_from_python_drives_the_jobs_by_its_own_goal(jobs: ScriptedJobs) -> None:
+def test_study_sweep_from_python_uses_the_goal_of_the_study(jobs: ScriptedJobs) -> None:
     study = optuna.create_study(direction="maximize")
     report = danlu.sweep("train.py", {"lr": "0.0:1.0"}, study=study, trials=6, parallel=2)
     assert len(study.trials) == len(jobs.submitted) == 6
     assert report.best is not None
-    assert report.best.value == study.best_value == max(one.value or 0 for one in report.trials)
+    assert report.best.value == study.best_value == max(trial.value or 0 for trial in report.trials)
 
 
 @pytest.mark.parametrize(
     ("space", "message"),
     [
         ({"lr": []}, "empty value"),
-        ({"lr": [1, 1]}, "one value twice"),
-        ({"--lr": [1]}, "is not a sweep"),
-        ({"lr": "0.1:0.5"}, "how fine is lr"),
+        ({"lr": [1, 1]}, "duplicate value"),
+        ({"--lr": [1]}, "invalid sweep"),
+        ({"lr": "0.1:0.5"}, "lr needs a step"),
     ],
 )
-def test_a_wrong_space_is_refused(
+def test_invalid_space_is_an_error(
     jobs: ScriptedJobs, space: dict[str, str | list[int]], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -71,6 +73,6 @@ def test_a_wrong_space_is_refused(
     assert not jobs.submitted
 
 
-def test_a_study_needs_a_number_of_trials() -> None:
-    with pytest.raises(UsageError, match="how many trials"):
+def test_study_requires_a_number_of_trials() -> None:
+    with pytest.raises(UsageError, match="requires a number of trials"):
         danlu.sweep("train.py", {"lr": [1]}, study=optuna.create_study())

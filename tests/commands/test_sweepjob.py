@@ -1,4 +1,4 @@
-"""A job at a point: where the values go, and how many such jobs fit on a machine."""
+"""The job of a trial: where its values go, and how many such jobs fit on a machine."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.sweepjob import at_point, fitting, variable
+from danlu.commands.sweep.jobs import build_trial_submission, max_parallel_jobs, variable_name
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
-from danlu.training.frameworks.pods import main_container
-from danlu.training.registry import framework_of
+from danlu.training.pod_template import find_main_container
+from danlu.training.registry import find_framework
 from tests.commands.sweeping import job, submission
 
 POINT = {"lr": "0.1", "batch-size": "32"}
 MORE = ["--lr", "0.1", "--batch-size", "32"]
 
 
-def at(given: Submission, point: Mapping[str, str] = POINT, kind: str = "pytorch") -> Submission:
-    return at_point(given, point, framework=framework_of(kind), name="mnist-1")
+def build_trial(
+    given: Submission, point: Mapping[str, str] = POINT, kind: str = "pytorch"
+) -> Submission:
+    return build_trial_submission(given, point, framework=find_framework(kind), name="mnist-1")
 
 
-def words(given: Submission, type: str = "Worker", name: str = "pytorch") -> list[str]:
-    for one, spec in given.job.replicas.items():
-        if one == type:
-            main = main_container(spec.template, name)
+def main_command(given: Submission, type: str = "Worker", name: str = "pytorch") -> list[str]:
+    for replica_type, spec in given.job.replicas.items():
+        if replica_type == type:
+            main = find_main_container(spec.template, name)
             return [*main.get("command", ()), *main.get("args", ())]
     raise KeyError(type)
 
@@ -40,60 +42,64 @@ def words(given: Submission, type: str = "Worker", name: str = "pytorch") -> lis
         (["t.py", "--rate={lr}"], [], ["t.py", "--rate=0.1", "--batch-size", "32"]),
         (["t.py", "{lr}/{batch-size}", "{x}"], [], ["t.py", "0.1/32", "{x}"]),
         (["sh", "-c", "t {lr} {batch-size}"], [], ["sh", "-c", "t 0.1 32"]),
-        # The image's own command cannot be added to: it has the variables.
+        # The command of the image cannot be extended, but it has the variables.
         ([], [], []),
     ],
 )
-def test_values_follow_the_words_or_take_their_places(
+def test_values_are_appended_or_replace_placeholders(
     command: Sequence[str], args: Sequence[str], expected: Sequence[str]
 ) -> None:
-    assert words(at(submission(command=command, args=args))) == list(expected)
+    assert main_command(build_trial(submission(command=command, args=args))) == list(expected)
 
 
-def test_a_value_that_looks_like_anothers_place_stays_a_value() -> None:
+def test_placeholders_in_values_are_not_expanded() -> None:
     given = submission(command=["t", "{a}", "{b}"])
-    assert words(at(given, {"a": "{b}", "b": "{a}"})) == ["t", "{b}", "{a}"]
+    assert main_command(build_trial(given, {"a": "{b}", "b": "{a}"})) == ["t", "{b}", "{a}"]
 
 
-def test_the_other_containers_and_the_job_that_was_given_stay_as_they_were() -> None:
+def test_trial_changes_neither_sidecars_nor_the_given_job() -> None:
     given = submission()
     before = repr(given)
-    changed = at(given)
+    changed = build_trial(given)
     side = next(iter(changed.job.replicas.values())).template["spec"]["containers"][0]
     assert side == {"name": "side", "command": ["log"]}
     assert repr(given) == before
 
 
-def test_values_are_variables_and_labels_as_well() -> None:
-    changed = at(submission())
+def test_values_are_set_as_variables_and_labels() -> None:
+    changed = build_trial(submission())
     assert changed.environment == {"DANLU_SWEEP_LR": "0.1", "DANLU_SWEEP_BATCH_SIZE": "32"}
     assert changed.labels == {"sweep": "mnist", "sweep.lr": "0.1", "sweep.batch-size": "32"}
     assert changed.job.name == "mnist-1"
-    assert variable("a.b-c") == "DANLU_SWEEP_A_B_C"
+    assert variable_name("a.b-c") == "DANLU_SWEEP_A_B_C"
 
 
 @pytest.mark.parametrize("shell", [["sh", "-c", "python t.py"], ["/bin/bash", "-e", "-c", "t"]])
-def test_a_shells_script_must_say_where_a_value_belongs(shell: list[str]) -> None:
-    with pytest.raises(UsageError, match="where in the shell's command does lr belong") as caught:
-        at(submission(command=shell))
-    assert caught.value.hint == "write {lr} or $DANLU_SWEEP_LR there"
+def test_shell_command_without_a_placeholder_is_an_error(shell: list[str]) -> None:
+    with pytest.raises(UsageError, match="the shell command does not use lr") as caught:
+        build_trial(submission(command=shell))
+    assert caught.value.hint == "insert {lr} or $DANLU_SWEEP_LR where it belongs"
 
 
-def test_a_shells_script_that_reads_the_variables_is_left_alone() -> None:
+def test_shell_command_that_reads_the_variables_is_unchanged() -> None:
     script = "python t.py --lr $DANLU_SWEEP_LR --batch-size $DANLU_SWEEP_BATCH_SIZE"
-    assert words(at(submission(command=["sh", "-c", script]))) == ["sh", "-c", script]
+    assert main_command(build_trial(submission(command=["sh", "-c", script]))) == [
+        "sh",
+        "-c",
+        script,
+    ]
 
 
-def test_workers_that_wait_for_a_launcher_get_no_arguments() -> None:
+def test_mpi_workers_get_no_arguments() -> None:
     given = submission(
         command=["python", "t.py"],
         kind="MPIJob",
         name="mpi",
         replicas={"Launcher": 1, "Worker": 2},
     )
-    changed = at(given, kind="mpi")
-    assert words(changed, "Launcher", "mpi")[-4:] == MORE
-    assert words(changed, "Worker", "mpi") == ["python", "t.py"]
+    changed = build_trial(given, kind="mpi")
+    assert main_command(changed, "Launcher", "mpi")[-4:] == MORE
+    assert main_command(changed, "Worker", "mpi") == ["python", "t.py"]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +117,14 @@ def test_workers_that_wait_for_a_launcher_get_no_arguments() -> None:
         ({"Worker": 1}, {"requests": {"cpu": 0}}, {"cores": 3}, 3000),
     ],
 )
-def test_as_many_run_side_by_side_as_fit(
+def test_parallel_jobs_are_limited_by_resources(
     replicas: dict[str, int],
     resources: dict[str, Any] | None,
     machine: dict[str, int],
     expected: int,
 ) -> None:
-    assert fitting(job(replicas=replicas, resources=resources), **machine) == expected
+    assert max_parallel_jobs(job(replicas=replicas, resources=resources), **machine) == expected
 
 
-def test_this_machine_is_counted_where_nothing_else_is_said() -> None:
-    assert fitting(job()) == len(os.sched_getaffinity(0))
+def test_parallel_jobs_default_to_the_cores_of_this_machine() -> None:
+    assert max_parallel_jobs(job()) == len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""From a script and flags, or a manifest, to what is submitted."""
+"""From a script and flags, or a manifest, to a submission."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from danlu.commands.settings import Settings
-from danlu.commands.train import TrainOrder, manifest_text, plan, submission
-from danlu.commands.trainorder import Share
-from danlu.commands.trainplace import present_python
+from danlu.commands.train.options import ReplicaResources, TrainOptions
+from danlu.commands.train.plan import format_manifest, plan_job
+from danlu.commands.train.submission import build_submission
+from danlu.commands.train.target import find_active_python
 from danlu.errors import UsageError
-from danlu.jobs.types import Image
-from danlu.training.manifest import read_documents, read_job, write_job
-from danlu.training.registry import framework_of
+from danlu.jobs.types import ContainerImage
+from danlu.training.manifest import read_job, read_manifest_file, write_job
+from danlu.training.registry import find_framework
 from danlu.training.types import RestartPolicy
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
@@ -33,29 +34,29 @@ def project(tmp_path: Path) -> Path:
     return found
 
 
-def order(project: Path, **more: Any) -> TrainOrder:
+def train_options(project: Path, **more: Any) -> TrainOptions:
     values = {} if "file" in more or "command" in more else {"script": "train.py"}
-    return TrainOrder(directory=project, **{**values, **more})
+    return TrainOptions(directory=project, **{**values, **more})
 
 
 def container(planned: Any, type: str = "Worker") -> Any:
     return planned.job.replicas[type].template["spec"]["containers"][0]
 
 
-def test_a_script_runs_on_as_many_workers_as_asked(project: Path, settings: Settings) -> None:
-    planned = plan(
-        order(project, replicas={"worker": 3}, args=("--epochs", "3")), settings=settings
+def test_script_runs_on_the_requested_number_of_workers(project: Path, settings: Settings) -> None:
+    planned = plan_job(
+        train_options(project, replicas={"worker": 3}, args=("--epochs", "3")), settings=settings
     )
     assert planned.job.kind == "PyTorchJob"
     assert {type: spec.replicas for type, spec in planned.job.replicas.items()} == {"Worker": 3}
     assert container(planned)["command"] == ["python", "train.py", "--epochs", "3"]
-    assert planned.guessed == "framework pytorch, because train.py imports torch"
+    assert planned.framework_reason == "framework pytorch, because train.py imports torch"
 
 
-def test_names_are_fresh_and_fit_kubernetes(project: Path, settings: Settings) -> None:
+def test_job_names_are_unique_and_valid_in_kubernetes(project: Path, settings: Settings) -> None:
     (project / "2_My Script!.py").write_text("import torch\n")
     names = {
-        plan(order(project, script="2_My Script!.py"), settings=settings).job.name
+        plan_job(train_options(project, script="2_My Script!.py"), settings=settings).job.name
         for _ in range(20)
     }
     assert len(names) == 20
@@ -63,22 +64,29 @@ def test_names_are_fresh_and_fit_kubernetes(project: Path, settings: Settings) -
 
 
 def test_resources_and_policies_are_in_the_manifest(project: Path, settings: Settings) -> None:
-    asked = order(
+    options = train_options(
         project, cpu="2", memory="4GiB", gpu=1, backoff_limit=3, deadline=90.5, name="demo"
     )
-    job = plan(asked, settings=settings).job
-    limits = job.replicas[framework_of("pytorch").types[1]].template["spec"]["containers"][0]
+    job = plan_job(options, settings=settings).job
+    limits = job.replicas[find_framework("pytorch").replica_types[1]].template["spec"][
+        "containers"
+    ][0]
     assert limits["resources"] == {"limits": {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": "1"}}
     assert job.run_policy.backoff_limit == 3
     assert job.run_policy.active_deadline_seconds == 91
     assert job.name == "demo"
 
 
-def test_a_type_may_have_its_own_share(project: Path, settings: Settings) -> None:
+def test_replica_type_may_have_its_own_resources(project: Path, settings: Settings) -> None:
     (project / "train.py").write_text("import tensorflow\n")
-    shares = {"ps": Share(cpu="500m", memory="1GB", gpu=1), "WORKER": Share(memory="2Gi")}
-    asked = order(project, replicas={"ps": 1, "worker": 2}, shares=shares, cpu="2", gpu=3)
-    planned = plan(asked, settings=settings)
+    shares = {
+        "ps": ReplicaResources(cpu="500m", memory="1GB", gpu=1),
+        "WORKER": ReplicaResources(memory="2Gi"),
+    }
+    options = train_options(
+        project, replicas={"ps": 1, "worker": 2}, resources=shares, cpu="2", gpu=3
+    )
+    planned = plan_job(options, settings=settings)
     limits = {type: container(planned, type)["resources"]["limits"] for type in ("PS", "Worker")}
     assert limits == {
         "PS": {"cpu": "500m", "memory": "1G", "nvidia.com/gpu": "1"},
@@ -86,33 +94,39 @@ def test_a_type_may_have_its_own_share(project: Path, settings: Settings) -> Non
     }
 
 
-def test_a_share_of_a_type_that_is_not_there_is_refused(project: Path, settings: Settings) -> None:
-    with pytest.raises(UsageError, match="no replicas of type ps"):
-        plan(order(project, shares={"ps": Share(cpu="1")}), settings=settings)
+def test_resources_for_an_unknown_replica_type_are_an_error(
+    project: Path, settings: Settings
+) -> None:
+    with pytest.raises(UsageError, match="no replica type ps"):
+        plan_job(
+            train_options(project, resources={"ps": ReplicaResources(cpu="1")}), settings=settings
+        )
 
 
 @pytest.mark.parametrize("word", ["all", "ALL", "All"])
-def test_a_clean_pod_policy_is_the_manifests(project: Path, settings: Settings, word: str) -> None:
-    policy = plan(order(project, clean=word), settings=settings).job.run_policy
+def test_clean_pod_policy_is_case_insensitive(project: Path, settings: Settings, word: str) -> None:
+    policy = plan_job(
+        train_options(project, clean_pod_policy=word), settings=settings
+    ).job.run_policy
     assert policy.clean_pod_policy == "All"
 
 
-def test_a_clean_pod_policy_that_is_none_is_refused(project: Path, settings: Settings) -> None:
+def test_invalid_clean_pod_policy_is_an_error(project: Path, settings: Settings) -> None:
     with pytest.raises(UsageError) as caught:
-        plan(order(project, clean="sometimes"), settings=settings)
+        plan_job(train_options(project, clean_pod_policy="sometimes"), settings=settings)
     assert "cleanPodPolicy" in "".join(caught.value.details)
 
 
-def test_volumes_are_those_of_the_machine(project: Path, settings: Settings) -> None:
-    asked = order(project, volumes=("data:/data:ro", "/srv/out:/out"), image="demo")
-    planned = plan(asked, settings=settings)
-    spec = planned.job.replicas[framework_of("pytorch").types[1]].template["spec"]
-    assert [one["hostPath"]["path"] for one in spec["volumes"]] == [
+def test_volumes_are_host_paths(project: Path, settings: Settings) -> None:
+    options = train_options(project, volumes=("data:/data:ro", "/srv/out:/out"), image="demo")
+    planned = plan_job(options, settings=settings)
+    spec = planned.job.replicas[find_framework("pytorch").replica_types[1]].template["spec"]
+    assert [volume["hostPath"]["path"] for volume in spec["volumes"]] == [
         str(project / "data"),
         "/srv/out",
     ]
     assert [
-        (one["mountPath"], one.get("readOnly")) for one in container(planned)["volumeMounts"]
+        (mount["mountPath"], mount.get("readOnly")) for mount in container(planned)["volumeMounts"]
     ] == [
         ("/data", True),
         ("/out", None),
@@ -120,17 +134,17 @@ def test_volumes_are_those_of_the_machine(project: Path, settings: Settings) -> 
 
 
 @pytest.mark.parametrize("text", ["data", "data:out", "a:/b:rx", ":/b", "a:/b:ro:c"])
-def test_what_is_no_volume_is_refused(project: Path, settings: Settings, text: str) -> None:
-    with pytest.raises(UsageError, match="is not a volume"):
-        plan(order(project, volumes=(text,)), settings=settings)
+def test_invalid_volume_is_an_error(project: Path, settings: Settings, text: str) -> None:
+    with pytest.raises(UsageError, match="invalid volume"):
+        plan_job(train_options(project, volumes=(text,)), settings=settings)
 
 
-def test_what_travels_with_an_order_is_the_submissions(project: Path, settings: Settings) -> None:
-    asked = order(
+def test_submission_keeps_fields_of_the_options(project: Path, settings: Settings) -> None:
+    options = train_options(
         project, files=project, value="all", tied=True, labels={"a": "b"}, host_python=True
     )
-    planned = plan(asked, settings=settings)
-    given = submission(planned, asked, settings=settings, progress=lambda event: None)
+    planned = plan_job(options, settings=settings)
+    given = build_submission(planned, options, settings=settings, progress=lambda event: None)
     assert (given.files, given.value, given.tied, given.labels) == (
         project,
         "all",
@@ -139,9 +153,9 @@ def test_what_travels_with_an_order_is_the_submissions(project: Path, settings: 
     )
 
 
-def test_a_wrong_script_is_not_run_again_unless_asked(project: Path, settings: Settings) -> None:
+def test_failed_script_is_not_restarted_by_default(project: Path, settings: Settings) -> None:
     def policy(**more: Any) -> RestartPolicy:
-        job = plan(order(project, **more), settings=settings).job
+        job = plan_job(train_options(project, **more), settings=settings).job
         return next(iter(job.replicas.values())).restart_policy
 
     assert policy() == RestartPolicy.NEVER
@@ -149,15 +163,15 @@ def test_a_wrong_script_is_not_run_again_unless_asked(project: Path, settings: S
     assert policy(restart="Always") == RestartPolicy.ALWAYS
 
 
-def test_mpi_starts_the_script_by_mpirun_and_gives_the_launcher_no_gpu(
-    project: Path, settings: Settings
-) -> None:
-    planned = plan(order(project, framework="mpi", replicas={"worker": 2}), settings=settings)
+def test_mpi_job_runs_mpirun_on_a_launcher_without_gpus(project: Path, settings: Settings) -> None:
+    planned = plan_job(
+        train_options(project, framework="mpi", replicas={"worker": 2}), settings=settings
+    )
     assert container(planned, "Launcher")["command"][:3] == ["mpirun", "-np", "2"]
     assert container(planned, "Launcher")["command"][-2:] == ["python", "train.py"]
     assert "train.py" not in container(planned)["command"]
-    with_gpu = plan(
-        order(project, framework="mpi", replicas={"worker": 2}, gpu=1), settings=settings
+    with_gpu = plan_job(
+        train_options(project, framework="mpi", replicas={"worker": 2}, gpu=1), settings=settings
     )
     assert "resources" not in container(with_gpu, "Launcher")
     assert container(with_gpu)["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
@@ -173,104 +187,109 @@ def test_mpi_starts_the_script_by_mpirun_and_gives_the_launcher_no_gpu(
         ("jax", {"Worker": 1}),
     ],
 )
-def test_who_says_no_number_gets_one_that_computes(
+def test_default_replicas_include_a_computing_replica(
     project: Path, settings: Settings, framework: str, expected: dict[str, int]
 ) -> None:
-    job = plan(order(project, framework=framework), settings=settings).job
+    job = plan_job(train_options(project, framework=framework), settings=settings).job
     assert {str(type): spec.replicas for type, spec in job.replicas.items()} == expected
 
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow", "xgboost", "mpi", "jax", "paddle"])
-def test_the_manifest_of_a_script_reads_back_as_the_same_job(
+def test_manifest_of_a_script_round_trips(
     project: Path, settings: Settings, framework: str
 ) -> None:
-    planned = plan(
-        order(project, framework=framework, cpu="1", replicas={"worker": 2}), settings=settings
+    planned = plan_job(
+        train_options(project, framework=framework, cpu="1", replicas={"worker": 2}),
+        settings=settings,
     )
-    documents = read_documents(manifest_text(planned, "yaml"), "job.yaml")
-    assert read_job(documents.job, framework_of(framework)) == planned.job
+    documents = read_manifest_file(format_manifest(planned, "yaml"), "job.yaml")
+    assert read_job(documents.job, find_framework(framework)) == planned.job
 
 
-def test_a_type_that_the_framework_lacks_names_those_it_has(
-    project: Path, settings: Settings
-) -> None:
-    with pytest.raises(UsageError, match="pytorch has no replicas of type ps") as caught:
-        plan(order(project, replicas={"ps": 1}), settings=settings)
+def test_unknown_replica_type_lists_the_valid_types(project: Path, settings: Settings) -> None:
+    with pytest.raises(UsageError, match="pytorch has no replica type ps") as caught:
+        plan_job(train_options(project, replicas={"ps": 1}), settings=settings)
     assert "--master, --worker" in caught.value.hint
     with pytest.raises(UsageError) as caught:
-        plan(order(project, replicas={"wroker": 1}), settings=settings)
+        plan_job(train_options(project, replicas={"wroker": 1}), settings=settings)
     assert caught.value.hint == "did you mean --worker?"
 
 
 @pytest.mark.parametrize(
     ("more", "message", "hint"),
     [
-        ({"script": "tran.py"}, "no script tran.py", "train.py"),
-        ({"script": "job.yaml"}, "no script job.yaml", "-f job.yaml"),
+        ({"script": "tran.py"}, "script tran.py not found", "train.py"),
+        ({"script": "job.yaml"}, "script job.yaml not found", "-f job.yaml"),
         ({"framework": "pytroch"}, "pytroch", "pytorch"),
         ({"env": "build.envd", "image": "x"}, "--env and --image exclude", ""),
         ({"env": "missing.envd"}, "missing.envd", ""),
-        ({"script": "notes.txt"}, "cannot be run", "chmod"),
-        ({"script": ""}, "what is to be trained", "SCRIPT"),
+        ({"script": "notes.txt"}, "not executable", "chmod"),
+        ({"script": ""}, "nothing to run", "SCRIPT"),
     ],
 )
-def test_bad_orders_say_what_to_write(
+def test_invalid_options_have_a_hint(
     project: Path, settings: Settings, more: dict[str, Any], message: str, hint: str
 ) -> None:
     (project / "notes.txt").write_text("x")
     with pytest.raises(UsageError) as caught:
-        plan(order(project, **{"framework": "pytorch", **more}), settings=settings)
+        plan_job(train_options(project, **{"framework": "pytorch", **more}), settings=settings)
     assert message in caught.value.message
     assert hint in caught.value.hint
 
 
-def test_a_script_beside_a_build_file_runs_in_its_environment(
+def test_script_next_to_a_build_file_runs_in_its_environment(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "build.envd").write_text("def build():\n    base(os='debian12')\n")
-    asked = order(project.parent, script="project/train.py")
-    planned = plan(asked, settings=settings)
+    options = train_options(project.parent, script="project/train.py")
+    planned = plan_job(options, settings=settings)
     assert container(planned)["image"] == "project:latest"
     assert container(planned)["workingDir"] == "/workspace"
     assert container(planned)["command"] == ["python", "train.py"]
     monkeypatch.setattr(
-        "danlu.commands.trainplace.built", lambda *_: Image("sha256:" + "a" * 64, "project:latest")
+        "danlu.commands.train.submission.build_target_image",
+        lambda *_: ContainerImage("sha256:" + "a" * 64, "project:latest"),
     )
-    given = submission(planned, asked, settings=settings, progress=lambda event: None)
+    given = build_submission(planned, options, settings=settings, progress=lambda event: None)
     assert given.directory == project
     assert given.images["project:latest"].digest == "sha256:" + "a" * 64
 
 
 def test_host_python_overrides_the_environment(project: Path, settings: Settings) -> None:
     (project / "build.envd").write_text("def build():\n    base(os='debian12')\n")
-    asked = order(project, host_python=True, python="/usr/bin/python3")
-    given = submission(
-        plan(asked, settings=settings), asked, settings=settings, progress=lambda event: None
+    options = train_options(project, host_python=True, python="/usr/bin/python3")
+    given = build_submission(
+        plan_job(options, settings=settings),
+        options,
+        settings=settings,
+        progress=lambda event: None,
     )
     assert (given.images, given.python, given.directory) == ({}, "/usr/bin/python3", project)
     assert given.environment["PYTHONUNBUFFERED"] == "1"
 
 
-def test_a_script_outside_of_what_a_container_sees_is_refused(
+def test_script_outside_the_mounted_directory_is_an_error(
     project: Path, settings: Settings
 ) -> None:
     elsewhere = project.parent / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "train.py").write_text("import torch\n")
-    with pytest.raises(UsageError, match="outside of"):
-        plan(order(project, script="../elsewhere/train.py", image="demo"), settings=settings)
+    with pytest.raises(UsageError, match="outside"):
+        plan_job(
+            train_options(project, script="../elsewhere/train.py", image="demo"), settings=settings
+        )
 
 
-def test_the_present_python_is_the_users(tmp_path: Path) -> None:
+def test_active_python_is_the_virtual_environment_or_on_the_path(tmp_path: Path) -> None:
     for name in ("active/bin/python", "path/python3"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     path = {"PATH": str(tmp_path / "path")}
-    assert present_python({**path, "VIRTUAL_ENV": str(tmp_path / "active")}) == str(
+    assert find_active_python({**path, "VIRTUAL_ENV": str(tmp_path / "active")}) == str(
         tmp_path / "active/bin/python"
     )
-    assert present_python({**path, "VIRTUAL_ENV": str(tmp_path / "gone")}) == str(
+    assert find_active_python({**path, "VIRTUAL_ENV": str(tmp_path / "gone")}) == str(
         tmp_path / "path/python3"
     )
 
@@ -299,66 +318,71 @@ spec:
 """
 
 
-def test_documents_that_mean_nothing_here_are_named(project: Path, settings: Settings) -> None:
+def test_ignored_objects_of_a_manifest_are_listed(project: Path, settings: Settings) -> None:
     service = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: board\n"
     (project / "job.yaml").write_text(MANIFEST + service)
-    planned = plan(order(project, file="job.yaml"), settings=settings)
-    assert planned.left_out == ("Service/board",)
+    planned = plan_job(train_options(project, file="job.yaml"), settings=settings)
+    assert planned.ignored_objects == ("Service/board",)
 
 
-def test_a_manifest_runs_in_the_images_it_names(
+def test_manifest_runs_in_its_own_images(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "job.yaml").write_text(MANIFEST)
-    asked = order(project, file="job.yaml")
-    planned = plan(asked, settings=settings)
-    assert (planned.job.name, planned.place) == ("demo", None)
+    options = train_options(project, file="job.yaml")
+    planned = plan_job(options, settings=settings)
+    assert (planned.job.name, planned.target) == ("demo", None)
     wanted: list[str] = []
 
-    def images_of(names: list[str], **_: Any) -> dict[str, Image]:
+    def images_of(names: list[str], **_: Any) -> dict[str, ContainerImage]:
         wanted.extend(names)
-        return {name: Image("sha256:" + "b" * 64, name) for name in names}
+        return {name: ContainerImage("sha256:" + "b" * 64, name) for name in names}
 
-    monkeypatch.setattr("danlu.commands.trainplace.images_of", images_of)
-    given = submission(planned, asked, settings=settings, progress=lambda event: None)
+    monkeypatch.setattr("danlu.commands.train.submission.resolve_images", images_of)
+    given = build_submission(planned, options, settings=settings, progress=lambda event: None)
     assert wanted == ["example/trainer:1"]
     assert set(given.images) == {"example/trainer:1"}
     assert set(given.objects) == {"ConfigMap/settings"}
     assert given.directory == project
 
 
-def test_a_manifest_may_come_by_stdin_and_run_in_processes(
-    project: Path, settings: Settings
-) -> None:
-    asked = order(project, file="-", text=MANIFEST, host_python=True, name="other")
-    given = submission(
-        plan(asked, settings=settings), asked, settings=settings, progress=lambda event: None
+def test_manifest_from_stdin_runs_in_processes(project: Path, settings: Settings) -> None:
+    options = train_options(project, file="-", text=MANIFEST, host_python=True, name="other")
+    given = build_submission(
+        plan_job(options, settings=settings),
+        options,
+        settings=settings,
+        progress=lambda event: None,
     )
     assert given.images == {}
     assert given.job.name == "other"
 
 
-def test_a_manifests_dry_run_keeps_all_documents(project: Path, settings: Settings) -> None:
-    planned = plan(order(project, file="-", text=MANIFEST), settings=settings)
-    again = read_documents(manifest_text(planned, "yaml"), "again")
+def test_dry_run_of_a_manifest_keeps_all_documents(project: Path, settings: Settings) -> None:
+    planned = plan_job(train_options(project, file="-", text=MANIFEST), settings=settings)
+    again = read_manifest_file(format_manifest(planned, "yaml"), "again")
     assert set(again.objects) == {"ConfigMap/settings"}
-    assert write_job(read_job(again.job, framework_of("pytorch"))) == write_job(planned.job)
+    assert write_job(read_job(again.job, find_framework("pytorch"))) == write_job(planned.job)
 
 
-def test_what_the_manifest_says_is_not_said_by_flags(project: Path, settings: Settings) -> None:
-    asked = order(project, file="-", text=MANIFEST, cpu="1", replicas={"worker": 1}, args=("x",))
-    with pytest.raises(UsageError, match="--cpu, --worker, arguments: the manifest says that"):
-        plan(asked, settings=settings)
+def test_flags_that_conflict_with_a_manifest_are_an_error(
+    project: Path, settings: Settings
+) -> None:
+    options = train_options(
+        project, file="-", text=MANIFEST, cpu="1", replicas={"worker": 1}, args=("x",)
+    )
+    with pytest.raises(UsageError, match="--cpu, --worker, arguments cannot be combined"):
+        plan_job(options, settings=settings)
 
 
-def test_an_image_that_is_not_there_is_said_offline(project: Path, settings: Settings) -> None:
-    asked = order(project, file="-", text=MANIFEST, offline=True)
-    planned = plan(asked, settings=settings)
-    with pytest.raises(UsageError, match="there is no image example/trainer:1 here") as caught:
-        submission(planned, asked, settings=settings, progress=lambda event: None)
+def test_missing_image_is_an_error_offline(project: Path, settings: Settings) -> None:
+    options = train_options(project, file="-", text=MANIFEST, offline=True)
+    planned = plan_job(options, settings=settings)
+    with pytest.raises(UsageError, match="image example/trainer:1 not found") as caught:
+        build_submission(planned, options, settings=settings, progress=lambda event: None)
     assert "--host-python" in caught.value.hint
 
 
-def test_a_missing_manifest_is_said(project: Path, settings: Settings) -> None:
-    with pytest.raises(UsageError, match=r"no manifest gone\.yaml"):
-        plan(order(project, file="gone.yaml"), settings=settings)
+def test_missing_manifest_is_an_error(project: Path, settings: Settings) -> None:
+    with pytest.raises(UsageError, match=r"manifest gone\.yaml not found"):
+        plan_job(train_options(project, file="gone.yaml"), settings=settings)

@@ -1,27 +1,33 @@
-"""``danlu.train`` of a function: real processes of this Python, its value, what it raises."""
+"""``danlu.train`` of a function: real processes, return values and exceptions."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import pickle
+import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import danlu
-from danlu.commands.apart import apart
-from danlu.commands.jobs import finished_view, here
+from danlu.commands import function_transport
+from danlu.commands.function_transport import RemoteCall, leader_value, pack_call
+from danlu.commands.jobs.results import open_values
+from danlu.commands.jobs.views import local_backend, wait_for_finish
 from danlu.commands.settings import load_settings
-from danlu.commands.shipping import Call, pack, value
+from danlu.commands.train.call import build_call_options
+from danlu.commands.train.options import TrainOptions
 from danlu.errors import BuildFileError, JobFailed, Span, StepFailed, UsageError
-from danlu.guest import call as guest
-from danlu.jobs.types import JobView, Result
+from danlu.jobs.types import JobResult, JobView
+from danlu.replica_runtime import call_entry, encoding, results
 from danlu.training.types import JobStatus
+from danlu.util.fork import run_in_child
 
 
 @pytest.fixture(autouse=True)
@@ -38,92 +44,171 @@ def ranked(base: int, *, bad: str = "") -> dict[str, int]:
     return {"rank": int(rank), "value": base + int(rank), "of": int(os.environ["WORLD_SIZE"])}
 
 
-def called(call: Call, directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What a replica does, in a process of this Python."""
+def run_call(call: RemoteCall, directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Pack a call and run it as a replica does, in a Python process."""
     place = directory / "files"
     place.mkdir()
-    pack(call, place)
-    return run_there(place, **environ)
+    pack_call(call, place)
+    return run_packed_call(place, **environ)
 
 
-def run_there(place: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    results = {guest.VALUE: str(place.parent / "value"), guest.RAISED: str(place.parent / "raised")}
+def run_packed_call(place: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    output_files = {
+        name: str(place.parent / name.split("_")[1].lower())
+        for name in (results.VALUE_FILE, results.ERROR_FILE)
+    }
     return subprocess.run(
-        [sys.executable, str(place / guest.PROGRAM)],
+        [sys.executable, str(place / call_entry.PROGRAM)],
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
         cwd=place.parent,
-        env={**os.environ, **results, **environ},
+        env={**os.environ, **output_files, **environ},
     )
 
 
-def test_a_function_is_called_in_another_process(tmp_path: Path) -> None:
-    done = called(Call(os.path.join, ("a", "b")), tmp_path)
+def read_value(file: Path) -> Any:
+    return open_values(file.read_bytes(), trusted=False)[call_entry.VALUE_NAME]
+
+
+def test_function_runs_in_another_process(tmp_path: Path) -> None:
+    done = run_call(RemoteCall(os.path.join, ("a", "b")), tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert pickle.loads((tmp_path / "value").read_bytes()) == "a/b"
+    assert read_value(tmp_path / "value") == "a/b"
 
 
-def test_what_it_raises_is_told_with_its_traceback(tmp_path: Path) -> None:
-    done = called(Call(int, ("x",)), tmp_path)
+async def wait_and_add(first: int, second: int) -> int:
+    await asyncio.sleep(0)
+    return first + second
+
+
+class Adder:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __call__(self, other: int) -> int:
+        return self.number + other
+
+    def add(self, other: int) -> int:
+        return self.number + other
+
+
+def test_async_function_is_awaited() -> None:
+    found = danlu.train(partial(wait_and_add, second=2), workers=1, args=(3,), log=None)
+    assert found == 5
+
+
+async def fail_later() -> None:
+    await asyncio.sleep(0)
+    raise LookupError("much later")
+
+
+def test_exception_of_an_async_function_has_its_traceback(tmp_path: Path) -> None:
+    done = run_call(RemoteCall(fail_later), tmp_path)
+    assert done.returncode == 1
+    assert "in fail_later" in done.stderr
+    assert "LookupError: much later" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "job"),
+    [
+        (ranked, "ranked", "ranked-"),
+        (partial(ranked, 3), "ranked", "ranked-"),
+        (partial(partial(ranked, 3), bad="1"), "ranked", "ranked-"),
+        (Adder(1), "Adder", "adder-"),
+        (partial(Adder(1), 2), "Adder", "adder-"),
+        (Adder(1).add, "Adder.add", "add-"),
+        (Adder, "Adder", "adder-"),
+        (lambda: 1, "<lambda>", "lambda-"),
+    ],
+)
+def test_call_is_named_after_its_function(
+    function: Any, name: str, job: str, tmp_path: Path
+) -> None:
+    call = RemoteCall(function)
+    assert call.name.rpartition("<locals>.")[2] == name
+    order = TrainOptions(directory=tmp_path, framework="pytorch")
+    files = tmp_path / "files"
+    files.mkdir()
+    settings = load_settings()
+    ordered = build_call_options(call, order, files=files, every=False, settings=settings)
+    assert re.fullmatch(job + "[a-z0-9]{5}", ordered.name)
+
+
+def test_partial_of_a_script_is_sent_by_importing_the_script(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(function_transport, "_import_cloudpickle", lambda: None)
+    monkeypatch.setattr(Adder, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Adder", Adder, raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", "/gone.py", raising=False)
+    with pytest.raises(UsageError, match="Adder is defined interactively"):
+        pack_call(RemoteCall(partial(Adder, 1)), tmp_path)
+
+
+def test_exception_of_a_function_is_reported_with_its_traceback(tmp_path: Path) -> None:
+    done = run_call(RemoteCall(int, ("x",)), tmp_path)
     assert done.returncode == 1
     assert "invalid literal" in done.stderr
-    told = pickle.loads((tmp_path / "raised").read_bytes())
-    assert (told["type"], told["text"]) == ("ValueError", done.stderr)
-    assert isinstance(pickle.loads(told["error"]), ValueError)
+    decoded = encoding.decode((tmp_path / "raised").read_bytes())
+    assert (decoded["type"], decoded["text"]) == ("ValueError", done.stderr)
+    assert decoded["error"] is None
     assert not (tmp_path / "value").exists()
 
 
-@pytest.mark.parametrize("name", guest.LOCAL_RANKS)
-def test_the_first_of_a_launchers_processes_gives_the_value(tmp_path: Path, name: str) -> None:
-    done = called(Call(os.getpid), tmp_path, **{name: "1"})
+@pytest.mark.parametrize("name", call_entry.LOCAL_RANKS)
+def test_only_local_rank_0_returns_the_value(tmp_path: Path, name: str) -> None:
+    done = run_call(RemoteCall(os.getpid), tmp_path, **{name: "1"})
     assert done.returncode == 0
     assert not (tmp_path / "value").exists()
 
 
-def test_another_python_is_refused_before_anything_is_unpickled(tmp_path: Path) -> None:
+def test_other_python_version_is_an_error_before_unpickling(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
-    pack(Call(print, ("called",)), tmp_path / "files")
-    order = tmp_path / "files" / guest.ORDER
-    order.write_text(order.read_text().replace(f'"{guest.python()}"', '"2.7"'))
-    (tmp_path / "files" / guest.PAYLOAD).write_bytes(b"cannot be read")
-    done = run_there(tmp_path / "files")
+    pack_call(RemoteCall(print, ("called",)), tmp_path / "files")
+    order = tmp_path / "files" / call_entry.MANIFEST
+    order.write_text(order.read_text().replace(f'"{call_entry.minor_version()}"', '"2.7"'))
+    (tmp_path / "files" / call_entry.PAYLOAD).write_bytes(b"cannot be read")
+    done = run_packed_call(tmp_path / "files")
     assert (done.returncode, done.stdout) == (1, "")
-    assert f"comes from Python 2.7, and this is Python {guest.python()}" in done.stderr
+    assert (
+        f"was pickled by Python 2.7, but this is Python {call_entry.minor_version()}" in done.stderr
+    )
 
 
-def test_a_function_that_cannot_be_sent_says_what_to_do(
+def test_function_that_cannot_be_sent_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.commands.shipping._cloudpickle", lambda: None)
+    monkeypatch.setattr("danlu.commands.function_transport._import_cloudpickle", lambda: None)
     with pytest.raises(UsageError, match="cannot be sent") as caught:
-        pack(Call(lambda: None), tmp_path)
+        pack_call(RemoteCall(lambda: None), tmp_path)
     assert "cloudpickle" in caught.value.hint
 
 
-def test_a_function_of_a_notebook_needs_cloudpickle(
+def test_notebook_function_requires_cloudpickle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cell() -> None: ...
 
     cell.__module__ = "__main__"
-    monkeypatch.setattr("danlu.commands.shipping._cloudpickle", lambda: None)
+    monkeypatch.setattr("danlu.commands.function_transport._import_cloudpickle", lambda: None)
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     with pytest.raises(UsageError, match="notebook") as caught:
-        pack(Call(cell), tmp_path)
+        pack_call(RemoteCall(cell), tmp_path)
     assert "cloudpickle" in caught.value.hint
 
 
-def test_containers_get_functions_by_cloudpickle_only(
+def test_function_for_a_container_requires_cloudpickle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.commands.shipping._cloudpickle", lambda: None)
+    monkeypatch.setattr("danlu.commands.function_transport._import_cloudpickle", lambda: None)
     with pytest.raises(UsageError, match="containers without cloudpickle"):
-        pack(Call(os.getpid), tmp_path, project=tmp_path)
+        pack_call(RemoteCall(os.getpid), tmp_path, project=tmp_path)
 
 
-def test_what_is_sent_to_containers_stands_alone(
+def test_payload_for_a_container_is_self_contained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = 40
@@ -136,28 +221,28 @@ def test_what_is_sent_to_containers_stands_alone(
     monkeypatch.syspath_prepend(str(tmp_path / "project/src"))
     (tmp_path / "project/src").mkdir(parents=True)
     (tmp_path / "files").mkdir()
-    pack(Call(work, (2,)), tmp_path / "files", project=tmp_path / "project")
-    told = json.loads((tmp_path / "files" / guest.ORDER).read_text())
-    assert told["path"][0] == "/workspace/src"
-    assert not any("site-packages" in one for one in told["path"])
-    # As in an image that has nothing but Python.
+    pack_call(RemoteCall(work, (2,)), tmp_path / "files", project=tmp_path / "project")
+    manifest = json.loads((tmp_path / "files" / call_entry.MANIFEST).read_text())
+    assert manifest["path"][0] == "/workspace/src"
+    assert not any("site-packages" in path for path in manifest["path"])
+    # As in an image that contains only Python.
     value = str(tmp_path / "value")
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(tmp_path / "files" / guest.PROGRAM)],
+        [sys.executable, "-I", "-S", str(tmp_path / "files" / call_entry.PROGRAM)],
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
-        env={guest.VALUE: value},
+        env={results.VALUE_FILE: value},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert pickle.loads(Path(value).read_bytes()) == 42
+    assert read_value(Path(value)) == 42
 
 
-def test_a_value_that_cannot_be_read_here_says_so() -> None:
+def test_value_that_cannot_be_unpickled_is_an_error() -> None:
     view = JobView("job", "PyTorchJob", "pytorch", "Succeeded", JobStatus())
-    with pytest.raises(UsageError, match="cannot be read here: No module named 'nowhere'"):
-        value(Result(view, b"cnowhere\nname\n."))
+    with pytest.raises(UsageError, match="cannot read the return value: No module named 'nowhere'"):
+        leader_value(JobResult(view, b"cnowhere\nname\n.", trusted=True))
 
 
 SCRIPT = """
@@ -185,7 +270,7 @@ def script(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.real
-def test_a_function_of_a_script_runs_on_each_replica_and_rank_0_gives_the_value(
+def test_function_runs_on_each_replica_and_rank_0_returns_the_value(
     tmp_path: Path,
 ) -> None:
     done = script(tmp_path, SCRIPT)
@@ -196,7 +281,7 @@ def test_a_function_of_a_script_runs_on_each_replica_and_rank_0_gives_the_value(
 
 
 @pytest.mark.real
-def test_a_script_without_a_guard_does_not_start_jobs_for_ever(tmp_path: Path) -> None:
+def test_script_without_a_main_guard_starts_no_nested_jobs(tmp_path: Path) -> None:
     text = SCRIPT.replace('if __name__ == "__main__":\n    ', "")
     text = f"import sys\nsys.modules['cloudpickle'] = None\n{text}"
     done = script(tmp_path, text)
@@ -205,14 +290,14 @@ def test_a_script_without_a_guard_does_not_start_jobs_for_ever(tmp_path: Path) -
 
 
 @pytest.mark.real
-def test_an_exception_names_its_replica_and_is_the_cause() -> None:
+def test_exception_of_a_replica_is_the_cause_and_names_the_replica() -> None:
     with pytest.raises(JobFailed, match="worker-1 failed first: exit code 1") as caught:
         danlu.train(ranked, workers=2, args=(5,), kwargs={"bad": "1"}, log=None)
     assert isinstance(caught.value.__cause__, LookupError)
-    assert any("rank 1 lost its way" in one for one in caught.value.details)
+    assert any("rank 1 lost its way" in detail for detail in caught.value.details)
 
 
-def test_it_works_where_an_event_loop_runs() -> None:
+def test_train_works_within_a_running_event_loop() -> None:
     import anyio
 
     lines: list[str] = []
@@ -225,30 +310,32 @@ def test_it_works_where_an_event_loop_runs() -> None:
 
 
 @pytest.mark.real
-def test_a_script_gives_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_train_of_a_script_returns_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("good.py").write_text("import sys\nprint(sys.argv[1:])\n")
     lines: list[str] = []
-    told = danlu.train("good.py", framework="jax", args=[1], host_python=True, log=lines.append)
-    assert (told.state, lines) == ("Succeeded", ["worker-0 │ ['1']"])
+    outcome = danlu.train("good.py", framework="jax", args=[1], host_python=True, log=lines.append)
+    assert (outcome.state, lines) == ("Succeeded", ["worker-0 │ ['1']"])
     Path("bad.py").write_text("raise SystemExit(3)\n")
     with pytest.raises(JobFailed, match="exit code 3"):
         danlu.train("bad.py", framework="jax", host_python=True, log=None, name="bad")
     import anyio
 
-    jobs = here(load_settings())
+    jobs = local_backend(load_settings())
     assert anyio.run(jobs.view, "bad").finished
 
 
 @pytest.mark.real
-def test_what_each_replica_returned_is_given_when_asked() -> None:
+def test_every_returns_the_value_of_each_replica() -> None:
     found = danlu.train(ranked, workers=3, args=(5,), every=True, log=None)
     assert list(found) == ["worker-0", "worker-1", "worker-2"]
-    assert [one["value"] for one in found.values()] == [5, 6, 7]
+    assert [result["value"] for result in found.values()] == [5, 6, 7]
 
 
-def test_every_is_for_functions(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="every is for functions"):
+def test_every_requires_a_function(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="every is only valid with a function"):
         danlu.train("script.py", every=True)
 
 
@@ -269,7 +356,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.real
-def test_a_detached_function_goes_on_without_its_script_and_its_value_is_had_later(
+def test_detached_function_outlives_its_script_and_returns_its_value(
     tmp_path: Path,
 ) -> None:
     done = script(tmp_path, DETACHED.format(go=str(tmp_path / "go")))
@@ -282,8 +369,8 @@ def test_a_detached_function_goes_on_without_its_script_and_its_value_is_had_lat
     assert list(danlu.attach(name, every=True, log=None)) == ["worker-0"]
 
 
-def test_attaching_to_no_job_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="there is no job nothing"):
+def test_attaching_to_an_unknown_job_lists_existing_jobs() -> None:
+    with pytest.raises(UsageError, match="job 'nothing' not found"):
         danlu.attach("nothing")
 
 
@@ -301,7 +388,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.real
-def test_a_function_ends_with_the_script_that_called_it(tmp_path: Path) -> None:
+def test_function_is_stopped_with_its_script(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(KILLED)
     words = [sys.executable, "-u", str(path)]
@@ -311,21 +398,21 @@ def test_a_function_ends_with_the_script_that_called_it(tmp_path: Path) -> None:
         process.kill()
     import anyio
 
-    view = anyio.run(finished_view, here(load_settings()), "killed")
-    assert "is gone" in view.status.conditions[-1].message
+    view = anyio.run(wait_for_finish, local_backend(load_settings()), "killed")
+    assert "has exited" in view.status.conditions[-1].message
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-# -- work done apart ------------------------------------------------------------------------------
+# -- child processes ------------------------------------------------------------------------------
 
 
-def test_work_done_apart_changes_nothing_here() -> None:
+def test_child_process_does_not_change_the_parent() -> None:
     def work() -> int:
         os.environ["CHANGED"] = "1"
         return os.getpid()
 
-    assert apart(work) != os.getpid()
+    assert run_in_child(work) != os.getpid()
     assert "CHANGED" not in os.environ
 
 
@@ -336,25 +423,25 @@ def test_work_done_apart_changes_nothing_here() -> None:
         BuildFileError("bad", span=Span("build.envd", 3), source_line="x"),
     ],
 )
-def test_errors_come_back_whole(error: UsageError) -> None:
+def test_errors_of_a_child_process_keep_their_fields(error: UsageError) -> None:
     def work() -> None:
         raise ExceptionGroup("tasks", [error])
 
     with pytest.raises(type(error)) as caught:
-        apart(work)
+        run_in_child(work)
     assert caught.value.__dict__ == error.__dict__
     assert str(caught.value) == str(error)
 
 
-def test_an_interrupted_child_interrupts_us() -> None:
+def test_interrupt_of_a_child_process_interrupts_the_parent() -> None:
     def work() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        apart(work)
+        run_in_child(work)
 
 
-def test_an_interrupt_that_only_we_got_ends_the_child(tmp_path: Path) -> None:
+def test_interrupt_of_the_parent_ends_the_child_process(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 
     def work() -> None:
@@ -365,6 +452,6 @@ def test_an_interrupt_that_only_we_got_ends_the_child(tmp_path: Path) -> None:
         time.sleep(50)
 
     with pytest.raises(KeyboardInterrupt):
-        apart(work)
+        run_in_child(work)
     with pytest.raises(ProcessLookupError):
         os.kill(int(note.read_text()), 0)

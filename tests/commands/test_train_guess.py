@@ -1,4 +1,4 @@
-"""The framework of a script is known by its imports; the script is never run."""
+"""The framework of a script is detected from its imports, without running it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.frameworkguess import Guess, guess
+from danlu.commands.train.framework_detection import DetectedFramework, detect_framework
 from danlu.errors import UsageError
 
 
@@ -31,39 +31,52 @@ def script(directory: Path, text: str, name: str = "train.py") -> Path:
         ("import horovod.tensorflow as hvd\nimport tensorflow\n", "mpi", "horovod"),
     ],
 )
-def test_an_import_says_the_framework(
+def test_framework_is_detected_from_an_import(
     tmp_path: Path, text: str, framework: str, module: str
 ) -> None:
-    assert guess(script(tmp_path, text)) == Guess(framework, module, "train.py")
+    assert detect_framework(script(tmp_path, text)) == DetectedFramework(
+        framework, module, "train.py"
+    )
 
 
-def test_a_module_beside_the_script_is_looked_at(tmp_path: Path) -> None:
+def test_imports_of_a_module_next_to_the_script_are_scanned(tmp_path: Path) -> None:
     script(tmp_path, "import torch\n", "model.py")
-    assert guess(script(tmp_path, "from model import Net\n")) == Guess(
+    assert detect_framework(script(tmp_path, "from model import Net\n")) == DetectedFramework(
         "pytorch", "torch", "model.py"
     )
 
 
-def test_nothing_is_executed(tmp_path: Path) -> None:
-    found = guess(script(tmp_path, "import torch\nopen('ran', 'w')\nraise SystemExit(3)\n"))
+def test_imports_of_a_package_next_to_the_script_are_scanned(tmp_path: Path) -> None:
+    (tmp_path / "models/deep").mkdir(parents=True)
+    script(tmp_path / "models", "", "__init__.py")
+    script(tmp_path / "models/deep", "from ..parts import block\n", "net.py")
+    script(tmp_path / "models", "import jax\n", "parts.py")
+    found = detect_framework(script(tmp_path, "from models.deep import net\n"))
+    assert found == DetectedFramework("jax", "jax", "models/parts.py")
+
+
+def test_detection_does_not_execute_the_script(tmp_path: Path) -> None:
+    found = detect_framework(
+        script(tmp_path, "import torch\nopen('ran', 'w')\nraise SystemExit(3)\n")
+    )
     assert found.framework == "pytorch"
     assert not (tmp_path / "ran").exists()
 
 
-def test_two_that_exclude_each_other_are_asked_for(tmp_path: Path) -> None:
+def test_conflicting_frameworks_require_the_framework_option(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="imports jax and tensorflow") as caught:
-        guess(script(tmp_path, "import jax\nimport tensorflow\n"))
+        detect_framework(script(tmp_path, "import jax\nimport tensorflow\n"))
     assert "--framework" in caught.value.hint
 
 
 @pytest.mark.parametrize("text", ["print(1)\n", "import os\n", "def broken(:\n", "import .x\n"])
-def test_none_is_said(tmp_path: Path, text: str) -> None:
-    with pytest.raises(UsageError, match="no framework is imported") as caught:
-        guess(script(tmp_path, text))
+def test_script_without_a_framework_is_an_error(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="cannot detect a training framework") as caught:
+        detect_framework(script(tmp_path, text))
     assert "--framework" in caught.value.hint
 
 
-def test_modules_that_import_each_other_end(tmp_path: Path) -> None:
+def test_circular_imports_are_scanned_once(tmp_path: Path) -> None:
     script(tmp_path, "import b\n", "a.py")
     script(tmp_path, "import a\nimport torch\n", "b.py")
-    assert guess(script(tmp_path, "import a\n")).file == "b.py"
+    assert detect_framework(script(tmp_path, "import a\n")).file == "b.py"

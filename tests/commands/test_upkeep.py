@@ -1,4 +1,4 @@
-"""Upkeep looks after the newest image, once, in one process."""
+"""Maintenance handles the newest image once, in one process."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
+import pytest
+
+from danlu.commands.maintenance import start_sweep
+from danlu.commands.settings import Settings
+from danlu.store import Store
+from danlu.util.config import Configuration
 from danlu.util.locks import file_lock
+from danlu.util.paths import Paths
 
 PROGRAM = """
 import sys
-from danlu.commands import upkeep
-upkeep.work = lambda digest, settings: print(digest)
-sys.exit(upkeep.main(patience=0))
+from danlu.commands import maintenance
+maintenance.maintain_store = lambda digest, settings: print(digest)
+sys.exit(maintenance.main(delay=0))
 """
 
 
@@ -25,14 +33,59 @@ def upkeep(home: Path) -> str:
     return done.stdout
 
 
-def test_the_image_that_was_built_last_is_looked_after_once(tmp_path: Path) -> None:
+def test_maintenance_runs_once_for_the_newest_image(tmp_path: Path) -> None:
     (tmp_path / "upkeep.next").write_text("sha256:b")
     assert upkeep(tmp_path) == "sha256:b\n"
     assert upkeep(tmp_path) == ""
 
 
-def test_it_is_left_to_the_process_that_is_at_it(tmp_path: Path) -> None:
+def test_maintenance_runs_in_one_process_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "upkeep.next").write_text("sha256:b")
     with file_lock(tmp_path / "upkeep.lock"):
         assert upkeep(tmp_path) == ""
     assert (tmp_path / "upkeep.next").exists()
+
+
+SWEEP = """
+import sys
+from danlu.commands import maintenance
+sys.argv = ["upkeep", "sweep"]
+sys.exit(maintenance.main())
+"""
+
+
+def leave_behind(root: Path) -> Path:
+    """Create a staging directory whose owner was killed."""
+    left = root / "tmp" / "left"
+    (left / "below").mkdir(parents=True)
+    (left / "below" / "file").write_bytes(bytes(1000))
+    return left
+
+
+def test_sweep_removes_leftovers_of_killed_builds_only(
+    tmp_path: Path,
+) -> None:
+    with Store.open(tmp_path / "store") as store:
+        left = leave_behind(store.root)
+        with store.staging() as used:
+            environment = {**os.environ, "DANLU_HOME": str(tmp_path)}
+            subprocess.run([sys.executable, "-c", SWEEP], env=environment, check=True)
+            assert used.is_dir()
+            assert not left.exists()
+            assert not store.has_leftovers()
+
+
+@pytest.mark.parametrize("wanted", ["background", "off"])
+def test_sweep_starts_only_for_leftovers_and_unless_disabled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Literal["background", "off"]
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **_: started.append(words))
+    settings = Settings(Paths.of({"DANLU_HOME": str(tmp_path)}), Configuration(upkeep=wanted))
+    with Store.open(tmp_path / "store") as store:
+        with store.staging():
+            start_sweep(store, settings)
+        assert started == []
+        leave_behind(store.root)
+        start_sweep(store, settings)
+    assert [words[-1] for words in started] == (["sweep"] if wanted != "off" else [])

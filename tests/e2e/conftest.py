@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
 import json
 import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Danlu
+from tests.conftest import Danlu, program_in
+from tests.fakes.conda import (
+    CondaFile,
+    index_channel,
+    write_interpreter,
+    write_package,
+    write_wheel_package,
+)
 
 BASE = '    base(os="debian12")\n'
 
@@ -43,8 +56,57 @@ class Project:
 
 
 @pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An HTTP server's address, and the directory it serves."""
+    directory = tmp_path / "served"
+    directory.mkdir()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", directory
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
 def project(tmp_path: Path, danlu: Danlu) -> Project:
     """An empty project."""
     directory = tmp_path / "project"
     directory.mkdir()
     return Project(directory, danlu)
+
+
+@pytest.fixture(scope="session")
+def python_channel(tmp_path_factory: pytest.TempPathFactory, real_home: Path) -> Path:
+    """A channel with a real Python: Debian's, repackaged for conda, with pip and six."""
+    directory = tmp_path_factory.mktemp("conda")
+    source = Project(directory / "source", program_in(real_home))
+    source.directory.mkdir()
+    source.write('install.apt_packages(["python3.11"])')
+    archive = (
+        "tar",
+        "-C",
+        "/",
+        "-cf",
+        "/out/files.tar",
+        "usr/bin/python3.11",
+        "usr/lib/python3.11",
+    )
+    source("run", "-v", f"{directory}:/out", "--", *archive)
+    with tarfile.open(directory / "files.tar") as files:
+        files.extractall(directory / "root")
+    channel = directory / "channel"
+    write_interpreter(channel, directory / "root", "3.11.2")
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(directory)]
+    subprocess.run([*command, "pip", "six==1.16.0"], check=True)
+    for wheel in directory.glob("*.whl"):
+        write_wheel_package(channel, wheel)
+    greet = CondaFile(b"import six, sys\ndef main(): print(six.__version__, sys.prefix)\n")
+    files_of_greet = {"site-packages/greet.py": greet}
+    write_package(
+        channel, "greet", files=files_of_greet, depends=["python >=3.8", "six"], noarch="python",
+        entry_points=["greet = greet:main"],
+    )  # fmt: skip
+    index_channel(channel)
+    return channel

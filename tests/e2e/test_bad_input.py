@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -30,11 +31,10 @@ def refused(project: Project, *arguments: str, code: int) -> str:
         ("install.pyton()", "build.envd:3", "did you mean"),
         ('install.python(verion="3.11")', "build.envd:3", "version"),
         ("install.apt_packages(name=[1])", "build.envd:3", "1"),
-        ('io.copy("nope", "/x")', "build.envd:3", "there is no nope"),
+        ('io.copy("nope", "/x")', "build.envd:3", "nope not found in the project"),
         ('install.python_packages(requirements="nope.txt")', "build.envd:3", "nope.txt"),
         ('install.apt_packages(["gitt"])', "build.envd:3", "gitt"),
         ('install.python(version="2.7")', "build.envd:3", "2.7"),
-        ("install.cuda(version='12.2')", "build.envd:3", "install.cuda"),
     ],
 )
 def test_a_wrong_line_is_named(project: Project, line: str, place: str, says: str) -> None:
@@ -86,7 +86,7 @@ def test_a_registry_that_is_not_there(project: Project) -> None:
 
 def test_a_failing_step_shows_its_last_lines_and_its_place(project: Project) -> None:
     project.write('run(["seq 100", "echo the reason >&2; exit 7"])')
-    done = project("build", check=False)
+    done = project("build", "--progress", "quiet", check=False)
     assert done.returncode == 1
     assert "build.envd:3" in done.stderr
     shown = done.stderr.split("error:")[1]
@@ -94,6 +94,14 @@ def test_a_failing_step_shows_its_last_lines_and_its_place(project: Project) -> 
     assert "exit code 7" in shown
     assert "\n  82\n" in re.sub(r" +", "  ", shown)
     assert "81\n" not in shown
+
+
+def test_the_log_of_a_failing_step_is_printed_once(project: Project) -> None:
+    project.write('run(["seq 100", "echo the reason >&2; exit 7"])')
+    done = project("build", check=False)
+    assert done.returncode == 1
+    assert len(re.findall(r"^(?!.*echo).*the reason$", done.stderr, re.MULTILINE)) == 1
+    assert "exit code 7" in done.stderr.split("error:")[1]
 
 
 def test_a_stale_lock_is_refused_when_frozen(project: Project) -> None:
@@ -183,3 +191,35 @@ def test_an_include_cannot_read_files(project: Project, tmp_path: Path) -> None:
 def test_exit_codes(project: Project, arguments: tuple[str, ...], code: int) -> None:
     project.write()
     assert project(*arguments, check=False).returncode == code
+
+
+def test_all_calls_that_cannot_be_resolved_are_listed_at_once(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mirror").mkdir()
+    monkeypatch.setenv("DANLU_MIRROR_PYTHON", str(tmp_path / "mirror"))
+    project.write(
+        'install.python("3.99")',
+        'install.apt_packages(["git", "nosuchpackage"])',
+        base='    base(os="debian12")\n',
+    )
+    failed = project("lock", check=False)
+    assert failed.returncode == 2
+    assert "error: 2 problems" in failed.stderr
+    assert "build.envd:3:5: " in failed.stderr
+    assert "build.envd:4:5: package 'nosuchpackage' not found" in failed.stderr
+    assert not (project.directory / "danlu.lock").exists()
+
+
+def test_plan_with_lock_fetches_what_is_included(project: Project, tmp_path: Path) -> None:
+    library = tmp_path / "lib"
+    library.mkdir()
+    (library / "tools.envd").write_text('def tools():\n    install.apt_packages(["file"])\n')
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-C", str(library)]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    project.write("lib.tools()", head=f'lib = include("file://{library}")\n')
+    planned = project("plan", "--lock")
+    assert "apt file" in planned.stdout
+    assert "?" not in planned.stdout
+    assert (project.directory / "danlu.lock").exists()

@@ -7,32 +7,23 @@ import hashlib
 import http.server
 import json
 import os
+import socket
 import subprocess
 import tarfile
 import threading
+import time
 import zipfile
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Project
+from tests.e2e.secrets import find_files_with
+from tests.fakes.openvsx import FakeRegistry, make_vsix, serve_registry
 
 pytestmark = pytest.mark.real
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """An HTTP server's address, and the directory it serves."""
-    directory = tmp_path / "served"
-    directory.mkdir()
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", directory
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -110,6 +101,94 @@ def test_uv(project: Project) -> None:
     assert project.run("uv", "--version").startswith("uv ")
 
 
+def test_rust_compiles_a_program(project: Project) -> None:
+    (project.directory / "main.rs").write_text('fn main() { println!("{}", 6 * 7); }\n')
+    project.write("install.rust()", 'run(["rustc /workspace/main.rs -o /answer"], mount_host=True)')
+    assert project.run("/answer") == "42"
+    assert project.run("cargo", "--version").startswith("cargo ")
+
+
+@pytest.mark.slow
+def test_cudnn_is_found_by_the_loader_and_comes_with_the_cublas_of_that_cuda(
+    project: Project,
+) -> None:
+    project.write('install.cuda("12.4.1", cudnn="9.1.0", flavor="base")')
+    program = "import ctypes; print(ctypes.CDLL('libcudnn.so.9').cudnnGetVersion())"
+    assert project.run("/usr/bin/python3", "-c", program) == "90100"
+    cublas = "import ctypes; print(bool(ctypes.CDLL('libcublas.so.12').cublasGetVersion_v2))"
+    assert project.run("/usr/bin/python3", "-c", cublas) == "True"
+    lock = (project.directory / "danlu.lock").read_text()
+    assert '{ name = "nvidia-cublas-cu12", version = "12.4.5.8"' in lock
+    assert "nvrtc" not in lock
+
+
+def test_cuda_is_found_by_the_loader_without_variables(project: Project) -> None:
+    project.write('install.cuda("12.4.1", cudnn="", flavor="base", components=["nvrtc"])')
+    cached = project.run("ldconfig", "-p")
+    assert "libcudart.so.12" in cached
+    assert "libnvrtc.so.12" in cached
+    program = (
+        "import ctypes; version = ctypes.c_int();"
+        " print(ctypes.CDLL('libcudart.so.12').cudaRuntimeGetVersion(ctypes.byref(version)),"
+        " version.value)"
+    )
+    run = ("env", "-u", "LD_LIBRARY_PATH", "python3", "-c", program)
+    assert project.run(*run) == "0 12040"
+    assert project.run("/usr/bin/python3", "-c", program) == "0 12040"
+
+
+@pytest.fixture
+def extensions() -> Iterator[FakeRegistry]:
+    """A registry with an extension for Linux, which depends on another one."""
+    with serve_registry() as registry:
+        main = make_vsix(
+            "ms-python.python",
+            "2024.8.1",
+            extensionDependencies=["ms-python.debugpy"],
+            files={"extension/bin/tool": "#!/bin/sh\n"},
+        )
+        registry.publish("ms-python.python", "2024.8.1", main)
+        debugger = make_vsix("ms-python.debugpy", "2024.6.0")
+        registry.publish("ms-python.debugpy", "2024.6.0", debugger, platform="linux-x64")
+        yield registry
+
+
+def test_vscode_extensions_are_where_editors_look(
+    project: Project, extensions: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DANLU_MIRROR_OPENVSX", extensions.url)
+    (project.directory / "mine.vsix").write_bytes(make_vsix("me.mine", "0.1.0"))
+    project.write(
+        'install.vscode_extensions(["ms-python.python", "./mine.vsix"])',
+        base='    base(os="debian12", dev=True)\n',
+    )
+    first = project.build()["image"]["config"]
+    lock = (project.directory / "danlu.lock").read_text()
+    assert extensions.url not in lock
+    assert 'name = "ms-python.debugpy"' in lock
+    root = "/home/envd/.vscode-server/extensions"
+    listed = json.loads(project.run("cat", f"{root}/extensions.json"))
+    assert {item["relativeLocation"] for item in listed} == {
+        "me.mine-0.1.0",
+        "ms-python.debugpy-2024.6.0-linux-x64",
+        "ms-python.python-2024.8.1",
+    }
+    for item in listed:
+        place = item["location"]["path"]
+        assert place == f"{root}/{item['relativeLocation']}"
+        manifest = json.loads(project.run("cat", f"{place}/package.json"))
+        assert f"{manifest['publisher']}.{manifest['name']}" == item["identifier"]["id"]
+        assert project.run("stat", "-c", "%U", place, f"{place}/main.js") == "envd\nenvd"
+        assert "Identity" in project.run("cat", f"{place}/.vsixmanifest")
+    link = "/home/envd/.local/share/code-server/extensions"
+    assert project.run("readlink", "-f", link) == root
+    assert project.run("stat", "-c", "%U", root, "/home") == "envd\nroot"
+    # Locked and downloaded: no registry is asked again, and the image is the same.
+    extensions.requests.clear()
+    assert project.build("--no-cache", "--offline")["image"]["config"] == first
+    assert not extensions.requests
+
+
 def test_python_packages_by_name(project: Project) -> None:
     project.write('install.python_packages(name=["tqdm", "six==1.16.0"])')
     assert project.run("python", "-c", "import six, tqdm; print(six.__version__)") == "1.16.0"
@@ -148,8 +227,8 @@ def test_python_packages_from_a_repository_are_built_in_the_sandbox(
         f"try:\n    open({str(marker)!r}, 'w').close()\nexcept OSError:\n    pass\n"
         "from setuptools import setup\nsetup()\n"
     )
-    commit = repository(tmp_path / "repository", {**PACKAGE, "setup.py": setup})
-    address = f"git+file://{tmp_path}/repository"
+    commit = repository(project.directory / "repository", {**PACKAGE, "setup.py": setup})
+    address = f"git+file://{project.directory}/repository"
     project.write(f'install.python_packages(name=["alchemy @ {address}"])')
     assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
     assert commit in (project.directory / "danlu.lock").read_text()
@@ -254,7 +333,7 @@ def test_run_can_install_with_pip_behind_the_machines_mirror(project: Project) -
     assert project.run("python", "-c", "import six; print(six.__version__)") == "1.16.0"
     names = image_members(project)
     assert not [
-        one for one in names if one.endswith(("pip.conf", "uv.toml", ".crt", "resolv.conf"))
+        name for name in names if name.endswith(("pip.conf", "uv.toml", ".crt", "resolv.conf"))
     ]
 
 
@@ -292,6 +371,26 @@ def test_copy_from_the_project(project: Project) -> None:
     assert project.run("tool") == "tool"
     (project.directory / "src/a.txt").write_text("b")
     assert project.run("cat", "/app/a.txt") == "b"
+
+
+def test_a_copy_says_what_it_leaves_out_and_changes(project: Project) -> None:
+    source = project.directory / "src"
+    source.mkdir()
+    (source / "key").write_text("k")
+    (source / "key").chmod(0o600)
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(source / "sock"))
+    odd = os.fsencode(source) + b"/caf\xe9"
+    os.close(os.open(odd, os.O_CREAT | os.O_WRONLY, 0o644))
+    project.write('io.copy(".", "/app")')
+    built = project("build")
+    assert "cannot hold them: src/sock" in built.stderr
+    assert "src/key (600)" in built.stderr
+    listing = project.run("ls", "-b", "/app/src").split()
+    assert listing == ["caf\\351", "key", "pipe"]
+    assert project.run("stat", "-c", "%F", "/app/src/pipe") == "fifo"
+    assert "up to date" in project("build").stderr, "the lock is no part of what was copied"
 
 
 def test_copying_below_tmp_and_root_leaves_their_modes(project: Project) -> None:
@@ -402,3 +501,96 @@ def test_the_same_in_python(project: Project) -> None:
         '    base(os="debian12")\n    run(["echo python > /what"])\n'
     )
     assert project.run("cat", "/what") == "python"
+
+
+@pytest.mark.parametrize("spelling", ["name", "file"])
+def test_the_project_itself_is_a_package(project: Project, spelling: str) -> None:
+    directory = project.directory
+    (directory / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "mine"\nversion = "1.0"\n[tool.setuptools]\npackages = ["mine"]\n'
+    )
+    (directory / "mine").mkdir()
+    (directory / "mine/__init__.py").write_text('print("first")\n')
+    if spelling == "name":
+        project.write("install.python()", 'install.python_packages(["."])')
+    else:
+        (directory / "requirements.txt").write_text("-e .\n")
+        project.write(
+            "install.python()", 'install.python_packages(requirements="requirements.txt")'
+        )
+    assert project.run("python", "-P", "-c", "import mine") == "first"
+    for made in ("build/lib/mine", "dist", "mine.egg-info", "mine/__pycache__", ".git"):
+        (directory / made).mkdir(parents=True, exist_ok=True)
+        (directory / made / "file").write_text("made by a tool")
+    assert "up to date" in project("build").stderr
+    (directory / "mine/__init__.py").write_text('print("second")\n')
+    assert project.run("python", "-P", "-c", "import mine") == "second"
+    assert "up to date" in project("build", "--frozen").stderr
+
+
+class _Guarded(http.server.SimpleHTTPRequestHandler):
+    """Gives files to who knows the password only."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") == "Basic " + b64encode(b"me:s3cr3t-word").decode():
+            super().do_GET()
+        else:
+            self.send_error(401)
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def test_a_password_in_an_address_is_used_and_kept_nowhere(
+    project: Project, tmp_path: Path, real_home: Path
+) -> None:
+    started = time.time()
+    served = tmp_path / "served"
+    served.mkdir()
+    (served / "data.txt").write_text("data")
+    wheel = served / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "print('tiny')\n")
+        archive.writestr(
+            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            "tiny-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        archive.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
+    handler = functools.partial(_Guarded, directory=str(served))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            address = f"http://me:s3cr3t-word@127.0.0.1:{server.server_port}"
+            lines = (
+                "install.python()",
+                f'install.python_packages(["tiny @ {address}/{wheel.name}"])',
+                f'io.http("{address}/data.txt")',
+                f'run(["echo {address} > /dev/null"])',
+            )
+            project.write(*lines)
+            outputs = [project("plan"), project("build"), project("build", "--no-cache")]
+            outputs.append(project("plan", "--why", "--format", "json"))
+            assert project.run("python", "-c", "import tiny") == "tiny"
+            assert project.run("cat", "/home/envd/extra_source/data.txt") == "data"
+            project.write(*lines, f'install.python_packages(["six", "-i", "{address}"])')
+            outputs.append(project("build"))
+            assert project.run("python", "-c", "import six, tiny") == "tiny"
+            project.write(*lines, f'install.python_packages(["nope", "-i {address}"])')
+            outputs.append(project("build", check=False))
+            assert outputs[-1].returncode == 2
+            project.write("install.python()", f'install.python_packages(["a==1 ; {address}"])')
+            outputs.append(project("build", check=False))
+            assert outputs[-1].returncode == 2
+            outputs.append(project("build", "--progress", "json", check=False))
+        finally:
+            server.shutdown()
+            thread.join()
+    for output in outputs:
+        assert "s3cr3t-word" not in output.stdout + output.stderr
+    assert "s3cr3t-word" not in (project.directory / "danlu.lock").read_text()
+    assert find_files_with("s3cr3t-word", started, real_home) == []

@@ -68,13 +68,16 @@ def left_running(home: Path) -> list[str]:
 
 
 def wait_for_nothing(home: Path) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while left_running(home):
         assert time.monotonic() < deadline, left_running(home)
         time.sleep(0.05)
 
 
-def test_killed_at_twenty_moments_the_digest_is_right(project: Project, own_home: Path) -> None:
+@pytest.mark.parametrize("count", [5, pytest.param(30, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_the_digest_is_right(
+    project: Project, own_home: Path, count: int
+) -> None:
     project.write(*LINES)
     report = project.directory.parent / "report.json"
     began = time.monotonic()
@@ -84,7 +87,7 @@ def test_killed_at_twenty_moments_the_digest_is_right(project: Project, own_home
     length = time.monotonic() - began
     seed = random.randrange(1 << 30)
     moments = random.Random(seed)
-    for _ in range(20):
+    for _ in range(count):
         process = start(project, own_home, "build", "--no-cache")
         try:
             process.wait(timeout=moments.uniform(0.05, max(1.0, length / 2)))

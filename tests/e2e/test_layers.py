@@ -24,11 +24,11 @@ def test_one_package_more_is_one_layer_more_of_its_size(project: Project) -> Non
     after = project.build()
     kept = [layer["diff_id"] for layer in before["image"]["layers"]]
     now = [layer["diff_id"] for layer in after["image"]["layers"]]
-    assert [one for one in now if one in kept] == kept
+    assert [layer for layer in now if layer in kept] == kept
     added = [layer for layer in after["image"]["layers"] if layer["diff_id"] not in kept]
     assert len(added) == 1
     assert "tqdm" in added[0]["created_by"]
-    ran = [one["name"] for one in after["vertices"] if not one["cached"]]
+    ran = [vertex["name"] for vertex in after["vertices"] if not vertex["cached"]]
     # Another test may have made its layer already: one store serves all projects.
     assert {name.split()[0] for name in ran} <= {"tqdm"}
 

@@ -30,7 +30,7 @@ def test_all_that_was_pruned_is_fetched_and_made_again(tmp_path: Path, own_home:
     assert pruned["images"] == 1
     assert pruned["layers"] == len(first["image"]["layers"])
     assert pruned["downloads"] > 50
-    assert pruned["kept"] == downloads.size(own_home / "cache") == 0
+    assert pruned["kept"] == downloads.cache_size(own_home / "cache") == 0
     again = project.build("--frozen")
     assert again["image"]["config"] == first["image"]["config"]
     project("image", "check")

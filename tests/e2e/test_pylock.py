@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from danlu.sources.pypi import find_uv
-from danlu.testing.wheels import make_wheel
+from danlu.sources.pypi.uv import find_uv
 from tests.e2e.conftest import Project
+from tests.fakes.wheels import make_wheel
 
 pytestmark = pytest.mark.real
 
@@ -42,7 +42,7 @@ def test_an_exported_lock_is_taken_by_uv_and_by_danlu(project: Project, tmp_path
     locked = packages(project)
     pylock = project.directory / "out" / "pylock.toml"
     accepted = uv_would_install(pylock, tmp_path / "target")
-    assert all(one["name"] in accepted for one in locked)
+    assert all(package["name"] in accepted for package in locked)
 
     shown = project("lock", "--export", "-").stdout
     assert shown == pylock.read_text().replace("../wheels", "wheels")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from tests.oci.registries import debian_registry
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif(not shutil.which("docker-registry"), reason="no docker-registry here"),
+    pytest.mark.needs("docker-registry"),
 ]
 
 

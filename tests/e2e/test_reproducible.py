@@ -16,11 +16,13 @@ import pytest
 
 from benchmarks.workload import Workload, build_envd
 from tests.conftest import remove_tree
+from tests.e2e.standalone import add_build
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 STEPS = """\
     runtime.environ(env={"A": "1"})
+    install.cuda("12.4.1", cudnn="", flavor="base")
     io.copy("data", "/data")
     run(["python -c 'import torch; print(torch.arange(3))' > /out", "mkdir -p /a/b; touch /a/b/c"])
 """
@@ -86,7 +88,7 @@ def build(
     )
     assert done.returncode == 0, done.stderr
     image = json.loads(report.read_text())["image"]
-    return image["config"], [(one["diff_id"], one["created_by"]) for one in image["layers"]]
+    return image["config"], [(layer["diff_id"], layer["created_by"]) for layer in image["layers"]]
 
 
 def seed(source: Path, home: Path) -> None:
@@ -98,7 +100,7 @@ def seed(source: Path, home: Path) -> None:
 def forget_half(home: Path) -> None:
     """Forget every second download: those left are there at once, the others come later."""
     debs = sorted(home.glob("cache/apt/debs/*.deb"))
-    wheels = sorted(one for one in home.glob("cache/uv/wheels-v*/**/*") if one.is_symlink())
+    wheels = sorted(path for path in home.glob("cache/uv/wheels-v*/**/*") if path.is_symlink())
     assert min(len(debs), len(wheels)) > 20
     for deb in debs[::2]:
         deb.unlink()
@@ -145,7 +147,7 @@ def test_another_directory_machine_and_order_of_downloads(
     assert identity == reference.identity
 
 
-@pytest.mark.skipif(not shutil.which("faketime"), reason="no faketime here")
+@pytest.mark.needs("faketime")
 def test_another_clock(reference: Reference, homes: Path, tmp_path: Path) -> None:
     project, home = tmp_path / "project", homes / "clock"
     make_project(project, reference.project)
@@ -168,7 +170,9 @@ def test_an_ordinary_user(reference: Reference) -> None:
     home = Path(account.pw_dir) / f"danlu-{os.getpid()}"
     become = ["setpriv", f"--reuid={user}", f"--regid={account.pw_gid}", "--init-groups"]
     environ = {"HOME": account.pw_dir, "USER": user, "LOGNAME": user, **importable()}
-    python = next((one for one in PYTHONS if runs(become, one, environ)), None)
+    python = next(
+        (interpreter for interpreter in PYTHONS if runs(become, interpreter, environ)), None
+    )
     if python is None:
         pytest.skip("no Python here that others may run can import danlu")
     make_project(theirs, reference.project)
@@ -181,3 +185,58 @@ def test_an_ordinary_user(reference: Reference) -> None:
         shutil.rmtree(theirs, ignore_errors=True)
         shutil.rmtree(home, ignore_errors=True)
     assert identity == reference.identity
+
+
+#: Two environments with one lock: conda's Python, and another than the distribution's.
+LANGUAGES = """\
+def build():
+    base(os="debian13")
+    install.apt_packages(["libexpat1"])
+    install.conda()
+    install.python("3.11")
+    install.conda_packages(["greet"], channel=["nodefaults", "{channel}"])
+    install.python_packages(["six==1.15.0"])
+    install.r_lang()
+    install.nodejs("24.11")
+    run(["greet > /greeting"])
+
+
+def other():
+    base(os="debian13")
+    install.python("{minor}")
+    install.python_packages(["markupsafe"])
+    install.r_lang()
+    install.nodejs("24.11")
+    run(["python -c 'import markupsafe._speedups'"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_conda_another_python_r_and_node_give_one_digest_from_two_empty_stores(
+    homes: Path, tmp_path: Path, python_channel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = tmp_path / "mirror"
+    monkeypatch.setenv("DANLU_MIRROR_PYTHON", str(mirror))
+    add_build(mirror)
+    channel = tmp_path / "channel"
+    shutil.copytree(python_channel, channel)
+    first, second = tmp_path / "first", tmp_path / "second/below"
+    first.mkdir()
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    (first / "build.envd").write_text(LANGUAGES.format(channel=channel, minor=minor))
+    functions = ("build", "other")
+
+    def build_both(project: Path, home: str, *options: str) -> list[Identity]:
+        files = [("-f", f"build.envd:{name}", *options) for name in functions]
+        return [build(project, homes / home, options=file, environ={}) for file in files]
+
+    identities = build_both(first, "languages")
+    second.parent.mkdir()
+    shutil.copytree(first, second)
+    assert build_both(second, "languages-again", "--frozen") == identities
+    # A warm store needs neither the channel nor the mirror.
+    shutil.rmtree(mirror)
+    shutil.rmtree(channel)
+    for options in (("--frozen", "--offline"), ("--frozen", "--offline", "--no-cache")):
+        assert build_both(second, "languages-again", *options) == identities

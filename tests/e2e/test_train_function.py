@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import danlu
-from danlu.commands.jobs import here
+from danlu.commands.jobs.views import local_backend
 from danlu.commands.settings import load_settings
 from danlu.errors import JobFailed
-from danlu.guest import call as guest
+from danlu.replica_runtime import call_entry
 from danlu.util.files import remove_tree
 from tests.e2e.conftest import Project
 
@@ -32,7 +32,7 @@ def environment(
     project: Project, real_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Project]:
     """A project with a module, in an environment that has nothing but this Python."""
-    project.write(f'install.python(version="{guest.python()}")')
+    project.write(f'install.python(version="{call_entry.minor_version()}")')
     project.build()
     (project.directory / "local_model.py").write_text(MODULE)
     monkeypatch.setenv("DANLU_HOME", str(real_home))
@@ -70,12 +70,12 @@ def test_a_function_gives_the_value_of_each_container(environment: Project) -> N
         name="work-every",
         log=lines.append,
     )
-    assert [one.weights for _, one in found.values()] == [[10], [15]]
+    assert [result.weights for _, result in found.values()] == [[10], [15]]
     assert [name for name, _ in found.values()] == ["work-every-worker-0", "work-every-worker-1"]
     assert sorted(lines) == [f"worker-{rank} │ rank {rank} in /workspace" for rank in range(2)]
     import anyio
 
-    view = anyio.run(here(load_settings()).view, "work-every")
+    view = anyio.run(local_backend(load_settings()).view, "work-every")
     assert view.progress is not None
     assert (view.progress.percentage, view.progress.metrics) == (100, {"loss": 0.0})
 
@@ -94,8 +94,8 @@ def test_what_it_raises_in_a_container_is_the_cause_of_the_failure(environment: 
 def test_another_python_in_the_container_is_said_clearly(
     environment: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = guest.python()
-    monkeypatch.setattr(guest, "python", lambda: "3.1")
+    there = call_entry.minor_version()
+    monkeypatch.setattr(call_entry, "minor_version", lambda: "3.1")
     with pytest.raises(JobFailed) as caught:
         danlu.train(by_value(lambda: 1), env="build.envd", log=None, name="work-other")
-    assert f"comes from Python 3.1, and this is Python {there}" in str(caught.value.__cause__)
+    assert f"was pickled by Python 3.1, but this is Python {there}" in str(caught.value.__cause__)

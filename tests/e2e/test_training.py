@@ -7,6 +7,7 @@ parameters; here that they say so is looked for, and that they ran in what danlu
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -68,21 +69,31 @@ def copied(example: str, tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case",
+    # Examples train side by side; the cases of one share its environment.
+    [
+        pytest.param(case, marks=pytest.mark.xdist_group(case.example), id=str(case))
+        for case in CASES
+    ],
+)
 def test_the_loss_falls_and_the_ranks_agree(case: Case, danlu: Danlu, tmp_path: Path) -> None:
     directory = copied(case.example, tmp_path)
     danlu("build", "-t", f"registry.example/danlu/{case.example}:1", cwd=directory)
-    done = danlu("train", "--name", "trained", "--replace", *case.arguments.split(), cwd=directory)
+    # Examples train side by side, and the processes of pytest share the home.
+    name = f"{case.example}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
+    done = danlu("train", "--name", name, "--replace", *case.arguments.split(), cwd=directory)
 
     found = RESULT.search(done.stdout)
     assert found, done.stdout + done.stderr
     assert int(found["ranks"]) == case.ranks
     assert float(found["after"]) < float(found["before"]) / 2
-    shown = json.loads(danlu("jobs", "show", "trained", "--format", "json", cwd=directory).stdout)
+    shown = json.loads(danlu("jobs", "show", name, "--format", "json", cwd=directory).stdout)
     assert shown["state"] == "Succeeded"
     assert len(shown["replicas"]) == case.replicas
 
 
+@pytest.mark.xdist_group("mpi")
 def test_a_rank_that_disagrees_fails_the_job(danlu: Danlu, tmp_path: Path) -> None:
     directory = copied("mpi", tmp_path)
     script = directory / "train.py"
@@ -97,6 +108,7 @@ def test_a_rank_that_disagrees_fails_the_job(danlu: Danlu, tmp_path: Path) -> No
     assert not RESULT.search(failed.stdout)
 
 
+@pytest.mark.xdist_group("mpi")
 def test_launchers_find_the_workers_in_both_lists(danlu: Danlu, tmp_path: Path) -> None:
     directory = copied("mpi", tmp_path)
     danlu("build", "-t", "registry.example/danlu/mpi:1", cwd=directory)

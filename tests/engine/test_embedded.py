@@ -16,7 +16,7 @@ import pytest
 
 from danlu.engine import embedded
 from danlu.errors import UsageError
-from danlu.graph.types import ImageConfig
+from danlu.graph.image_config import ImageConfig
 from danlu.sandbox.types import Mount
 from tests.sandbox.forked import account, busybox
 
@@ -42,7 +42,9 @@ def run(home: Path, *args: str, config: ImageConfig | None = None, **more: Any) 
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     try:
-        code = embedded.run([base], config or ImageConfig(), args=args, work=home / "work", **more)
+        code = embedded.run_command(
+            [base], config or ImageConfig(), args=args, work=home / "work", **more
+        )
     finally:
         os.dup2(saved[0], 1)
         os.dup2(saved[1], 2)
@@ -57,7 +59,7 @@ def sh(home: Path, script: str, **more: Any) -> tuple[int, str]:
     ("script", "code"),
     [("exit 0", 0), ("exit 9", 9), ("kill -15 $$", 143), ("exec nothing", 127), ("/etc", 126)],
 )
-def test_the_code_is_the_programs(forked: Forked, home: Path, script: str, code: int) -> None:
+def test_exit_code_is_the_programs(forked: Forked, home: Path, script: str, code: int) -> None:
     assert forked(lambda: sh(home, script))[0] == code
 
 
@@ -66,7 +68,7 @@ def test_output_and_errors_keep_their_order(forked: Forked, home: Path) -> None:
     assert forked(lambda: sh(home, script))[1] == "o1\ne1\no2\ne2\no3\ne3\n"
 
 
-def test_nothing_of_a_run_is_kept(forked: Forked, home: Path) -> None:
+def test_run_leaves_nothing_behind(forked: Forked, home: Path) -> None:
     def act() -> tuple[str, list[str]]:
         sh(home, "echo x > /kept; echo x > /etc/passwd")
         _, output = sh(home, "cat /kept; head -n1 /etc/passwd")
@@ -88,7 +90,7 @@ def test_files_made_in_the_project_belong_to_the_caller(forked: Forked, home: Pa
     assert project.stat().st_uid in (os.geteuid(), account().pw_uid)
 
 
-def test_variables_of_the_image_are_under_those_given(forked: Forked, home: Path) -> None:
+def test_given_variables_win_over_the_images(forked: Forked, home: Path) -> None:
     config = ImageConfig(environment=(("A", "image"), ("B", "image")), working_directory="/etc")
     code, output = forked(
         lambda: sh(home, "echo $A $B $HOME; pwd", config=config, environment={"B": "given"})
@@ -96,18 +98,18 @@ def test_variables_of_the_image_are_under_those_given(forked: Forked, home: Path
     assert (code, output) == (0, "image given /root\n/etc\n")
 
 
-def test_the_user_is_looked_up_in_the_image(forked: Forked, home: Path) -> None:
+def test_user_is_looked_up_in_the_image(forked: Forked, home: Path) -> None:
     assert forked(lambda: sh(home, "id", user="worker"))[1] == (
         "uid=1000(worker) gid=1000(worker) groups=50(extra)\n"
     )
 
 
-def test_the_images_own_command_is_the_default(forked: Forked, home: Path) -> None:
+def test_command_of_the_image_is_the_default(forked: Forked, home: Path) -> None:
     config = ImageConfig(entrypoint=("sh", "-c"), command=("echo mine",))
     assert forked(lambda: run(home, config=config)) == (0, "mine\n")
 
 
-def test_volumes_are_mounted_where_asked(forked: Forked, home: Path) -> None:
+def test_volumes_are_mounted_at_their_targets(forked: Forked, home: Path) -> None:
     data = home / "data"
     data.mkdir()
     (data / "x").write_text("x\n")
@@ -116,7 +118,7 @@ def test_volumes_are_mounted_where_asked(forked: Forked, home: Path) -> None:
     assert forked(lambda: sh(home, script, volumes=[volume]))[1] == "x\nclosed\n"
 
 
-def test_a_root_without_a_shell_runs_its_program(forked: Forked, home: Path) -> None:
+def test_root_without_a_shell_runs_the_program(forked: Forked, home: Path) -> None:
     def act() -> list[int]:
         base = prepare(home)
         (base / "bin/sh").unlink()
@@ -125,7 +127,7 @@ def test_a_root_without_a_shell_runs_its_program(forked: Forked, home: Path) -> 
     assert forked(act) == [0, 1, 127]
 
 
-def test_a_reader_that_leaves_early_ends_the_program(forked: Forked, home: Path) -> None:
+def test_closed_output_pipe_ends_the_program(forked: Forked, home: Path) -> None:
     def act() -> int:
         base = prepare(home)
         read, write = os.pipe()
@@ -134,7 +136,7 @@ def test_a_reader_that_leaves_early_ends_the_program(forked: Forked, home: Path)
             os.close(read)
             os.dup2(write, 1)
             args = ["sh", "-c", "while :; do echo y || exit 1; done"]
-            os._exit(embedded.run([base], ImageConfig(), args=args, work=home / "work"))
+            os._exit(embedded.run_command([base], ImageConfig(), args=args, work=home / "work"))
         os.close(write)
         os.read(read, 2)
         os.close(read)
@@ -143,9 +145,9 @@ def test_a_reader_that_leaves_early_ends_the_program(forked: Forked, home: Path)
     assert forked(act) != 0
 
 
-def test_gpus_are_refused_for_now(tmp_path: Path) -> None:
+def test_gpus_are_rejected_for_now(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--gpus"):
-        embedded.run([], ImageConfig(), args=["x"], work=tmp_path, gpus="all")
+        embedded.run_command([], ImageConfig(), args=["x"], work=tmp_path, gpus="all")
 
 
 def signalled(
@@ -160,7 +162,7 @@ def signalled(
     if child == 0:
         os.dup2(write, 1)
         os.dup2(write, 2)
-        os._exit(embedded.run([base], ImageConfig(), args=args, work=home / "work"))
+        os._exit(embedded.run_command([base], ImageConfig(), args=args, work=home / "work"))
     os.close(write)
     said = b"" if ready else os.read(read, 100)
     while ready and not any(line.startswith(ready) for line in commands()):
@@ -183,7 +185,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("shell", [True, False])
-def test_a_signal_ends_a_program_that_does_not_handle_it(
+def test_signal_ends_a_program_that_does_not_handle_it(
     forked: Forked, home: Path, number: int, shell: bool
 ) -> None:
     ready = f"sleep 4{os.getpid()}"
@@ -191,7 +193,7 @@ def test_a_signal_ends_a_program_that_does_not_handle_it(
     assert code == 128 + number
 
 
-def test_a_signal_that_the_caller_ignores_is_not_passed_on(forked: Forked, home: Path) -> None:
+def test_signal_that_the_caller_ignores_is_not_forwarded(forked: Forked, home: Path) -> None:
     def act() -> tuple[int, str]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         script = "echo ready; sleep 0.3; echo lived"
@@ -200,7 +202,7 @@ def test_a_signal_that_the_caller_ignores_is_not_passed_on(forked: Forked, home:
     assert forked(act) == (0, "ready\nlived\n")
 
 
-def test_what_the_program_leaves_running_ends_with_it(forked: Forked, home: Path) -> None:
+def test_background_processes_end_with_the_program(forked: Forked, home: Path) -> None:
     marker = f"sleep 5{os.getpid()}"
 
     def act() -> tuple[int, list[str]]:
@@ -211,7 +213,7 @@ def test_what_the_program_leaves_running_ends_with_it(forked: Forked, home: Path
 
 
 @pytest.mark.parametrize("shell", [True, False])
-def test_a_program_handles_its_signals_itself(forked: Forked, home: Path, shell: bool) -> None:
+def test_program_handles_its_own_signals(forked: Forked, home: Path, shell: bool) -> None:
     name = "sh" if shell else "ash"
     script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
     code, said = forked(lambda: signalled(home, signal.SIGTERM, [name, "-c", script], shell=shell))
@@ -254,13 +256,15 @@ def resize(handle: int, rows: int, columns: int) -> None:
     ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def test_a_terminal_is_joined_resized_and_given_back(forked: Forked, home: Path) -> None:
+def test_terminal_is_connected_resized_and_restored(forked: Forked, home: Path) -> None:
     def act() -> tuple[int, bool]:
         base = prepare(home)
         child, handle = pty.fork()
         if child == 0:
             config = ImageConfig(environment=(("PS1", "ready> "),))
-            os._exit(embedded.run([base], config, args=["sh"], work=home / "work", terminal=True))
+            os._exit(
+                embedded.run_command([base], config, args=["sh"], work=home / "work", terminal=True)
+            )
         before = termios.tcgetattr(handle)
         screen = Screen(handle)
         screen.until("ready> ")
@@ -281,13 +285,15 @@ def test_a_terminal_is_joined_resized_and_given_back(forked: Forked, home: Path)
     assert forked(act) == (5, True)
 
 
-def test_control_c_ends_a_program_on_a_terminal(forked: Forked, home: Path) -> None:
+def test_ctrl_c_ends_a_program_on_a_terminal(forked: Forked, home: Path) -> None:
     def act() -> int:
         base = prepare(home)
         child, handle = pty.fork()
         if child == 0:
             args = ["sh", "-c", "echo ready; sleep 100"]
-            code = embedded.run([base], ImageConfig(), args=args, work=home / "work", terminal=True)
+            code = embedded.run_command(
+                [base], ImageConfig(), args=args, work=home / "work", terminal=True
+            )
             os._exit(code)
         screen = Screen(handle)
         screen.until("ready")
@@ -295,3 +301,32 @@ def test_control_c_ends_a_program_on_a_terminal(forked: Forked, home: Path) -> N
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     assert forked(act) == 130
+
+
+def on_terminal(home: Path, script: str, act: Callable[[Screen], None]) -> int:
+    """The exit code of a script that runs on a terminal, on which ``act`` happens once it began."""
+    base = prepare(home)
+    child, handle = pty.fork()
+    if child == 0:
+        args = ["sh", "-c", script]
+        code = embedded.run_command(
+            [base], ImageConfig(), args=args, work=home / "work", terminal=True
+        )
+        os._exit(code)
+    screen = Screen(handle)
+    screen.until("ready")
+    act(screen)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_program_that_catches_ctrl_c_keeps_its_exit_code(
+    forked: Forked, home: Path, code: int
+) -> None:
+    script = f"trap 'exit {code}' INT; echo ready; while :; do sleep 0.05; done"
+    assert forked(lambda: on_terminal(home, script, lambda screen: screen.type("\x03"))) == code
+
+
+def test_program_whose_terminal_is_closed_keeps_its_exit_code(forked: Forked, home: Path) -> None:
+    script = "trap 'exit 5' HUP; echo ready; while :; do sleep 0.05; done"
+    assert forked(lambda: on_terminal(home, script, lambda screen: os.close(screen.handle))) == 5

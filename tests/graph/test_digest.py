@@ -5,17 +5,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from danlu.errors import Span
-from danlu.graph import (
-    Exec,
-    FileEntry,
-    Files,
-    Graph,
-    ImageConfig,
-    Merge,
-    Platform,
-    SecretMount,
-    Vertex,
-)
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import Exec, FileEntry, Files, Merge, Platform, SecretMount
+from danlu.graph.types import Graph, Vertex
 
 LEAF = Vertex(Files((FileEntry("/a", content="x"),), epoch=1), name="leaf")
 
@@ -79,6 +71,6 @@ def test_different_content_has_different_digests(one: str, other: str) -> None:
 
 
 def test_a_digest_is_the_same_on_every_machine() -> None:
-    # A changed value here means that everybody's caches are lost: raise OP_VERSIONS on purpose.
+    # A changed value here means that everybody's caches are lost: raise op_version on purpose.
     assert LEAF.digest == Vertex(Files((FileEntry("/a", content="x"),), epoch=1)).digest
     assert LEAF.digest.startswith("sha256:")

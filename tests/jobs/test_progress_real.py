@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.types import Image, JobView, Progress
+from danlu.jobs.types import ContainerImage, JobView
+from danlu.training.progress import TrainingProgress
 from danlu.training.types import ReplicaSpec, RestartPolicy
 from danlu.util.files import remove_tree
 from tests.jobs.local.conftest import anyio_backend as anyio_backend
@@ -38,9 +39,7 @@ for done in (0, 50, 100):
 """
 
 
-async def test_a_program_reports_and_the_jobs_view_has_the_leaders_words(
-    jobs: LocalJobs, tmp_path: Path
-) -> None:
+async def test_progress_of_the_leader_is_shown_in_the_view(jobs: LocalJobs, tmp_path: Path) -> None:
     (tmp_path / "report.py").write_text(REPORT)
     workers = ReplicaSpec(2, shell(f"{sys.executable} report.py"), RestartPolicy.NEVER)
     await jobs.submit(submission(tmp_path, workers))
@@ -65,17 +64,17 @@ until [ -e /workspace/enough ]; do sleep 0.1; done
 
 
 @pytest.fixture
-def images(home: Path) -> Iterator[dict[str, Image]]:
-    from tests.jobs.containers import rig
+def images(home: Path) -> Iterator[dict[str, ContainerImage]]:
+    from tests.jobs.containers import engine_rig
 
-    yield {NAME: Image(rig.image(home), NAME)}
+    yield {NAME: ContainerImage(engine_rig.image(home), NAME)}
     remove_tree(home / "store")
 
 
 @pytest.mark.real
 @pytest.mark.needs("root", "busybox")
-async def test_a_container_finds_its_token_and_reaches_the_server_at_its_own_loopback(
-    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+async def test_a_container_reaches_the_progress_server_on_its_loopback(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
 ) -> None:
     workers = ReplicaSpec(1, shell(LOOK, image=NAME), RestartPolicy.NEVER)
     await jobs.submit(submission(tmp_path, workers, images=images))
@@ -94,7 +93,7 @@ def _finished(view: JobView) -> bool:
     return view.finished
 
 
-def _percentage(progress: Progress | None) -> int | None:
+def _percentage(progress: TrainingProgress | None) -> int | None:
     return None if progress is None else progress.percentage
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.jobs.reference import PAGE, reference
-from danlu.util.pages import write_pages
+from scripts.reference.jobs import PAGE, reference
+from scripts.reference.pages import write_pages
 from tests.conftest import ROOT
 
 
@@ -15,7 +15,7 @@ def test_the_page_is_current() -> None:
     assert (ROOT / PAGE).read_text(encoding="utf-8") == reference(), "make docs"
 
 
-def test_every_kind_and_policy_is_in_it() -> None:
+def test_every_kind_and_policy_is_documented() -> None:
     page = reference()
     for title in (
         "PyTorchJob",
@@ -31,7 +31,7 @@ def test_every_kind_and_policy_is_in_it() -> None:
     assert "| `cleanPodPolicy` | `All`, `Running`, `None` |" in page
 
 
-def test_a_check_of_pages_writes_nothing(
+def test_checking_pages_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

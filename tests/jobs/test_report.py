@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 import danlu
-from danlu.guest import report as guest
-from danlu.jobs.local.progressserver import ProgressServer
-from danlu.jobs.types import Progress
-from danlu.training.progress import progress_of
+from danlu.jobs.local.progress_server import ProgressServer
+from danlu.replica_runtime import report as guest
+from danlu.training.progress import TrainingProgress, parse_progress
 from danlu.training.types import Job, ReplicaId, ReplicaType
 
 LEADER = ReplicaId(ReplicaType("Worker"), 0)
@@ -31,7 +30,7 @@ class Server:
     """Keeps what is posted with which token, and answers with ``codes`` in turn, then 200."""
 
     def __init__(self, directory: Path, codes: tuple[int, ...] = ()) -> None:
-        self.posts: list[tuple[str, Progress]] = []
+        self.posts: list[tuple[str, TrainingProgress]] = []
         self._codes = list(codes)
         self.token = directory / "token"
         self.token.write_text("first")
@@ -40,7 +39,7 @@ class Server:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                progress = progress_of(body)
+                progress = parse_progress(body)
                 assert progress is not None
                 outer.posts.append((self.headers["Authorization"], progress))
                 self.send_response(outer._codes.pop(0) if outer._codes else 200)
@@ -92,7 +91,7 @@ def test_the_package_has_it() -> None:
     assert danlu.report is guest.report
 
 
-def test_the_last_report_before_the_end_is_never_lost(serve: Callable[..., Server]) -> None:
+def test_the_last_report_is_never_lost(serve: Callable[..., Server]) -> None:
     server = serve()
     text = "for step in range(1000): report(percentage=step / 10, loss=1000 - step)"
     done = program(text, server.environment)
@@ -103,7 +102,55 @@ def test_the_last_report_before_the_end_is_never_lost(serve: Callable[..., Serve
     assert (last.percentage, last.metrics) == (99, {"loss": 1.0})
 
 
-def test_what_is_not_given_stays_as_it_was_told(serve: Callable[..., Server]) -> None:
+def points_of(server: Server, name: str) -> list[float]:
+    return [value for _, progress in server.posts for _, value in progress.history.get(name, ())]
+
+
+def test_frequent_reports_are_not_lost(serve: Callable[..., Server]) -> None:
+    server = serve()
+    text = "for epoch in range(15): report(loss=15 - epoch, accuracy=epoch)"
+    assert program(text, server.environment).stderr == ""
+    assert points_of(server, "loss") == [float(15 - epoch) for epoch in range(15)]
+    assert points_of(server, "accuracy") == [float(epoch) for epoch in range(15)]
+    times = [at for _, progress in server.posts for at, _ in progress.history["loss"]]
+    assert len(set(times)) == 15
+
+
+def test_many_reports_are_thinned_by_their_extremes(serve: Callable[..., Server]) -> None:
+    server = serve()
+    text = """
+    for step in range(5_000):
+        spike = {1_700: 9, 3_300: -9}.get(step, 0)
+        report(metric0=spike, **{f"metric{n}": 0 for n in range(1, 40)})
+    """
+    assert program(text, server.environment).stderr == ""
+    values = points_of(server, "metric0")
+    assert (max(values), min(values)) == (9.0, -9.0)
+    assert len(values) < 2000
+
+
+def test_points_of_a_post_that_failed_are_sent_with_the_next(serve: Callable[..., Server]) -> None:
+    server = serve(503)
+    text = "import time; report(loss=1); time.sleep(0.3); report(loss=2)"
+    program(text, server.environment)
+    assert [value for _, value in server.posts[-1][1].history["loss"]] == [1.0, 2.0]
+
+
+def test_points_are_merged_once_and_thinned_by_their_extremes() -> None:
+    first = {"loss": tuple((float(step), float(step % 7)) for step in range(100))}
+    whole = guest.merge_points({}, first)
+    assert guest.merge_points(whole, first) == whole
+    more = {"loss": tuple((100.0 + step, 50.0 if step == 33 else 1.0) for step in range(600))}
+    found = guest.merge_points(whole, more, 128)["loss"]
+    assert len(found) <= 64
+    assert (found[0], found[-1]) == ((0.0, 0.0), (699.0, 1.0))
+    assert (133.0, 50.0) in found
+    assert list(found) == sorted(found)
+    lines = {str(number): ((0.0, 0.0),) for number in range(50)}
+    assert len(guest.merge_points({}, lines)) == guest.MAX_SERIES
+
+
+def test_omitted_fields_keep_their_values(serve: Callable[..., Server]) -> None:
     server = serve()
     text = "report(percentage=5, loss=2); report(seconds_left=7.9, accuracy=0.5); report(loss=1)"
     assert program(text, server.environment).stderr == ""
@@ -112,7 +159,7 @@ def test_what_is_not_given_stays_as_it_was_told(serve: Callable[..., Server]) ->
     assert last.metrics == {"loss": 1.0, "accuracy": 0.5}
 
 
-def test_it_sends_while_the_program_goes_on_and_reads_the_token_again(
+def test_reports_are_sent_in_the_background_with_the_current_token(
     serve: Callable[..., Server],
 ) -> None:
     server = serve()
@@ -122,7 +169,7 @@ def test_it_sends_while_the_program_goes_on_and_reads_the_token_again(
     time.sleep(0.2)
     open({str(server.token)!r}, "w").write("second")
     report(loss=2)
-    time.sleep({guest.NEAR} + 0.2)
+    time.sleep({guest.LOCAL_INTERVAL} + 0.2)
     report(loss=3)
     """
     assert program(text, server.environment).stderr == ""
@@ -130,7 +177,7 @@ def test_it_sends_while_the_program_goes_on_and_reads_the_token_again(
     assert told == [("Bearer first", 1.0), ("Bearer second", 2.0), ("Bearer second", 3.0)]
 
 
-def test_where_nobody_listens_it_does_nothing() -> None:
+def test_without_a_server_reporting_does_nothing() -> None:
     done = program("report(loss=object()); import threading; print(threading.active_count())", {})
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
@@ -140,11 +187,11 @@ def test_where_nobody_listens_it_does_nothing() -> None:
     [
         ("report(loss=object())", "loss is not a number"),
         ("report(loss='x' * 5)", "loss is not a number"),
-        ("report(**{'x' * 65: 1})", "more than 64 letters"),
+        ("report(**{'x' * 65: 1})", "longer than 64 characters"),
         ("report(percentage='half')", "percentage is not a number"),
     ],
 )
-def test_what_is_wrong_is_said_once_and_training_goes_on(
+def test_a_wrong_report_warns_once_and_training_continues(
     serve: Callable[..., Server], call: str, complaint: str
 ) -> None:
     done = program(f"{call}; {call}; report(right=1); print('done')", serve().environment)
@@ -153,7 +200,7 @@ def test_what_is_wrong_is_said_once_and_training_goes_on(
     assert complaint in done.stderr
 
 
-def test_numbers_out_of_range_are_brought_into_it(serve: Callable[..., Server]) -> None:
+def test_numbers_out_of_range_are_clamped(serve: Callable[..., Server]) -> None:
     server = serve()
     done = program(
         "report(percentage=250, seconds_left=-1, nothing=float('nan'))", server.environment
@@ -163,14 +210,14 @@ def test_numbers_out_of_range_are_brought_into_it(serve: Callable[..., Server]) 
     assert (last.percentage, last.seconds_left, last.metrics) == (100, 0, {})
 
 
-def test_a_server_that_is_gone_holds_nobody_up(serve: Callable[..., Server]) -> None:
+def test_an_unreachable_server_does_not_block(serve: Callable[..., Server]) -> None:
     environment = {**serve().environment, guest.URL: "http://127.0.0.1:1/status"}
     done = program("report(loss=1); report(loss=2); print('done')", environment)
     assert (done.returncode, done.stdout) == (0, "done\n")
-    assert done.stderr.count("danlu.report: not told") == 1
+    assert done.stderr.count("danlu.report: cannot send the report") == 1
 
 
-def test_what_failed_is_sent_once_more_and_what_was_refused_is_not(
+def test_failed_posts_are_retried_and_rejected_ones_are_not(
     serve: Callable[..., Server],
 ) -> None:
     server = serve(503, 403)
@@ -178,10 +225,10 @@ def test_what_failed_is_sent_once_more_and_what_was_refused_is_not(
     # The first failed, the one at the end was refused.
     assert len(server.posts) == 2
     assert "503" in done.stderr
-    assert "refused: 403" in done.stderr
+    assert "rejected the report: 403" in done.stderr
 
 
-def test_a_process_that_was_forked_tells_its_own(serve: Callable[..., Server]) -> None:
+def test_a_forked_process_reports_for_itself(serve: Callable[..., Server]) -> None:
     server = serve()
     text = """
     import multiprocessing
@@ -201,12 +248,12 @@ def test_it_does_not_need_the_package(tmp_path: Path) -> None:
     found(loss=1)
 
 
-Body = Callable[[ProgressServer, list[Progress]], Coroutine[Any, Any, None]]
+Body = Callable[[ProgressServer, list[TrainingProgress]], Coroutine[Any, Any, None]]
 
 
 @pytest.mark.needs("openssl")
-def test_the_progress_server_understands_it_over_tls(tmp_path: Path) -> None:
-    reports: list[Progress] = []
+def test_the_progress_server_accepts_reports_over_tls(tmp_path: Path) -> None:
+    reports: list[TrainingProgress] = []
 
     async def run() -> None:
         server = ProgressServer(
@@ -223,4 +270,4 @@ def test_the_progress_server_understands_it_over_tls(tmp_path: Path) -> None:
             assert done.stderr == ""
 
     asyncio.run(run())
-    assert [(one.percentage, one.metrics) for one in reports][-1] == (7, {"loss": 0.5})
+    assert [(report.percentage, report.metrics) for report in reports][-1] == (7, {"loss": 0.5})

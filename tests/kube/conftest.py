@@ -1,4 +1,4 @@
-"""A fake server, a client of it and a clock that is held, for all tests of the package."""
+"""A fake API server, a client of it, and a virtual clock."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
-from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
+from danlu.kube.config import ClusterConfig
+from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 
 
 @pytest.fixture
@@ -29,5 +29,5 @@ async def fake() -> AsyncIterator[FakeKubernetes]:
 
 @pytest.fixture
 async def kube(fake: FakeKubernetes) -> AsyncIterator[Client]:
-    async with Client(Access(server=fake.url), manager="tests") as client:
+    async with Client(ClusterConfig(server=fake.url), manager="tests") as client:
         yield client

@@ -1,4 +1,4 @@
-"""Objects that tests create, and waiting for what follows."""
+"""Objects that tests create, and helpers that wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 
 from danlu.kube.client import Client
-from danlu.kube.failures import NotFound
+from danlu.kube.errors import NotFound
 from danlu.kube.resources import (
     CONFIG_MAPS,
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -16,18 +16,18 @@ from danlu.kube.resources import (
     SERVICES,
     Resource,
 )
-from danlu.kube.types import Document
+from danlu.kube.types import Manifest
 
 Json = dict[str, Any]
-THINGS = Resource("danlu.test", "v1", "things", "Thing", Document)
+THINGS = Resource("danlu.test", "v1", "things", "Thing", Manifest)
 
 
 def config_map(name: str, space: str, **data: str) -> Json:
-    return CONFIG_MAPS.document({"metadata": {"name": name, "namespace": space}, "data": data})
+    return CONFIG_MAPS.to_manifest({"metadata": {"name": name, "namespace": space}, "data": data})
 
 
 def pod(name: str, space: str, **metadata: Any) -> Json:
-    return PODS.document(
+    return PODS.to_manifest(
         {
             "metadata": {"name": name, "namespace": space, **metadata},
             "spec": {"containers": [{"name": "main", "image": "example.org/image"}]},
@@ -36,11 +36,11 @@ def pod(name: str, space: str, **metadata: Any) -> Json:
 
 
 def service(name: str, space: str, **spec: Any) -> Json:
-    return SERVICES.document({"metadata": {"name": name, "namespace": space}, "spec": spec})
+    return SERVICES.to_manifest({"metadata": {"name": name, "namespace": space}, "spec": spec})
 
 
 def thing(name: str, space: str, **spec: Any) -> Json:
-    return THINGS.document({"metadata": {"name": name, "namespace": space}, "spec": spec})
+    return THINGS.to_manifest({"metadata": {"name": name, "namespace": space}, "spec": spec})
 
 
 def owner(obj: Json, *, block: bool = False) -> Json:
@@ -92,7 +92,7 @@ def definition() -> Json:
             },
         },
     }
-    return CUSTOM_RESOURCE_DEFINITIONS.document(
+    return CUSTOM_RESOURCE_DEFINITIONS.to_manifest(
         {
             "metadata": {"name": "things.danlu.test"},
             "spec": {

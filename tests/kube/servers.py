@@ -1,4 +1,4 @@
-"""Servers for tests: the published fake, and a real kube-apiserver with etcd where there is one."""
+"""API servers for tests: the fake, and a real kube-apiserver with etcd if it is installed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from ssl import create_default_context
 
 import pytest
 
-from danlu.kube.access import Access
-from danlu.kube.credentials import Stated
-from danlu.testing.kubernetes import FakeKubernetes
+from danlu.kube.config import ClusterConfig, StaticCredentials
+from tests.fakes.kubernetes import FakeKubernetes
 
 TOKEN = "conformance"
 _BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
@@ -40,7 +39,7 @@ operator,operator,operator-id
 class Server:
     """A server under test; ``fake`` is None for a real one. ``collecting``: owners are followed."""
 
-    access: Access
+    access: ClusterConfig
     fake: FakeKubernetes | None = None
     collecting: bool = False
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -81,9 +80,9 @@ def binaries() -> Path | None:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
         return port
 
 
@@ -117,8 +116,11 @@ def real_server(
         url = f"https://127.0.0.1:{port}"
         ca = directory / "certificates" / "apiserver.crt"
         _wait_until_ready(url, ca, directory)
-        access = Access(
-            server=url, credentials=Stated(token=TOKEN), ca=ca.read_bytes(), namespace="default"
+        access = ClusterConfig(
+            server=url,
+            credentials=StaticCredentials(token=TOKEN),
+            ca=ca.read_bytes(),
+            namespace="default",
         )
         collecting = controllers and (found / "kube-controller-manager").exists()
         if collecting:
@@ -130,8 +132,8 @@ def real_server(
             processes["manager"] = _started(manager, directory)
         yield Server(access, None, collecting, processes, f"http://127.0.0.1:{etcd}", directory)
     finally:
-        for one in reversed(processes.values()):
-            _end(one)
+        for process in reversed(processes.values()):
+            _end(process)
 
 
 def _started(arguments: list[str], directory: Path) -> subprocess.Popen[bytes]:

@@ -1,4 +1,4 @@
-"""Controllers: outcomes and what comes of them, workers, sources."""
+"""Controllers: results and requeues, workers, watches."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import anyio
 import pytest
 
 from danlu.errors import OutsideError, UsageError
-from danlu.kube.client import Client, Selection
+from danlu.kube.client import Client
 from danlu.kube.controller import (
-    Again,
     Controller,
-    Done,
-    Failed,
-    GaveUp,
-    Later,
-    Outcome,
-    Wait,
-    own_key,
-    owner_of,
+    ReconcileError,
+    ReconcileResult,
+    Requeue,
+    RequeueAfter,
+    Success,
+    TerminalError,
+    map_to_owner,
+    map_to_self,
 )
-from danlu.kube.failures import Status, TooManyRequests
+from danlu.kube.errors import ApiStatus, TooManyRequests
 from danlu.kube.informer import Informer
-from danlu.kube.ratelimit import Exponential
+from danlu.kube.ratelimit import RateLimiter
 from danlu.kube.resources import CONFIG_MAPS, PODS
 from danlu.kube.types import Key, Object, ObjectMeta, OwnerReference
-from danlu.testing.kubernetes import VirtualClock
+from danlu.kube.watch import ListOptions
+from tests.fakes.kubernetes import VirtualClock
 from tests.kube.objects import config_map, eventually, owner, pod
 
 pytestmark = pytest.mark.anyio
@@ -35,22 +35,25 @@ KEY = Key("space", "one")
 
 
 class Stage:
-    """A controller whose reconciliations give what they are told to, in order."""
+    """A controller whose reconciliations return the given results, in order."""
 
-    def __init__(self, clock: VirtualClock, *outcomes: Outcome | Exception) -> None:
+    def __init__(self, clock: VirtualClock, *outcomes: ReconcileResult | Exception) -> None:
         self.outcomes = list(outcomes)
         self.times: list[float] = []
         self.results: list[str] = []
         self.clock = clock
         self.controller: Controller[Object] = Controller(
-            "stage", self.reconcile, clock=clock, limiter=Exponential(1.0, 100.0)
+            "stage",
+            self.reconcile,
+            clock=clock,
+            limiter=RateLimiter(1.0, 100.0, rate=0),
         )
         self.controller.meter = lambda result, seconds: self.results.append(result)
 
-    async def reconcile(self, key: Key) -> Outcome:
+    async def reconcile(self, key: Key) -> ReconcileResult:
         assert key == KEY
         self.times.append(self.clock.monotonic())
-        outcome = self.outcomes.pop(0) if self.outcomes else Done()
+        outcome = self.outcomes.pop(0) if self.outcomes else Success()
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
@@ -67,21 +70,21 @@ class Stage:
 @pytest.mark.parametrize(
     ("outcome", "times", "result"),
     [
-        (Done(), [0.0], "success"),
-        (Later(7.0), [0.0, 7.0], "requeue_after"),
-        (Wait(7.0), [0.0, 7.0], "requeue_after"),
-        (Again(), [0.0, 1.0], "requeue"),
-        (Failed(OSError()), [0.0, 1.0], "error"),
-        (Failed(OSError(), after=9.0), [0.0, 9.0], "error"),
-        (GaveUp(OSError()), [0.0], "terminal_error"),
+        (Success(), [0.0], "success"),
+        (RequeueAfter(7.0), [0.0, 7.0], "requeue_after"),
+        (RequeueAfter(7.0, keep_failures=True), [0.0, 7.0], "requeue_after"),
+        (Requeue(), [0.0, 1.0], "requeue"),
+        (ReconcileError(OSError()), [0.0, 1.0], "error"),
+        (ReconcileError(OSError(), after=9.0), [0.0, 9.0], "error"),
+        (TerminalError(OSError()), [0.0], "terminal_error"),
         (OutsideError("no"), [0.0, 1.0], "error"),
         (UsageError("no"), [0.0, 1.0], "error"),
         (ZeroDivisionError(), [0.0, 1.0], "error"),
-        (TooManyRequests(Status(code=429), retry_after=5.0), [0.0, 5.0], "error"),
+        (TooManyRequests(ApiStatus(code=429), retry_after=5.0), [0.0, 5.0], "error"),
     ],
 )
-async def test_an_outcome_says_when_to_come_again(
-    clock: VirtualClock, outcome: Outcome | Exception, times: list[float], result: str
+async def test_the_result_of_a_reconciliation_decides_the_requeue(
+    clock: VirtualClock, outcome: ReconcileResult | Exception, times: list[float], result: str
 ) -> None:
     stage = Stage(clock, outcome)
     async with stage.running():
@@ -91,7 +94,7 @@ async def test_an_outcome_says_when_to_come_again(
 
 
 async def test_failures_wait_longer_until_one_succeeds(clock: VirtualClock) -> None:
-    stage = Stage(clock, Again(), Again(), Again(), Done(), Again())
+    stage = Stage(clock, Requeue(), Requeue(), Requeue(), Success(), Requeue())
     async with stage.running():
         await clock.advance(20)
         stage.controller.queue.add(KEY)
@@ -100,27 +103,57 @@ async def test_failures_wait_longer_until_one_succeeds(clock: VirtualClock) -> N
 
 
 async def test_a_later_time_does_not_count_as_a_failure(clock: VirtualClock) -> None:
-    stage = Stage(clock, Again(), Later(10.0), Again())
+    stage = Stage(clock, Requeue(), RequeueAfter(10.0), Requeue())
     async with stage.running():
         await clock.advance(50)
     assert stage.times == [0.0, 1.0, 11.0, 12.0]
 
 
 async def test_a_wait_leaves_failures_counted(clock: VirtualClock) -> None:
-    stage = Stage(clock, Again(), Wait(10.0), Again())
+    stage = Stage(clock, Requeue(), RequeueAfter(10.0, keep_failures=True), Requeue())
     async with stage.running():
         await clock.advance(50)
     assert stage.times == [0.0, 1.0, 11.0, 13.0]
 
 
+@pytest.mark.parametrize(
+    ("outcome", "priority"),
+    [
+        (RequeueAfter(1.0), 0),
+        (RequeueAfter(1.0, -100), -100),
+        (RequeueAfter(1.0, keep_failures=True), -7),
+        (Requeue(), -7),
+        (ReconcileError(OSError()), -7),
+        (ReconcileError(OSError(), after=1.0), -7),
+    ],
+)
+async def test_a_key_comes_again_with_its_priority_unless_time_brings_it(
+    clock: VirtualClock, outcome: ReconcileResult, priority: int
+) -> None:
+    async def reconcile(key: Key) -> ReconcileResult:
+        return outcome
+
+    controller: Controller[Object] = Controller(
+        "c", reconcile, clock=clock, limiter=RateLimiter(1.0, 100.0, rate=0)
+    )
+    controller.queue.add(KEY, priority=-7)
+    async with anyio.create_task_group() as group:
+        group.start_soon(controller.run)
+        await clock.advance(0.5)
+        group.cancel_scope.cancel()
+    await clock.advance(1.0)
+    depths = controller.queue.depths
+    assert {level: depth for level, depth in depths.items() if depth} == {priority: 1}
+
+
 async def test_one_defect_does_not_end_the_work_on_others(clock: VirtualClock) -> None:
     done: list[str] = []
 
-    async def reconcile(key: Key) -> Outcome:
+    async def reconcile(key: Key) -> ReconcileResult:
         if key.name == "bad":
             raise AssertionError("a defect")
         done.append(key.name)
-        return Done()
+        return Success()
 
     controller: Controller[Object] = Controller("c", reconcile, workers=2, clock=clock)
     async with anyio.create_task_group() as group:
@@ -137,14 +170,14 @@ async def test_workers_work_side_by_side_but_never_on_one_key(clock: VirtualCloc
     busy: list[Key] = []
     most = 0
 
-    async def reconcile(key: Key) -> Outcome:
+    async def reconcile(key: Key) -> ReconcileResult:
         nonlocal most
         assert key not in busy
         busy.append(key)
         most = max(most, len(busy))
         await gate.wait()
         busy.remove(key)
-        return Done()
+        return Success()
 
     controller: Controller[Object] = Controller("c", reconcile, workers=3, clock=clock)
     async with anyio.create_task_group() as group:
@@ -163,11 +196,11 @@ async def test_workers_work_side_by_side_but_never_on_one_key(clock: VirtualCloc
 async def test_work_that_takes_too_long_is_ended_and_tried_again(clock: VirtualClock) -> None:
     begun: list[float] = []
 
-    async def reconcile(key: Key) -> Outcome:
+    async def reconcile(key: Key) -> ReconcileResult:
         begun.append(clock.monotonic())
         if len(begun) == 1:
             await anyio.sleep_forever()
-        return Done()
+        return Success()
 
     controller: Controller[Object] = Controller("c", reconcile, clock=clock, seconds=30.0)
     async with anyio.create_task_group() as group:
@@ -179,7 +212,7 @@ async def test_work_that_takes_too_long_is_ended_and_tried_again(clock: VirtualC
 
 
 def test_the_owner_of_an_object_is_found_by_kind_and_group() -> None:
-    keys = owner_of("TFJob", "kubeflow.org")
+    keys = map_to_owner("TFJob", "kubeflow.org")
     found: list[list[Key]] = []
     for version, kind, controls in (
         ("kubeflow.org/v1", "TFJob", True),
@@ -195,28 +228,61 @@ def test_the_owner_of_an_object_is_found_by_kind_and_group() -> None:
     assert found == [job, job, [], [], []]
 
 
-async def test_what_changes_brings_its_owner(kube: Client) -> None:
+async def test_changes_are_batched_only_while_keys_wait(kube: Client, clock: VirtualClock) -> None:
+    pods = Informer(kube, PODS.with_model(Object), ListOptions("default"))
+    times: list[float] = []
+
+    async def reconcile(key: Key) -> ReconcileResult:
+        if key == KEY:
+            times.append(clock.monotonic())
+        return Success()
+
+    controller: Controller[Object] = Controller("c", reconcile, clock=clock)
+    controller.watch(pods, lambda obj: (KEY,), batch_seconds=0.5)
+    change = Object(ObjectMeta(name="pod", namespace="space"))
+    for waiting in (0, 5):
+        for number in range(waiting):
+            controller.queue.add(Key("other", str(number)))
+        for _ in range(3):
+            pods._notify_handlers(None, change)
+            async with anyio.create_task_group() as group:
+                group.start_soon(controller.run)
+                await clock.advance(0.1)
+                group.cancel_scope.cancel()
+            for number in range(waiting):
+                controller.queue.add(Key("other", str(number)))
+        async with anyio.create_task_group() as group:
+            group.start_soon(controller.run)
+            await clock.advance(1.0)
+            group.cancel_scope.cancel()
+    # Each of the first three at once, the others together half a second after the first of them.
+    assert times == pytest.approx([0.0, 0.1, 0.2, 1.8])
+
+
+async def test_a_change_of_an_object_reconciles_its_owner(kube: Client) -> None:
     parent = await kube.create(CONFIG_MAPS, config_map("parent", "default"))
-    parents = Informer(kube, CONFIG_MAPS.decoded(Object), Selection("default"))
-    pods = Informer(kube, PODS.decoded(Object), Selection("default"))
+    parents = Informer(kube, CONFIG_MAPS.with_model(Object), ListOptions("default"))
+    pods = Informer(kube, PODS.with_model(Object), ListOptions("default"))
     reconciled: list[Key] = []
 
-    async def reconcile(key: Key) -> Outcome:
+    async def reconcile(key: Key) -> ReconcileResult:
         reconciled.append(key)
-        return Done()
+        return Success()
 
     controller: Controller[Object] = Controller("c", reconcile)
-    controller.watch(parents, own_key)
-    controller.watch(pods, owner_of("ConfigMap", ""), when=lambda old, new: new is not None)
+    controller.watch(parents, map_to_self)
+    controller.watch(
+        pods, map_to_owner("ConfigMap", ""), predicate=lambda old, new: new is not None
+    )
     async with anyio.create_task_group() as group:
         for informer in (parents, pods):
             group.start_soon(informer.run)
-            await informer.wait_synced()
+            await informer.wait_for_cache_sync()
         group.start_soon(controller.run)
         await eventually(lambda: len(reconciled) == 1)
         await kube.create(PODS, pod("child", "default", ownerReferences=[owner(parent)]))
         await eventually(lambda: len(reconciled) == 2)
         await kube.delete(PODS, "child", namespace="default")
-        await eventually(lambda: len(pods.store) == 0)
+        await eventually(lambda: len(pods.indexer) == 0)
         group.cancel_scope.cancel()
     assert reconciled == [Key("default", "parent")] * 2

@@ -1,4 +1,4 @@
-"""Events: told once, counted after that, and never too many."""
+"""Events: sent once, then counted, aggregated and limited."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.events import EventRecorder, Reference
+from danlu.kube.client import Client
+from danlu.kube.clock import sleep
+from danlu.kube.config import ClusterConfig
+from danlu.kube.events import EventRecorder, ObjectReference
 from danlu.kube.resources import EVENTS
-from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from danlu.kube.watch import ListOptions
+from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.kube.objects import eventually
 
 pytestmark = pytest.mark.anyio
-JOB = Reference("kubeflow.org/v1", "TFJob", "default", "job", "uid-1", "7")
+JOB = ObjectReference("kubeflow.org/v1", "TFJob", "default", "job", "uid-1", "7")
 
 
 @pytest.fixture
 async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client
 
 
@@ -37,11 +39,11 @@ async def recording(client: Client) -> AsyncIterator[EventRecorder]:
 
 
 async def events(client: Client) -> list[dict[str, Any]]:
-    found = (await client.list(EVENTS, Selection("default"))).items
-    return sorted(found, key=lambda one: one["metadata"]["name"])
+    found = (await client.list(EVENTS, ListOptions("default"))).items
+    return sorted(found, key=lambda event: event["metadata"]["name"])
 
 
-async def test_an_event_says_what_happened_to_what(held: Client) -> None:
+async def test_an_event_refers_to_its_object(held: Client) -> None:
     async with recording(held) as recorder:
         recorder.event(JOB, "Normal", "Created", "it was made")
     (event,) = await events(held)
@@ -83,24 +85,26 @@ async def test_many_at_once_are_one_request(held: Client, fake: FakeKubernetes) 
     assert fake.counts["create", "events"] + fake.counts["patch", "events"] <= 2
 
 
-async def test_many_that_differ_in_words_only_become_one(held: Client) -> None:
+async def test_more_than_ten_similar_events_are_combined(held: Client) -> None:
     async with recording(held) as recorder:
         for number in range(20):
             recorder.event(JOB, "Warning", "Failed", f"pod {number} failed")
     found = await events(held)
-    combined = [one for one in found if one["message"].startswith("(combined from similar")]
+    combined = [event for event in found if event["message"].startswith("(combined from similar")]
     assert len(found) == 11
-    assert [one["count"] for one in combined] == [10]
+    assert [event["count"] for event in combined] == [10]
     assert combined[0]["message"] == "(combined from similar events): pod 19 failed"
 
 
-async def test_after_a_while_words_are_told_again(held: Client, clock: VirtualClock) -> None:
+async def test_similar_events_are_sent_again_after_ten_minutes(
+    held: Client, clock: VirtualClock
+) -> None:
     async with recording(held) as recorder:
         for number in range(12):
             recorder.event(JOB, "Warning", "Failed", f"pod {number} failed")
         await clock.advance(601)
         recorder.event(JOB, "Warning", "Failed", "pod 99 failed")
-    assert "pod 99 failed" in {one["message"] for one in await events(held)}
+    assert "pod 99 failed" in {event["message"] for event in await events(held)}
 
 
 async def test_one_object_has_so_many_and_no_more(
@@ -109,7 +113,7 @@ async def test_one_object_has_so_many_and_no_more(
     async with recording(held) as recorder:
         for number in range(100):
             recorder.event(JOB, "Normal", f"Reason{number}", "x")
-        other = Reference("v1", "Pod", "default", "other", "uid-2")
+        other = ObjectReference("v1", "Pod", "default", "other", "uid-2")
         recorder.event(other, "Normal", "Created", "x")
         await eventually(lambda: recorder.idle)
         assert len(await events(held)) == 26
@@ -119,20 +123,22 @@ async def test_one_object_has_so_many_and_no_more(
     assert len(await events(held)) == 27
 
 
-async def test_an_event_that_the_server_forgot_is_made_anew(held: Client, kube: Client) -> None:
+async def test_an_event_that_expired_on_the_server_is_created_again(
+    held: Client, kube: Client
+) -> None:
     async with recording(held) as recorder:
         recorder.event(JOB, "Normal", "Created", "x")
         await eventually(lambda: recorder.idle)
-        await kube.delete_all(EVENTS, Selection("default"))
+        await kube.delete_all(EVENTS, ListOptions("default"))
         recorder.event(JOB, "Normal", "Created", "x")
     (event,) = await events(held)
     assert event["count"] == 2
 
 
-async def test_what_cannot_be_sent_is_dropped_and_the_rest_goes_on(
+async def test_an_event_that_cannot_be_sent_is_dropped_and_others_are_sent(
     held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fault = Fault(resource="events", times=12, status=500)
+    fault = ApiFault(resource="events", times=12, status=500)
     fake.faults.append(fault)
     begun = clock.monotonic()
     async with recording(held) as recorder:
@@ -142,19 +148,19 @@ async def test_what_cannot_be_sent_is_dropped_and_the_rest_goes_on(
     assert fault.times == 0
     # 0.2 s doubled up to 10 s, each up to twice as long by chance.
     assert 60 < clock.monotonic() - begun < 140
-    assert [one["reason"] for one in await events(held)] == ["Kept"]
+    assert [event["reason"] for event in await events(held)] == ["Kept"]
     assert recorder.dropped == 1
 
 
-async def test_what_is_told_while_the_server_is_away_is_sent_when_it_is_back(
+async def test_events_are_sent_when_the_server_is_back(
     held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(resource="events", times=6, drop=True))
+    fake.faults.append(ApiFault(resource="events", times=6, drop=True))
     async with recording(held) as recorder:
         for number in range(3):
             recorder.event(JOB, "Normal", f"Reason{number}", "x")
         await passing(clock, recorder)
-    assert [one["reason"] for one in await events(held)] == ["Reason0", "Reason1", "Reason2"]
+    assert [event["reason"] for event in await events(held)] == ["Reason0", "Reason1", "Reason2"]
     assert recorder.dropped == 0
 
 
@@ -169,7 +175,7 @@ async def passing(clock: VirtualClock, recorder: EventRecorder) -> None:
 async def test_an_event_whose_answer_was_lost_is_not_doubled(
     held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(verb="create", resource="events", drop=True, after=True))
+    fake.faults.append(ApiFault(verb="create", resource="events", drop=True, after=True))
     async with recording(held) as recorder:
         recorder.event(JOB, "Normal", "Created", "x")
         await passing(clock, recorder)
@@ -179,7 +185,80 @@ async def test_an_event_whose_answer_was_lost_is_not_doubled(
 
 async def test_recording_never_waits(held: Client) -> None:
     recorder = EventRecorder(held, "tests")
-    for number in range(1500):
-        about = Reference("v1", "Pod", "default", f"pod-{number}", f"uid-{number}")
+    for number in range(20_500):
+        about = ObjectReference("v1", "Pod", "default", f"pod-{number}", f"uid-{number}")
         recorder.event(about, "Normal", "Created", "x")
     assert recorder.dropped == 500
+
+
+# -- events that another recorder sends
+
+
+async def test_a_stored_event_is_sent_once_by_the_process_that_resumes_it(held: Client) -> None:
+    """The first recorder may have sent it or not: nobody knows who finds the entry."""
+    first = EventRecorder(held, "tests")
+    entry = first.prepare(JOB, "Warning", "Failed", "no")
+    first.event(JOB, "Warning", "Failed", "no", name=entry.name)
+    assert first.list_unsent(JOB) == (entry,)
+    for _ in range(2):
+        async with recording(held) as second:
+            second.resume(JOB, entry)
+            second.resume(JOB, entry)
+        assert second.list_unsent(JOB) == ()
+    async with anyio.create_task_group() as group:
+        group.start_soon(first.run)
+        with anyio.fail_after(5):
+            await first.drain()
+        group.cancel_scope.cancel()
+    assert [(event["reason"], event["count"]) for event in await events(held)] == [("Failed", 1)]
+
+
+async def test_a_repeated_event_is_counted_by_the_process_that_resumes_it(held: Client) -> None:
+    async with recording(held) as first:
+        first.event(JOB, "Warning", "Restarting", "again")
+    entry = first.prepare(JOB, "Warning", "Restarting", "again")
+    assert entry.count == 2
+    async with recording(held) as second:
+        second.resume(JOB, entry)
+    async with recording(held) as third:
+        third.resume(JOB, entry)
+        third.event(JOB, "Warning", "Restarting", "again")
+    assert [(event["reason"], event["count"]) for event in await events(held)] == [
+        ("Restarting", 3)
+    ]
+
+
+async def test_preparing_an_event_records_nothing(held: Client) -> None:
+    async with recording(held) as recorder:
+        for number in range(12):
+            recorder.prepare(JOB, "Normal", "Created", str(number))
+        recorder.event(JOB, "Normal", "Created", "at last")
+    (event,) = await events(held)
+    assert event["message"] == "at last"
+
+
+@pytest.mark.parametrize(("busy", "sent"), [(False, 10), (True, 2)])
+async def test_events_yield_to_busy_controllers(clock: VirtualClock, busy: bool, sent: int) -> None:
+    """A fifth of the time of one connection, until an operator that ends sends the rest."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.clock = clock
+            self.created = 0
+
+        async def create(self, *_: object) -> None:
+            await sleep(clock, 0.1)
+            self.created += 1
+
+    client = Slow()
+    recorder = EventRecorder(client, "tests", busy=lambda: busy)  # type: ignore[arg-type]
+    for number in range(20):
+        recorder.event(JOB, "Normal", f"Reason{number}", "x")
+    async with anyio.create_task_group() as group:
+        group.start_soon(recorder.run)
+        await clock.advance(1.0)
+        assert client.created == sent
+        group.start_soon(recorder.drain)
+        await clock.advance(2.4)
+        assert client.created == 20
+        group.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""Informers against the published fake: what is told, whatever happens to the watch."""
+"""Informers on the fake: what handlers see, whatever happens to the watch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from danlu.errors import DanluError
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.failures import Gone
-from danlu.kube.informer import Informer
+from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import Gone
+from danlu.kube.informer import Informer, index_by_label
 from danlu.kube.resources import CONFIG_MAPS
-from danlu.kube.store import by_label
 from danlu.kube.types import Key, Object
-from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from danlu.kube.watch import ListOptions
+from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.kube.objects import config_map, eventually
 
 pytestmark = pytest.mark.anyio
@@ -27,12 +27,12 @@ class Map(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-MAPS = CONFIG_MAPS.decoded(Map)
-SPACE = Selection("default")
+MAPS = CONFIG_MAPS.with_model(Map)
+SPACE = ListOptions("default")
 
 
 class Seen:
-    """What a handler was told, in words: ``+name``, ``~name``, ``-name``."""
+    """The calls of a handler as text: ``+name``, ``~name``, ``-name``."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -52,7 +52,7 @@ async def running(informer: Informer[Map]) -> AsyncIterator[None]:
     async with anyio.create_task_group() as group:
         group.start_soon(informer.run)
         with anyio.fail_after(5):
-            await informer.wait_synced()
+            await informer.wait_for_cache_sync()
         yield
         group.cancel_scope.cancel()
 
@@ -60,7 +60,7 @@ async def running(informer: Informer[Map]) -> AsyncIterator[None]:
 @pytest.fixture
 async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
     """A client whose pauses end only when the clock is moved."""
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client
 
 
@@ -69,24 +69,26 @@ async def make(kube: Client, *names: str, **data: str) -> None:
         await kube.create(CONFIG_MAPS, config_map(name, "default", **data))
 
 
-async def test_all_that_is_there_is_known_when_synced(kube: Client, fake: FakeKubernetes) -> None:
+async def test_the_cache_is_complete_after_sync(kube: Client, fake: FakeKubernetes) -> None:
     await make(kube, "a", "b", "c")
     informer = Informer(kube, MAPS, SPACE, chunk=2)
     seen = Seen()
-    informer.handle(seen)
-    assert not informer.synced
+    informer.add_event_handler(seen)
+    assert not informer.has_synced
     async with running(informer):
         assert seen.words == ["+a", "+b", "+c"]
-        assert len(informer.store) == 3
+        assert len(informer.indexer) == 3
     assert fake.counts["list", "configmaps"] == 2
 
 
-async def test_every_change_is_told_after_the_store_has_it(kube: Client) -> None:
+async def test_handlers_are_called_after_the_indexer_is_updated(kube: Client) -> None:
     informer = Informer(kube, MAPS, SPACE)
     seen = Seen()
-    informer.handle(seen)
+    informer.add_event_handler(seen)
     in_store: list[bool] = []
-    informer.handle(lambda old, new: in_store.append(new is None or new in list(informer.store)))
+    informer.add_event_handler(
+        lambda old, new: in_store.append(new is None or new in list(informer.indexer))
+    )
     async with running(informer):
         await make(kube, "a")
         await kube.update(CONFIG_MAPS, config_map("a", "default", x="1"))
@@ -102,22 +104,22 @@ async def test_a_handler_that_comes_later_hears_of_all(kube: Client) -> None:
     informer = Informer(kube, MAPS, SPACE)
     async with running(informer):
         seen = Seen()
-        informer.handle(seen)
+        informer.add_event_handler(seen)
         assert seen.words == ["+a", "+b"]
 
 
-async def test_an_end_that_was_missed_is_told_after_the_next_list(
+async def test_a_missed_deletion_is_reported_after_the_next_list(
     held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
     await make(kube, "a", "b", "c")
     informer = Informer(held, MAPS, SPACE)
     seen = Seen()
-    informer.handle(seen)
+    informer.add_event_handler(seen)
     failures: list[DanluError] = []
     informer._on_failure = failures.append
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
-        fake.faults.append(Fault(verb="watch", times=1, status=503))
+        fake.faults.append(ApiFault(verb="watch", times=1, status=503))
         fake.cluster.storage.end_watches()
         # An empty watch that ended at once is begun again after a pause.
         await eventually(lambda: fake.watches == 0)
@@ -126,8 +128,8 @@ async def test_an_end_that_was_missed_is_told_after_the_next_list(
         fake.cluster.storage.compact()
         await eventually_after(clock, lambda: "-b" in seen.words and "+d" in seen.words)
     assert seen.words == ["+a", "+b", "+c", "+d", "-b"]
-    assert informer.lists == 2
-    assert any(isinstance(one, Gone) for one in failures)
+    assert informer.list_count == 2
+    assert any(isinstance(error, Gone) for error in failures)
 
 
 async def eventually_after(clock: VirtualClock, claim: object) -> None:
@@ -146,7 +148,7 @@ async def test_an_object_that_was_replaced_ends_and_begins(
     await make(kube, "a")
     informer = Informer(held, MAPS, SPACE)
     seen = Seen()
-    informer.handle(seen)
+    informer.add_event_handler(seen)
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
         fake.cluster.storage.end_watches()
@@ -158,12 +160,12 @@ async def test_an_object_that_was_replaced_ends_and_begins(
     assert seen.words == ["+a", "-a", "+a"]
 
 
-async def test_a_watch_that_breaks_goes_on_without_a_list(
+async def test_a_broken_watch_continues_without_a_list(
     held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
     informer = Informer(held, MAPS, SPACE)
     seen = Seen()
-    informer.handle(seen)
+    informer.add_event_handler(seen)
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
         for name in ("a", "b", "c"):
@@ -171,13 +173,13 @@ async def test_a_watch_that_breaks_goes_on_without_a_list(
             await make(kube, name)
             await eventually_after(clock, lambda name=name: f"+{name}" in seen.words)
     assert seen.words == ["+a", "+b", "+c"]
-    assert informer.lists == 1
+    assert informer.list_count == 1
 
 
 async def test_a_server_that_is_away_is_asked_less_and_less_often(
     held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(verb="list", times=1000, status=500))
+    fake.faults.append(ApiFault(verb="list", times=1000, status=500))
     informer = Informer(held, MAPS, SPACE, draw=lambda: 0.0)
     async with anyio.create_task_group() as group:
         group.start_soon(informer.run)
@@ -189,14 +191,14 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often(
         # 0.8 s doubling to 30 s: some 5 in the first 30 s, then one in 30 s.
         assert 8 <= asked <= 20
         fake.faults.clear()
-        await eventually_after(clock, lambda: informer.synced)
+        await eventually_after(clock, lambda: informer.has_synced)
         group.cancel_scope.cancel()
 
 
 async def test_bookmarks_keep_an_idle_watch_fresh(
     held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
-    informer = Informer(held, MAPS, Selection("kube-public"))
+    informer = Informer(held, MAPS, ListOptions("kube-public"))
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
         await make(kube, "elsewhere")
@@ -205,35 +207,35 @@ async def test_bookmarks_keep_an_idle_watch_fresh(
         await eventually(lambda: informer._version == wanted)
         fake.cluster.storage.compact()
         fake.cluster.storage.end_watches()
-        await eventually_after(clock, lambda: informer.watches == 2 and fake.watches == 1)
-    assert informer.lists == 1
+        await eventually_after(clock, lambda: informer.watch_count == 2 and fake.watches == 1)
+    assert informer.list_count == 1
 
 
 async def test_a_list_that_expires_in_its_middle_is_asked_for_in_one(
     kube: Client, fake: FakeKubernetes
 ) -> None:
     await make(kube, *"abcd")
-    fake.faults.append(Fault(verb="list", times=0))
+    fake.faults.append(ApiFault(verb="list", times=0))
 
     class Expiring(Client):
-        async def page(self, *args: object, **options: object) -> object:  # type: ignore[override]
+        async def list_page(self, *args: object, **options: object) -> object:  # type: ignore[override]
             if options.get("token"):
                 fake.cluster.expire_tokens()
-            return await super().page(*args, **options)  # type: ignore[arg-type]
+            return await super().list_page(*args, **options)  # type: ignore[arg-type]
 
-    async with Expiring(kube.access) as client:
+    async with Expiring(kube.config) as client:
         informer = Informer(client, MAPS, SPACE, chunk=2)
         async with running(informer):
-            assert len(informer.store) == 4
+            assert len(informer.indexer) == 4
 
 
 async def test_objects_are_found_by_index(kube: Client) -> None:
     document = config_map("a", "default")
     document["metadata"]["labels"] = {"job": "j"}
     await kube.create(CONFIG_MAPS, document)
-    informer = Informer(kube, MAPS, SPACE, indexes={"job": by_label("job")})
+    informer = Informer(kube, MAPS, SPACE, indexes={"job": index_by_label("job")})
     async with running(informer):
-        (found,) = informer.store.by("job", "default/j")
+        (found,) = informer.indexer.by_index("job", "default/j")
         assert found.key == Key("default", "a")
 
 
@@ -241,24 +243,24 @@ async def test_raw_fields_are_kept_as_they_came(kube: Client) -> None:
     await make(kube, "a", x="1")
     informer = Informer(kube, MAPS, SPACE)
     async with running(informer):
-        found = informer.store.get(Key("default", "a"))
+        found = informer.indexer.get(Key("default", "a"))
         assert found is not None
         assert bytes(found.data) == b'{"x":"1"}'
 
 
-async def test_a_failure_is_told_of_at_once_and_not_each_time(
+async def test_the_first_of_several_failures_is_logged(
     fake: FakeKubernetes, clock: VirtualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "danlu.kube.informer")
-    fake.faults.append(Fault(verb="list", resource="configmaps", times=3, status=503))
-    async with Client(Access(server=fake.url), clock=clock) as client:
-        informer = Informer(client, CONFIG_MAPS.decoded(Object))
+    fake.faults.append(ApiFault(verb="list", resource="configmaps", times=3, status=503))
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
+        informer = Informer(client, CONFIG_MAPS.with_model(Object))
         async with anyio.create_task_group() as group:
             group.start_soon(informer.run)
-            while not informer.synced:
+            while not informer.has_synced:
                 await clock.advance(1)
                 await anyio.sleep(0.002)
             group.cancel_scope.cancel()
     (message,) = caplog.messages
     assert message.startswith("configmaps: ")
-    assert message.endswith("; trying again")
+    assert message.endswith("; retrying")

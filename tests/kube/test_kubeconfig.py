@@ -1,4 +1,4 @@
-"""Kubeconfigs, service accounts and credentials: read as client-go reads them, secrets unsaid."""
+"""Kubeconfigs, service accounts and credentials, read as client-go does; no secrets in errors."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ import pytest
 import yaml
 
 from danlu.errors import MachineError, OutsideError, UsageError
-from danlu.kube.access import Access
-from danlu.kube.credentials import Stated
-from danlu.kube.execplugin import ExecPlugin, ExecSpec
-from danlu.kube.kubeconfig import from_kubeconfig, in_cluster, load_access
-from danlu.testing.kubernetes import VirtualClock
+from danlu.kube.config import ClusterConfig, StaticCredentials
+from danlu.kube.exec_plugin import ExecConfig, ExecPlugin
+from danlu.kube.kubeconfig import load_cluster_config, load_in_cluster_config, load_kubeconfig
+from tests.fakes.kubernetes import VirtualClock
 
 pytestmark = pytest.mark.anyio
 SECRET = "a-secret-of-its-owner"
@@ -49,17 +48,17 @@ def config(
     return path
 
 
-async def headers(access: Access) -> dict[str, str]:
-    return dict((await access.credentials.identity()).headers)
+async def headers(access: ClusterConfig) -> dict[str, str]:
+    return dict((await access.credentials.get_identity()).headers)
 
 
-async def test_a_context_says_server_namespace_and_who(tmp_path: Path) -> None:
+async def test_a_context_sets_server_namespace_and_credentials(tmp_path: Path) -> None:
     cluster = {
         "certificate-authority-data": encoded("PEM"),
         "tls-server-name": "inner",
         "proxy-url": "http://proxy:3128",
     }
-    access = from_kubeconfig([config(tmp_path / "config", {"token": "t"}, cluster)])
+    access = load_kubeconfig([config(tmp_path / "config", {"token": "t"}, cluster)])
     assert (access.server, access.namespace) == ("https://one:6443", "ns-one")
     assert (access.ca, access.server_name, access.proxy) == (
         b"PEM",
@@ -74,11 +73,11 @@ async def test_files_are_merged_and_the_first_has_the_word(tmp_path: Path) -> No
     first = config(tmp_path / "a", {"token": "1"}, name="one")
     second = config(tmp_path / "b", {"token": "2"}, name="two")
     environ = {"KUBECONFIG": f"{first}:{tmp_path / 'none'}:{second}"}
-    assert load_access(environ=environ).server == "https://one:6443"
-    assert load_access(environ=environ, context="two").server == "https://two:6443"
+    assert load_cluster_config(environ=environ).server == "https://one:6443"
+    assert load_cluster_config(environ=environ, context="two").server == "https://two:6443"
     override = config(tmp_path / "c", {"token": "3"}, name="two")
     environ = {"KUBECONFIG": f"{override}:{second}"}
-    assert await headers(load_access(environ=environ)) == {"Authorization": "Bearer 3"}
+    assert await headers(load_cluster_config(environ=environ)) == {"Authorization": "Bearer 3"}
 
 
 async def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
@@ -87,15 +86,15 @@ async def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
     (inner / "ca.crt").write_bytes(b"CA")
     (inner / "token").write_text("from-file\n")
     path = config(inner / "config", {"tokenFile": "token"}, {"certificate-authority": "ca.crt"})
-    access = from_kubeconfig([path])
+    access = load_kubeconfig([path])
     assert access.ca == b"CA"
     assert await headers(access) == {"Authorization": "Bearer from-file"}
 
 
 async def test_a_password_and_impersonation_become_headers(tmp_path: Path) -> None:
     user = {"username": "u", "password": "p", "as": "other", "as-groups": ["a", "b"]}
-    access = from_kubeconfig([config(tmp_path / "config", user)])
-    found = (await access.credentials.identity()).headers
+    access = load_kubeconfig([config(tmp_path / "config", user)])
+    found = (await access.credentials.get_identity()).headers
     assert ("Authorization", "Basic " + encoded("u:p")) in found
     assert ("Impersonate-User", "other") in found
     assert [value for name, value in found if name == "Impersonate-Group"] == ["a", "b"]
@@ -104,8 +103,8 @@ async def test_a_password_and_impersonation_become_headers(tmp_path: Path) -> No
 async def test_certificates_are_data_or_files(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(b"KEY")
     user = {"client-certificate-data": encoded("CERT"), "client-key": "key.pem"}
-    access = from_kubeconfig([config(tmp_path / "config", user)])
-    found = (await access.credentials.identity()).certificate
+    access = load_kubeconfig([config(tmp_path / "config", user)])
+    found = (await access.credentials.get_identity()).certificate
     assert found is not None
     assert (found.chain, found.key) == (b"CERT", b"KEY")
 
@@ -114,12 +113,12 @@ async def test_certificates_are_data_or_files(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"current-context": ""}, "no current context"),
-        ({"current-context": "two"}, "no context 'two'"),
-        ({"clusters": []}, "no cluster 'one'"),
-        ({"users": None}, "no user 'one'"),
+        ({"current-context": "two"}, "context 'two' not found"),
+        ({"clusters": []}, "cluster 'one' not found"),
+        ({"users": None}, "user 'one' not found"),
         ({"clusters": [{"name": "one", "cluster": {}}]}, "has no server"),
-        ({"clusters": [{"name": "one", "cluster": {"server": "ht!tp://x"}}]}, "is no server"),
-        ({"contexts": "x"}, "is no kubeconfig"),
+        ({"clusters": [{"name": "one", "cluster": {"server": "ht!tp://x"}}]}, "invalid server"),
+        ({"contexts": "x"}, "invalid kubeconfig"),
         (
             {"users": [{"name": "one", "user": {"auth-provider": {"name": "gcp"}}}]},
             "auth-provider gcp",
@@ -134,32 +133,32 @@ async def test_certificates_are_data_or_files(tmp_path: Path) -> None:
         ),
         (
             {"users": [{"name": "one", "user": {"client-certificate-data": SECRET + "!"}}]},
-            "not base64",
+            "not valid base64",
         ),
     ],
 )
-def test_what_is_wrong_is_said_without_secrets(
+def test_kubeconfig_errors_do_not_contain_secrets(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
     path = config(tmp_path / "config", {"token": SECRET})
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | change))
     with pytest.raises(UsageError, match=message) as caught:
-        from_kubeconfig([path])
+        load_kubeconfig([path])
     assert SECRET not in f"{caught.value} {caught.value.hint} {caught.value.__context__}"
 
 
-def test_what_is_no_yaml_is_not_quoted(tmp_path: Path) -> None:
+def test_invalid_yaml_is_not_quoted(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(f"users: [{{token: {SECRET}\n  : :")
-    with pytest.raises(UsageError, match="is no YAML") as caught:
-        from_kubeconfig([path])
+    with pytest.raises(UsageError, match="invalid YAML") as caught:
+        load_kubeconfig([path])
     assert SECRET not in str(caught.value)
     assert caught.value.__suppress_context__
 
 
-def test_no_kubeconfig_says_where_one_is_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no kubeconfig") as caught:
-        load_access(environ={"HOME": str(tmp_path)})
+def test_a_missing_kubeconfig_error_names_the_searched_places(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no kubeconfig found") as caught:
+        load_cluster_config(environ={"HOME": str(tmp_path)})
     assert "KUBECONFIG" in caught.value.hint
 
 
@@ -167,24 +166,24 @@ async def test_a_pod_speaks_as_its_service_account(tmp_path: Path) -> None:
     for name, text in (("token", "one"), ("ca.crt", "CA"), ("namespace", "space\n")):
         (tmp_path / name).write_text(text)
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"}
-    access = load_access(environ=environ, service_account=tmp_path)
+    access = load_cluster_config(environ=environ, service_account=tmp_path)
     assert (access.server, access.namespace, access.ca) == (
         "https://[fd00::1]:6443",
         "space",
         b"CA",
     )
     assert await headers(access) == {"Authorization": "Bearer one"}
-    with pytest.raises(UsageError, match="no pod"):
-        in_cluster(environ={}, service_account=tmp_path)
+    with pytest.raises(UsageError, match="not running in a pod"):
+        load_in_cluster_config(environ={}, service_account=tmp_path)
 
 
-async def test_a_token_file_is_read_anew_each_minute_and_when_refused(
+async def test_a_token_file_is_read_again_each_minute_and_after_a_401(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     path = tmp_path / "token"
     path.write_text("one")
-    stated = Stated(token_file=path, clock=clock)
-    access = Access(server="x", credentials=stated)
+    stated = StaticCredentials(token_file=path, clock=clock)
+    access = ClusterConfig(server="x", credentials=stated)
     assert await headers(access) == {"Authorization": "Bearer one"}
     path.write_text("two")
     await clock.advance(59)
@@ -192,17 +191,17 @@ async def test_a_token_file_is_read_anew_each_minute_and_when_refused(
     await clock.advance(1)
     assert await headers(access) == {"Authorization": "Bearer two"}
     path.write_text("three")
-    assert stated.refused()
+    assert stated.invalidate()
     assert await headers(access) == {"Authorization": "Bearer three"}
     path.unlink()
     await clock.advance(60)
     assert await headers(access) == {"Authorization": "Bearer three"}
-    assert not Stated(token="t").refused()
+    assert not StaticCredentials(token="t").invalidate()
 
 
 async def test_a_token_file_that_was_never_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
-        await Stated(token_file=tmp_path / "none").identity()
+        await StaticCredentials(token_file=tmp_path / "none").get_identity()
 
 
 def program(tmp_path: Path, body: str) -> str:
@@ -213,7 +212,7 @@ def program(tmp_path: Path, body: str) -> str:
 
 
 def plugin(command: str, clock: VirtualClock, **fields: Any) -> ExecPlugin:
-    spec = msgspec.convert({"command": command, **fields}, ExecSpec)
+    spec = msgspec.convert({"command": command, **fields}, ExecConfig)
     return ExecPlugin(spec, cluster={"server": "https://one:6443"}, clock=clock)
 
 
@@ -236,14 +235,16 @@ async def test_a_program_gives_a_token_which_is_kept_until_it_ends(
     ends = (clock.now() + timedelta(seconds=100)).isoformat().replace("+00:00", "Z")
     status = repr({"expirationTimestamp": ends})
     command = program(tmp_path, ANSWER.replace("**STATUS", f"**{status}"))
-    one = plugin(command, clock, env=[{"name": "EXTRA", "value": "x"}], provideClusterInfo=True)
-    access = Access(server="x", credentials=one)
+    credentials = plugin(
+        command, clock, env=[{"name": "EXTRA", "value": "x"}], provideClusterInfo=True
+    )
+    access = ClusterConfig(server="x", credentials=credentials)
     assert await headers(access) == {"Authorization": "Bearer token-1-x"}
     await clock.advance(89)
     assert await headers(access) == {"Authorization": "Bearer token-1-x"}
     await clock.advance(1)
     assert await headers(access) == {"Authorization": "Bearer token-2-x"}
-    assert one.refused()
+    assert credentials.invalidate()
     assert await headers(access) == {"Authorization": "Bearer token-3-x"}
     info = json.loads((tmp_path / "info").read_text())
     assert info["apiVersion"] == "client.authentication.k8s.io/v1"
@@ -253,11 +254,11 @@ async def test_a_program_gives_a_token_which_is_kept_until_it_ends(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("import sys\nprint('go away', file=sys.stderr)\nsys.exit(3)", "it ended with 3"),
-        (f"print('{SECRET}')", "is no ExecCredential"),
+        ("import sys\nprint('go away', file=sys.stderr)\nsys.exit(3)", "failed with exit code 3"),
+        (f"print('{SECRET}')", "not an ExecCredential"),
         (
             'print(\'{"apiVersion": "x/v1", "kind": "ExecCredential", "status": {"token": "t"}}\')',
-            "is of version x/v1",
+            "it has version x/v1",
         ),
         (
             'print(\'{"apiVersion": "client.authentication.k8s.io/v1", '
@@ -266,24 +267,26 @@ async def test_a_program_gives_a_token_which_is_kept_until_it_ends(
         ),
     ],
 )
-async def test_a_program_that_fails_is_an_error_without_what_it_said_in_secret(
+async def test_errors_of_a_credential_plugin_do_not_contain_secrets(
     tmp_path: Path, clock: VirtualClock, body: str, message: str
 ) -> None:
     with pytest.raises(OutsideError, match=message) as caught:
-        await plugin(program(tmp_path, body), clock).identity()
+        await plugin(program(tmp_path, body), clock).get_identity()
     assert SECRET not in f"{caught.value} {caught.value.details}"
 
 
-async def test_what_a_program_complains_of_is_shown(tmp_path: Path, clock: VirtualClock) -> None:
+async def test_the_stderr_of_a_credential_plugin_is_shown(
+    tmp_path: Path, clock: VirtualClock
+) -> None:
     body = "import sys\nprint('go away', file=sys.stderr)\nsys.exit(3)"
     with pytest.raises(OutsideError) as caught:
-        await plugin(program(tmp_path, body), clock).identity()
+        await plugin(program(tmp_path, body), clock).get_identity()
     assert "go away" in caught.value.details
 
 
-async def test_a_program_that_is_missing_says_how_to_get_it(clock: VirtualClock) -> None:
-    with pytest.raises(MachineError, match="is not here") as caught:
-        await plugin("/no/such/program", clock, installHint="install it").identity()
+async def test_a_missing_credential_plugin_shows_its_install_hint(clock: VirtualClock) -> None:
+    with pytest.raises(MachineError, match="not found") as caught:
+        await plugin("/no/such/program", clock, installHint="install it").get_identity()
     assert caught.value.hint == "install it"
 
 
@@ -297,14 +300,14 @@ def test_a_program_that_cannot_be_served_is_refused(
         plugin("x", clock, **fields)
 
 
-async def test_a_program_named_by_path_lies_beside_its_file(tmp_path: Path) -> None:
+async def test_a_relative_plugin_path_is_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     program(tmp_path, ANSWER.replace("**STATUS", ""))
     user = {"exec": {"command": "./plugin", "apiVersion": "client.authentication.k8s.io/v1"}}
-    access = from_kubeconfig([config(tmp_path / "config", user)])
+    access = load_kubeconfig([config(tmp_path / "config", user)])
     assert await headers(access) == {"Authorization": "Bearer token-1-"}
 
 
 def test_secrets_are_in_no_repr(tmp_path: Path) -> None:
     user = {"token": SECRET, "password": SECRET, "client-key-data": encoded(SECRET)}
-    access = from_kubeconfig([config(tmp_path / "config", user)])
+    access = load_kubeconfig([config(tmp_path / "config", user)])
     assert SECRET not in repr(access)

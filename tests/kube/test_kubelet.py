@@ -1,4 +1,4 @@
-"""The simulated kubelet: pods become what a test says of them."""
+"""The simulated kubelet: pods go through the phases that a test scripts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 import pytest
 
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Deletion
-from danlu.kube.failures import NotFound
-from danlu.kube.patches import merge_patch
+from danlu.kube.client import Client, DeleteOptions
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import NotFound
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import PODS
-from danlu.testing.kubernetes import (
-    Behaviour,
-    Course,
+from tests.fakes.kubernetes import (
+    ApiFault,
     FakeKubernetes,
-    Fault,
     Kubelet,
-    Pod,
+    PodBehaviour,
+    PodScript,
+    SimulatedPod,
     VirtualClock,
-    completes,
-    runs,
+    complete_after,
+    run_forever,
 )
 from tests.kube.objects import eventually, pod
 
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def played(
-    fake: FakeKubernetes, behaviour: Behaviour, clock: VirtualClock, **options: Any
+    fake: FakeKubernetes, behaviour: PodBehaviour, clock: VirtualClock, **options: Any
 ) -> AsyncIterator[Kubelet]:
-    access = Access(server=fake.url)
+    access = ClusterConfig(server=fake.url)
     async with Kubelet(access, behaviour=behaviour, clock=clock, **options) as kubelet:
         yield kubelet
 
@@ -62,7 +62,7 @@ async def until(kube: Client, phase: str, name: str = "one") -> dict[str, Any]:
 async def test_a_pod_is_bound_runs_with_an_address_and_succeeds_in_time(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, completes(30), clock):
+    async with played(fake, complete_after(30), clock):
         await make(kube)
         running = await until(kube, "Running")
         found = await kube.get(PODS, "one", namespace="default")
@@ -85,7 +85,7 @@ async def test_a_pod_is_bound_runs_with_an_address_and_succeeds_in_time(
 async def test_a_failure_has_its_exit_code_reason_and_termination_message(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    course = Course(run=0, exit_code=137, reason="OOMKilled", message="the last words")
+    course = PodScript(run=0, exit_code=137, reason="OOMKilled", message="the last words")
     async with played(fake, lambda _: course, clock):
         await make(kube)
         failed = await until(kube, "Failed")
@@ -94,11 +94,11 @@ async def test_a_failure_has_its_exit_code_reason_and_termination_message(
     assert terminated["message"] == "the last words"
 
 
-async def test_containers_restart_in_place_as_the_policy_says_after_growing_waits(
+async def test_containers_restart_in_place_with_backoff_by_the_restart_policy(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    def twice(pod: Pod) -> Course:
-        return Course(run=1, exit_code=0 if pod.restarts == 2 else 3)
+    def twice(pod: SimulatedPod) -> PodScript:
+        return PodScript(run=1, exit_code=0 if pod.restarts == 2 else 3)
 
     async with played(fake, twice, clock):
         await make(kube, policy="OnFailure")
@@ -130,7 +130,7 @@ async def test_containers_restart_in_place_as_the_policy_says_after_growing_wait
 async def test_a_deleted_pod_ends_with_143_and_is_removed(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, lambda _: Course(stop=5), clock):
+    async with played(fake, lambda _: PodScript(stop=5), clock):
         await make(kube)
         await until(kube, "Running")
         await kube.delete(PODS, "one", namespace="default")
@@ -147,19 +147,21 @@ async def test_a_deleted_pod_ends_with_143_and_is_removed(
 
         await eventually(is_gone, seconds=5)
         assert clock.monotonic() - began >= 5
-        changes = list(fake.cluster.storage.since(fake.cluster.labelled("pods"), since))
+        changes = list(fake.cluster.storage.since(fake.cluster.kind_by_label("pods"), since))
     assert changes[0].new is not None
     last = changes[0].new["status"]
     assert last["phase"] == "Failed"
     assert last["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 143
 
 
-async def test_what_cannot_be_scheduled_or_started_says_why(
+async def test_unschedulable_and_unstartable_pods_show_the_reason(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
     courses = {
-        "nowhere": Course(unschedulable="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."),
-        "no-image": Course(waiting="ErrImagePull"),
+        "nowhere": PodScript(
+            unschedulable="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+        ),
+        "no-image": PodScript(waiting="ErrImagePull"),
     }
     async with played(fake, lambda pod: courses[pod.key.name], clock):
         await make(kube, "nowhere")
@@ -182,7 +184,7 @@ async def test_what_cannot_be_scheduled_or_started_says_why(
 async def test_an_evicted_pod_has_a_reason_of_its_own_and_no_containers(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    course = Course(run=0, pod_reason="Evicted", message="The node was low on resource: memory.")
+    course = PodScript(run=0, pod_reason="Evicted", message="The node was low on resource: memory.")
     async with played(fake, lambda _: course, clock):
         await make(kube)
         failed = await until(kube, "Failed")
@@ -191,10 +193,10 @@ async def test_an_evicted_pod_has_a_reason_of_its_own_and_no_containers(
     assert not failed.get("containerStatuses")
 
 
-async def test_a_pod_that_somebody_else_ended_is_left_as_it_is(
+async def test_a_pod_that_is_already_terminating_is_not_deleted_again(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, completes(10), clock):
+    async with played(fake, complete_after(10), clock):
         await make(kube)
         await until(kube, "Running")
         ended = merge_patch({"status": {"phase": "Failed", "reason": "Preempting"}})
@@ -211,8 +213,8 @@ async def test_a_pod_that_somebody_else_ended_is_left_as_it_is(
 async def test_a_status_that_the_server_refused_is_written_later(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(verb="patch", resource="pods/status", status=500))
-    async with played(fake, runs, clock):
+    fake.faults.append(ApiFault(verb="patch", resource="pods/status", status=500))
+    async with played(fake, run_forever, clock):
         await make(kube)
 
         async def runs_later() -> bool:
@@ -226,11 +228,11 @@ async def test_a_status_that_the_server_refused_is_written_later(
 async def test_a_successor_of_the_same_name_lives_its_own_life(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, runs, clock):
+    async with played(fake, run_forever, clock):
         await make(kube)
         first = await until(kube, "Running")
-        how = Deletion(grace=0)
-        await kube.delete(PODS, "one", namespace="default", how=how)
+        options = DeleteOptions(grace=0)
+        await kube.delete(PODS, "one", namespace="default", options=options)
         await make(kube)
         second = await until(kube, "Running")
     assert first["podIP"] != second["podIP"]

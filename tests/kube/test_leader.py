@@ -1,4 +1,4 @@
-"""Leader election by a Lease: one leads, another takes over in time, none at once."""
+"""Leader election by a Lease: takeover in time, never two leaders."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig
 from danlu.kube.leader import LeaderElection, LeadershipLost
 from danlu.kube.resources import LEASES
-from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client
 
 
@@ -76,7 +76,7 @@ async def test_one_of_two_leads_and_gives_back_in_order(held: Client, clock: Vir
     assert not first.lost
 
 
-async def test_who_dies_is_followed_within_the_lease_and_a_try(
+async def test_a_dead_leader_is_replaced_within_the_lease_duration(
     held: Client, clock: VirtualClock
 ) -> None:
     first, second = Candidate(held, "first"), Candidate(held, "second")
@@ -94,20 +94,20 @@ async def test_who_dies_is_followed_within_the_lease_and_a_try(
         group.cancel_scope.cancel()
 
 
-async def test_who_cannot_renew_stops_before_another_may_begin(
+async def test_a_leader_that_cannot_renew_stops_before_the_lease_expires(
     held: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     first = Candidate(held, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 5)
-        assert first.election.leads
-        fake.faults.append(Fault(resource="leases", times=10_000, status=500))
+        assert first.election.is_leader
+        fake.faults.append(ApiFault(resource="leases", times=10_000, status=500))
         await pass_time(clock, 9)
         assert not first.lost
         await pass_time(clock, 5)
         assert first.lost
-        assert not first.election.leads
+        assert not first.election.is_leader
 
 
 async def test_a_moment_without_the_server_costs_nothing(
@@ -117,9 +117,9 @@ async def test_a_moment_without_the_server_costs_nothing(
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 5)
-        fake.faults.append(Fault(resource="leases", times=3, drop=True))
+        fake.faults.append(ApiFault(resource="leases", times=3, drop=True))
         await pass_time(clock, 60)
-        assert first.election.leads
+        assert first.election.is_leader
         assert (first.began, first.lost) == (1, False)
         group.cancel_scope.cancel()
 
@@ -149,7 +149,7 @@ async def test_a_clock_that_jumps_changes_nothing(held: Client, clock: VirtualCl
         group.cancel_scope.cancel()
 
 
-async def test_a_lease_that_somebody_took_is_lost(
+async def test_a_lease_taken_by_another_candidate_is_lost(
     held: Client, kube: Client, clock: VirtualClock
 ) -> None:
     first = Candidate(held, "first")

@@ -1,4 +1,4 @@
-"""The manager: order of its start, one cache for all, and an end without haste."""
+"""The manager: order of its start, shared informers, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import anyio
 import pytest
 
 from danlu.errors import MachineError, OutsideError
-from danlu.kube.access import Access
 from danlu.kube.client import Client
-from danlu.kube.controller import Controller, Done, Outcome, own_key
+from danlu.kube.config import ClusterConfig
+from danlu.kube.controller import Controller, ReconcileResult, Success, map_to_self
+from danlu.kube.informer import index_by_label, index_by_owner
 from danlu.kube.leader import LeaderElection, LeadershipLost, Lease
 from danlu.kube.manager import Manager
-from danlu.kube.meters import RequestMeter, process_metrics
-from danlu.kube.metrics import Metrics
+from danlu.kube.metrics import (
+    MetricsRegistry,
+    RequestMetrics,
+    register_process_metrics,
+    render_metrics,
+)
 from danlu.kube.resources import CONFIG_MAPS, LEASES, PODS
-from danlu.kube.store import by_label, by_owner
 from danlu.kube.types import Key, Object
-from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.kube.objects import config_map, eventually
 
 pytestmark = pytest.mark.anyio
-MAPS = CONFIG_MAPS.decoded(Object)
+MAPS = CONFIG_MAPS.with_model(Object)
 
 
 class Noted:
@@ -33,21 +37,21 @@ class Noted:
         self.keys: list[str] = []
         self.gate: anyio.Event | None = None
         self.finished: list[str] = []
-        informer = manager.informer(MAPS)
+        informer = manager.get_informer(MAPS)
         self.controller: Controller[Object] = Controller(name, self.reconcile)
         self.controller.watch(
             informer,
-            own_key,
-            when=lambda old, new: (new or old).key.namespace == "default",  # type: ignore[union-attr]
+            map_to_self,
+            predicate=lambda old, new: (new or old).key.namespace == "default",  # type: ignore[union-attr]
         )
-        manager.add(self.controller)
+        manager.add_controller(self.controller)
 
-    async def reconcile(self, key: Key) -> Outcome:
+    async def reconcile(self, key: Key) -> ReconcileResult:
         self.keys.append(key.name)
         if self.gate is not None:
             await self.gate.wait()
         self.finished.append(key.name)
-        return Done()
+        return Success()
 
 
 async def fetched(port: int, path: str) -> tuple[int, str]:
@@ -65,23 +69,23 @@ async def fetched(port: int, path: str) -> tuple[int, str]:
 
 async def test_many_controllers_share_one_cache(kube: Client, fake: FakeKubernetes) -> None:
     manager = Manager(kube)
-    one, two = Noted(manager, "one"), Noted(manager, "two")
+    first, second = Noted(manager, "one"), Noted(manager, "two")
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
     async with anyio.create_task_group() as group:
         group.start_soon(manager.run)
-        await eventually(lambda: one.keys == two.keys == ["a"])
+        await eventually(lambda: first.keys == second.keys == ["a"])
         manager.stop()
     assert fake.counts["list", "configmaps"] == 1
     assert fake.counts["watch", "configmaps"] == 1
 
 
-async def test_the_same_informer_has_everybodys_indexes(kube: Client) -> None:
+async def test_a_shared_informer_has_the_indexes_of_all_users(kube: Client) -> None:
     manager = Manager(kube)
-    first = manager.informer(MAPS, indexes={"owner": by_owner})
-    assert manager.informer(MAPS, indexes={"job": by_label("job")}) is first
-    assert first.store.by("job", "x") == []
-    with pytest.raises(ValueError, match="is decoded as"):
-        manager.informer(CONFIG_MAPS.decoded(Lease))
+    first = manager.get_informer(MAPS, indexes={"owner": index_by_owner})
+    assert manager.get_informer(MAPS, indexes={"job": index_by_label("job")}) is first
+    assert first.indexer.by_index("job", "x") == []
+    with pytest.raises(ValueError, match="already decoded as"):
+        manager.get_informer(CONFIG_MAPS.with_model(Lease))
     Noted(manager)
     with pytest.raises(ValueError, match="already"):
         Noted(manager)
@@ -92,14 +96,14 @@ async def test_nothing_is_reconciled_before_all_is_known(
 ) -> None:
     manager = Manager(kube, health_address="127.0.0.1:0")
     noted = Noted(manager)
-    manager.informer(PODS.decoded(Object))
+    manager.get_informer(PODS.with_model(Object))
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
-    fake.faults.append(Fault(verb="list", resource="pods", delay=0.3))
+    fake.faults.append(ApiFault(verb="list", resource="pods", delay=0.3))
     async with anyio.create_task_group() as group:
         group.start_soon(manager.run)
         await eventually(lambda: len(noted.controller.queue) == 1)
         code, text = await fetched(manager.ports["health"], "/readyz")
-        assert (code, text) == (500, "not synced: pods\n")
+        assert (code, text) == (500, "caches not synced: pods\n")
         assert (await fetched(manager.ports["health"], "/healthz"))[0] == 200
         assert noted.keys == []
         await eventually(lambda: noted.keys == ["a"])
@@ -110,8 +114,8 @@ async def test_nothing_is_reconciled_before_all_is_known(
 async def test_caches_that_stay_empty_are_an_error_that_names_them(
     fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(verb="list", resource="configmaps", times=1000, status=403))
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    fake.faults.append(ApiFault(verb="list", resource="configmaps", times=1000, status=403))
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         manager = Manager(client, sync_seconds=60)
         Noted(manager)
 
@@ -124,11 +128,11 @@ async def test_caches_that_stay_empty_are_an_error_that_names_them(
 
         with pytest.raises(BaseExceptionGroup) as caught:
             await wait()
-        assert caught.group_contains(OutsideError, match="not synced: configmaps after 60 s")
+        assert caught.group_contains(OutsideError, match="caches not synced: configmaps after 60 s")
 
 
 async def test_who_waits_for_its_caches_can_be_stopped(kube: Client, fake: FakeKubernetes) -> None:
-    fake.faults.append(Fault(verb="list", resource="configmaps", times=1000, status=403))
+    fake.faults.append(ApiFault(verb="list", resource="configmaps", times=1000, status=403))
     manager = Manager(kube)
     noted = Noted(manager)
     with anyio.fail_after(10):
@@ -139,7 +143,7 @@ async def test_who_waits_for_its_caches_can_be_stopped(kube: Client, fake: FakeK
     assert noted.keys == []
 
 
-async def test_stopping_finishes_what_is_under_way(kube: Client) -> None:
+async def test_stopping_finishes_running_reconciliations(kube: Client) -> None:
     manager = Manager(kube)
     noted = Noted(manager)
     noted.gate = anyio.Event()
@@ -149,7 +153,7 @@ async def test_stopping_finishes_what_is_under_way(kube: Client) -> None:
         group.start_soon(manager.run)
         await eventually(lambda: noted.keys == ["a"])
         manager.stop()
-        await eventually(lambda: noted.controller.queue.closed)
+        await eventually(lambda: noted.controller.queue.is_shut_down)
         assert noted.finished == []
         noted.gate.set()
     assert noted.finished == ["a", "b"]
@@ -158,7 +162,7 @@ async def test_stopping_finishes_what_is_under_way(kube: Client) -> None:
 async def test_stopping_waits_no_longer_than_its_grace(
     fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         manager = Manager(client, grace=30.0)
         noted = Noted(manager)
         noted.gate = anyio.Event()
@@ -167,7 +171,7 @@ async def test_stopping_waits_no_longer_than_its_grace(
             group.start_soon(manager.run)
             await eventually(lambda: noted.keys == ["a"])
             manager.stop()
-            await eventually(lambda: noted.controller.queue.closed)
+            await eventually(lambda: noted.controller.queue.is_shut_down)
             with anyio.fail_after(5):
                 await clock.advance(31.0)
     assert noted.finished == []
@@ -175,7 +179,7 @@ async def test_stopping_waits_no_longer_than_its_grace(
 
 @pytest.fixture
 async def second(fake: FakeKubernetes) -> AsyncIterator[Client]:
-    async with Client(Access(server=fake.url), manager="second") as client:
+    async with Client(ClusterConfig(server=fake.url), manager="second") as client:
         yield client
 
 
@@ -199,14 +203,16 @@ async def test_only_the_leader_works_and_the_stand_by_is_ready(
         Manager(client, election=election(client, name), health_address="127.0.0.1:0")
         for client, name in ((kube, "first"), (second, "second"))
     ]
-    noted = [Noted(one) for one in managers]
+    noted = [Noted(manager) for manager in managers]
     async with anyio.create_task_group() as group:
         group.start_soon(managers[0].run)
         await eventually(lambda: noted[0].keys == ["a"])
         group.start_soon(managers[1].run)
-        await eventually(lambda: not managers[1].not_ready)
+        await eventually(lambda: not managers[1].unready_reason)
         assert noted[1].keys == []
-        assert 'leader_election_master_status{name="first"} 1' in managers[0].metrics.text()
+        assert 'leader_election_master_status{name="first"} 1' in render_metrics(
+            managers[0].metrics
+        )
         managers[0].stop()
         await eventually(lambda: noted[1].keys == ["a"])
         managers[1].stop()
@@ -218,10 +224,10 @@ async def test_who_waits_to_lead_can_be_stopped(kube: Client, second: Client) ->
     waiting = Manager(second, election=election(second, "second"))
     async with anyio.create_task_group() as group:
         group.start_soon(leading.run)
-        await eventually(lambda: elected.leads)
+        await eventually(lambda: elected.is_leader)
         async with anyio.create_task_group() as other:
             other.start_soon(waiting.run)
-            await eventually(lambda: not waiting.not_ready)
+            await eventually(lambda: not waiting.unready_reason)
             waiting.stop()
         leading.stop()
 
@@ -246,11 +252,11 @@ async def test_a_leader_that_lost_its_lease_works_no_more(kube: Client, second: 
     assert noted.finished == []
 
 
-async def test_numbers_are_told_under_known_names(fake: FakeKubernetes) -> None:
-    metrics = Metrics()
-    process_metrics(metrics)
-    meter = RequestMeter(metrics, "cluster:443")
-    async with Client(Access(server=fake.url), meter=meter) as client:
+async def test_metrics_have_the_names_of_controller_runtime(fake: FakeKubernetes) -> None:
+    metrics = MetricsRegistry()
+    register_process_metrics(metrics)
+    meter = RequestMetrics(metrics, "cluster:443")
+    async with Client(ClusterConfig(server=fake.url), meter=meter) as client:
         manager = Manager(client, metrics=metrics, metrics_address="127.0.0.1:0")
         noted = Noted(manager)
         await client.create(CONFIG_MAPS, config_map("a", "default"))
@@ -265,7 +271,7 @@ async def test_numbers_are_told_under_known_names(fake: FakeKubernetes) -> None:
         'controller_runtime_active_workers{controller="noted"} 0',
         'controller_runtime_max_concurrent_reconciles{controller="noted"} 1',
         'workqueue_adds_total{name="noted"} 1',
-        'workqueue_depth{name="noted"} 0',
+        'workqueue_depth{name="noted",priority="0"} 0',
         'workqueue_queue_duration_seconds_count{name="noted"} 1',
         'rest_client_requests_total{code="201",host="cluster:443",method="POST"} 1',
         "process_resident_memory_bytes ",
@@ -273,7 +279,7 @@ async def test_numbers_are_told_under_known_names(fake: FakeKubernetes) -> None:
         assert line in text
 
 
-async def test_an_address_in_use_says_so(kube: Client, fake: FakeKubernetes) -> None:
+async def test_a_metrics_address_in_use_is_an_error(kube: Client, fake: FakeKubernetes) -> None:
     taken = fake.url.removeprefix("http://")
-    with pytest.raises(MachineError, match="cannot listen at"):
+    with pytest.raises(MachineError, match="cannot listen on"):
         await Manager(kube, metrics_address=taken).run()

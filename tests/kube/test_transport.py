@@ -1,4 +1,4 @@
-"""Requests when things go wrong: refusals by type, waits that were asked for, certificates."""
+"""Requests that fail: errors by type, retries that the server asked for, certificates."""
 
 from __future__ import annotations
 
@@ -11,58 +11,59 @@ import anyio
 import pytest
 
 from danlu.errors import OutsideError, TemporaryError, UsageError
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.credentials import Stated
-from danlu.kube.failures import (
+from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig, StaticCredentials
+from danlu.kube.errors import (
     ApiError,
     Conflict,
     ConnectionLost,
     Forbidden,
     Gone,
+    InternalError,
     Invalid,
     NotFound,
-    ServerFailed,
+    RequestTooLarge,
+    Retry,
     ServerTimeout,
-    TooLarge,
+    ServiceUnavailable,
     TooManyRequests,
     Unauthorized,
-    Unavailable,
-    error_of,
+    error_from_response,
 )
-from danlu.kube.limits import TokenBucket
+from danlu.kube.ratelimit import TokenBucket
 from danlu.kube.resources import CONFIG_MAPS, PODS
-from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from danlu.kube.watch import ListOptions
+from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.kube.objects import config_map, eventually
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize(
-    ("code", "kind", "repeat"),
+    ("code", "kind", "retry"),
     [
-        (401, Unauthorized, "never"),
-        (403, Forbidden, "never"),
-        (404, NotFound, "fresh"),
-        (409, Conflict, "fresh"),
-        (410, Gone, "fresh"),
-        (413, TooLarge, "never"),
-        (422, Invalid, "never"),
-        (429, TooManyRequests, "same"),
-        (500, ServerFailed, "same"),
-        (502, ServerFailed, "same"),
-        (503, Unavailable, "same"),
-        (504, ServerTimeout, "same"),
-        (418, ApiError, "never"),
+        (401, Unauthorized, Retry.NEVER),
+        (403, Forbidden, Retry.NEVER),
+        (404, NotFound, Retry.REREAD),
+        (409, Conflict, Retry.REREAD),
+        (410, Gone, Retry.REREAD),
+        (413, RequestTooLarge, Retry.NEVER),
+        (422, Invalid, Retry.NEVER),
+        (429, TooManyRequests, Retry.SAME),
+        (500, InternalError, Retry.SAME),
+        (502, InternalError, Retry.SAME),
+        (503, ServiceUnavailable, Retry.SAME),
+        (504, ServerTimeout, Retry.SAME),
+        (418, ApiError, Retry.NEVER),
     ],
 )
-def test_a_code_is_a_type_and_the_type_says_whether_to_repeat(
-    code: int, kind: type[ApiError], repeat: str
+def test_each_status_code_has_an_error_type_that_decides_the_retry(
+    code: int, kind: type[ApiError], retry: Retry
 ) -> None:
-    error = error_of(code, b"<html>a proxy's words\x1b[31m</html>", what="get x")
+    error = error_from_response(code, b"<html>a proxy's words\x1b[31m</html>", what="get x")
     assert type(error) is kind
-    assert error.repeat == repeat
-    assert isinstance(error, TemporaryError) is (repeat == "same")
+    assert error.retry is retry
+    assert isinstance(error, TemporaryError) is (retry is Retry.SAME)
     assert "\x1b" not in str(error)
     assert str(error).startswith("get x: <html>")
 
@@ -76,7 +77,7 @@ def test_a_code_is_a_type_and_the_type_says_whether_to_repeat(
     ],
 )
 def test_who_is_refused_is_told_what_to_do(code: int, message: str, advice: str) -> None:
-    hint = error_of(code, message.encode()).hint
+    hint = error_from_response(code, message.encode()).hint
     assert advice in hint
     assert bool(advice) == bool(hint)
 
@@ -84,14 +85,14 @@ def test_who_is_refused_is_told_what_to_do(code: int, message: str, advice: str)
 async def test_a_wait_that_the_server_asks_for_is_waited(
     fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    fake.faults.append(Fault(verb="get", times=2, status=429, retry_after=7))
+    fake.faults.append(ApiFault(verb="get", times=2, status=429, retry_after=7))
     await anyio.lowlevel.checkpoint()
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         fake.cluster.create(fake.cluster.kind("", "v1", "configmaps"), "default", named("a"))
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: client.get(CONFIG_MAPS, "a", namespace="default"))
             for number in (1, 2):
-                await eventually(lambda: clock.waiting == 1)
+                await eventually(lambda: clock.pending_timers == 1)
                 await clock.advance(6.9)
                 assert fake.counts["get", "configmaps"] == number
                 await clock.advance(0.1)
@@ -103,16 +104,16 @@ def named(name: str) -> dict[str, dict[str, str]]:
 
 
 async def test_a_refusal_without_a_time_is_not_repeated(kube: Client, fake: FakeKubernetes) -> None:
-    for status, kind in ((500, ServerFailed), (429, TooManyRequests), (503, Unavailable)):
-        fake.faults.append(Fault(verb="create", status=status))
+    for status, kind in ((500, InternalError), (429, TooManyRequests), (503, ServiceUnavailable)):
+        fake.faults.append(ApiFault(verb="create", status=status))
         with pytest.raises(kind):
             await kube.create(CONFIG_MAPS, config_map("a", "default"))
     assert fake.counts["create", "configmaps"] == 3
 
 
 async def test_waiting_has_an_end(fake: FakeKubernetes, clock: VirtualClock) -> None:
-    fake.faults.append(Fault(times=1000, status=429, retry_after=1))
-    async with Client(Access(server=fake.url), clock=clock) as client:
+    fake.faults.append(ApiFault(times=1000, status=429, retry_after=1))
+    async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
 
         async def get() -> None:
             with pytest.raises(TooManyRequests) as caught:
@@ -122,7 +123,7 @@ async def test_waiting_has_an_end(fake: FakeKubernetes, clock: VirtualClock) -> 
         async with anyio.create_task_group() as group:
             group.start_soon(get)
             for _ in range(10):
-                await eventually(lambda: clock.waiting == 1)
+                await eventually(lambda: clock.pending_timers == 1)
                 await clock.advance(1.0)
     assert fake.counts["get", "pods"] == 11
 
@@ -130,19 +131,19 @@ async def test_waiting_has_an_end(fake: FakeKubernetes, clock: VirtualClock) -> 
 async def test_a_connection_that_drops_leaves_open_whether_it_was_done(
     kube: Client, fake: FakeKubernetes
 ) -> None:
-    fake.faults.append(Fault(verb="create", drop=True, after=True))
+    fake.faults.append(ApiFault(verb="create", drop=True, after=True))
     with pytest.raises(ConnectionLost):
         await kube.create(CONFIG_MAPS, config_map("done", "default"))
-    fake.faults.append(Fault(verb="create", drop=True))
+    fake.faults.append(ApiFault(verb="create", drop=True))
     with pytest.raises(ConnectionLost):
         await kube.create(CONFIG_MAPS, config_map("not-done", "default"))
-    found = (await kube.list(CONFIG_MAPS, Selection("default"))).items
-    assert [one["metadata"]["name"] for one in found] == ["done"]
+    found = (await kube.list(CONFIG_MAPS, ListOptions("default"))).items
+    assert [obj["metadata"]["name"] for obj in found] == ["done"]
 
 
-async def test_nobody_there_is_said_with_a_hint() -> None:
-    async with Client(Access(server="http://127.0.0.1:1")) as client:
-        with pytest.raises(ConnectionLost, match="cannot reach the API server") as caught:
+async def test_an_unreachable_server_is_an_error_with_a_hint() -> None:
+    async with Client(ClusterConfig(server="http://127.0.0.1:1")) as client:
+        with pytest.raises(ConnectionLost, match="cannot reach API server") as caught:
             await client.get(PODS, "a", namespace="default")
     assert "kubeconfig" in caught.value.hint
 
@@ -153,20 +154,22 @@ async def test_a_token_that_was_rotated_is_read_after_one_refusal(
     path = tmp_path / "token"
     path.write_text("old")
     fake.tokens = {"old"}
-    async with Client(Access(server=fake.url, credentials=Stated(token_file=path))) as client:
-        await client.list(PODS, Selection("default"))
+    async with Client(
+        ClusterConfig(server=fake.url, credentials=StaticCredentials(token_file=path))
+    ) as client:
+        await client.list(PODS, ListOptions("default"))
         fake.tokens = {"new"}
         path.write_text("new")
-        await client.list(PODS, Selection("default"))
+        await client.list(PODS, ListOptions("default"))
         path.write_text("wrong")
         fake.tokens = {"newer"}
         with pytest.raises(Unauthorized):
-            await client.list(PODS, Selection("default"))
+            await client.list(PODS, ListOptions("default"))
 
 
 async def test_requests_keep_to_their_rate(fake: FakeKubernetes, clock: VirtualClock) -> None:
     async with (
-        Client(Access(server=fake.url), rate=2.0, burst=3, clock=clock) as client,
+        Client(ClusterConfig(server=fake.url), rate=2.0, burst=3, clock=clock) as client,
         anyio.create_task_group() as group,
     ):
         for _ in range(7):
@@ -190,7 +193,7 @@ async def test_a_bucket_gives_tokens_at_its_rate(clock: VirtualClock) -> None:
 async def test_each_attempt_is_measured(fake: FakeKubernetes) -> None:
     told: list[tuple[str, int]] = []
     meter = lambda method, code, seconds: told.append((method, code))  # noqa: E731
-    async with Client(Access(server=fake.url), meter=meter) as client:
+    async with Client(ClusterConfig(server=fake.url), meter=meter) as client:
         await client.create(CONFIG_MAPS, config_map("a", "default"))
         with pytest.raises(NotFound):
             await client.get(CONFIG_MAPS, "b", namespace="default")
@@ -198,14 +201,14 @@ async def test_each_attempt_is_measured(fake: FakeKubernetes) -> None:
 
 
 async def test_an_oversized_object_is_too_large(kube: Client) -> None:
-    with pytest.raises(TooLarge):
+    with pytest.raises(RequestTooLarge):
         await kube.create(CONFIG_MAPS, config_map("big", "default", a="x" * (4 << 20)))
 
 
-async def test_an_answer_without_sense_is_no_refusal(kube: Client) -> None:
+async def test_an_undecodable_response_is_not_an_api_error(kube: Client) -> None:
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
-    with pytest.raises(OutsideError, match="cannot be read") as caught:
-        await kube.get(CONFIG_MAPS.decoded(int), "a", namespace="default")
+    with pytest.raises(OutsideError, match="invalid response") as caught:
+        await kube.get(CONFIG_MAPS.with_model(int), "a", namespace="default")
     assert not isinstance(caught.value, ApiError | TemporaryError)
 
 
@@ -250,10 +253,12 @@ async def test_both_sides_show_certificates(
 ) -> None:
     fake, server, client = guarded
     chain, key = parts(client)
-    access = Access(server=fake.url, ca=parts(server)[0], credentials=Stated(chain=chain, key=key))
+    access = ClusterConfig(
+        server=fake.url, ca=parts(server)[0], credentials=StaticCredentials(chain=chain, key=key)
+    )
     async with Client(access) as kube:
         assert (await kube.list(PODS)).items == ()
-    async with Client(Access(server=fake.url, ca=parts(server)[0])) as kube:
+    async with Client(ClusterConfig(server=fake.url, ca=parts(server)[0])) as kube:
         with pytest.raises(ConnectionLost):
             await kube.list(PODS)
 
@@ -264,47 +269,47 @@ async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
 ) -> None:
     fake, server, client = guarded
     chain, key = parts(client)
-    shown = Stated(chain=chain, key=key)
-    async with Client(Access(server=fake.url, credentials=shown)) as kube:
-        with pytest.raises(OutsideError, match="cannot be trusted") as caught:
+    shown = StaticCredentials(chain=chain, key=key)
+    async with Client(ClusterConfig(server=fake.url, credentials=shown)) as kube:
+        with pytest.raises(OutsideError, match="cannot verify the certificate") as caught:
             await kube.list(PODS)
         assert not isinstance(caught.value, TemporaryError)
     trusted = parts(server)[0]
-    wrong = Access(server=fake.url, ca=trusted, credentials=shown, server_name="other")
+    wrong = ClusterConfig(server=fake.url, ca=trusted, credentials=shown, server_name="other")
     async with Client(wrong) as kube:
-        with pytest.raises(OutsideError, match="cannot be trusted"):
+        with pytest.raises(OutsideError, match="cannot verify the certificate"):
             await kube.list(PODS)
-    right = Access(server=fake.url, ca=trusted, credentials=shown, server_name="server")
-    insecure = Access(server=fake.url, insecure=True, credentials=shown)
+    right = ClusterConfig(server=fake.url, ca=trusted, credentials=shown, server_name="server")
+    insecure = ClusterConfig(server=fake.url, insecure=True, credentials=shown)
     for access in (right, insecure):
         async with Client(access) as kube:
             await kube.list(PODS)
     assert len(fake.log) == 2
 
 
-async def test_certificates_that_are_none_are_an_error_of_use() -> None:
-    access = Access(server="https://127.0.0.1:1", ca=b"nonsense")
+async def test_invalid_certificates_are_a_usage_error() -> None:
+    access = ClusterConfig(server="https://127.0.0.1:1", ca=b"nonsense")
     async with Client(access) as kube:
-        with pytest.raises(UsageError, match="cannot be used"):
+        with pytest.raises(UsageError, match="invalid certificate or key"):
             await kube.list(PODS)
 
 
 async def test_a_server_may_have_a_path_and_a_proxy_is_asked(fake: FakeKubernetes) -> None:
-    async with Client(Access(server="http://cluster.test/inner", proxy=fake.url)) as client:
+    async with Client(ClusterConfig(server="http://cluster.test/inner", proxy=fake.url)) as client:
         with pytest.raises(NotFound):
             await client.list(PODS)
-    # What the proxy was asked for: it is no proxy, and knows no such path.
+    # The server received the request for the other host, which it answers with 404.
     assert fake.log == []
 
 
 async def test_a_watch_of_long_lines_is_read_whole(kube: Client, fake: FakeKubernetes) -> None:
-    since = (await kube.list(CONFIG_MAPS, Selection("default"))).version
+    since = (await kube.list(CONFIG_MAPS, ListOptions("default"))).version
     big = "x" * (700 << 10)
     for name in ("a", "b"):
         await kube.create(CONFIG_MAPS, config_map(name, "default", big=big))
     found = [
         event.object["data"]["big"] == big
-        async for event in kube.watch(CONFIG_MAPS, Selection("default"), since=since, seconds=1)
+        async for event in kube.watch(CONFIG_MAPS, ListOptions("default"), since=since, seconds=1)
         if event.object is not None
     ]
     assert found == [True, True]

@@ -1,4 +1,4 @@
-"""The claims of client-go's own tests of its work queues (util/workqueue), and ours of metrics."""
+"""The claims of client-go's own tests of its work queue (util/workqueue), and metrics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from danlu.kube.ratelimit import Bucket, Exponential, Slowest
+from danlu.kube.ratelimit import RateLimiter
 from danlu.kube.workqueue import ShutDown, WorkQueue
-from danlu.testing.kubernetes import VirtualClock
+from tests.fakes.kubernetes import VirtualClock
 
 pytestmark = pytest.mark.anyio
 
@@ -60,7 +60,7 @@ async def test_every_key_is_worked_on_and_never_twice_at_once() -> None:
         queue.shut_down()
         queue.add(99)
     assert set(done) == set(range(20))
-    assert not queue.working
+    assert not queue.processing
 
 
 async def test_a_key_that_waits_is_not_added_again(queue: WorkQueue[str]) -> None:
@@ -112,7 +112,7 @@ async def test_who_waits_is_woken(queue: WorkQueue[str]) -> None:
     assert sorted(found) == ["a", "b"]
 
 
-async def test_a_queue_that_is_shut_down_gives_what_it_has_and_takes_no_more(
+async def test_a_queue_that_is_shut_down_returns_ready_keys_and_accepts_no_more(
     queue: WorkQueue[str],
 ) -> None:
     queue.add("a")
@@ -123,10 +123,10 @@ async def test_a_queue_that_is_shut_down_gives_what_it_has_and_takes_no_more(
     assert await taken(queue) == "a"
     with pytest.raises(ShutDown):
         await taken(queue)
-    assert queue.waiting == 0
+    assert queue.waiting_count == 0
 
 
-async def test_shutting_down_wakes_all_who_wait(queue: WorkQueue[str]) -> None:
+async def test_shutting_down_wakes_all_waiters(queue: WorkQueue[str]) -> None:
     ended = 0
 
     async def wait() -> None:
@@ -143,7 +143,7 @@ async def test_shutting_down_wakes_all_who_wait(queue: WorkQueue[str]) -> None:
     assert ended == 3
 
 
-async def test_draining_waits_for_what_is_worked_on(queue: WorkQueue[str]) -> None:
+async def test_draining_waits_for_keys_in_processing(queue: WorkQueue[str]) -> None:
     queue.add("foo")
     queue.add("bar")
     first, second = await taken(queue), await taken(queue)
@@ -158,7 +158,7 @@ async def test_draining_waits_for_what_is_worked_on(queue: WorkQueue[str]) -> No
     async with anyio.create_task_group() as group:
         group.start_soon(drain)
         await anyio.wait_all_tasks_blocked()
-        assert queue.closed
+        assert queue.is_shut_down
         queue.done(first)
         await anyio.wait_all_tasks_blocked()
         assert not drained
@@ -166,7 +166,7 @@ async def test_draining_waits_for_what_is_worked_on(queue: WorkQueue[str]) -> No
     assert drained
 
 
-async def test_draining_waits_for_what_was_added_while_it_was_worked_on(
+async def test_draining_waits_for_keys_added_during_processing(
     queue: WorkQueue[str],
 ) -> None:
     queue.add("foo")
@@ -200,7 +200,7 @@ async def test_a_key_put_off_twice_comes_once_at_the_sooner_time(
     queue.add_after("foo", 0.070)
     queue.add_after("bar", 5)
     queue.add_after("bar", 1)
-    assert queue.waiting == 2
+    assert queue.waiting_count == 2
     await clock.advance(0.060)
     queue.done(await taken(queue))
     await clock.advance(0.020)
@@ -209,7 +209,7 @@ async def test_a_key_put_off_twice_comes_once_at_the_sooner_time(
     queue.done(await taken(queue))
     await clock.advance(10)
     assert len(queue) == 0
-    assert queue.waiting == 0
+    assert queue.waiting_count == 0
 
 
 async def test_keys_put_off_come_in_the_order_of_their_times(
@@ -230,17 +230,17 @@ async def test_no_time_at_all_is_at_once(queue: WorkQueue[str]) -> None:
 async def test_one_timer_is_enough(queue: WorkQueue[str], clock: VirtualClock) -> None:
     for number in range(1000):
         queue.add_after(str(number), 1000 - number)
-    assert clock.waiting == 1
+    assert clock.pending_timers == 1
     await clock.advance(2000)
     assert len(queue) == 1000
-    assert clock.waiting == 0
+    assert clock.pending_timers == 0
 
 
 async def test_failures_wait_longer_each_time(clock: VirtualClock) -> None:
-    queue: WorkQueue[str] = WorkQueue(limiter=Exponential(0.001, 1000.0), clock=clock)
+    queue: WorkQueue[str] = WorkQueue(limiter=RateLimiter(0.001, 1000.0, rate=0), clock=clock)
     waits = []
     for _ in range(4):
-        queue.add_limited("a")
+        queue.add_rate_limited("a")
         wait = clock.next()
         assert wait is not None
         waits.append(wait)
@@ -252,24 +252,98 @@ async def test_failures_wait_longer_each_time(clock: VirtualClock) -> None:
     assert queue.failures("a") == 0
 
 
+# -- priorities (the claims of controller-runtime's pkg/controller/priorityqueue)
+
+
+async def test_a_key_of_a_higher_priority_comes_first(queue: WorkQueue[str]) -> None:
+    for key, priority in (("foo", 1), ("bar", 2), ("baz", 3), ("ten", 10)):
+        queue.add(key, priority=priority)
+    assert queue.depths == {0: 0, 1: 1, 2: 1, 3: 1, 10: 1}
+    found = [await queue.get_with_priority() for _ in range(4)]
+    assert found == [("ten", 10), ("baz", 3), ("bar", 2), ("foo", 1)]
+
+
+async def test_the_highest_of_several_priorities_counts(queue: WorkQueue[str]) -> None:
+    for key, priority in (("foo", 0), ("foo", 1), ("bar", 3), ("bar", 0)):
+        queue.add(key, priority=priority)
+    assert len(queue) == 2
+    assert await queue.get_with_priority() == ("bar", 3)
+    assert await queue.get_with_priority() == ("foo", 1)
+
+
+async def test_a_key_put_off_has_the_soonest_time_and_the_highest_priority(
+    queue: WorkQueue[str], clock: VirtualClock
+) -> None:
+    queue.add_after("foo", 5, priority=1)
+    queue.add_after("foo", 2, priority=-1)
+    queue.add_after("bar", 1, priority=-1)
+    queue.add_after("bar", 9, priority=7)
+    await clock.advance(1.5)
+    assert await queue.get_with_priority() == ("bar", 7)
+    await clock.advance(1)
+    assert await queue.get_with_priority() == ("foo", 1)
+    await clock.advance(20)
+    assert len(queue) == 0
+
+
+async def test_a_key_added_while_it_is_worked_on_keeps_its_priority(
+    queue: WorkQueue[str],
+) -> None:
+    queue.add("foo", priority=-100)
+    assert await queue.get_with_priority() == ("foo", -100)
+    queue.add("foo")
+    queue.add("foo", priority=-100)
+    queue.done("foo")
+    assert await queue.get_with_priority() == ("foo", 0)
+
+
+async def test_who_waits_for_a_priority_is_woken_when_a_key_is_raised(
+    queue: WorkQueue[str],
+) -> None:
+    found: list[tuple[str, int]] = []
+
+    async def wait() -> None:
+        with anyio.fail_after(2):
+            found.append(await queue.get_with_priority(min_priority=0))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        queue.add("foo", priority=-100)
+        await anyio.wait_all_tasks_blocked()
+        assert not found
+        queue.add("foo")
+    assert found == [("foo", 0)]
+
+
+async def test_shutting_down_wakes_waiters_for_a_priority(
+    queue: WorkQueue[str],
+) -> None:
+    queue.add("foo", priority=-100)
+    queue.shut_down()
+    with pytest.raises(ShutDown):
+        await queue.get(min_priority=0)
+    assert await taken(queue) == "foo"
+
+
 class Meter:
     def __init__(self) -> None:
-        self.told: list[tuple[str, float]] = []
+        self.calls: list[tuple[str, float]] = []
 
-    def added(self) -> None:
-        self.told.append(("added", 0.0))
+    def on_add(self) -> None:
+        self.calls.append(("added", 0.0))
 
-    def retried(self) -> None:
-        self.told.append(("retried", 0.0))
+    def on_retry(self) -> None:
+        self.calls.append(("retried", 0.0))
 
-    def waited(self, seconds: float) -> None:
-        self.told.append(("waited", seconds))
+    def on_get(self, seconds: float) -> None:
+        self.calls.append(("waited", seconds))
 
-    def worked(self, seconds: float) -> None:
-        self.told.append(("worked", seconds))
+    def on_done(self, seconds: float) -> None:
+        self.calls.append(("worked", seconds))
 
 
-async def test_what_a_queue_does_is_measured(clock: VirtualClock) -> None:
+async def test_a_queue_reports_to_its_meter(clock: VirtualClock) -> None:
     meter = Meter()
     queue: WorkQueue[str] = WorkQueue(clock=clock, meter=meter)
     queue.add("a")
@@ -277,13 +351,13 @@ async def test_what_a_queue_does_is_measured(clock: VirtualClock) -> None:
     await clock.advance(2)
     key = await taken(queue)
     await clock.advance(3)
-    assert queue.working == {"a": 2.0}
+    assert queue.processing == {"a": 2.0}
     queue.done(key)
-    assert meter.told == [("added", 0.0), ("waited", 2.0), ("worked", 3.0)]
+    assert meter.calls == [("added", 0.0), ("waited", 2.0), ("worked", 3.0)]
 
 
 def test_the_exponential_limiter_is_that_of_client_go() -> None:
-    limiter = Exponential[str](0.001, 1000.0)
+    limiter = RateLimiter[str](0.001, 1000.0, rate=0)
     assert [limiter.when("one") for _ in range(5)] == [0.001, 0.002, 0.004, 0.008, 0.016]
     assert limiter.failures("one") == 5
     assert [limiter.when("two") for _ in range(2)] == [0.001, 0.002]
@@ -293,15 +367,15 @@ def test_the_exponential_limiter_is_that_of_client_go() -> None:
 
 
 def test_the_exponential_limiter_has_an_end() -> None:
-    limiter = Exponential[str](0.001, 1.0)
+    limiter = RateLimiter[str](0.001, 1.0, rate=0)
     waits = [limiter.when("one") for _ in range(2000)]
     assert max(waits) == 1.0
     assert waits == sorted(waits)
 
 
-def test_the_slowest_of_several_limiters_counts() -> None:
+def test_the_longer_delay_of_a_key_and_of_all_keys_counts() -> None:
     clock = VirtualClock()
-    limiter = Slowest(Exponential[str](0.005, 1.0), Bucket[str](2.0, 1, clock=clock))
+    limiter = RateLimiter[str](0.005, 1.0, rate=2.0, burst=1, clock=clock)
     assert limiter.when("a") == 0.005
     assert limiter.when("b") == 0.5
     assert limiter.when("c") == 1.0
@@ -335,7 +409,7 @@ def test_no_key_is_lost_or_doubled(actions: list[tuple[str, str, float]]) -> Non
                     case "after":
                         queue.add_after(key, number)
                     case "limited":
-                        queue.add_limited(key)
+                        queue.add_rate_limited(key)
             elif action == "get" and len(queue):
                 given = await queue.get()
                 assert given not in busy

@@ -9,11 +9,10 @@ import pytest
 
 from danlu.environment.types import Environment
 from danlu.errors import BuildFileError
-from danlu.lang.desk import Desk
-from danlu.lang.evaluation import conclude, evaluate
-from danlu.lang.limits import Limits
-from danlu.lang.sources import Sources
-from danlu.lang.types import Included
+from danlu.lang.evaluation import build_environment, evaluate
+from danlu.lang.loader import CachingLoader, RepositoryContent
+from danlu.lang.protocol import EvaluationLimits
+from danlu.lang.source_files import SourceFiles
 
 COMMIT = "c0ffee" + "0" * 34
 
@@ -34,9 +33,9 @@ class Texts:
             raise FileNotFoundError(path)
         return self.files[path]
 
-    def include(self, url: str, ref: str) -> Included:
+    def include(self, url: str, ref: str) -> RepositoryContent:
         self.asked.append(f"{url}@{ref}")
-        return Included(COMMIT, self.repositories[url])
+        return RepositoryContent(COMMIT, self.repositories[url])
 
 
 def envd(text: str, function: str = "build", **repositories: str) -> Environment:
@@ -53,13 +52,15 @@ def envd(text: str, function: str = "build", **repositories: str) -> Environment
 
 def body(text: str) -> Environment:
     """Evaluate the body of a build function, in this process: quick, and without limits."""
-    from danlu.lang.starlark import run
+    from danlu.lang.starlark import evaluate_starlark
 
     lines = "\n".join("    " + line for line in dedent(text).strip().split("\n"))
-    sources = Sources()
-    desk = Desk(Texts({"build.envd": f"def build():\n{lines}\n"}), sources)
-    outcome = run("build.envd", "build", desk, Limits())
-    return conclude(outcome, file="build.envd", function="build", sources=sources, limits=Limits())
+    sources = SourceFiles()
+    loader = CachingLoader(Texts({"build.envd": f"def build():\n{lines}\n"}), sources)
+    outcome = evaluate_starlark("build.envd", "build", loader, EvaluationLimits())
+    return build_environment(
+        outcome, file="build.envd", function="build", sources=sources, limits=EvaluationLimits()
+    )
 
 
 def python(text: str, function: str = "build", **files: str) -> Environment:

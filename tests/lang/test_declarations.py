@@ -8,37 +8,43 @@ from typing import Any
 import msgspec
 import pytest
 
+from danlu.environment.conda import CondaChannels, CondaEnvironment, CondaPackages
 from danlu.environment.types import (
     AptSource,
-    Base,
-    Copy,
-    Entrypoint,
-    Environ,
+    BaseSystem,
     Environment,
-    GitConfig,
-    Http,
-    IncludeUse,
-    Jupyter,
-    Other,
-    Owner,
+    ImageOwner,
+    IncludeRef,
     PipIndex,
-    Python,
+    PlannedCall,
+    PythonInterpreter,
     PythonPackages,
-    Run,
-    Secret,
-    Shell,
     SystemPackages,
-    Uv,
+    UvTool,
 )
-from danlu.lang.table import TABLE
+from danlu.lang.functions import FUNCTIONS
+from danlu.lang.functions.base import GitConfig, LoginShell
+from danlu.lang.functions.codex import CodexAgent
+from danlu.lang.functions.conda import PixiConfig
+from danlu.lang.functions.config import ImageEntrypoint, ImageRepository, JupyterServer
+from danlu.lang.functions.cuda import CudaImage, CudaToolkit
+from danlu.lang.functions.go import GoToolchain
+from danlu.lang.functions.julia import JuliaPackages, JuliaPackageServer, JuliaToolchain
+from danlu.lang.functions.nodejs import NodeToolchain
+from danlu.lang.functions.r import CranMirror, RLanguage, RPackages
+from danlu.lang.functions.rstudio import RStudioServer
+from danlu.lang.functions.runtime import EnvironmentVariables
+from danlu.lang.functions.rust import RustToolchain
+from danlu.lang.functions.steps import CopyStep, HttpStep, RunStep, StepSecret
+from danlu.lang.functions.vscode import VscodeExtensions
 from tests.lang.support import COMMIT, body, envd, python_body
 
-BARE = Environment("build", "build.envd", Base(image="ubuntu:22.04"))
+BARE = Environment("build", "build.envd", BaseSystem(image="ubuntu:22.04"))
 SUM = "sha256:" + "0a" * 32
 
 
 def other(function: str, *arguments: tuple[str, str], at_start: bool = False) -> dict[str, Any]:
-    return {"other": (Other(function, arguments, at_start=at_start),)}
+    return {"planned_calls": (PlannedCall(function, arguments, at_start=at_start),)}
 
 
 def at_start(function: str, *arguments: tuple[str, str]) -> dict[str, Any]:
@@ -47,54 +53,69 @@ def at_start(function: str, *arguments: tuple[str, str]) -> dict[str, Any]:
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("base()", {}),
-    ("base(dev=True)", {"base": Base(image="ubuntu:22.04", dev=True)}),
-    ("base('debian:12', True)", {"base": Base(image="debian:12", dev=True)}),
-    ("base(image='python:3.11-slim')", {"base": Base(image="python:3.11-slim")}),
-    ("base(os='debian12')", {"base": Base(os="debian12")}),
-    ("base(os='debian12', dev=True)", {"base": Base(os="debian12", dev=True)}),
-    ("base('debian12')", {"base": Base(os="debian12")}),
+    ("base(dev=True)", {"base": BaseSystem(image="ubuntu:22.04", dev=True)}),
+    ("base('debian:12', True)", {"base": BaseSystem(image="debian:12", dev=True)}),
+    ("base(image='python:3.11-slim')", {"base": BaseSystem(image="python:3.11-slim")}),
+    ("base(os='debian12')", {"base": BaseSystem(os="debian12")}),
+    ("base(os='debian12', dev=True)", {"base": BaseSystem(os="debian12", dev=True)}),
+    ("base('debian12')", {"base": BaseSystem(os="debian12")}),
     (
         "base(os='ubuntu20.04', language='python3.8')",
         {
-            "base": Base(os="ubuntu20.04", dev=True, language="python3.8"),
-            "python": Python("3.8"),
+            "base": BaseSystem(os="ubuntu20.04", dev=True, language="python3.8"),
+            "declarations": (PythonInterpreter("3.8"),),
         },
     ),
     (
         "base('ubuntu20.04', 'python3')",
-        {"base": Base(os="ubuntu20.04", dev=True, language="python3"), "python": Python("")},
+        {
+            "base": BaseSystem(os="ubuntu20.04", dev=True, language="python3"),
+            "declarations": (PythonInterpreter(""),),
+        },
     ),
     (
         "base(language='python3.9', dev=False)",
-        {"base": Base(os="ubuntu22.04", language="python3.9"), "python": Python("3.9")},
+        {
+            "base": BaseSystem(os="ubuntu22.04", language="python3.9"),
+            "declarations": (PythonInterpreter("3.9"),),
+        },
     ),
     (
         "base(os='ubuntu22.04', language='r')",
-        {"base": Base(os="ubuntu22.04", dev=True, language="r"), **other("install.r_lang")},
+        {
+            "base": BaseSystem(os="ubuntu22.04", dev=True, language="r"),
+            "declarations": (RLanguage(),),
+        },
     ),
     (
         "base(language='julia')",
-        {"base": Base(os="ubuntu22.04", dev=True, language="julia"), **other("install.julia")},
+        {
+            "base": BaseSystem(os="ubuntu22.04", dev=True, language="julia"),
+            "declarations": (JuliaToolchain(),),
+        },
     ),
     (
         "base(language='python3'); install.python('3.11')",
         {
-            "base": Base(os="ubuntu22.04", dev=True, language="python3"),
-            "python": Python("3.11"),
+            "base": BaseSystem(os="ubuntu22.04", dev=True, language="python3"),
+            "declarations": (PythonInterpreter("3.11"),),
         },
     ),
-    ("shell()", {"shell": Shell("bash")}),
-    ("shell('zsh')", {"shell": Shell("zsh")}),
-    ("shell(name='fish')", {"shell": Shell("fish")}),
-    ("run(['make', 'make install'])", {"steps": (Run(("make", "make install")),)}),
-    ("run(commands=('a',), mount_host=True)", {"steps": (Run(("a",), mount_host=True),)}),
+    ("shell()", {"declarations": (LoginShell("bash"),)}),
+    ("shell('zsh')", {"declarations": (LoginShell("zsh"),)}),
+    ("shell(name='fish')", {"declarations": (LoginShell("fish"),)}),
+    ("run(['make', 'make install'])", {"steps": (RunStep(("make", "make install")),)}),
+    ("run(commands=('a',), mount_host=True)", {"steps": (RunStep(("a",), mount_host=True),)}),
     (
         "run(['a'], secrets=['token', {'id': 'key', 'target': '/etc/key'}], ssh=True)",
         {
             "steps": (
-                Run(
+                RunStep(
                     ("a",),
-                    secrets=(Secret("token", "/run/secrets/token"), Secret("key", "/etc/key")),
+                    secrets=(
+                        StepSecret("token", "/run/secrets/token"),
+                        StepSecret("key", "/etc/key"),
+                    ),
                     ssh=True,
                 ),
             )
@@ -103,107 +124,166 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("run([])", {}),
     (
         "git_config(name='Ada', email='ada@example.org', editor='vim')",
-        {"git_config": GitConfig("Ada", "ada@example.org", "vim")},
+        {"declarations": (GitConfig("Ada", "ada@example.org", "vim"),)},
     ),
-    ("git_config(email=None)", {"git_config": GitConfig()}),
-    ("install.python()", {"python": Python("3.11")}),
-    ("install.python('3.12.1')", {"python": Python("3.12.1")}),
-    ("install.python(version='')", {"python": Python("")}),
-    ("install.uv()", {"uv": Uv("3.11")}),
-    ("install.uv(python_version='3.12')", {"uv": Uv("3.12")}),
+    ("git_config(email=None)", {"declarations": (GitConfig(),)}),
+    ("install.python()", {"declarations": (PythonInterpreter("3.11"),)}),
+    ("install.python('3.12.1')", {"declarations": (PythonInterpreter("3.12.1"),)}),
+    ("install.python(version='')", {"declarations": (PythonInterpreter(""),)}),
+    ("install.uv()", {"declarations": (UvTool("3.11"),)}),
+    ("install.uv(python_version='3.12')", {"declarations": (UvTool("3.12"),)}),
     (
         "install.apt_packages(['git', 'vim=2:9*']); install.apt_packages(name=('curl',))",
-        {"system_packages": (SystemPackages(("git", "vim=2:9*")), SystemPackages(("curl",)))},
+        {"declarations": (SystemPackages(("git", "vim=2:9*")), SystemPackages(("curl",)))},
     ),
     ("install.apt_packages()", {}),
     (
         "install.python_packages(['numpy', 'torch ; python_version > \"3\"'])",
-        {"python_packages": (PythonPackages(("numpy", 'torch ; python_version > "3"')),)},
+        {"declarations": (PythonPackages(("numpy", 'torch ; python_version > "3"')),)},
     ),
     (
         "install.python_packages(requirements='r.txt', local_wheels=['a.whl'])",
-        {"python_packages": (PythonPackages((), "r.txt", ("a.whl",)),)},
+        {"declarations": (PythonPackages((), "r.txt", ("a.whl",)),)},
     ),
     (
         "install.python_packages(['torch --extra-index-url https://x.org', '-f https://y.org'])",
         {
-            "python_packages": (
+            "declarations": (
                 PythonPackages(("torch", "--extra-index-url https://x.org", "-f https://y.org")),
             )
         },
     ),
-    ("install.conda()", other("install.conda")),
-    ("install.conda(use_mamba=True)", other("install.conda", ("use_mamba", "true"))),
+    (
+        "install.python_packages(['a', '-i', 'https://x.org', '--no-binary=b', '--pre c'])",
+        {
+            "declarations": (
+                PythonPackages(("a", "-i https://x.org", "--no-binary b", "--pre", "c")),
+            )
+        },
+    ),
+    (
+        "install.python_packages(pyproject='pyproject.toml', groups=['dev'], extras=('gpu',))",
+        {
+            "declarations": (
+                PythonPackages(pyproject="pyproject.toml", groups=("dev",), extras=("gpu",)),
+            )
+        },
+    ),
+    ("install.python_packages(['-e ./lib'])", {"declarations": (PythonPackages(("-e ./lib",)),)}),
+    ("install.conda()", {"declarations": (CondaEnvironment(),)}),
+    ("install.conda(use_mamba=True)", {"declarations": (CondaEnvironment(),)}),
     (
         "install.conda_packages(['gcc'], channel=['conda-forge'])",
-        other("install.conda_packages", ("channel", '["conda-forge"]'), ("name", '["gcc"]')),
+        {"declarations": (CondaPackages(("gcc",), ("conda-forge",)),)},
     ),
     (
         "install.conda_packages(env_file='env.yaml')",
-        other("install.conda_packages", ("env_file", '"env.yaml"')),
+        {
+            "declarations": (
+                CondaPackages(env_file="env.yaml"),
+                PythonPackages(requirements="env.yaml"),
+            )
+        },
     ),
     (
         "install.pixi(use_pixi_mirror=True, pypi_index='https://x.org')",
-        other("install.pixi", ("pypi_index", '"https://x.org"'), ("use_pixi_mirror", "true")),
+        {
+            "declarations": (
+                CondaPackages(("pixi",), source="install.pixi"),
+                PixiConfig(use_mirror=True, pypi_index="https://x.org"),
+            )
+        },
     ),
-    ("install.r_lang()", other("install.r_lang")),
-    ("install.r_packages(['remotes'])", other("install.r_packages", ("name", '["remotes"]'))),
-    ("install.julia()", other("install.julia")),
-    ("install.julia_packages(['Flux'])", other("install.julia_packages", ("name", '["Flux"]'))),
-    ("install.rust()", other("install.rust")),
-    ("install.rust(version='1.72.0')", other("install.rust", ("version", '"1.72.0"'))),
-    ("install.go(version=None)", other("install.go")),
-    ("install.nodejs('25.1.0')", other("install.nodejs", ("version", '"25.1.0"'))),
-    ("install.codex()", other("install.codex")),
+    ("install.r_lang()", {"declarations": (RLanguage(),)}),
+    ("install.r_packages(['remotes'])", {"declarations": (RPackages(("remotes",)),)}),
+    ("install.julia()", {"declarations": (JuliaToolchain(),)}),
     (
-        "install.cuda(version='11.2.2', cudnn='8')",
-        other("install.cuda", ("version", '"11.2.2"')),
+        "install.julia_packages(['Flux', 'JSON@0.21'])",
+        {"declarations": (JuliaPackages(("Flux", "JSON@0.21")),)},
+    ),
+    ("install.rust()", {"declarations": (RustToolchain(),)}),
+    ("install.rust(version='1.72.0')", {"declarations": (RustToolchain("1.72.0"),)}),
+    ("install.go(version=None)", {"declarations": (GoToolchain(),)}),
+    ("install.nodejs('25.1.0')", {"declarations": (NodeToolchain("25.1.0"),)}),
+    ("install.codex()", {"declarations": (CodexAgent(),)}),
+    ("install.codex('rust-v0.98.0')", {"declarations": (CodexAgent("0.98.0"),)}),
+    (
+        "install.cuda(version='12.4.1', cudnn='9')",
+        {"declarations": (CudaToolkit("12.4.1", "9"),)},
+    ),
+    ("install.cuda('12.4')", {"declarations": (CudaToolkit("12.4"),)}),
+    (
+        "install.cuda('13.0', cudnn='', flavor='devel', components=['sanitizer'])",
+        {"declarations": (CudaToolkit("13.0", "", "devel", ("sanitizer",)),)},
+    ),
+    (
+        "base(os='ubuntu20.04'); install.cuda(version='11.2.2', cudnn='8')",
+        {
+            "base": BaseSystem(image="nvidia/cuda:11.2.2-cudnn8-runtime-ubuntu20.04"),
+            "declarations": (CudaImage("11.2.2", "8"),),
+        },
+    ),
+    (
+        "base(os='ubuntu22.04', dev=False); "
+        "install.cuda('12.4.1', flavor='devel', provider='image')",
+        {
+            "base": BaseSystem(image="nvidia/cuda:12.4.1-cudnn-devel-ubuntu22.04"),
+            "declarations": (CudaImage("12.4.1", "*", "devel"),),
+        },
     ),
     (
         "install.vscode_extensions(['ms-python.python'])",
-        other("install.vscode_extensions", ("name", '["ms-python.python"]')),
+        {"declarations": (VscodeExtensions(("ms-python.python",)),)},
     ),
-    ("config.apt_source('deb x')", {"apt_source": AptSource("deb x")}),
+    (
+        "install.vscode_extensions(['a.b-1.2.3', 'a.c@2.0.0-beta.1', './x.vsix'])",
+        {"declarations": (VscodeExtensions(("a.b-1.2.3", "a.c@2.0.0-beta.1", "x.vsix")),)},
+    ),
+    ("config.apt_source('deb x')", {"declarations": (AptSource("deb x"),)}),
     (
         "config.pip_index(url='https://x.org/simple', extra_url='https://y.org', trust=True)",
-        {"pip_index": PipIndex("https://x.org/simple", "https://y.org", True)},
+        {"declarations": (PipIndex("https://x.org/simple", "https://y.org", True),)},
     ),
-    ("config.owner(1000, 65535)", {"owner": Owner(1000, 65535)}),
-    ("config.entrypoint(['date', '-u'])", {"entrypoint": Entrypoint(("date", "-u"))}),
-    ("config.jupyter()", {"jupyter": Jupyter()}),
-    ("config.jupyter(token='t', port=8888)", {"jupyter": Jupyter("t", 8888)}),
+    ("config.owner(1000, 65535)", {"declarations": (ImageOwner(1000, 65535),)}),
+    ("config.entrypoint(['date', '-u'])", {"declarations": (ImageEntrypoint(("date", "-u")),)}),
+    ("config.jupyter()", {"declarations": (JupyterServer(),)}),
+    ("config.jupyter(token='t', port=8888)", {"declarations": (JupyterServer("t", 8888),)}),
     ("config.gpu(count=2)", at_start("config.gpu", ("count", "2"))),
     ("config.shm_size(size=1024)", at_start("config.shm_size", ("size", "1024"))),
     (
         "config.repo('https://x.org/a', description='é')",
-        at_start("config.repo", ("description", '"é"'), ("url", '"https://x.org/a"')),
+        {"declarations": (ImageRepository("https://x.org/a", "é"),)},
     ),
     (
         "config.conda_channel(channel='a: b', use_mamba=True)",
-        other("config.conda_channel", ("channel", '"a: b"'), ("use_mamba", "true")),
+        {"declarations": (CondaChannels("a: b"), CondaEnvironment())},
     ),
-    ("config.cran_mirror('https://x')", other("config.cran_mirror", ("url", '"https://x"'))),
+    ("config.cran_mirror('https://x/')", {"declarations": (CranMirror("https://x"),)}),
     (
         "config.julia_pkg_server(url='https://x')",
-        other("config.julia_pkg_server", ("url", '"https://x"')),
+        {"declarations": (JuliaPackageServer("https://x"),)},
     ),
-    ("config.rstudio_server()", other("config.rstudio_server")),
-    ("io.copy('main.py', '/opt/')", {"steps": (Copy("main.py", "/opt/"),)}),
-    ("io.copy(host_path='a', envd_path='/b')", {"steps": (Copy("a", "/b"),)}),
+    ("config.rstudio_server()", {"declarations": (RStudioServer(),)}),
+    (
+        "config.rstudio_server('2024.04.2+764')",
+        {"declarations": (RStudioServer("2024.04.2-764"),)},
+    ),
+    ("io.copy('main.py', '/opt/')", {"steps": (CopyStep("main.py", "/opt/"),)}),
+    ("io.copy(host_path='a', envd_path='/b')", {"steps": (CopyStep("a", "/b"),)}),
     (
         "io.copy(source='/bin/x', target='/bin/x', image='team/x:1')",
-        {"steps": (Copy("/bin/x", "/bin/x", "team/x:1"),)},
+        {"steps": (CopyStep("/bin/x", "/bin/x", "team/x:1"),)},
     ),
-    ("io.http('https://x.org/m.bin')", {"steps": (Http("https://x.org/m.bin"),)}),
+    ("io.http('https://x.org/m.bin')", {"steps": (HttpStep("https://x.org/m.bin"),)}),
     (
         f"io.http(url='https://x.org/', checksum='{SUM.upper()}', filename='m')".replace(
             "SHA256", "sha256"
         ),
-        {"steps": (Http("https://x.org/", SUM, "m"),)},
+        {"steps": (HttpStep("https://x.org/", SUM, "m"),)},
     ),
     (
         "runtime.environ(env={'B': '1', 'A': ''}, extra_path=['/opt/bin'])",
-        {"environ": (Environ((("B", "1"), ("A", "")), ("/opt/bin",)),)},
+        {"declarations": (EnvironmentVariables((("B", "1"), ("A", "")), ("/opt/bin",)),)},
     ),
     (
         "runtime.command(commands={'train': 'python t.py', 'a': 'b'})",
@@ -229,9 +309,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     (
         "runtime.mount(data.envd('dgl'), data.path.dgl)",
         {
-            "other": (
-                Other("data.envd", (("name", '"dgl"'),), at_start=True),
-                Other(
+            "planned_calls": (
+                PlannedCall("data.envd", (("name", '"dgl"'),), at_start=True),
+                PlannedCall(
                     "runtime.mount",
                     (("envd_path", '"~/.dgl"'), ("host_path", '"data://dgl"')),
                     at_start=True,
@@ -261,10 +341,10 @@ def test_a_call_becomes_its_declaration(
 
 def test_every_function_of_the_table_has_a_case() -> None:
     written = " ".join(text for text, _ in CASES) + " include("
-    assert [name for name in TABLE if f"{name}(" not in written] == []
+    assert [name for name in FUNCTIONS if f"{name}(" not in written] == []
 
 
-def test_an_include_is_noted_with_its_commit() -> None:
+def test_include_is_recorded_with_its_commit() -> None:
     environment = envd(
         """
         lib = include("https://example.org/lib", ref="v1")
@@ -273,7 +353,7 @@ def test_an_include_is_noted_with_its_commit() -> None:
         """,
         lib="def tools():\n    install.apt_packages(['git'])\n",
     )
-    assert environment.includes == (IncludeUse("https://example.org/lib", "v1", COMMIT),)
+    assert environment.includes == (IncludeRef("https://example.org/lib", "v1", COMMIT),)
     assert environment.system_packages == (SystemPackages(("git",)),)
 
 
@@ -291,16 +371,18 @@ def test_declarations_know_their_line_and_columns() -> None:
 
 def test_envd_files_copy_and_download_before_they_run() -> None:
     text = "run(['1']); io.copy('2', '/'); run(['3']); io.http('https://x.org/4')"
-    ordered = (Copy("2", "/"), Http("https://x.org/4"), Run(("1",)), Run(("3",)))
+    ordered = (CopyStep("2", "/"), HttpStep("https://x.org/4"), RunStep(("1",)), RunStep(("3",)))
     assert body(text).steps == ordered
 
 
 def test_python_files_keep_the_written_order() -> None:
     text = "run(['1']); io.copy('2', '/'); run(['3'])"
-    assert python_body(text).steps == (Run(("1",)), Copy("2", "/"), Run(("3",)))
+    assert python_body(text).steps == (RunStep(("1",)), CopyStep("2", "/"), RunStep(("3",)))
 
 
 def test_equal_declarations_count_once() -> None:
-    environment = body("install.go('1')\ninstall.go('1')\nshell()\nshell('bash')")
-    assert environment.other == (Other("install.go", (("version", '"1"'),)),)
-    assert environment.shell == Shell("bash")
+    environment = body("config.gpu(2)\n" * 2 + "install.go('1')\n" * 2)
+    assert environment.declarations == (GoToolchain("1"),)
+    assert environment.planned_calls == (
+        PlannedCall("config.gpu", (("count", "2"),), at_start=True),
+    )

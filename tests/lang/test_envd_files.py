@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from danlu.environment.types import (
-    Base,
-    Jupyter,
-    Other,
-    Python,
+    BaseSystem,
+    PythonInterpreter,
     PythonPackages,
-    Run,
-    Shell,
     SystemPackages,
 )
-from danlu.lang.evaluation import evaluate, functions
+from danlu.lang.evaluation import evaluate, list_functions
+from danlu.lang.functions.base import LoginShell
+from danlu.lang.functions.config import JupyterServer
+from danlu.lang.functions.steps import RunStep
+from danlu.lang.functions.vscode import VscodeExtensions
 from tests.lang.support import Texts, envd
 
 MONITORING = '''
@@ -41,15 +41,13 @@ def test_a_gpu_file_of_language_v0() -> None:
             shell("zsh")
         """
     )
-    assert environment.base == Base(os="ubuntu20.04", dev=True, language="python3")
-    assert environment.python == Python("")
+    image = "nvidia/cuda:11.2.2-cudnn8-runtime-ubuntu20.04"
+    assert environment.base == BaseSystem(image=image, dev=True, language="python3")
+    assert environment.python == PythonInterpreter("")
     assert environment.python_packages == (PythonPackages(("tensorflow-gpu",)),)
-    assert environment.jupyter == Jupyter()
-    assert environment.shell == Shell("zsh")
-    assert [(o.function, o.at_start) for o in environment.other] == [
-        ("install.cuda", False),
-        ("install.vscode_extensions", False),
-    ]
+    assert environment.find(JupyterServer) == JupyterServer()
+    assert environment.find(LoginShell) == LoginShell("zsh")
+    assert environment.planned_calls == ()
 
 
 def test_a_library_that_is_included() -> None:
@@ -67,7 +65,7 @@ def test_a_library_that_is_included() -> None:
         envdlib=MONITORING,
     )
     assert environment.python_packages == (PythonPackages(("tensorboard",)),)
-    expose = environment.other[-1]
+    expose = environment.planned_calls[-1]
     assert expose.function == "runtime.expose"
     assert expose.arguments == (("envd_port", "8888"), ("service", '"tensorboard"'))
     assert (expose.span.file, expose.span.line) == ("build.envd", 9)
@@ -94,18 +92,17 @@ def test_a_development_file_of_language_v1() -> None:
             install.vscode_extensions(["ms-python.python"])
         """
     )
-    assert environment.base == Base(image="ubuntu:22.04", dev=True)
-    assert environment.python == Python("3.11")
+    assert environment.base == BaseSystem(image="ubuntu:22.04", dev=True)
+    assert environment.python == PythonInterpreter("3.11")
     assert environment.python_packages == (PythonPackages(("via",)),)
     assert environment.system_packages == (SystemPackages(("screenfetch",)),)
-    assert environment.other == (
-        Other("install.vscode_extensions", (("name", '["ms-python.python"]'),)),
-    )
+    assert environment.find(VscodeExtensions) == VscodeExtensions(("ms-python.python",))
+    assert environment.planned_calls == ()
 
 
-def test_a_file_without_base_stands_on_the_default_image() -> None:
+def test_file_without_base_uses_the_default_image() -> None:
     environment = envd("def build():\n    install.python()\n")
-    assert environment.base == Base(image="ubuntu:22.04")
+    assert environment.base == BaseSystem(image="ubuntu:22.04")
     assert environment.base.span.line == 1
 
 
@@ -129,28 +126,28 @@ def test_several_functions_share_helpers_and_what_the_top_level_declares() -> No
     build, serve = envd(text), envd(text, "serve")
     assert (build.name, build.python, build.steps) == (
         "build",
-        Python("3.11"),
-        (Run(("echo build",)),),
+        PythonInterpreter("3.11"),
+        (RunStep(("echo build",)),),
     )
     assert (serve.name, serve.python, serve.steps) == (
         "serve",
-        Python("3.10"),
-        (Run(("echo serve",)),),
+        PythonInterpreter("3.10"),
+        (RunStep(("echo serve",)),),
     )
     assert build.system_packages == serve.system_packages == (SystemPackages(("git",)),)
 
 
 def test_tabs_indent_as_in_envd_and_stay_in_strings() -> None:
     environment = envd('def build():\n\trun(["a\tb", """\n\tc"""])\n')
-    assert environment.steps == (Run(("a\tb", "\n\tc")),)
+    assert environment.steps == (RunStep(("a\tb", "\n\tc")),)
 
 
 def test_line_ends_and_byte_order_mark_of_other_systems() -> None:
     environment = envd("\ufeffdef build():\r\n    run(['''a\r\nb'''])\r\n")
-    assert environment.steps == (Run(("a\nb",)),)
+    assert environment.steps == (RunStep(("a\nb",)),)
 
 
-def test_load_takes_names_from_files_beside_the_one_that_loads() -> None:
+def test_load_is_relative_to_the_loading_file() -> None:
     loader = Texts(
         {
             "envs/build.envd": 'load("lib/tools.envd", "tools", v="VERSION")\n'
@@ -161,7 +158,7 @@ def test_load_takes_names_from_files_beside_the_one_that_loads() -> None:
         }
     )
     environment = evaluate("envs/build.envd", loader=loader)
-    assert environment.python == Python("3.12")
+    assert environment.python == PythonInterpreter("3.12")
     assert environment.system_packages == (SystemPackages(("git",)),)
     assert environment.system_packages[0].span.file == "envs/lib/tools.envd"
     assert loader.asked == ["envs/build.envd", "envs/lib/tools.envd", "envs/names.envd"]
@@ -169,4 +166,4 @@ def test_load_takes_names_from_files_beside_the_one_that_loads() -> None:
 
 def test_functions_lists_what_can_be_built() -> None:
     text = "def build():\n  pass\ndef _h():\n  pass\ndef f(a):\n  pass\ndef g(a=1):\n  pass\n"
-    assert functions("build.envd", Texts({"build.envd": text})) == ["build", "g"]
+    assert list_functions("build.envd", Texts({"build.envd": text})) == ["build", "g"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from danlu.errors import BuildFileError, DanluError, UsageError
-from danlu.lang.evaluation import evaluate, functions
-from danlu.lang.types import Included
+from danlu.lang.evaluation import evaluate, list_functions
+from danlu.lang.loader import RepositoryContent
 from tests.lang.support import Texts, body, finding, marked
 
 # (a call, what the message says, what is marked, a word of the hint)
@@ -14,25 +14,62 @@ CALLS = [
     ("install.pyton()", "install has no function 'pyton'", "install.pyton()", "install.python"),
     ("install.zig()", "no function 'zig'", "install.zig()", "it has: apt_packages, codex"),
     ("runtime.gpu(1)", "runtime has no function 'gpu'", "runtime.gpu(1)", "config.gpu"),
-    ("python()", "nothing called 'python'", "python", "install.python"),
-    ("shel('zsh')", "nothing called 'shel'", "shel", "'shell'"),
+    ("python()", "name 'python' is not defined", "python", "install.python"),
+    ("shel('zsh')", "name 'shel' is not defined", "shel", "'shell'"),
     ("data.path.huggingfac", "data.path has no", "data.path.huggingfac", "huggingface"),
     ("install.python(versio='3')", "has no argument 'versio'", "versio='3'", "version"),
-    ("config.owner(uid=1)", "needs its argument 'gid'", "config.owner(uid=1)", "(uid, gid)"),
-    ("config.rstudio_server(1)", "takes no arguments", "1", ""),
-    ("shell('zsh', 'x')", "at most 1 argument", "'x'", "one list"),
-    ("install.python('3.9', version='3.9')", "'version' twice", "version='3.9'", ""),
-    ("io.copy('a', host_path='b', target='c')", "'source' twice", "host_path='b'", ""),
+    ("config.owner(uid=1)", "is missing its argument 'gid'", "config.owner(uid=1)", "(uid, gid)"),
+    ("install.r_lang(1)", "takes no positional arguments", "1", ""),
+    ("shell('zsh', 'x')", "at most 1 positional argument", "'x'", "into a list"),
+    (
+        "install.python('3.9', version='3.9')",
+        "multiple values for argument 'version'",
+        "version='3.9'",
+        "",
+    ),
+    (
+        "io.copy('a', host_path='b', target='c')",
+        "multiple values for argument 'source'",
+        "host_path='b'",
+        "",
+    ),
     ("install.python(3.11)", "must be text, not a number", "3.11", 'write "3.11"'),
-    ("install.python('2.7')", "no version of Python 3", "'2.7'", "3.11"),
+    ("install.python('2.7')", "invalid Python version '2.7'", "'2.7'", "3.11"),
     ("install.python_packages('numpy')", "not one text", "'numpy'", '["numpy"]'),
-    ("install.apt_packages('a', 'b')", "at most 1 argument", "'b'", '["a", "b"]'),
+    ("install.apt_packages('a', 'b')", "at most 1 positional argument", "'b'", '["a", "b"]'),
     ("install.apt_packages(['a', 3])", "element 2 must be text", "['a', 3]", ""),
-    ("install.apt_packages(['a b'])", "'a b' is no package name", "['a b']", ""),
+    ("install.apt_packages(['a b'])", "invalid package name 'a b'", "['a b']", ""),
     ("install.apt_packages([''])", "empty name", "['']", ""),
-    ("install.python_packages(local_wheels=['a.zip'])", "no wheel", "local_wheels=['a.zip']", ""),
-    ("install.conda_packages(['a'], env_file='e')", "stands alone", "env_file='e'", ""),
-    ("shell('zhs')", "cannot be 'zhs'", "'zhs'", "'zsh'"),
+    (
+        "install.python_packages(local_wheels=['a.zip'])",
+        "'a.zip' is not a wheel",
+        "local_wheels=['a.zip']",
+        "",
+    ),
+    ("install.python_packages(['a --pree'])", "unsupported option --pree", None, "--pre"),
+    ("install.python_packages(['a', '-U'])", "unsupported option -U", None, "danlu lock --upgrade"),
+    ("install.python_packages(['-r', 'r.txt'])", "unsupported option -r", None, "requirements="),
+    ("install.python_packages(['a -i'])", "the option -i needs a value", "['a -i']", ""),
+    ("install.python_packages(['-f', '--pre'])", "the option -f needs a value", None, ""),
+    ("install.python_packages(groups=['dev'])", "groups without pyproject", None, "pyproject="),
+    ("install.python_packages(pyproject='p.txt')", "not a pyproject.toml", None, "requirements="),
+    (
+        "install.python_packages(pyproject='p.toml', extras=['a b'])",
+        "invalid name 'a b'",
+        "extras=['a b']",
+        "",
+    ),
+    ("install.conda_packages(['a'], env_file='e')", "cannot be combined", "env_file='e'", ""),
+    ("install.conda_packages(env_file='e.txt')", "neither a YAML file", "env_file='e.txt'", ".yml"),
+    ("install.conda_packages(['-c', 'x'])", "'-c' is an option", "['-c', 'x']", "channel="),
+    ("install.conda_packages(['a'], channel=[''])", "empty channel", "channel=['']", ""),
+    (
+        "install.python_packages(requirements='e.yml')",
+        "not a requirements file",
+        "requirements='e.yml'",
+        "conda_packages(env_file=",
+    ),
+    ("shell('zhs')", "not 'zhs'", "'zhs'", "'zsh'"),
     ("run('ls')", "not one text", "'ls'", '["ls"]'),
     ("run(['a'], mount_host=1)", "must be True or False", "mount_host=1", ""),
     ("run(['a'], secrets=['../x'])", "id '../x'", "secrets=['../x']", "--secret"),
@@ -41,40 +78,45 @@ CALLS = [
     ("run(['a'], secrets=['a', 'a'])", "two secrets", None, ""),
     ("run(['a\\0'])", "NUL", "['a\\0']", ""),
     ("base(os='debian12', image='x')", "both os and image", "image='x'", ""),
-    ("base(os='debain12')", "no distribution 'debain12'", "os='debain12'", "debian12"),
-    ("base(language='pyhton3')", "no language", "language='pyhton3'", "python"),
-    ("base(image='https://x/y')", "no image reference", "image='https://x/y'", ""),
+    ("base(os='debain12')", "unknown distribution 'debain12'", "os='debain12'", "debian12"),
+    ("base(language='pyhton3')", "unknown language", "language='pyhton3'", "python"),
+    ("base(image='https://x/y')", "invalid image reference", "image='https://x/y'", ""),
     ("config.owner(70000, 1)", "from 0 to 65535", "70000", ""),
     ("config.owner('1', 1)", "must be a whole number", "'1'", "write 1"),
     ("config.owner(True, 1)", "must be a whole number", "True", ""),
     ("config.entrypoint([])", "no program", "[]", ""),
-    ("config.pip_index('example.org')", "is no address", "'example.org'", "https://"),
-    ("io.http('https://x.org/')", "needs a name", "'https://x.org/'", "filename"),
-    ("io.http('https://x.org/a', filename='../a')", "no file name", "filename='../a'", ""),
-    ("io.http('https://x.org/a', checksum='md5:1')", "no checksum", "checksum='md5:1'", "sha256:"),
-    ("io.copy('', '/a')", "source is empty", "''", ""),
+    ("config.pip_index('example.org')", "invalid URL", "'example.org'", "https://"),
+    ("io.http('https://x.org/')", "has no file name", "'https://x.org/'", "filename"),
+    ("io.http('https://x.org/a', filename='../a')", "invalid file name", "filename='../a'", ""),
+    (
+        "io.http('https://x.org/a', checksum='md5:1')",
+        "invalid checksum",
+        "checksum='md5:1'",
+        "sha256:",
+    ),
+    ("io.copy('', '/a')", "empty source", "''", ""),
     ("runtime.environ({'A': 1})", "'A' must be text", "{'A': 1}", 'write "1"'),
-    ("runtime.environ({'A B': '1'})", "no variable's name", "{'A B': '1'}", ""),
+    ("runtime.environ({'A B': '1'})", "invalid variable name 'A B'", "{'A B': '1'}", ""),
     ("runtime.environ(['A'])", "dictionary of texts, not a list", "['A']", ""),
     ("runtime.daemon(['a', 'b'])", "list of commands", "['a', 'b']", '[["program"'),
     ("runtime.expose(0)", "from 1 to 65535", "0", ""),
-    ("runtime.expose(1, listen_addr='here')", "no IP address", "listen_addr='here'", "127"),
-    ("data.envd('../x')", "no name", "'../x'", ""),
+    ("runtime.expose(1, listen_addr='here')", "invalid IP address", "listen_addr='here'", "127"),
+    ("data.envd('../x')", "invalid name", "'../x'", ""),
     ("install.python(build)", "a function cannot be an argument", "install.python(build)", ""),
     ("install.apt_packages(range(3))", "a range cannot be", None, ""),
     ("fail('no', 3)", "no 3", "fail('no', 3)", ""),
     ("1 // 0", "division by zero", "1 // 0", ""),
     ("[1][4]", "index 4 is out of range", "[1][4]", ""),
-    ("{}['é'] + 'ü'", "no key", "{}['é']", ""),
-    ("'a'.uper()", "type string has no 'uper'", "'a'.uper()", "upper"),
-    ("build(1)", "build() is given too many", "build(1)", ""),
+    ("{}['é'] + 'ü'", "not found", "{}['é']", ""),
+    ("'a'.uper()", "type string has no attribute 'uper'", "'a'.uper()", "upper"),
+    ("build(1)", "build() got 1 more positional arguments", "build(1)", ""),
     ("build(a=1)", "build() has no argument 'a'", "build(a=1)", ""),
     ("'' + 3", "`+` not supported", "'' + 3", ""),
 ]
 
 
 @pytest.mark.parametrize(("call", "message", "mark", "hint"), CALLS, ids=[c[0] for c in CALLS])
-def test_a_wrong_call_is_marked_and_the_nearest_name_named(
+def test_invalid_call_is_marked_with_a_suggestion(
     call: str, message: str, mark: str | None, hint: str
 ) -> None:
     with pytest.raises(BuildFileError) as caught:
@@ -89,7 +131,7 @@ def test_a_wrong_call_is_marked_and_the_nearest_name_named(
     assert mark is None or marked(caught.value) == mark
 
 
-def test_a_second_declaration_with_another_value_names_the_first() -> None:
+def test_conflicting_declaration_names_the_first() -> None:
     error = finding("def build():\n    install.python('3.9')\n    install.python('3.10')\n")
     assert "declared twice" in error.message
     assert "build.envd:2:5" in error.hint
@@ -103,9 +145,14 @@ SYNTAX = [
     ("def build(:\n    pass\n", "syntax error", 1, ":"),
     ("def build():\n    x = 'abc\n", "unterminated string literal", 2, None),
     ("def build():\n    x = 1\n   y = 2\n", "unindent", 3, None),
-    ("def build():\n    while True:\n        pass\n", "'while' is not in the language", 2, "while"),
-    ("import os\n", "'import' is not in the language", 1, "import"),
-    ("class A:\n    pass\n", "'class' is not in the language", 1, "class"),
+    (
+        "def build():\n    while True:\n        pass\n",
+        "'while' is not supported in build.envd",
+        2,
+        "while",
+    ),
+    ("import os\n", "'import' is not supported in build.envd", 1, "import"),
+    ("class A:\n    pass\n", "'class' is not supported in build.envd", 1, "class"),
     ("def build():\n    x = {1, 2}\n", "unexpected ','", 2, ","),
     ("def build():\n    x = 2 ** 3\n", "unexpected '**'", 2, "**"),
     ("@x\ndef build():\n    pass\n", "invalid input `@`", 1, "@"),
@@ -130,30 +177,30 @@ def test_an_error_in_a_helper_names_who_called_it() -> None:
     assert error.details == ("called from build.envd:5: helper(3)",)
 
 
-def test_the_first_wrong_call_is_told_before_a_later_failure() -> None:
+def test_first_invalid_call_is_reported_before_a_later_failure() -> None:
     error = finding("def build():\n    run('a')\n    fail('later')\n")
     assert "not one text" in error.message
 
 
-def test_a_missing_function_names_those_that_exist() -> None:
+def test_missing_function_error_lists_existing_functions() -> None:
     error = finding("def build_gpu():\n    pass\ndef serve():\n    pass\n", "biuld_gpu")
     assert "no build function 'biuld_gpu'" in error.message
     assert error.hint == "did you mean 'build_gpu'? build.envd has: build_gpu, serve"
     assert "def build():" in finding("").hint
 
 
-def test_what_is_no_build_function_is_not_called() -> None:
-    assert "takes arguments" in finding("def build(a):\n    pass\n").message
+def test_only_functions_without_arguments_are_build_functions() -> None:
+    assert "requires arguments" in finding("def build(a):\n    pass\n").message
     assert "no build function" in finding("build = 3\n").message
     assert "no build function" in finding("x = 3\n", "x; fail()").message
 
 
-def test_a_missing_file_is_wrong_usage() -> None:
+def test_missing_file_is_a_usage_error() -> None:
     for attempt in (
         lambda: evaluate("no.envd", loader=Texts({})),
-        lambda: functions("no.envd", Texts({})),
+        lambda: list_functions("no.envd", Texts({})),
     ):
-        with pytest.raises(UsageError, match=r"no build file 'no\.envd'"):
+        with pytest.raises(UsageError, match=r"build file 'no\.envd' not found"):
             attempt()
 
 
@@ -164,12 +211,12 @@ class Unreadable:
     def read(self, path: str) -> str:
         raise self.error
 
-    def include(self, url: str, ref: str) -> Included:
+    def include(self, url: str, ref: str) -> RepositoryContent:
         raise self.error
 
 
 @pytest.mark.parametrize("file", ["build.envd", "build.py"])
-def test_a_file_that_cannot_be_read_is_wrong_usage(file: str) -> None:
+def test_unreadable_file_is_a_usage_error(file: str) -> None:
     for error in (
         PermissionError(13, "Permission denied"),
         UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
@@ -180,16 +227,16 @@ def test_a_file_that_cannot_be_read_is_wrong_usage(file: str) -> None:
 
 # (what build.envd loads, what the message says)
 LOADS = [
-    ("load('/etc/passwd', 'x')", "no path in the project"),
-    ("load('gone.envd', 'x')", "there is no file 'gone.envd'"),
-    ("load('build.envd', 'x')", "in a circle"),
-    ("load('a.envd', 'x')", "in a circle"),
-    ("load('b.envd', 'y')", "load(): the file has no 'y'"),
+    ("load('/etc/passwd', 'x')", "invalid path"),
+    ("load('gone.envd', 'x')", "file 'gone.envd' not found"),
+    ("load('build.envd', 'x')", "circular load"),
+    ("load('a.envd', 'x')", "circular load"),
+    ("load('b.envd', 'y')", "load(): the file does not define 'y'"),
 ]
 
 
 @pytest.mark.parametrize(("load", "message"), LOADS, ids=[load[0] for load in LOADS])
-def test_a_load_that_cannot_be_is_refused(load: str, message: str) -> None:
+def test_invalid_load_is_refused(load: str, message: str) -> None:
     files = {
         "build.envd": f"x = 1\n{load}\ndef build():\n    pass\n",
         "a.envd": "load('c.envd', 'x')\n",

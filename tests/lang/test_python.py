@@ -7,9 +7,10 @@ import sys
 import pytest
 
 import danlu
-from danlu.environment.types import IncludeUse, Python, PythonPackages, Run, SystemPackages
+from danlu.environment.types import IncludeRef, PythonInterpreter, PythonPackages, SystemPackages
 from danlu.errors import BuildFileError, UsageError
-from danlu.lang.evaluation import evaluate, functions
+from danlu.lang.evaluation import evaluate, list_functions
+from danlu.lang.functions.steps import RunStep
 from tests.lang.support import COMMIT, Texts, marked, python
 
 
@@ -45,8 +46,8 @@ def test_several_functions_and_ordinary_python() -> None:
         """
     build, serve = python(text), python(text, "serve")
     assert build.system_packages == (SystemPackages(("git",)), SystemPackages(("vim",)))
-    assert (build.steps, build.python) == ((Run(("2",)),), Python("3.11"))
-    assert (serve.steps, serve.name) == ((Run(("serve",)),), "serve")
+    assert (build.steps, build.python) == ((RunStep(("2",)),), PythonInterpreter("3.11"))
+    assert (serve.steps, serve.name) == ((RunStep(("serve",)),), "serve")
     assert build.system_packages[0].span.line == 10
 
 
@@ -77,7 +78,7 @@ def test_the_standard_library_and_danlu_cannot_be_replaced() -> None:
         danlu=bad,
         **{"danlu/errors": bad},
     )
-    assert environment.steps == (Run(("a",)),)
+    assert environment.steps == (RunStep(("a",)),)
 
 
 # (a file, what the message says, line, what is marked, a word of the hint)
@@ -121,12 +122,12 @@ WRONG = [
     ("def build():\n    1 / 0\n", "ZeroDivisionError: division by zero", 2, "1 / 0", ""),
     ("def build()\n    pass\n", "syntax error: expected ':'", 1, None, ""),
     ("import nope\n", "No module named 'nope'", 1, "import nope", ""),
-    ("import sys\nsys.exit(3)\n", "ends the program", 2, "sys.exit(3)", ""),
-    ("def build():\n    build()\n", "call each other for ever", 2, "build()", ""),
+    ("import sys\nsys.exit(3)\n", "called exit()", 2, "sys.exit(3)", ""),
+    ("def build():\n    build()\n", "recursion depth", 2, "build()", ""),
     ("async def build():\n    pass\n", "does nothing", 1, None, "async"),
     ("def build():\n    yield\n", "does nothing", 1, None, "yield"),
-    ("def build(a):\n    pass\n", "takes arguments", 1, None, ""),
-    ("def build(*, a):\n    pass\n", "takes arguments", 1, None, ""),
+    ("def build(a):\n    pass\n", "requires arguments", 1, None, ""),
+    ("def build(*, a):\n    pass\n", "requires arguments", 1, None, ""),
     ("def biuld():\n    pass\n", "no build function 'build'", 1, None, "'biuld'"),
     (
         "from danlu import install\ndef build():\n    install.python = 3\n",
@@ -142,7 +143,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("text", "message", "line", "mark", "hint"), WRONG, ids=[w[1] for w in WRONG]
 )
-def test_what_is_wrong_is_said_with_its_place(
+def test_error_has_its_location(
     text: str, message: str, line: int, mark: str | None, hint: str
 ) -> None:
     error = wrong(text)
@@ -153,7 +154,7 @@ def test_what_is_wrong_is_said_with_its_place(
     assert mark is None or marked(error) == mark
 
 
-def test_a_wrong_call_is_told_even_where_the_file_catches_everything() -> None:
+def test_invalid_call_is_reported_even_if_the_file_catches_everything() -> None:
     error = wrong(
         "from danlu import run\ndef build():\n    try:\n        run('a')\n"
         "    except Exception:\n        pass\n"
@@ -202,9 +203,9 @@ def test_the_functions_and_values_of_an_included_repository() -> None:
     )
     environment = evaluate("build.py", loader=loader)
     assert environment.python_packages == (PythonPackages(("tensorboard",)),)
-    assert environment.steps == (Run(("\U0001f525 8888",)),)
+    assert environment.steps == (RunStep(("\U0001f525 8888",)),)
     assert environment.steps[0].span.file == "build.py"
-    assert environment.includes == (IncludeUse("https://example.org/a", "v1", COMMIT),)
+    assert environment.includes == (IncludeRef("https://example.org/a", "v1", COMMIT),)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +213,11 @@ def test_the_functions_and_values_of_an_included_repository() -> None:
     [
         ("lib.tensorbord()", "has no 'tensorbord'", "build.py"),
         ("lib.tensorboard(poort=3)", "no argument 'poort'", "build.py"),
-        ("lib.tensorboard(lib)", "of type Library cannot be given", "build.py"),
+        ("lib.tensorboard(lib)", "of type IncludedLibrary cannot be passed", "build.py"),
         ("lib.bad()", "not one text", "https://example.org/a/a.envd"),
     ],
 )
-def test_a_wrong_use_of_an_included_repository(body: str, message: str, file: str) -> None:
+def test_invalid_use_of_an_included_repository(body: str, message: str, file: str) -> None:
     with pytest.raises(BuildFileError) as caught:
         evaluate("build.py", loader=included(body))
     assert message in caught.value.message
@@ -224,8 +225,8 @@ def test_a_wrong_use_of_an_included_repository(body: str, message: str, file: st
     assert caught.value.span.file == file
 
 
-def test_the_functions_outside_a_build_say_what_to_do() -> None:
-    with pytest.raises(UsageError, match="none is being described"):
+def test_calling_outside_a_build_function_has_a_hint() -> None:
+    with pytest.raises(UsageError, match="can only be called in a build function"):
         danlu.install.python()
 
 
@@ -240,4 +241,4 @@ def test_help_and_completion_know_the_functions() -> None:
 
 def test_functions_lists_what_can_be_built() -> None:
     text = "def build(): pass\nasync def a(): pass\ndef _b(): pass\ndef c(x): pass\n"
-    assert functions("build.py", Texts({"build.py": text})) == ["build"]
+    assert list_functions("build.py", Texts({"build.py": text})) == ["build"]

@@ -1,4 +1,4 @@
-"""Environments that tests make for themselves, of packages that are never in danlu's own."""
+"""Virtual environments for tests, with packages that danlu itself does not depend on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from danlu.sources.pypi.indexes import Indexes, uv_environment
+from danlu.sources.pypi.indexes import IndexSettings, uv_environment
 from danlu.sources.pypi.uv import find_uv
 from danlu.util.locks import file_lock
 from tests.conftest import ROOT
@@ -34,7 +34,7 @@ def uv(*arguments: str, cwd: Path = ROOT) -> str:
     done = subprocess.run(
         [str(find_uv()), *arguments],
         cwd=cwd,
-        env=uv_environment(Indexes(), cwd),
+        env=uv_environment(IndexSettings(), cwd),
         capture_output=True,
         text=True,
         check=False,
@@ -92,13 +92,16 @@ def _fill(place: Path, requirements: Sequence[str], python: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     uv("venv", "--quiet", "--python", python, str(place))
     wanted: list[str] = []
-    for one in requirements:
-        wanted += ["-e", f"{ROOT}{one.removeprefix('danlu')}"] if _is_ours(one) else [one]
+    for requirement in requirements:
+        if _is_ours(requirement):
+            wanted += ["-e", f"{ROOT}{requirement.removeprefix('danlu')}"]
+        else:
+            wanted.append(requirement)
     uv("pip", "install", "--quiet", "--python", str(place / "bin" / "python"), *wanted)
 
 
 def _forget_unused(base: Path) -> None:
-    """Remove what no run asked for of late: every change of a requirement makes a new one."""
+    """Remove environments not used recently: every changed requirement creates a new one."""
     for made in base.glob("*/.made"):
         if time.time() - made.stat().st_mtime > KEPT:
             shutil.rmtree(made.parent, ignore_errors=True)

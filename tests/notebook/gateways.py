@@ -124,7 +124,7 @@ class Kernel:
 
 @asynccontextmanager
 async def started(url: str, name: str, environment: Mapping[str, str]) -> AsyncIterator[Kernel]:
-    """The kernel ``name`` of the gateway at ``url``, with variables of its own; ended after."""
+    """Start the kernel ``name`` of the gateway at ``url``, and shut it down afterwards."""
     asked = {"name": name, "env": dict(environment)}
     limit = aiohttp.ClientTimeout(total=_START)
     async with aiohttp.ClientSession(timeout=limit) as http:

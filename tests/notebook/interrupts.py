@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 __all__ = ["ANSWERED", "interrupted", "until"]
 
-#: Seconds within which an interrupt is to be answered.
+#: Seconds within which an interrupt must be handled.
 ANSWERED = 0.5
 
 
@@ -47,7 +47,7 @@ def interrupted(when: Callable[[], object], *, times: int = 1) -> Iterator[None]
 
 
 def _met(thread: threading.Thread) -> None:
-    """Meet the interrupts that follow the first one."""
+    """Absorb the interrupts after the first one."""
     while True:
         try:
             thread.join()

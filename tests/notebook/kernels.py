@@ -14,7 +14,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
-from danlu.notebook.kernelspec import below
+from danlu.notebook.kernelspec import environment_base
 
 __all__ = ["Told", "alone", "json_blocks", "run", "running", "shown"]
 
@@ -31,7 +31,7 @@ class Told:
 def alone(tmp: Path, patch: pytest.MonkeyPatch) -> Path:
     """Have Jupyter, IPython and danlu see only what is below ``tmp``; gives the prefix to fill."""
     prefix = tmp / "prefix"
-    patch.setenv("JUPYTER_PATH", str(below(prefix)))
+    patch.setenv("JUPYTER_PATH", str(environment_base(prefix)))
     patch.setenv("JUPYTER_DATA_DIR", str(tmp / "data"))
     patch.setenv("JUPYTER_CONFIG_DIR", str(tmp / "config"))
     patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp / "runtime"))
@@ -48,7 +48,7 @@ def running(name: str, **options: Any) -> Iterator[BlockingKernelClient]:
         yield client
     finally:
         client.stop_channels()
-        # Not at once: a kernel may have kernels of its own to end.
+        # Not immediately: a kernel may have to shut down kernels that it started.
         manager.shutdown_kernel()
         manager.cleanup_resources()
 

@@ -73,7 +73,7 @@ def notebook_of(cells: Sequence[str], *, kernel: str = "python3") -> Any:
         "outputs": [],
         "execution_count": None,
     }
-    told = [{**code, "id": f"cell-{number}", "source": one} for number, one in enumerate(cells)]
+    told = [{**code, "id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
     metadata = {"kernelspec": spec}
     notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": told}
     return from_dict(notebook)  # type: ignore[no-untyped-call]
@@ -82,5 +82,7 @@ def notebook_of(cells: Sequence[str], *, kernel: str = "python3") -> Any:
 def printed(cell: Any) -> str:
     """What a cell wrote to stdout."""
     return "".join(
-        one.text for one in cell.outputs if one.output_type == "stream" and one.name == "stdout"
+        output.text
+        for output in cell.outputs
+        if output.output_type == "stream" and output.name == "stdout"
     )

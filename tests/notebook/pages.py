@@ -20,4 +20,4 @@ class Block(NamedTuple):
 
 def blocks_of(page: Path) -> list[Block]:
     """All blocks of a page."""
-    return [Block(one["kind"], one["text"]) for one in _BLOCK.finditer(page.read_text())]
+    return [Block(match["kind"], match["text"]) for match in _BLOCK.finditer(page.read_text())]

@@ -1,4 +1,4 @@
-"""What travels with a cell, as it is written and as a real process of a replica finds it."""
+"""The bundle of a cell, as written and as a replica process finds it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import UsageError
-from danlu.notebook.bundle import command
-from danlu.notebook.values import Limits, returned
-from tests.guest.sent import run, sent
+from danlu.notebook.bundle import replica_command
+from danlu.notebook.cells import unpack_results
+from tests.replica_runtime.bundles import run, sent
 
 LOSSES = """
 from helper import VALUE
@@ -40,28 +40,28 @@ def notebook(tmp_path: Path) -> Path:
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {
-        str(one.relative_to(directory)): one.read_bytes()
-        for one in sorted(directory.rglob("*"))
-        if one.is_file()
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
     }
 
 
-def test_two_modules_a_package_with_data_and_a_variable_reach_the_replica(notebook: Path) -> None:
+def test_modules_package_data_and_variables_are_sent(notebook: Path) -> None:
     bundle = sent(notebook, LOSSES, variables={"xs": [1, 2]}, returns=("losses", "words"))
     assert bundle.modules == ("helper", "layers", "pkg")
     assert bundle.values == ("xs",)
     assert bundle.size == sum(map(len, contents(bundle.directory).values()))
-    for one in notebook.rglob("*.py"):
-        one.unlink()  # nothing is read from here any more
+    for path in notebook.rglob("*.py"):
+        path.unlink()  # nothing is read from here any more
     done = run(bundle)
     assert done.code == 0, done.err
-    assert returned(done.result(), ["losses", "words"]) == {
+    assert unpack_results(done.result(), ["losses", "words"]) == {
         "losses": [4, 8],
         "words": ["eins", "zwei"],
     }
 
 
-def test_a_module_that_was_imported_and_then_edited_travels_as_it_is_on_disk(
+def test_edited_module_is_sent_as_it_is_on_disk(
     notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (notebook / "edited9.py").write_text("x = 'old'\n")
@@ -72,7 +72,7 @@ def test_a_module_that_was_imported_and_then_edited_travels_as_it_is_on_disk(
     assert run(sent(notebook, "import edited9\nprint(edited9.x)\n")).out == "new and longer\n"
 
 
-def test_the_same_cell_gives_the_same_bytes(notebook: Path) -> None:
+def test_bundle_is_deterministic(notebook: Path) -> None:
     variables = {"xs": [1, 2], "f": lambda: 1, "a": {"b": 2}}
     first, second = (
         contents(sent(notebook, LOSSES, variables=variables, target=name).directory)
@@ -81,23 +81,26 @@ def test_the_same_cell_gives_the_same_bytes(notebook: Path) -> None:
     assert first == second
 
 
-def test_what_is_sent_is_the_agreed_directory(notebook: Path) -> None:
+def test_bundle_has_the_documented_files(notebook: Path) -> None:
     found = contents(sent(notebook, "import helper\n", name="my-job").directory)
     assert set(found) == {
         "again/danlu_cell.py",
         "cell/my-job.py",
-        *(f"danlu_guest/{name}.py" for name in ("__init__", "cell", "leave", "parcel")),
-        *(f"danlu_guest/{name}.py" for name in ("deliver", "place", "trace", "versions")),
+        *(
+            f"danlu_replica/{name}.py"
+            for name in ("__init__", "cell_entry", "encoding", "exit", "pickles", "results")
+        ),
+        *(f"danlu_replica/{name}.py" for name in ("display", "matplotlib_backend")),
         "last/danlu.py",
         "modules/helper.py",
         "modules/layers.py",
         "order.json",
         "run.py",
     }
-    assert command("python3") == ("python3", "$(DANLU_FILES)/run.py")
+    assert replica_command("python3") == ("python3", "$(DANLU_FILES)/run.py")
 
 
-def test_an_executable_of_a_package_stays_one(notebook: Path) -> None:
+def test_executable_bit_of_package_data_is_kept(notebook: Path) -> None:
     script = notebook / "pkg" / "tool.sh"
     script.write_text("#!/bin/sh\n")
     script.chmod(0o700)
@@ -106,7 +109,7 @@ def test_an_executable_of_a_package_stays_one(notebook: Path) -> None:
     assert not (sent_ / "words.py").stat().st_mode & 0o111
 
 
-def test_the_module_of_a_sent_objects_class_travels_with_it(
+def test_module_of_a_sent_objects_class_is_sent(
     notebook: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (notebook / "shapes9.py").write_text("__version__ = '1'\n\nclass Box:\n    side = 3\n")
@@ -120,20 +123,20 @@ def test_the_module_of_a_sent_objects_class_travels_with_it(
     assert run(bundle).out == "3\n"
 
 
-def test_a_module_that_cannot_be_read_is_named(notebook: Path) -> None:
+def test_unreadable_module_is_named(notebook: Path) -> None:
     (notebook / "gone.py").symlink_to(notebook / "pkg")
     (notebook / "pkg" / "gone.txt").symlink_to("/proc/self/mem")
-    with pytest.raises(UsageError, match=r"gone\.txt cannot be sent with the job"):
+    with pytest.raises(UsageError, match=r"cannot read .*gone\.txt to send it with the job"):
         sent(notebook, "import pkg\n")
 
 
-def test_a_cell_that_is_no_python_is_refused_with_its_line(notebook: Path) -> None:
+def test_invalid_python_is_reported_with_its_line(notebook: Path) -> None:
     with pytest.raises(SyntaxError) as caught:
         sent(notebook, "\n\nx = = 1\n")
     assert caught.value.lineno == 3
 
 
-def test_odd_names_of_jobs_are_names_of_files(notebook: Path) -> None:
+def test_job_names_become_valid_file_names(notebook: Path) -> None:
     for number, name in enumerate(("../x/y", "实验 1", "n" * 300, "...")):
         directory = sent(notebook, "", name=name, target=f"sent{number}").directory
         (file,) = (directory / "cell").iterdir()
@@ -151,10 +154,10 @@ def test_odd_names_of_jobs_are_names_of_files(notebook: Path) -> None:
         ("lr = 1", "lrs", "did you mean lr?"),
     ],
 )
-def test_a_name_to_return_that_the_cell_never_sets_is_refused(
+def test_returning_an_unset_variable_is_an_error(
     notebook: Path, code: str, returns: str, hint: str
 ) -> None:
-    with pytest.raises(UsageError, match=f"no variable {returns} to return") as caught:
+    with pytest.raises(UsageError, match=f"cannot return {returns}: ") as caught:
         sent(notebook, code, returns=(returns,))
     assert caught.value.hint == hint
 
@@ -181,26 +184,26 @@ def test_a_name_to_return_that_the_cell_never_sets_is_refused(
         "globals()['y'] = 1",
     ],
 )
-def test_whatever_may_set_a_name_lets_it_be_returned(notebook: Path, code: str) -> None:
+def test_dynamic_assignment_allows_any_return_name(notebook: Path, code: str) -> None:
     bundle = sent(notebook, code, returns=("y",))
     assert json.loads((bundle.directory / "order.json").read_text())["returns"] == ["y"]
 
 
-def test_a_sent_variable_and_an_option_can_be_returned(notebook: Path) -> None:
+def test_sent_variables_and_sweep_parameters_can_be_returned(notebook: Path) -> None:
     variables, sweep = {"x": 1}, ("learning-rate=1,2",)
     returns = ("x", "learning_rate")
     bundle = sent(notebook, "", variables=variables, sweep=sweep, returns=returns)
     done = run(bundle, "--learning-rate", "2")
-    assert returned(done.result(), returns) == {"x": 1, "learning_rate": 2}
+    assert unpack_results(done.result(), returns) == {"x": 1, "learning_rate": 2}
 
 
-def test_an_option_that_cannot_be_a_variable_is_refused(notebook: Path) -> None:
-    with pytest.raises(UsageError, match="'lambda' cannot be a variable"):
+def test_invalid_variable_name_of_an_option_is_an_error(notebook: Path) -> None:
+    with pytest.raises(UsageError, match="invalid variable name 'lambda'"):
         sent(notebook, "", sweep=("lambda=1,2",))
 
 
-def test_a_variable_that_is_too_large_names_itself_and_its_size(notebook: Path) -> None:
-    with pytest.raises(UsageError, match=r"xs cannot be sent: it takes 3\.0 MiB, and 1\.0") as e:
-        sent(notebook, "", variables={"xs": bytes(3 << 20)}, limits=Limits(one=1 << 20))
+def test_too_large_variable_is_named_with_its_size(notebook: Path) -> None:
+    with pytest.raises(UsageError, match=r"it takes 3\.0 MiB, but the limit is 1\.0") as e:
+        sent(notebook, "", variables={"xs": bytes(3 << 20)}, limit=1 << 20)
     assert "write it to a file" in e.value.hint
     assert not list(notebook.parent.glob("sent/*"))

@@ -1,4 +1,4 @@
-"""A cell in an environment that a build file describes: built beside the kernel, then run in."""
+"""A cell in the environment of a build file, which is built before the job runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from danlu.commands.settings import Settings, load_settings
 from danlu.notebook import cells
-from danlu.notebook.grammar import read_options
+from danlu.notebook.parser import parse_distributed
 from danlu.util.paths import Paths
-from tests.notebook.desks import TestDesk
+from tests.notebook.contexts import FakeCellContext
 
 pytestmark = pytest.mark.real
 
@@ -27,7 +27,7 @@ twice = 2 * x
 """
 
 
-class Desk(TestDesk):
+class EnvironmentContext(FakeCellContext):
     """One with the home that real tests share."""
 
     def __init__(self, directory: Path, home: Path) -> None:
@@ -40,7 +40,7 @@ class Desk(TestDesk):
 
 
 @pytest.mark.parametrize("file", ["build.envd", "build.py"])
-def test_a_cell_runs_in_the_environment_that_it_names(
+def test_cell_runs_in_the_environment_it_names(
     file: str, tmp_path: Path, real_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -48,14 +48,14 @@ def test_a_cell_runs_in_the_environment_that_it_names(
     monkeypatch.setenv("DANLU_UPKEEP", "off")
     head = "from danlu import base\n\n\n" if file.endswith(".py") else ""
     (tmp_path / file).write_text(head + BUILD)
-    desk = Desk(tmp_path, real_home)
-    desk.names["x"] = 21
+    context = EnvironmentContext(tmp_path, real_home)
+    context.names["x"] = 21
     line = f"--framework pytorch --env {file} --send x --return where,python,twice"
-    cells.run(read_options(line, CODE), desk)
-    assert "bookworm" in desk.names["where"]
-    assert desk.names["python"] == "3.11"
-    assert desk.names["twice"] == 42
-    assert desk.seen.phases == ["Preparing", "Building", "Submitting", "Pending"]
-    cells.run(read_options(line, CODE), desk)
+    cells.run_cell(parse_distributed(line, CODE), context)
+    assert "bookworm" in context.names["where"]
+    assert context.names["python"] == "3.11"
+    assert context.names["twice"] == 42
+    assert context.last_view.phases == ["Preparing", "Building", "Submitting", "Pending"]
+    cells.run_cell(parse_distributed(line, CODE), context)
     again = ["Building"] if file.endswith(".py") else []
-    assert desk.seen.phases == ["Preparing", *again, "Submitting", "Pending"]
+    assert context.last_view.phases == ["Preparing", *again, "Submitting", "Pending"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.notebook.kernelspec import below, install
+from danlu.notebook.kernelspec import environment_base, install_kernel
 from tests.conftest import ROOT
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.environments import NotSatisfiable, resolve
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.notebook
 
 GUIDE = ROOT / "docs/guides/kernels.md"
 
-#: Both gateways start nothing for root, whoever they themselves are.
+#: Neither gateway starts kernels for root, even if it runs as root itself.
 USER = {"KERNEL_USERNAME": "someone"}
 
 
 @contextmanager
 def enterprise(place: Path, env: Path) -> Iterator[str]:
-    """Enterprise Gateway in an environment without danlu; the kernel is of this one."""
+    """Enterprise Gateway in an environment without danlu, with the kernel of this environment."""
     port = free_port()
     command = (env / "bin/jupyter-enterprisegateway", "--ip=127.0.0.1", f"--port={port}")
     url = f"http://127.0.0.1:{port}"
@@ -96,13 +96,13 @@ async def _gone(pid: int) -> None:
 def test_enterprise_gateway_runs_cells_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
-    install(below(alone(tmp_path, monkeypatch)))
+    install_kernel(environment_base(alone(tmp_path, monkeypatch)))
     env = jupyter_env("enterprise-gateway", ("jupyter_enterprise_gateway",))
     with enterprise(tmp_path, env) as url:
         asyncio.run(works(url))
 
 
-def test_a_gateway_provisioner_starts_the_kernel(
+def test_gateway_provisioner_starts_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
     wanted = ("danlu[notebook]", "gateway_provisioners", "jupyter_kernel_gateway")
@@ -114,18 +114,18 @@ def test_a_gateway_provisioner_starts_the_kernel(
         "--display-name=danlu",
         "--remote-hosts=localhost",
         "--spark-init-mode=none",
-        "--ipykernel-subclass-name=danlu.notebook.kernelclass.DanluKernel",
+        "--ipykernel-subclass-name=danlu.notebook.kernel.DanluKernel",
     )
     program = env / "bin/jupyter-ssh-spec"
     subprocess.run([program, "install", *specify], check=True, capture_output=True)
-    written = (below(prefix) / "kernels/danlu/kernel.json").read_text()
+    written = (environment_base(prefix) / "kernels/danlu/kernel.json").read_text()
     assert json.loads(written.replace(str(prefix), "/opt/danlu")) == json_blocks(GUIDE)[1]
     with provisioned(tmp_path, env) as url:
         asyncio.run(works(url))
 
 
-def test_enterprise_gateway_needs_an_environment_of_its_own_beside_a_present_ipykernel() -> None:
-    """What docs/guides/kernels.md shows; where this fails, the page is to be changed."""
+def test_enterprise_gateway_conflicts_with_current_ipykernel() -> None:
+    """If this fails, update docs/guides/kernels.md, which shows this error."""
     with pytest.raises(NotSatisfiable) as caught:
         resolve("ipykernel>=7", "jupyter_enterprise_gateway>=3")
     text = " ".join(str(caught.value).split())

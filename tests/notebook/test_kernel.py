@@ -1,4 +1,4 @@
-"""The kernel as Jupyter starts it: a process of its own, spoken to by messages."""
+"""The kernel as a separate process, tested through Jupyter's messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 
 import danlu
-from danlu.notebook.kernelspec import below, install
+from danlu.notebook.kernelspec import environment_base, install_kernel
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.kernels import alone, running, shown
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.notebook
 
 @contextmanager
 def started(tmp: Path, patch: pytest.MonkeyPatch, **options: Any) -> Iterator[BlockingKernelClient]:
-    install(below(alone(tmp, patch)))
+    install_kernel(environment_base(alone(tmp, patch)))
     with running("danlu", **options) as client:
         yield client
 
@@ -41,7 +41,7 @@ class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
         cls.patch, cls.place = pytest.MonkeyPatch(), tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.place.cleanup)
         cls.addClassCleanup(cls.patch.undo)
-        install(below(alone(Path(cls.place.name), cls.patch)))
+        install_kernel(environment_base(alone(Path(cls.place.name), cls.patch)))
         super().setUpClass()
 
     @classmethod
@@ -81,7 +81,7 @@ class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
     code_clear_output = "from IPython.display import clear_output; clear_output()"
 
 
-def test_it_says_who_it_is_and_that_it_can_debug(
+def test_kernel_info_names_danlu_and_supports_debugging(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with started(tmp_path, monkeypatch) as client:
@@ -93,7 +93,7 @@ def test_it_says_who_it_is_and_that_it_can_debug(
     assert "debugger" in content["supported_features"]
 
 
-def test_the_magics_are_loaded_without_being_asked_for(
+def test_magics_are_preloaded_in_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with started(tmp_path, monkeypatch) as client:
@@ -101,7 +101,7 @@ def test_the_magics_are_loaded_without_being_asked_for(
     assert "distributed" in cells.split()
 
 
-def test_a_module_beside_the_notebook_that_is_called_as_a_library_does_not_hinder(
+def test_module_next_to_the_notebook_does_not_shadow_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"
@@ -115,20 +115,16 @@ def test_a_module_beside_the_notebook_that_is_called_as_a_library_does_not_hinde
         )
 
 
-def test_values_of_the_main_module_can_be_pickled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_functions_of_main_can_be_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import pickle\ndef f(): return 7\nprint(pickle.loads(pickle.dumps(f))(), __name__)"
     with started(tmp_path, monkeypatch) as client:
         assert shown(client, code) == "7 __main__"
 
 
-def test_its_kernelspec_is_what_jupyter_finds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jupyter_finds_the_kernelspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_client.kernelspec import KernelSpecManager
 
-    install(below(alone(tmp_path, monkeypatch)))
+    install_kernel(environment_base(alone(tmp_path, monkeypatch)))
     found = KernelSpecManager().get_kernel_spec("danlu")
     assert found.display_name == "danlu"
     assert found.argv[0] == sys.executable
@@ -137,7 +133,7 @@ def test_its_kernelspec_is_what_jupyter_finds(
     assert told["kernel_protocol_version"] == "5.5"
 
 
-def test_the_oldest_ipykernel_that_is_asked_for_runs_it(
+def test_oldest_supported_ipykernel_runs_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
     env = jupyter_env("oldest", ("danlu[notebook]", "ipykernel==6.29.*"))

@@ -13,12 +13,12 @@ import pytest
 from danlu.errors import MachineError, UsageError
 from danlu.notebook import kernelspec
 from danlu.notebook.kernelspec import (
-    below,
-    check_extra,
-    description,
-    install,
-    installed,
-    uninstall,
+    check_requirements,
+    environment_base,
+    install_kernel,
+    kernel_json,
+    list_kernels,
+    uninstall_kernel,
 )
 from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
@@ -41,14 +41,14 @@ def foreign(base: Path, name: str) -> Path:
     return place
 
 
-def test_an_installed_kernel_starts_this_python_and_has_logos(tmp_path: Path) -> None:
-    place = install(tmp_path)
+def test_installed_kernelspec_has_this_python_and_logos(tmp_path: Path) -> None:
+    place = install_kernel(tmp_path)
     assert place == tmp_path / "kernels" / "danlu"
     argv = told(place)["argv"]
     assert isinstance(argv, list)
     assert argv[0] == sys.executable
     assert argv[-4:] == ["-m", "danlu.notebook.kernel", "-f", "{connection_file}"]
-    assert sorted(one.name for one in place.iterdir()) == [
+    assert sorted(path.name for path in place.iterdir()) == [
         "kernel.json",
         "logo-32x32.png",
         "logo-64x64.png",
@@ -56,102 +56,105 @@ def test_an_installed_kernel_starts_this_python_and_has_logos(tmp_path: Path) ->
     ]
 
 
-def test_the_guide_shows_the_kernelspec_that_is_written(tmp_path: Path) -> None:
+def test_guide_shows_the_installed_kernelspec(tmp_path: Path) -> None:
     (shown, *_) = json_blocks(ROOT / "docs/guides/kernels.md")
-    assert shown == description("danlu", python="/opt/danlu/bin/python")
+    assert shown == kernel_json("danlu", python="/opt/danlu/bin/python")
 
 
 @pytest.mark.parametrize("side", [32, 64])
-def test_logos_are_of_the_size_they_are_called_by_and_small(tmp_path: Path, side: int) -> None:
-    data = (install(tmp_path) / f"logo-{side}x{side}.png").read_bytes()
+def test_logos_have_their_nominal_size(tmp_path: Path, side: int) -> None:
+    data = (install_kernel(tmp_path) / f"logo-{side}x{side}.png").read_bytes()
     assert struct.unpack(">II", data[16:24]) == (side, side)
     assert len(data) < 2000
 
 
-def test_a_kernel_can_have_the_name_that_old_notebooks_ask_for(tmp_path: Path) -> None:
-    place = install(tmp_path, "KubeFlow", display_name="Kubeflow-Python3")
+def test_kernel_can_be_installed_under_another_name(tmp_path: Path) -> None:
+    place = install_kernel(tmp_path, "KubeFlow", display_name="Kubeflow-Python3")
     assert place.name == "kubeflow"
     assert told(place)["display_name"] == "Kubeflow-Python3"
-    assert told(install(tmp_path, "old"))["display_name"] == "old (danlu)"
+    assert told(install_kernel(tmp_path, "old"))["display_name"] == "old (danlu)"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "炉", "a/b"])
-def test_what_can_be_no_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="can be no kernel's name"):
-        install(tmp_path, name)
+def test_invalid_kernel_name_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="invalid kernel name"):
+        install_kernel(tmp_path, name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_danlus_own_kernel_is_renewed_and_another_programs_left_alone(tmp_path: Path) -> None:
-    (install(tmp_path) / "left-over").touch()
-    assert not (install(tmp_path) / "left-over").exists()
+def test_install_updates_our_kernel_but_not_another_programs(tmp_path: Path) -> None:
+    (install_kernel(tmp_path) / "left-over").touch()
+    assert not (install_kernel(tmp_path) / "left-over").exists()
     place = foreign(tmp_path, "python3")
     with pytest.raises(UsageError, match="another program") as caught:
-        install(tmp_path, "python3")
+        install_kernel(tmp_path, "python3")
     assert "--replace" in caught.value.hint
     assert told(place)["display_name"] == "Other"
-    install(tmp_path, "python3", replace=True)
+    install_kernel(tmp_path, "python3", replace=True)
     assert told(place)["display_name"] == "python3 (danlu)"
 
 
-def test_only_danlus_kernels_are_listed_with_whether_their_python_is_there(tmp_path: Path) -> None:
+def test_list_shows_only_our_kernels_with_readiness(tmp_path: Path) -> None:
     foreign(tmp_path, "other")
     (tmp_path / "kernels" / "broken").mkdir()
-    place = install(tmp_path, "gone")
+    place = install_kernel(tmp_path, "gone")
     changed = told(place) | {"argv": ["/nowhere/python", "-m", "danlu.notebook.kernel"]}
     (place / "kernel.json").write_text(json.dumps(changed))
-    install(tmp_path)
-    found = {one.name: (one.python, one.ready) for one in installed([tmp_path, tmp_path / "none"])}
+    install_kernel(tmp_path)
+    found = {
+        kernel.name: (kernel.python, kernel.ready)
+        for kernel in list_kernels([tmp_path, tmp_path / "none"])
+    }
     assert found == {"danlu": (sys.executable, True), "gone": ("/nowhere/python", False)}
 
 
-def test_uninstall_removes_the_nearest_of_the_name_and_no_other_programs(tmp_path: Path) -> None:
+def test_uninstall_removes_the_first_match_of_ours_only(tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
-    first, second = install(near), install(far)
-    assert uninstall((near, far)) == first
+    first, second = install_kernel(near), install_kernel(far)
+    assert uninstall_kernel((near, far)) == first
     assert second.exists()
     foreign(near, "other")
-    with pytest.raises(UsageError, match="is not danlu's") as caught:
-        uninstall((near,), "other")
+    with pytest.raises(UsageError, match="was not installed by danlu") as caught:
+        uninstall_kernel((near,), "other")
     assert "jupyter kernelspec remove other" in caught.value.hint
-    with pytest.raises(UsageError, match="no kernel of danlu called danli") as caught:
-        uninstall((far,), "danli")
+    with pytest.raises(UsageError, match="kernel danli not found") as caught:
+        uninstall_kernel((far,), "danli")
     assert "did you mean danlu?" in caught.value.hint
 
 
-def test_a_missing_extra_is_an_error_that_says_how_to_add_it(
+def test_missing_requirements_have_an_install_hint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kernelspec, "find_spec", lambda name: None)
-    with pytest.raises(MachineError, match="needs ipykernel and cloudpickle") as caught:
-        check_extra()
-    assert caught.value.hint == "pip install 'danlu[notebook]'"
+    with pytest.raises(MachineError, match="requires ipykernel and cloudpickle") as caught:
+        check_requirements()
+    assert "uv pip install" in caught.value.hint
 
 
-def test_a_directory_that_cannot_be_written_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_unwritable_directory_is_an_error_with_a_hint(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(MachineError, match="cannot be written") as caught:
-        install(tmp_path / "file")
+    with pytest.raises(MachineError, match="cannot write") as caught:
+        install_kernel(tmp_path / "file")
     assert "--user" in caught.value.hint
 
 
-def test_sos_finds_the_language_module_by_its_entry_point() -> None:
+def test_sos_entry_point_loads_the_language_module() -> None:
     (found,) = entry_points(group="sos_languages", name="Danlu") or [None]
     if found is None:
         pytest.skip("this environment was made before the entry point: make setup")
     language = found.load()
     # SoS takes a kernel's language only under a name that differs from the kernel's.
-    assert language.supported_kernels == {"Danlu": [kernelspec.NAME]}
+    assert language.supported_kernels == {"Danlu": [kernelspec.DEFAULT_NAME]}
 
 
-def test_the_program_installs_lists_and_removes(
+def test_cli_installs_lists_and_removes_kernels(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = alone(tmp_path, monkeypatch)
-    place = below(prefix) / "kernels" / "danlu"
+    place = environment_base(prefix) / "kernels" / "danlu"
     done = cli("kernel", "install", "--prefix", str(prefix))
     assert (done.code, done.out.strip()) == (0, str(place))
-    assert "Jupyter now offers the kernel danlu" in done.err
+    assert "installed kernel danlu" in done.err
     (row,) = json.loads(cli("kernel", "ls", "--format", "json").out)
     assert row == {
         "name": "danlu",
@@ -167,7 +170,7 @@ def test_the_program_installs_lists_and_removes(
     assert cli("kernel", "uninstall").code == 2
 
 
-def test_the_users_own_directory_is_where_it_goes_unless_told(
+def test_install_defaults_to_the_user_directory(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone(tmp_path, monkeypatch)
@@ -176,7 +179,7 @@ def test_the_users_own_directory_is_where_it_goes_unless_told(
     assert cli("kernel", "install", "--user").out.strip() == mine
 
 
-def test_a_prefix_where_jupyter_does_not_look_is_warned_of(
+def test_install_warns_about_an_unsearched_prefix(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone(tmp_path, monkeypatch)
@@ -185,7 +188,7 @@ def test_a_prefix_where_jupyter_does_not_look_is_warned_of(
     assert f"JUPYTER_PATH={tmp_path / 'elsewhere/share/jupyter'}" in done.err
 
 
-def test_two_places_at_once_are_wrong_usage(cli: Cli, tmp_path: Path) -> None:
+def test_install_locations_are_mutually_exclusive(cli: Cli, tmp_path: Path) -> None:
     done = cli("kernel", "install", "--user", "--sys-prefix")
     assert done.code == 2
-    assert "exclude one another" in done.err
+    assert "only one of --user, --prefix and --sys-prefix" in done.err

@@ -48,7 +48,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     until(lambda: not at_work_in(tmp_path), limit=ENDED)
 
 
-def test_replicas_end_when_the_kernel_is_killed(place: Path) -> None:
+def test_replicas_stop_when_the_kernel_is_killed(place: Path) -> None:
     with a_kernel(place) as kernel:
         kernel.start(cell(""))
         pids = the_processes(place)
@@ -56,7 +56,7 @@ def test_replicas_end_when_the_kernel_is_killed(place: Path) -> None:
         until(lambda: not living(pids) and not at_work_in(place), limit=ENDED)
 
 
-def test_another_kernel_has_the_rest_of_a_detached_job(place: Path) -> None:
+def test_detached_job_can_be_attached_from_another_kernel(place: Path) -> None:
     with a_kernel(place) as kernel:
         kernel.run(cell("--detach"))
         pids = the_processes(place)
@@ -133,7 +133,7 @@ def a_kernel(place: Path) -> Iterator[Kernel]:
 
 
 def the_processes(place: Path) -> set[int]:
-    """The processes of all workers, which live, once all have told of them."""
+    """Return the processes of all workers once all have started."""
     until(lambda: len(list(place.glob("*.pids"))) == WORKERS, limit=30)
     pids = {int(pid) for file in place.glob("*.pids") for pid in file.read_text().split()}
     assert living(pids) == pids

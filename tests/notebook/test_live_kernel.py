@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +81,7 @@ class Kernel:
         if interrupt is not None:
             assert time.monotonic() - at < ANSWERED
         ran = Ran(identity, reply)
-        self.listen(ran, lambda one: one["content"].get("execution_state") == "idle")
+        self.listen(ran, lambda message: message["content"].get("execution_state") == "idle")
         return ran
 
     def _reply(self, identity: str) -> dict[str, Any]:
@@ -123,66 +125,69 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def alive(place: Path) -> list[str]:
-    """The replicas that said they run, and do."""
-    return [one.stem for one in place.glob("*.pid") if os.path.exists(f"/proc/{one.stem}/cmdline")]
+    """Return the process IDs of running replicas, which write them to files."""
+    return [
+        file.stem for file in place.glob("*.pid") if os.path.exists(f"/proc/{file.stem}/cmdline")
+    ]
 
 
 @pytest.mark.parametrize("moment", [0.01, 0.05, 0.1, 0.2, 0.4, 0.8, 2.0])
-def test_an_interrupt_is_answered_at_any_moment(kernel: Kernel, moment: float) -> None:
+def test_interrupt_is_handled_at_any_moment(kernel: Kernel, moment: float) -> None:
     ran = kernel.run(CELL.format(name="endless", code=ENDLESS), interrupt=moment)
     assert (ran.reply["status"], ran.reply["ename"]) == ("error", "KeyboardInterrupt")
     assert kernel.run("print('alive')").reply["status"] == "ok"
     until(lambda: not alive(kernel.place), limit=10)
 
 
-def test_who_writes_faster_than_one_can_read_is_stopped_as_any(kernel: Kernel) -> None:
+def test_job_with_a_log_flood_can_be_interrupted(kernel: Kernel) -> None:
     ran = kernel.run(CELL.format(name="endless", code=OUTPOURING), interrupt=2.0)
     assert ran.reply["ename"] == "KeyboardInterrupt"
     until(lambda: not alive(kernel.place), limit=10)
     assert "after" in kernel.run(CELL.format(name="next", code="print('after')")).shown()
 
 
-def test_an_interrupt_is_answered_while_an_environment_is_built(kernel: Kernel) -> None:
+def test_interrupt_stops_building_an_environment(kernel: Kernel) -> None:
     program = "import time; print('building', flush=True); time.sleep(60)"
     (kernel.place / "build.envd").write_text('def build():\n    base(image="none.example/none")\n')
     stand_in = f"[{sys.executable!r}, '-c', {program!r}, *words]"
     kernel.run(
-        f"import danlu.notebook.programs as p\nkept = p.danlu\np.danlu = lambda *words: {stand_in}"
+        "import danlu.notebook.submission as s\nkept = s.danlu_command\n"
+        f"s.danlu_command = lambda *words: {stand_in}"
     )
     ran = kernel.run("%%distributed --framework pytorch --env build.envd\nx = 1\n", interrupt=1.0)
-    kernel.run("p.danlu = kept")
+    kernel.run("s.danlu_command = kept")
     assert ran.reply["ename"] == "KeyboardInterrupt"
     assert "building" in ran.shown()
 
 
-def test_what_is_said_later_of_a_job_goes_to_the_cell_that_began_it(kernel: Kernel) -> None:
+def test_later_output_goes_to_the_cell_that_started_the_job(kernel: Kernel) -> None:
     ran = kernel.run(CELL.format(name="later", code=ENDLESS), interrupt=1.5)
     kernel.client.execute("import time\ntime.sleep(2)")
-    kernel.listen(ran, lambda one: "is stopped" in json.dumps(one["content"]))
+    kernel.listen(ran, lambda message: "has stopped" in json.dumps(message["content"]))
     assert ran.shown().splitlines()[0].startswith("later PyTorchJob Stopped")
 
 
-def test_a_flood_of_lines_stays_far_from_the_limits_of_jupyter(kernel: Kernel) -> None:
+def test_log_flood_stays_below_jupyters_limits(kernel: Kernel) -> None:
     before = used(kernel)
     ran = kernel.run(CELL.format(name="flood", code=FLOOD))
     assert ran.reply["status"] == "ok"
     assert used(kernel) - before < 5
-    assert "lines before" in ran.shown()
+    assert "earlier lines" in ran.shown()
     assert "worker-1 │ line 24999" in ran.shown() or "worker-0 │ line 24999" in ran.shown()
     for at, _ in ran.messages:
-        within = [one for when, one in ran.messages if at <= when < at + 1]
+        within = [message for when, message in ran.messages if at <= when < at + 1]
         assert len(within) < 20
-        assert sum(len(json.dumps(one["content"])) for one in within) < 400_000
+        assert sum(len(json.dumps(message["content"])) for message in within) < 400_000
 
 
 def used(kernel: Kernel) -> float:
     """Seconds of CPU that the kernel has used."""
     ran = kernel.run("print(time.process_time())")
-    texts = [one["content"]["text"] for _, one in ran.messages if one["msg_type"] == "stream"]
-    return float("".join(texts))
+    streams = [message for _, message in ran.messages if message["msg_type"] == "stream"]
+    return float("".join(message["content"]["text"] for message in streams))
 
 
-def test_a_function_has_the_view_the_value_and_the_error_of_a_cell(kernel: Kernel) -> None:
+def test_function_call_is_shown_like_a_cell(kernel: Kernel) -> None:
     kernel.run("import danlu\ndef twice(x):\n    print('here')\n    return 2 * x")
     ran = kernel.run("assert danlu.train(twice, workers=2, args=(21,)) == 42")
     assert ran.reply["status"] == "ok"
@@ -192,28 +197,28 @@ def test_a_function_has_the_view_the_value_and_the_error_of_a_cell(kernel: Kerne
     assert "TypeError" in "\n".join(ran.reply["traceback"])
 
 
-def test_names_of_jobs_are_completed(kernel: Kernel) -> None:
+def test_job_names_complete_in_the_jobs_magic(kernel: Kernel) -> None:
     kernel.run(CELL.format(name="completed", code="pass"))
     for text, wanted in (("%jobs attach comp", "completed"), ("%jobs att", "attach")):
         reply = kernel.client.complete(text, len(text), reply=True, timeout=10)
         assert wanted in reply["content"]["matches"]
 
 
-def test_jobs_are_listed_shown_and_forgotten(kernel: Kernel) -> None:
+def test_jobs_magic_lists_shows_and_removes(kernel: Kernel) -> None:
     kernel.run(CELL.format(name="listed", code="print('its line')"))
     assert "listed" in kernel.run("%jobs").shown()
     assert "worker-1  Succeeded" in kernel.run("%jobs show listed").shown()
     assert "worker-0 │ its line" in kernel.run("%jobs logs listed").shown()
-    assert kernel.run("%jobs stop listed").shown() == "listed is over already"
-    assert kernel.run("%jobs rm listed").shown() == "listed and its logs are forgotten"
+    assert kernel.run("%jobs stop listed").shown() == "listed has already ended"
+    assert kernel.run("%jobs rm listed").shown() == "listed and its logs removed"
     assert kernel.run("%jobs show listed").reply["ename"] == "UsageError"
     assert "did you mean attach?" in str(kernel.run("%jobs atach x").reply["traceback"])
 
 
-def test_danlu_runs_in_this_python_and_fails_the_cell(kernel: Kernel) -> None:
+def test_danlu_magic_runs_the_cli_and_fails_the_cell(kernel: Kernel) -> None:
     ran = kernel.run("%danlu version")
-    said = "".join(one["content"].get("text", "") for _, one in ran.messages)
-    assert said.startswith("danlu ")
+    text = "".join(message["content"].get("text", "") for _, message in ran.messages)
+    assert text.startswith("danlu ")
     assert kernel.run("%danlu nothing").reply["ename"] == "UsageError"
 
 
@@ -222,7 +227,7 @@ def notebook(*texts: str) -> Any:
     return form.new_notebook(cells=[form.new_code_cell(text) for text in texts])
 
 
-def test_a_notebook_that_was_run_headless_keeps_the_last_state(tmp_path: Path) -> None:
+def test_headless_notebook_stores_the_last_state(tmp_path: Path) -> None:
     made = notebook("%load_ext danlu.notebook", CELL.format(name="kept", code="print('done')"))
     client = nbclient.NotebookClient(made, resources={"metadata": {"path": str(tmp_path)}})
     client.execute(env=environment(tmp_path))
@@ -232,7 +237,7 @@ def test_a_notebook_that_was_run_headless_keeps_the_last_state(tmp_path: Path) -
     assert "worker-0" in output.data["text/html"]
 
 
-def test_a_failed_job_stops_a_notebook_that_is_run_headless(tmp_path: Path) -> None:
+def test_failed_job_stops_a_headless_notebook(tmp_path: Path) -> None:
     made = notebook(
         "%load_ext danlu.notebook", CELL.format(name="bad", code="1 / 0"), "print('after')"
     )
@@ -243,7 +248,7 @@ def test_a_failed_job_stops_a_notebook_that_is_run_headless(tmp_path: Path) -> N
     assert "bad failed after" in made.cells[1].outputs[0].data["text/plain"]
 
 
-def test_at_a_prompt_lines_are_printed(tmp_path: Path) -> None:
+def test_terminal_ipython_prints_lines(tmp_path: Path) -> None:
     script = tmp_path / "cells.ipy"
     cell = CELL.format(name="plain", code="print('hello')\ny = 4\n").replace(
         "--name", "--return y --name"
@@ -266,3 +271,51 @@ def test_at_a_prompt_lines_are_printed(tmp_path: Path) -> None:
     assert any(line.startswith("plain succeeded in") for line in lines)
     assert "y is 4" in lines
     assert "<div" not in done.stdout
+
+
+def test_displays_and_figures_of_rank_0_are_outputs_of_the_cell(kernel: Kernel) -> None:
+    code = (
+        "import os\n"
+        "class Shown:\n"
+        "    def __repr__(self): return 'rank ' + os.environ['RANK']\n"
+        "    def _repr_html_(self): return '<i>rank</i>'\n"
+        "display(Shown())\n"
+    )
+    ran = kernel.run(CELL.format(name="displaying", code=code))
+    assert ran.reply["status"] == "ok"
+    shown = [
+        message["content"]["data"]
+        for _, message in ran.messages
+        if message["msg_type"] == "display_data" and "danlu-job" not in str(message["content"])
+    ]
+    assert shown == [{"text/plain": "rank 0", "text/html": "<i>rank</i>"}]
+
+
+def test_undefined_name_hints_at_sending_the_variable(kernel: Kernel) -> None:
+    kernel.run("weights = [1, 2]\nimport json")
+    ran = kernel.run(CELL.format(name="unsent", code="print(weights)\n"))
+    text = "\n".join(ran.reply["traceback"])
+    assert "NameError: name 'weights' is not defined (line 2 of the cell)" in text
+    assert "the notebook has a variable weights: send it with --send weights" in text
+    ran = kernel.run(CELL.format(name="unsent", code="json.dumps(1)\n"))
+    assert "hint: the notebook imports json: import it in the cell too" in "\n".join(
+        ran.reply["traceback"]
+    )
+
+
+def test_chart_has_a_point_for_each_report(kernel: Kernel) -> None:
+    code = (
+        "import danlu, os\n"
+        "for epoch in range(15):\n"
+        "    danlu.report(loss=(1 + int(os.environ['RANK'])) / (1 + epoch))\n"
+    )
+    ran = kernel.run(CELL.format(name="curve", code=code))
+    assert ran.reply["status"] == "ok"
+    found = [
+        message["content"]["data"]["text/html"]
+        for _, message in ran.messages
+        if "text/html" in message["content"].get("data", {})
+    ]
+    (picture,) = re.findall(r"data:image/svg\+xml;base64,([^']*)", found[-1])
+    (points,) = re.findall(r"<polyline points='([^']*)'", b64decode(picture).decode())
+    assert len(points.split()) == 15

@@ -1,4 +1,4 @@
-"""What the magics make of their lines, and how errors are told; in a shell that is none."""
+"""The magics and their error messages, in a fake IPython shell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from danlu.errors import Span, UsageError
-from danlu.notebook import jobscommand
-from danlu.notebook.magics import Magics, Notebook, load, unload
-from danlu.notebook.told import plainly
-from tests.notebook.desks import TestDesk
+from danlu.notebook import jobs_magic
+from danlu.notebook.errors import hide_traceback
+from danlu.notebook.magics import DanluMagics, NotebookContext, load, unload
+from tests.notebook.contexts import FakeCellContext
 
 
 class Shell:
@@ -41,7 +41,7 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     return Shell()
 
 
-def test_loading_gives_the_magics_and_unloading_takes_them_away(shell: Shell) -> None:
+def test_load_registers_magics_and_unload_removes_them(shell: Shell) -> None:
     load(shell)
     load(shell)
     assert set(shell.magics["cell"]) == {"distributed", "danlu_cell"}
@@ -51,36 +51,42 @@ def test_loading_gives_the_magics_and_unloading_takes_them_away(shell: Shell) ->
     assert shell.input_transformers_cleanup == []
 
 
-def test_nothing_of_ipython_is_imported_before_it_is_loaded() -> None:
+def test_importing_the_package_does_not_import_ipython() -> None:
     code = "import danlu.notebook, danlu.api, sys; print([m for m in sys.modules if 'IPy' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ast.literal_eval(done.stdout) == []
 
 
-def test_variables_in_braces_are_put_in_and_other_braces_stay(shell: Shell) -> None:
+def test_variables_in_braces_are_expanded_in_options(shell: Shell) -> None:
     shell.user_ns |= {"n": 3, "table": [1]}
-    line = Notebook(shell).expanded(r"--worker {n} --pattern 'loss \d{3} {table} {n:d} {none}'")
+    line = NotebookContext(shell).expand_variables(
+        r"--worker {n} --pattern 'loss \d{3} {table} {n:d} {none}'"
+    )
     assert line == r"--worker 3 --pattern 'loss \d{3} {table} {n:d} {none}'"
 
 
-def test_help_runs_nothing(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
-    Magics(shell).distributed("--help", "raise SystemExit\n")
+def test_help_prints_options_and_runs_nothing(
+    shell: Shell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    DanluMagics(shell).run_distributed("--help", "raise SystemExit\n")
     assert "--framework" in capsys.readouterr().out
 
 
-def test_a_cell_at_a_prompt_is_told_in_lines(
+def test_job_cell_in_a_terminal_prints_lines(
     shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Magics(shell).distributed("--framework pytorch --name x --return y", "print('hi')\ny = 2\n")
+    DanluMagics(shell).run_distributed(
+        "--framework pytorch --name x --return y", "print('hi')\ny = 2\n"
+    )
     assert shell.user_ns["y"] == 2
     lines = capsys.readouterr().out.splitlines()
     assert "worker-0 │ hi" in lines
     assert lines[-1].startswith("x succeeded in")
 
 
-def test_errors_are_shown_without_this_program() -> None:
+def test_errors_are_shown_without_our_traceback() -> None:
     span = Span("cell", 2)
-    with pytest.raises(UsageError) as raised, plainly():
+    with pytest.raises(UsageError) as raised, hide_traceback():
         raise UsageError("no", hint="do\nthat", span=span, source_line="%no=1", details=("why",))
     rendered: Any = raised.value
     lines = rendered._render_traceback_()
@@ -88,8 +94,8 @@ def test_errors_are_shown_without_this_program() -> None:
     assert lines[1:] == ["", "    %no=1", "", "why", "", "hint: do", "hint: that"]
 
 
-def test_an_interrupt_is_one_line() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, plainly():
+def test_interrupt_is_shown_as_one_line() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised, hide_traceback():
         raise KeyboardInterrupt
     rendered: Any = raised.value
     assert len(rendered._render_traceback_()) == 1
@@ -98,23 +104,21 @@ def test_an_interrupt_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("atach x", "%jobs has no atach", "did you mean attach?"),
-        ("show", "which job? %jobs show takes a name", "`%jobs` lists them"),
+        ("atach x", "unknown subcommand: %jobs atach", "did you mean attach?"),
+        ("show", "%jobs show requires the name of a job", "`%jobs` lists all jobs"),
         ("list x", "%jobs list takes no name", "show|logs"),
         ("show 'x", "No closing quotation", "show|logs"),
-        ("show x", "there is no job x", "there are no jobs here"),
+        ("show x", "job 'x' not found", "there are no jobs here"),
     ],
 )
-def test_wrong_orders_to_jobs_say_what_is_right(
-    tmp_path: Path, line: str, message: str, hint: str
-) -> None:
+def test_invalid_jobs_magic_has_a_hint(tmp_path: Path, line: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
-        jobscommand.run(line, TestDesk(tmp_path), lambda data: None)
+        jobs_magic.run_jobs_magic(line, FakeCellContext(tmp_path), lambda data: None)
     assert message in raised.value.message
     assert hint in raised.value.hint
 
 
-def test_no_jobs_are_listed_in_words(tmp_path: Path) -> None:
+def test_empty_job_list_is_shown_as_text(tmp_path: Path) -> None:
     shown: list[dict[str, str]] = []
-    jobscommand.run("", TestDesk(tmp_path), shown.append)
-    assert shown[0]["text/plain"] == "there are no jobs"
+    jobs_magic.run_jobs_magic("", FakeCellContext(tmp_path), shown.append)
+    assert shown[0]["text/plain"] == "no jobs"

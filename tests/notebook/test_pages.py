@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from danlu.notebook.grammar import read_cell, read_options
+from danlu.notebook.parser import parse_cell, parse_distributed
 from tests.conftest import ROOT
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.notebooks import TORCH, Notebooks, notebook_of
@@ -30,35 +30,38 @@ def cells_of(page: str) -> list[str]:
 
 
 def program_of(cell: str) -> str:
-    """What replicas run of a cell, or all of an ordinary one."""
+    """Return the code that replicas run, or all of an ordinary cell."""
     first, _, rest = cell.partition("\n")
     if first.startswith("%%distributed"):
-        return read_options(first.removeprefix("%%distributed"), rest).code
-    job = read_cell(cell)
+        return parse_distributed(first.removeprefix("%%distributed"), rest).code
+    job = parse_cell(cell)
     return job.code if job else cell.removeprefix(EXTENSION.strip())
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_cell_can_be_read(page: str) -> None:
+def test_all_cells_in_the_guides_are_valid(page: str) -> None:
     cells = cells_of(page)
     assert cells
     for cell in cells:
         ast.parse(program_of(cell))
 
 
-def test_the_pages_say_the_same_in_both_languages() -> None:
+def test_english_and_chinese_guides_have_the_same_code() -> None:
     assert blocks_of(GUIDES / "notebook.md") == blocks_of(GUIDES / "notebook.zh.md")
 
 
-def test_ciaos_cell_and_its_options_are_the_same_job() -> None:
+def test_ciao_cell_and_its_options_are_the_same_job() -> None:
     ciao, options = cells_of("from-ciao.md")
     first, _, rest = options.partition("\n")
-    asked = read_options(first.removeprefix("%%distributed"), rest).order
-    wanted = read_cell(ciao)
+    asked = parse_distributed(first.removeprefix("%%distributed"), rest).options
+    wanted = parse_cell(ciao)
     assert wanted
-    assert asked.clean == wanted.order.clean
-    assert {name: one.replicas for name, one in asked.roles.items()} == {"ps": 1, "worker": 2}
-    assert {name: one.replicas for name, one in wanted.order.roles.items()} == {
+    assert asked.clean_pod_policy == wanted.options.clean_pod_policy
+    assert {name: replica.replicas for name, replica in asked.replicas.items()} == {
+        "ps": 1,
+        "worker": 2,
+    }
+    assert {name: replica.replicas for name, replica in wanted.options.replicas.items()} == {
         "ps": 1,
         "worker": 2,
     }
@@ -66,7 +69,7 @@ def test_ciaos_cell_and_its_options_are_the_same_job() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The repository's own files, so that an installation writes nothing beside the sources."""
+    """Copy the repository's files, so that an installation writes nothing next to the sources."""
     place = tmp_path / "danlu"
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", place / "src", ignore=leave)
@@ -77,7 +80,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.mark.notebook
 @pytest.mark.timeout(900)  # pip unpacks JupyterLab and PyTorch
-def test_the_tutorial_leads_to_a_trained_model(checkout: Path, tmp_path: Path) -> None:
+def test_notebook_guide_trains_a_model(checkout: Path, tmp_path: Path) -> None:
     """Its commands in one shell, from an empty home, with the notebook saved where it says so."""
     home = tmp_path / "home"
     (home / "digits").mkdir(parents=True)
@@ -101,17 +104,17 @@ def test_the_tutorial_leads_to_a_trained_model(checkout: Path, tmp_path: Path) -
 
 
 @pytest.mark.notebook
-def test_kubeflows_function_runs_as_a_function_and_as_a_cell(
+def test_kubeflow_sdk_function_runs_as_function_and_cell(
     jupyter_env: JupyterEnv, tmp_path: Path
 ) -> None:
     python = jupyter_env("torch", TORCH) / "bin" / "python"
     where = Notebooks(tmp_path, python, tmp_path / "home")
     done = where.run(notebook_of(cells_of("from-kubeflow-sdk.md")))
-    assert all(one.execution_count for one in done.cells)
+    assert all(cell.execution_count for cell in done.cells)
 
 
 @pytest.mark.notebook
-def test_ciaos_cell_runs_as_it_is(tmp_path: Path) -> None:
+def test_ciao_cell_runs_unchanged(tmp_path: Path) -> None:
     where = Notebooks(tmp_path, Path(sys.executable), tmp_path / "home")
     done = where.run(notebook_of(cells_of("from-ciao.md"), kernel="danlu"))
-    assert all("byte for byte" in str(one.outputs) for one in done.cells)
+    assert all("byte for byte" in str(cell.outputs) for cell in done.cells)

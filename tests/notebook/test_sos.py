@@ -1,9 +1,10 @@
-"""The kernel in a SoS notebook, beside SoS's own and Python's, with values passed between them."""
+"""The kernel in a SoS notebook, exchanging values with SoS and with the Python kernel."""
 
 from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +25,31 @@ def offer(prefix: Path, env: Path, *command: str) -> None:
     subprocess.run(arguments, check=True, capture_output=True)
 
 
-def start(client: BlockingKernelClient, *magics: str) -> None:
+@contextmanager
+def running_sos(cwd: Path, *magics: str) -> Iterator[BlockingKernelClient]:
+    """SoS's kernel, with the kernels of ``magics`` (``%use …``) started.
+
+    SoS sends a kernel its first cell while it is still subscribing to what that puts out. If it
+    misses the message that the kernel is busy, it waits for it forever (``run_cell`` in
+    ``sos_notebook.kernel``), and only another SoS helps.
+    """
+    with ExitStack() as stack:
+        for attempt in range(1, 4):
+            client = stack.enter_context(running("sos", cwd=str(cwd)))
+            try:
+                start_kernels(client, *magics)
+                break
+            except TimeoutError:
+                if attempt == 3:
+                    raise
+                stack.close()
+        yield client
+
+
+def start_kernels(client: BlockingKernelClient, *magics: str) -> None:
     """Have SoS start kernels by ``%use …``, and come back to its own.
 
-    SoS sends a kernel its first cell while it is still subscribing to what that puts out, and may
-    miss some: so each is asked until it is heard.
+    SoS may also miss what the first cell prints: so each kernel is asked until it is heard.
     """
     for magic in magics:
         heard = (shown(client, f"{magic}\nprint('heard')") for _ in range(20))
@@ -38,7 +59,7 @@ def start(client: BlockingKernelClient, *magics: str) -> None:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A prefix for kernels, and a home of its own for SoS, which keeps logs and settings there."""
+    """Return a prefix for kernels, with a separate home for SoS's logs and settings."""
     with pytest.MonkeyPatch.context() as patch:
         prefix = alone(tmp_path_factory.mktemp("sos"), patch)
         patch.setenv("HOME", str(prefix.parent))
@@ -51,8 +72,7 @@ def sos(place: Path, jupyter_env: JupyterEnv) -> Iterator[BlockingKernelClient]:
     env = jupyter_env("sos", SOS)
     offer(place, env, "sos_notebook.install")
     offer(place, env, "danlu", "kernel", "install")
-    with running("sos", cwd=str(place.parent)) as client:
-        start(client, "%use Danlu", "%use Python3")
+    with running_sos(place.parent, "%use Danlu", "%use Python3") as client:
         yield client
 
 
@@ -73,7 +93,7 @@ def sos(place: Path, jupyter_env: JupyterEnv) -> Iterator[BlockingKernelClient]:
     ],
     ids=["plain", "bytes", "text", "array", "frame"],
 )
-def test_a_value_goes_to_the_kernel_and_comes_back(
+def test_sos_value_round_trips_through_the_kernel(
     sos: BlockingKernelClient, value: str, compared: str
 ) -> None:
     shown(sos, f"%use SoS\nvalue = {value}")
@@ -84,19 +104,19 @@ def test_a_value_goes_to_the_kernel_and_comes_back(
     )
 
 
-def test_a_value_goes_to_pythons_kernel_and_from_it(sos: BlockingKernelClient) -> None:
+def test_sos_value_is_exchanged_with_the_python_kernel(sos: BlockingKernelClient) -> None:
     shown(sos, "%use Danlu\nlosses = [0.5, 0.25]")
     assert shown(sos, "%use Python3\n%get losses --from Danlu\nprint(losses)") == "[0.5, 0.25]"
     shown(sos, "rate = losses[1] / 5")
     assert shown(sos, "%use Danlu\n%get rate --from Python3\nprint(rate)") == "0.05"
 
 
-def test_a_value_may_have_another_name_on_the_other_side(sos: BlockingKernelClient) -> None:
+def test_sos_value_can_be_renamed(sos: BlockingKernelClient) -> None:
     shown(sos, "%use SoS\nhere = 7")
     assert shown(sos, "%use Danlu\n%get here --as there\nprint(there)") == "7"
 
 
-def test_the_kernel_is_danlus_and_nothing_is_left_in_its_names(sos: BlockingKernelClient) -> None:
+def test_sos_exchange_leaves_no_names_in_the_kernel(sos: BlockingKernelClient) -> None:
     shown(sos, "%use SoS\nonly = 1")
     before = shown(sos, "%use Danlu\nprint(get_ipython().kernel.implementation, *dir())").split()
     assert before[0] == "danlu"
@@ -104,13 +124,13 @@ def test_the_kernel_is_danlus_and_nothing_is_left_in_its_names(sos: BlockingKern
     assert set(after) - set(before) <= {"only", *(f"_i{n}" for n in range(100))}
 
 
-def test_what_cannot_be_pickled_is_said_and_the_rest_passes(sos: BlockingKernelClient) -> None:
+def test_unpicklable_sos_value_is_a_warning_and_others_pass(sos: BlockingKernelClient) -> None:
     told = run(sos, "%use Danlu\n%put shut good\nshut = open('/dev/null')\ngood = 1")
-    assert "shut is not passed between SoS and danlu: TypeError: cannot pickle" in told.err
+    assert "cannot transfer shut between SoS and danlu: TypeError: cannot pickle" in told.err
     assert shown(sos, "%use SoS\nprint(good)") == "1"
 
 
-def test_a_kernel_of_a_python_without_numpy_says_so_and_takes_plain_values(
+def test_kernel_without_numpy_receives_plain_values_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
     env = jupyter_env("plain", ("danlu[notebook]",))
@@ -118,16 +138,15 @@ def test_a_kernel_of_a_python_without_numpy_says_so_and_takes_plain_values(
     monkeypatch.setenv("HOME", str(tmp_path))
     offer(prefix, jupyter_env("sos", SOS), "sos_notebook.install")
     offer(prefix, env, "danlu", "kernel", "install")
-    with running("sos", cwd=str(tmp_path)) as client:
-        start(client, "%use Danlu")
+    with running_sos(tmp_path, "%use Danlu") as client:
         shown(client, "%use SoS\nimport numpy\narray, plain = numpy.zeros(2), [0.0]")
         told = run(client, "%use Danlu\n%get array plain\nimport sys\nprint(plain, sys.prefix)")
     assert told.out.split() == ["[0.0]", str(env)]
-    assert "array is not passed between SoS and danlu: ModuleNotFoundError" in told.err
+    assert "cannot transfer array between SoS and danlu: ModuleNotFoundError" in told.err
 
 
-def test_a_cell_in_ciaos_words_and_one_with_options_are_jobs(sos: BlockingKernelClient) -> None:
-    """SoS has magics of its own, written alike: none of them takes these."""
+def test_directives_and_options_are_jobs_in_sos(sos: BlockingKernelClient) -> None:
+    """SoS has magics with similar syntax, which must not take directives."""
     shown(sos, "%use SoS\nrate = 0.5")
     shown(sos, "%use Danlu\n%get rate")
     words = "%framework=pytorch\n%worker=2;%cpu=100m\n%cleanPolicy=all\n\nimport os\n"
@@ -140,19 +159,18 @@ def test_a_cell_in_ciaos_words_and_one_with_options_are_jobs(sos: BlockingKernel
     assert shown(sos, "%use SoS\nprint(half)") == "0.25"
 
 
-def test_a_failed_job_fails_the_cell_in_sos_too(sos: BlockingKernelClient) -> None:
+def test_failed_job_fails_the_cell_in_sos(sos: BlockingKernelClient) -> None:
     shown(sos, "%use Danlu")
     told = run(sos, "%%distributed --framework pytorch --worker 1\nraise ValueError('no')")
     assert told.reply["status"] == "error"
     assert told.reply["ename"] == "CellFailed"
 
 
-def test_a_kernel_of_another_name_passes_values_too(
+def test_renamed_kernel_exchanges_values_with_sos(
     place: Path, sos: BlockingKernelClient, jupyter_env: JupyterEnv
 ) -> None:
     offer(place, jupyter_env("sos", SOS), "danlu", "kernel", "install", "--name", "other")
-    with running("sos", cwd=str(place.parent)) as client:
-        start(client, "%use Other -k other -l Danlu")
+    with running_sos(place.parent, "%use Other -k other -l Danlu") as client:
         shown(client, "%use SoS\nvalue = [1, 2]")
         used = "%use Other\n%get value\n"
         assert shown(client, used + "print(value, get_ipython().kernel.implementation)") == (

@@ -1,4 +1,4 @@
-"""Layers for tests: trees in a directory, as a source that counts what it is asked for."""
+"""Layer sources for tests: trees in a directory that record what is requested of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from danlu.oci.blob_export import LayerBlob
 from danlu.oci.compress import Compression
 from danlu.oci.digest import DiffId
-from danlu.oci.exporting import Blob
 from danlu.oci.image import Image, make_image
 from danlu.oci.tar import LayerSummary, write_layer
 
@@ -20,7 +20,7 @@ class Trees:
     place: Path
     trees: dict[DiffId, Path] = field(default_factory=dict)
     sizes: dict[DiffId, int] = field(default_factory=dict)
-    blobs: dict[tuple[DiffId, str], Blob] = field(default_factory=dict)
+    blobs: dict[tuple[DiffId, str], LayerBlob] = field(default_factory=dict)
     written: list[DiffId] = field(default_factory=list)
 
     def add(self, files: Mapping[str, str | bytes]) -> DiffId:
@@ -35,7 +35,7 @@ class Trees:
         self.sizes[summary.diff_id] = summary.size
         return summary.diff_id
 
-    def known(self, diff_id: DiffId, kind: Compression) -> Blob | None:
+    def find_blob(self, diff_id: DiffId, kind: Compression) -> LayerBlob | None:
         return self.blobs.get((diff_id, kind))
 
     def size(self, diff_id: DiffId) -> int:
@@ -45,8 +45,8 @@ class Trees:
         self.written.append(diff_id)
         return write_layer(self.trees[diff_id], write)
 
-    def remember(self, diff_id: DiffId, blob: Blob) -> None:
-        self.blobs[diff_id, blob.kind] = Blob(blob.kind, blob.digest, blob.size)
+    def record_blob(self, diff_id: DiffId, blob: LayerBlob) -> None:
+        self.blobs[diff_id, blob.kind] = LayerBlob(blob.kind, blob.digest, blob.size)
 
 
 def image_of(

@@ -1,4 +1,4 @@
-"""Registries for tests: the fake, and Debian's real one, each with images in it."""
+"""Registries for tests: the fake one and Debian's real one, with images in them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from danlu.oci.registry import Credentials, Endpoint, Registry
-from danlu.util.retry import Backoff
+from danlu.oci.registry import Registry, RegistryCredentials, RegistryEndpoint
+from danlu.util.retry import RetryPolicy
 
-ROUTINE = Backoff(attempts=4, first=0.0, longest=0.0)
+ROUTINE = RetryPolicy(attempts=4, initial_delay=0.0, max_delay=0.0)
 
 
-async def nobody(host: str) -> Credentials | None:
+async def nobody(host: str) -> RegistryCredentials | None:
     return None
 
 
@@ -32,15 +32,15 @@ async def no_pause(seconds: float) -> None:
 async def client(
     host: str,
     *,
-    login: Credentials | None = None,
+    login: RegistryCredentials | None = None,
     ca: str = "",
     insecure: bool = False,
-    backoff: Backoff = ROUTINE,
+    backoff: RetryPolicy = ROUTINE,
 ) -> AsyncIterator[Registry]:
-    async def lookup(_: str) -> Credentials | None:
+    async def lookup(_: str) -> RegistryCredentials | None:
         return login
 
-    endpoint = Endpoint(host, ca=ca, insecure=insecure)
+    endpoint = RegistryEndpoint(host, ca=ca, insecure=insecure)
     async with Registry(endpoint, lookup=lookup, backoff=backoff, sleep=no_pause) as registry:
         yield registry
 

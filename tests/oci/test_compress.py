@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from danlu.oci import compress
-from danlu.oci.compress import Compression, compressor, decompressed, detect
+from danlu.oci.compress import Compression, detect_compression, open_compressor, open_decompressor
 from danlu.oci.tar import LayerError
 
 KINDS: list[Compression] = ["none", "gzip", "zstd"]
-BIG = b"".join(b"%d\n" % (one * one) for one in range(400_000)) + random.Random(1).randbytes(99_999)
+BIG = b"".join(b"%d\n" % (number * number) for number in range(400_000)) + random.Random(
+    1
+).randbytes(99_999)
 
 
 def packed(kind: Compression, data: bytes, *, step: int = 1 << 20, threads: int = 2) -> bytes:
     out = io.BytesIO()
-    maker = compressor(kind, out.write, threads=threads)
+    maker = open_compressor(kind, out.write, threads=threads)
     for at in range(0, len(data), step):
         maker.write(data[at : at + step])
     maker.finish()
@@ -28,19 +30,19 @@ def packed(kind: Compression, data: bytes, *, step: int = 1 << 20, threads: int 
 
 
 def unpacked(kind: Compression, data: bytes, step: int = 1 << 16) -> bytes:
-    stream = decompressed(kind, io.BytesIO(data))
+    stream = open_decompressor(kind, io.BytesIO(data))
     return b"".join(iter(lambda: stream.read(step), b""))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.one_of(st.binary(max_size=5000), st.just(BIG)))
-def test_what_was_packed_is_unpacked(kind: Compression, data: bytes) -> None:
+def test_decompression_restores_the_input(kind: Compression, data: bytes) -> None:
     assert unpacked(kind, packed(kind, data)) == data
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neither_threads_nor_pieces_show_in_the_result(kind: Compression) -> None:
+def test_output_depends_on_neither_threads_nor_chunk_sizes(kind: Compression) -> None:
     results = {
         packed(kind, BIG, threads=threads, step=step)
         for threads, step in ((1, 1 << 20), (2, 777_777), (5, len(BIG)), (3, 12_345))
@@ -48,32 +50,32 @@ def test_neither_threads_nor_pieces_show_in_the_result(kind: Compression) -> Non
     assert len(results) == 1
 
 
-def test_other_programs_read_what_was_packed() -> None:
+def test_gzip_and_zstd_programs_read_our_streams() -> None:
     assert gzip.decompress(packed("gzip", BIG)) == BIG
     reader = zstandard.ZstdDecompressor().stream_reader(packed("zstd", BIG))
     assert reader.read(len(BIG) + 1) == BIG
 
 
-def test_a_gzip_header_names_no_time_and_no_machine() -> None:
+def test_gzip_header_has_no_timestamp_and_no_operating_system() -> None:
     assert packed("gzip", b"x")[:10] == b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_kinds_are_told_by_their_first_bytes(kind: Compression) -> None:
-    assert detect(packed(kind, b"some content")[:4]) == kind
+def test_compression_is_detected_by_magic_bytes(kind: Compression) -> None:
+    assert detect_compression(packed(kind, b"some content")[:4]) == kind
 
 
-def test_many_members_and_frames_are_one_stream() -> None:
+def test_several_members_or_frames_are_one_stream() -> None:
     assert unpacked("gzip", gzip.compress(b"a") + gzip.compress(b"") + gzip.compress(b"b")) == b"ab"
     assert unpacked("gzip", gzip.compress(b"a") + bytes(100)) == b"a"
     skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
     frames = [zstandard.compress(b"a"), skippable, zstandard.compress(b"b"), skippable]
     assert unpacked("zstd", b"".join(frames)) == b"ab"
-    assert detect(skippable) == "zstd"
+    assert detect_compression(skippable) == "zstd"
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
-def test_damage_is_one_of_our_errors(kind: Compression) -> None:
+def test_damaged_stream_raises_layer_error(kind: Compression) -> None:
     data = packed(kind, BIG)
     with pytest.raises(LayerError):
         unpacked(kind, b"no such thing at all")
@@ -83,14 +85,14 @@ def test_damage_is_one_of_our_errors(kind: Compression) -> None:
         assert unpacked(kind, bytes(broken)) != BIG
 
 
-def test_a_gzip_stream_that_was_cut_off_is_refused() -> None:
-    with pytest.raises(LayerError, match="ends early"):
+def test_truncated_gzip_stream_is_rejected() -> None:
+    with pytest.raises(LayerError, match="truncated"):
         unpacked("gzip", packed("gzip", BIG)[:-20])
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
-def test_a_bomb_is_refused(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_bomb_is_rejected(kind: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compress, "_BOMB_FLOOR", 1 << 20)
     bomb = packed(kind, bytes(1 << 25))
-    with pytest.raises(LayerError, match="is a bomb"):
+    with pytest.raises(LayerError, match="decompression bomb"):
         unpacked(kind, bomb)

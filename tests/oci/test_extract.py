@@ -20,15 +20,15 @@ from danlu.errors import DanluError, MachineError, StoreError
 from danlu.oci.overlay import is_whiteout
 from danlu.oci.tar import (
     LayerError,
+    LayerLimits,
     LayerSummary,
-    Limits,
-    Recipe,
+    TarSplit,
     extract_layer,
-    extract_with_recipe,
+    extract_with_tar_split,
     rewrite_layer,
     write_layer,
 )
-from danlu.oci.tar.header import header, padding
+from danlu.oci.tar.write import block_padding, encode_header
 from tests.oci.trees import Node, children, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
@@ -70,7 +70,7 @@ def extract(root: Path, *entries: E) -> LayerSummary:
 
 
 def paths(root: Path) -> set[str]:
-    return {str(one.relative_to(root)) for one in root.rglob("*")}
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
 @pytest.mark.parametrize(
@@ -102,15 +102,17 @@ def paths(root: Path) -> set[str]:
         [("file", "d/" * 2100 + "f", "")],
     ],
 )
-def test_what_no_layer_may_hold_is_refused(tmp_path: Path, entries: list[E]) -> None:
+def test_forbidden_layer_content_is_rejected(tmp_path: Path, entries: list[E]) -> None:
     (tmp_path / "x").write_text("outside")
     with pytest.raises(LayerError):
         extract(tmp_path / "root", *entries)
-    assert paths(tmp_path) - {"x"} <= {"root"} | {f"root/{one}" for one in paths(tmp_path / "root")}
+    assert paths(tmp_path) - {"x"} <= {"root"} | {
+        f"root/{path}" for path in paths(tmp_path / "root")
+    }
     assert (tmp_path / "x").read_text() == "outside"
 
 
-def test_links_within_the_layer_are_ways(tmp_path: Path) -> None:
+def test_symlinks_inside_the_layer_are_followed(tmp_path: Path) -> None:
     extract(
         tmp_path / "r",
         ("dir", "usr/lib"),
@@ -121,23 +123,23 @@ def test_links_within_the_layer_are_ways(tmp_path: Path) -> None:
         ("file", "var/lib/b", "2"),
         ("file", "usr/lib/up/c", "3"),
     )
-    assert {one.name for one in (tmp_path / "r/usr/lib").iterdir()} == {"a", "b", "c", "up"}
+    assert {path.name for path in (tmp_path / "r/usr/lib").iterdir()} == {"a", "b", "c", "up"}
 
 
-def test_links_that_lead_nowhere_and_out_are_content(tmp_path: Path) -> None:
+def test_dangling_and_absolute_symlinks_are_kept_as_content(tmp_path: Path) -> None:
     extract(tmp_path / "r", ("link", "a", "/etc/passwd"), ("link", "b", "../../../x"))
     assert os.readlink(tmp_path / "r/a") == "/etc/passwd"
     assert os.readlink(tmp_path / "r/b") == "../../../x"
 
 
-def test_a_file_replaces_a_link_and_does_not_write_through_it(tmp_path: Path) -> None:
+def test_file_replaces_a_symlink_without_writing_through_it(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("outside")
     extract(tmp_path / "r", ("link", "a", str(tmp_path / "x")), ("file", "a", "inside"))
     assert (tmp_path / "x").read_text() == "outside"
     assert (tmp_path / "r/a").read_text() == "inside"
 
 
-def test_a_way_known_through_a_link_is_found_anew_when_the_link_is_replaced(tmp_path: Path) -> None:
+def test_cached_directory_is_dropped_when_a_symlink_on_its_path_is_replaced(tmp_path: Path) -> None:
     extract(
         tmp_path / "r",
         ("dir", "a"),
@@ -153,7 +155,7 @@ def test_a_way_known_through_a_link_is_found_anew_when_the_link_is_replaced(tmp_
     assert paths(tmp_path / "r") == {"a", "b", "l", "a/1", "b/2", "l/3"}
 
 
-def test_a_directory_replaced_by_a_file_is_gone_with_its_content(tmp_path: Path) -> None:
+def test_file_replaces_a_directory_and_its_content(tmp_path: Path) -> None:
     extract(tmp_path / "r", ("file", "d/e/f", "1"), ("file", "d", "2"), ("dir", "g"))
     assert paths(tmp_path / "r") == {"d", "g"}
 
@@ -171,7 +173,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @needs_root
-def test_whiteouts_become_overlayfs_ones(tmp_path: Path, form: str) -> None:
+def test_oci_whiteouts_become_overlayfs_whiteouts(tmp_path: Path, form: str) -> None:
     extract(
         tmp_path / "r",
         ("file", "d/.wh.gone", ""),
@@ -190,13 +192,13 @@ def test_whiteouts_become_overlayfs_ones(tmp_path: Path, form: str) -> None:
 @needs_root
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.usefixtures("form")
-def test_a_deletion_never_hides_what_its_own_layer_has(tmp_path: Path, order: int) -> None:
+def test_whiteout_never_hides_entries_of_its_own_layer(tmp_path: Path, order: int) -> None:
     pairs: list[list[E]] = [
         [("file", ".wh.f", ""), ("file", "f", "new")],
         [("file", ".wh.d", ""), ("file", "d/x", "new")],
         [("file", ".wh.e", ""), ("dir", "e")],
     ]
-    entries = [one for pair in pairs for one in pair[::order]]
+    entries = [entry for pair in pairs for entry in pair[::order]]
     extract(tmp_path / "r", *entries)
     assert paths(tmp_path / "r") == {"f", "d", "d/x", "e"}
     assert (tmp_path / "r/f").read_text() == "new"
@@ -206,14 +208,14 @@ def test_a_deletion_never_hides_what_its_own_layer_has(tmp_path: Path, order: in
 
 @needs_root
 @pytest.mark.usefixtures("form")
-def test_a_hard_link_to_a_deletion_is_refused(tmp_path: Path) -> None:
+def test_hard_link_to_a_whiteout_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(LayerError):
         extract(tmp_path / "r", ("file", ".wh.x", ""), ("hard", "a", "x"))
 
 
 @needs_root
 @pytest.mark.usefixtures("form")
-def test_a_deletion_in_an_opaque_directory_leaves_it_opaque(tmp_path: Path) -> None:
+def test_whiteout_in_an_opaque_directory_leaves_it_opaque(tmp_path: Path) -> None:
     entries: list[E] = [("dir", "d"), ("file", "d/.wh..wh..opq", ""), ("file", "d/.wh.x", "")]
     first = extract(tmp_path / "1", *entries)
     again = extract(tmp_path / "2", entries[0], entries[2], entries[1])
@@ -223,7 +225,7 @@ def test_a_deletion_in_an_opaque_directory_leaves_it_opaque(tmp_path: Path) -> N
     assert write_layer(tmp_path / "1", None) == write_layer(tmp_path / "2", None)
 
 
-def test_attributes_of_overlayfs_are_not_taken_from_strangers(tmp_path: Path) -> None:
+def test_overlayfs_xattrs_in_a_layer_are_ignored(tmp_path: Path) -> None:
     data = archive(
         [("dir", "d"), ("file", "f", "1")],
         pax={
@@ -257,7 +259,7 @@ def test_modes_owners_and_times_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_usual_format_is_read(tmp_path: Path, kind: int) -> None:
+def test_ustar_pax_and_gnu_formats_are_read(tmp_path: Path, kind: int) -> None:
     long = "d" * 90 + "/" + "e" * 60
     data = archive([("file", long, "1"), ("link", "l", "t" * 90)], kind=kind)
     extract_layer(io.BytesIO(data), tmp_path)
@@ -265,23 +267,23 @@ def test_every_usual_format_is_read(tmp_path: Path, kind: int) -> None:
     assert os.readlink(tmp_path / "l") == "t" * 90
 
 
-def test_the_digest_covers_padding_after_the_end(tmp_path: Path) -> None:
+def test_digest_covers_padding_after_the_end(tmp_path: Path) -> None:
     data = archive([("file", "a", "1")])
-    one = extract_layer(io.BytesIO(data), tmp_path)
+    summary = extract_layer(io.BytesIO(data), tmp_path)
     two = extract_layer(io.BytesIO(data + bytes(5)), tmp_path)
-    assert (one.size, two.size) == (len(data), len(data) + 5)
-    assert one.diff_id != two.diff_id
+    assert (summary.size, two.size) == (len(data), len(data) + 5)
+    assert summary.diff_id != two.diff_id
 
 
-def test_more_than_the_limits_is_refused(tmp_path: Path) -> None:
+def test_layer_above_the_limits_is_rejected(tmp_path: Path) -> None:
     data = archive([("file", "a", "1"), ("file", "b", "1" * 5000)])
-    with pytest.raises(LayerError, match="bigger than any layer"):
-        extract_layer(io.BytesIO(data), tmp_path, limits=Limits(entries=1))
-    with pytest.raises(LayerError, match="bigger than any layer"):
-        extract_layer(io.BytesIO(data), tmp_path, limits=Limits(size=3000))
+    with pytest.raises(LayerError, match="exceeds the limit of"):
+        extract_layer(io.BytesIO(data), tmp_path, limits=LayerLimits(entries=1))
+    with pytest.raises(LayerError, match="exceeds the limit of"):
+        extract_layer(io.BytesIO(data), tmp_path, limits=LayerLimits(size=3000))
 
 
-def test_endless_padding_is_refused(tmp_path: Path) -> None:
+def test_endless_padding_is_rejected(tmp_path: Path) -> None:
     class Endless:
         sent = 0
 
@@ -290,13 +292,13 @@ def test_endless_padding_is_refused(tmp_path: Path) -> None:
             assert self.sent < 1 << 30
             return bytes(size)
 
-    with pytest.raises(LayerError, match="bigger than any layer"):
-        extract_layer(Endless(), tmp_path, limits=Limits(size=1 << 24))
+    with pytest.raises(LayerError, match="exceeds the limit of"):
+        extract_layer(Endless(), tmp_path, limits=LayerLimits(size=1 << 24))
 
 
 @settings(deadline=None)
 @given(st.data())
-def test_a_damaged_layer_ends_in_our_errors_only(
+def test_damaged_layer_raises_only_danlu_errors(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     whole = archive(
@@ -319,7 +321,7 @@ def test_a_damaged_layer_ends_in_our_errors_only(
 
 
 @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_a_strangers_tar_is_written_again_from_its_tree(tmp_path: Path, kind: int) -> None:
+def test_extracted_tar_is_reproduced_from_its_tree(tmp_path: Path, kind: int) -> None:
     data = (
         archive(
             [
@@ -338,9 +340,9 @@ def test_a_strangers_tar_is_written_again_from_its_tree(tmp_path: Path, kind: in
         )
         + b"after the end"
     )
-    extracted = extract_with_recipe(io.BytesIO(data), tmp_path)
+    extracted = extract_with_tar_split(io.BytesIO(data), tmp_path)
     assert extracted.recipe is not None
-    recipe = Recipe.from_plain(json.loads(json.dumps(extracted.recipe.to_plain())))
+    recipe = TarSplit.from_builtins(json.loads(json.dumps(extracted.recipe.to_builtins())))
     out = io.BytesIO()
     assert rewrite_layer(tmp_path, out.write, recipe).diff_id == extracted.summary.diff_id
     assert out.getvalue() == data
@@ -354,7 +356,7 @@ def test_a_strangers_tar_is_written_again_from_its_tree(tmp_path: Path, kind: in
 @needs_root
 @settings(deadline=None, max_examples=60)
 @given(children())
-def test_any_layer_is_written_again_from_its_recipe(tree: Mapping[bytes, Node]) -> None:
+def test_any_layer_is_reproduced_from_its_tar_split(tree: Mapping[bytes, Node]) -> None:
     with tempfile.TemporaryDirectory() as place:
         first, second = Path(place, "1"), Path(place, "2")
         first.mkdir()
@@ -362,14 +364,14 @@ def test_any_layer_is_written_again_from_its_recipe(tree: Mapping[bytes, Node]) 
         make(first, tree)
         stream, again = io.BytesIO(), io.BytesIO()
         write_layer(first, stream.write)
-        extracted = extract_with_recipe(io.BytesIO(stream.getvalue()), second)
+        extracted = extract_with_tar_split(io.BytesIO(stream.getvalue()), second)
         assert extracted.recipe is not None
         rewrite_layer(second, again.write, extracted.recipe)
         assert again.getvalue() == stream.getvalue()
 
 
 @pytest.mark.parametrize("evil", ["\x1b[2J", "a\nerror: fake", "\udcff"])
-def test_a_strangers_words_cannot_steer_the_terminal(tmp_path: Path, evil: str) -> None:
+def test_names_in_errors_cannot_contain_control_sequences(tmp_path: Path, evil: str) -> None:
     data = archive([("char", f"x{evil}y")], kind=tarfile.GNU_FORMAT)
     with pytest.raises(LayerError) as caught:
         extract_layer(io.BytesIO(data), tmp_path)
@@ -377,7 +379,7 @@ def test_a_strangers_words_cannot_steer_the_terminal(tmp_path: Path, evil: str) 
     str(caught.value).encode()
 
 
-def test_layers_too_deep_to_be_removed_again_are_refused(tmp_path: Path) -> None:
+def test_too_deeply_nested_layer_is_rejected(tmp_path: Path) -> None:
     deep = "a/" * 300
     with pytest.raises(LayerError, match="deep"):
         extract(tmp_path / "r", ("file", "a/" * 500 + "f", ""))
@@ -385,8 +387,8 @@ def test_layers_too_deep_to_be_removed_again_are_refused(tmp_path: Path) -> None
         extract(tmp_path / "s", ("dir", deep), ("link", "l", deep), ("file", f"l/{deep}f", ""))
 
 
-def test_headers_that_only_fill_the_memory_are_refused(tmp_path: Path) -> None:
-    pax = header(b"x", b"x", mode=0, size=12) + b"12 comment=\n" + bytes(500)
+def test_oversized_extension_headers_are_rejected(tmp_path: Path) -> None:
+    pax = encode_header(b"x", b"x", mode=0, size=12) + b"12 comment=\n" + bytes(500)
     with pytest.raises(LayerError, match="too many extension headers"):
         extract_layer(io.BytesIO(pax * 100), tmp_path)
     chunks = []
@@ -394,12 +396,14 @@ def test_headers_that_only_fill_the_memory_are_refused(tmp_path: Path) -> None:
         record = f"{number}=".encode() + b"v" * 200_000
         body = b"200009 " + record + b"\n"
         body = str(len(body)).encode() + body[6:]
-        chunks.append(header(b"x", b"g", mode=0, size=len(body)) + body + padding(len(body)))
-    with pytest.raises(LayerError, match="global headers"):
+        chunks.append(
+            encode_header(b"x", b"g", mode=0, size=len(body)) + body + block_padding(len(body))
+        )
+    with pytest.raises(LayerError, match="global extension headers"):
         extract_layer(io.BytesIO(b"".join(chunks)), tmp_path)
 
 
-def test_what_comes_after_the_end_does_not_fill_the_memory(tmp_path: Path) -> None:
+def test_data_after_the_end_does_not_fill_the_memory(tmp_path: Path) -> None:
     class Long:
         left = 1 << 28
 
@@ -409,13 +413,13 @@ def test_what_comes_after_the_end_does_not_fill_the_memory(tmp_path: Path) -> No
             return bytes(size)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    extracted = extract_with_recipe(Long(), tmp_path)
+    extracted = extract_with_tar_split(Long(), tmp_path)
     assert extracted.recipe is not None
     assert len(extracted.recipe.records) < 1 << 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
 
 
-def test_attributes_that_do_not_fit_are_no_full_disk(tmp_path: Path) -> None:
+def test_xattrs_that_do_not_fit_are_not_reported_as_a_full_disk(tmp_path: Path) -> None:
     data = archive([("file", "f", "")], pax={"SCHILY.xattr.user.big": "v" * 65_000})
     (tmp_path / "probe").touch()
     try:
@@ -428,8 +432,8 @@ def test_attributes_that_do_not_fit_are_no_full_disk(tmp_path: Path) -> None:
         assert len(os.getxattr(tmp_path / "f", "user.big")) == 65_000
 
 
-def test_a_header_with_a_wrong_sum_is_refused(tmp_path: Path) -> None:
+def test_header_with_a_wrong_checksum_is_rejected(tmp_path: Path) -> None:
     data = bytearray(archive([("file", "name", "1")]))
     data[0] ^= 1
-    with pytest.raises(LayerError, match="wrong check sum"):
+    with pytest.raises(LayerError, match="wrong checksum"):
         extract_layer(io.BytesIO(bytes(data)), tmp_path)

@@ -6,7 +6,7 @@ import pytest
 
 from danlu.errors import OutsideError
 from danlu.oci.digest import DiffId, sha256
-from danlu.oci.image import make_image, read_image
+from danlu.oci.image import make_image, parse_image
 from danlu.oci.types import Index, Manifest, MediaType, layer_compression, parse_manifest
 
 ONE, TWO = DiffId("sha256:" + "1" * 64), DiffId("sha256:" + "2" * 64)
@@ -20,7 +20,7 @@ def test_equal_arguments_give_equal_bytes_in_any_order_of_labels() -> None:
     assert first.digest == sha256(second.config)
 
 
-def test_a_config_says_what_it_was_given() -> None:
+def test_config_contains_the_given_values() -> None:
     image = make_image(
         [(ONE, "danlu: a"), (TWO, "")],
         architecture="arm64",
@@ -54,11 +54,11 @@ def test_a_config_says_what_it_was_given() -> None:
             {"created": "2023-11-14T22:13:20Z"},
         ],
     }
-    assert read_image(image.config) == image
-    assert read_image(image.config).created_by == ("danlu: a", "")
+    assert parse_image(image.config) == image
+    assert parse_image(image.config).created_by == ("danlu: a", "")
 
 
-def test_configs_of_docker_with_nulls_and_fields_of_its_own_are_read() -> None:
+def test_docker_config_with_nulls_and_extra_fields_is_parsed() -> None:
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -69,7 +69,7 @@ def test_configs_of_docker_with_nulls_and_fields_of_its_own_are_read() -> None:
         "history": [{"created_by": "ENV", "empty_layer": True}, {"created_by": "ADD"}],
     }
     raw = json.dumps(config).encode()
-    image = read_image(raw)
+    image = parse_image(raw)
     assert (image.config, image.created_by) == (raw, ("ADD",))
 
 
@@ -86,25 +86,25 @@ def test_configs_of_docker_with_nulls_and_fields_of_its_own_are_read() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_config_is_refused(raw: bytes) -> None:
+def test_invalid_config_is_rejected(raw: bytes) -> None:
     with pytest.raises(OutsideError):
-        read_image(raw)
+        parse_image(raw)
 
 
 def manifest(**fields: object) -> bytes:
     return json.dumps({"schemaVersion": 2, **fields}).encode()
 
 
-def test_manifests_and_indexes_are_told_apart_by_what_they_hold() -> None:
-    one = parse_manifest(manifest(config=DESCRIPTOR, layers=[]))
+def test_manifest_and_index_are_distinguished_by_their_fields() -> None:
+    document = parse_manifest(manifest(config=DESCRIPTOR, layers=[]))
     many = parse_manifest(manifest(manifests=[DESCRIPTOR]))
-    assert isinstance(one.value, Manifest)
-    assert one.media_type == MediaType.MANIFEST
+    assert isinstance(document.value, Manifest)
+    assert document.media_type == MediaType.MANIFEST
     assert isinstance(many.value, Index)
     assert many.media_type == MediaType.INDEX
 
 
-def test_the_bytes_that_came_are_kept() -> None:
+def test_original_bytes_are_kept() -> None:
     raw = manifest(config=DESCRIPTOR, layers=[], unknown=1) + b"\n "
     document = parse_manifest(raw, MediaType.DOCKER_MANIFEST)
     assert document.raw == raw
@@ -128,12 +128,12 @@ def test_the_bytes_that_came_are_kept() -> None:
         (b" " * (9 << 20), ""),
     ],
 )
-def test_documents_that_could_be_misread_are_refused(raw: bytes, media_type: str) -> None:
+def test_ambiguous_documents_are_rejected(raw: bytes, media_type: str) -> None:
     with pytest.raises(OutsideError):
         parse_manifest(raw, media_type)
 
 
-def test_layers_of_unknown_kinds_are_refused() -> None:
+def test_unknown_layer_media_type_is_rejected() -> None:
     assert layer_compression(MediaType.DOCKER_LAYER_GZIP) == "gzip"
-    with pytest.raises(OutsideError, match="a kind that danlu does not read"):
+    with pytest.raises(OutsideError, match="unsupported layer media type"):
         layer_compression("application/vnd.cncf.helm.chart.content.v1.tar+gzip")

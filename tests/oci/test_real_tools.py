@@ -1,4 +1,4 @@
-"""What other programs make of what we write, and we of what they write."""
+"""Interoperability with skopeo, podman, buildah and Docker, in both directions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from danlu.oci import dockerarchive, layout
+from danlu.oci import docker_archive, layout
 from danlu.oci.compress import Compression
+from danlu.oci.digest import sha256
 from danlu.oci.image import Image
-from danlu.oci.registry import push_image
+from danlu.oci.registry import push_image, push_index
 from danlu.oci.tar import extract_layer
 from danlu.oci.types import Manifest
 from tests import engines
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.real
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
     done = subprocess.run(
-        [str(one) for one in command],
+        [str(argument) for argument in command],
         capture_output=True,
         text=True,
         check=False,
@@ -83,7 +84,7 @@ def host() -> Iterator[str]:
 def test_skopeo_reads_our_layout(
     tmp_path: Path, source: Trees, image: Image, kind: Compression
 ) -> None:
-    written = layout.write(tmp_path / "out", image, source, kind=kind, names=["me/app:v1"])
+    written = layout.write_layout(tmp_path / "out", image, source, kind=kind, names=["me/app:v1"])
     seen = json.loads(run("skopeo", "inspect", f"oci:{tmp_path}/out:v1"))
     assert seen["Digest"] == written.manifest.digest
     config = run("skopeo", "inspect", "--config", "--raw", f"oci:{tmp_path}/out:v1")
@@ -93,9 +94,9 @@ def test_skopeo_reads_our_layout(
 
 @pytest.mark.needs("skopeo")
 def test_we_read_the_layout_of_skopeo(tmp_path: Path, source: Trees, image: Image) -> None:
-    layout.write(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
+    layout.write_layout(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
     run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"oci:{tmp_path}/copy:other")
-    (found,) = layout.read(tmp_path / "copy")
+    (found,) = layout.read_layout(tmp_path / "copy")
     assert found.image == image
     assert found.names == ("other",)
 
@@ -105,9 +106,9 @@ def test_skopeo_and_we_read_each_others_docker_archives(
     tmp_path: Path, source: Trees, image: Image
 ) -> None:
     with (tmp_path / "ours.tar").open("wb") as file:
-        dockerarchive.write(image, source, file.write, names=["me/app:v1"])
+        docker_archive.write_archive(image, source, file.write, names=["me/app:v1"])
     run("skopeo", "copy", f"docker-archive:{tmp_path}/ours.tar", f"oci:{tmp_path}/copy:x")
-    (found,) = layout.read(tmp_path / "copy")
+    (found,) = layout.read_layout(tmp_path / "copy")
     assert found.image.diff_ids == image.diff_ids
     run(
         "skopeo",
@@ -115,13 +116,13 @@ def test_skopeo_and_we_read_each_others_docker_archives(
         f"oci:{tmp_path}/copy:x",
         f"docker-archive:{tmp_path}/theirs.tar:docker.io/me/app:v2",
     )
-    with dockerarchive.opened(tmp_path / "theirs.tar") as archive:
-        (one,) = archive.images
-        assert one.names == ("docker.io/me/app:v2",)
-        for number, member in enumerate(one.members):
+    with docker_archive.open_archive(tmp_path / "theirs.tar") as archive:
+        (saved,) = archive.images
+        assert saved.names == ("docker.io/me/app:v2",)
+        for number, member in enumerate(saved.members):
             root = tmp_path / f"root{number}"
             root.mkdir()
-            assert extract_layer(archive.layer(member), root).diff_id == image.diff_ids[number]
+            assert extract_layer(archive.open_layer(member), root).diff_id == image.diff_ids[number]
 
 
 @pytest.mark.needs("podman")
@@ -129,7 +130,7 @@ def test_podman_loads_our_docker_archive(
     tmp_path: Path, source: Trees, image: Image, podman: list[str]
 ) -> None:
     with (tmp_path / "image.tar").open("wb") as file:
-        dockerarchive.write(image, source, file.write, names=["me/app:v1"])
+        docker_archive.write_archive(image, source, file.write, names=["me/app:v1"])
     run(*podman, "load", "-i", tmp_path / "image.tar")
     (seen,) = json.loads(run(*podman, "image", "inspect", "docker.io/me/app:v1"))
     assert seen["RootFS"]["Layers"] == list(image.diff_ids)
@@ -159,7 +160,7 @@ def test_podman_pulls_what_we_pushed(
 
 @pytest.mark.needs("buildah")
 def test_buildah_pulls_our_layout(tmp_path: Path, source: Trees, image: Image, place: Path) -> None:
-    layout.write(tmp_path / "out", image, source, names=["me/app:v1"])
+    layout.write_layout(tmp_path / "out", image, source, names=["me/app:v1"])
     buildah = ["buildah", "--root", str(place / "root"), "--runroot", str(place / "run")]
     buildah += ["--storage-driver", "vfs"]
     run(*buildah, "pull", f"oci:{tmp_path}/out:v1")
@@ -171,19 +172,19 @@ def test_docker_loads_and_saves_our_archive(
     tmp_path: Path, source: Trees, image: Image, docker: list[str]
 ) -> None:
     with (tmp_path / "ours.tar").open("wb") as file:
-        dockerarchive.write(image, source, file.write, names=["me/app:v1"])
+        docker_archive.write_archive(image, source, file.write, names=["me/app:v1"])
     run(*docker, "load", "-i", tmp_path / "ours.tar")
     (seen,) = json.loads(run(*docker, "image", "inspect", "me/app:v1"))
     assert seen["RootFS"]["Layers"] == list(image.diff_ids)
     assert seen["Id"] == image.digest
     run(*docker, "save", "-o", tmp_path / "theirs.tar", "me/app:v1")
-    with dockerarchive.opened(tmp_path / "theirs.tar") as archive:
-        (one,) = archive.images
-        assert one.image == image
-        for number, member in enumerate(one.members):
+    with docker_archive.open_archive(tmp_path / "theirs.tar") as archive:
+        (saved,) = archive.images
+        assert saved.image == image
+        for number, member in enumerate(saved.members):
             root = tmp_path / f"root{number}"
             root.mkdir()
-            assert extract_layer(archive.layer(member), root).diff_id == image.diff_ids[number]
+            assert extract_layer(archive.open_layer(member), root).diff_id == image.diff_ids[number]
 
 
 @pytest.mark.needs("docker", "dockerd", "docker-registry", "root")
@@ -205,7 +206,7 @@ def test_docker_pulls_what_we_pushed(
 
 @pytest.mark.needs("skopeo", "docker-registry")
 def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image, host: str) -> None:
-    layout.write(tmp_path / "out", image, source, kind="none", names=["me/app:v1"])
+    layout.write_layout(tmp_path / "out", image, source, kind="none", names=["me/app:v1"])
     run(
         "skopeo",
         "copy",
@@ -217,21 +218,44 @@ def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image,
 
     async def pull() -> Image:
         async with client(host) as registry:
-            document = await registry.manifest("sko/app", "v1")
+            document = await registry.get_manifest("sko/app", "v1")
             assert isinstance(document.value, Manifest)
             assert "docker" in document.media_type
-            return await registry.image("sko/app", document.value)
+            return await registry.get_image("sko/app", document.value)
 
     assert anyio.run(pull).diff_ids == image.diff_ids
+
+
+@pytest.mark.needs("skopeo", "docker-registry")
+def test_skopeo_selects_a_platform_of_an_index_that_we_pushed(
+    tmp_path: Path, source: Trees, image: Image, host: str
+) -> None:
+    other = image_of(source, [{"etc/one": "1\n"}], architecture="arm64")
+
+    async def push() -> str:
+        async with client(host) as registry:
+            pushed = await push_index(
+                registry, "me/both", [image, other], source, scratch=tmp_path, tags=["v1"]
+            )
+            return pushed.digest
+
+    digest = anyio.run(push)
+    name = f"docker://{host}/me/both:v1"
+    for architecture in ("amd64", "arm64"):
+        options = ["--tls-verify=false", f"--override-arch={architecture}"]
+        seen = json.loads(run("skopeo", *options[1:], "inspect", options[0], name))
+        assert seen["Architecture"] == architecture
+    raw = run("skopeo", "inspect", "--raw", "--tls-verify=false", name)
+    assert sha256(raw.encode()) == digest
 
 
 @pytest.mark.needs("skopeo")
 def test_real_tools_use_the_fake_registry(tmp_path: Path, source: Trees, image: Image) -> None:
     import sys
 
-    layout.write(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
+    layout.write_layout(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
     process = subprocess.Popen(
-        [sys.executable, "-m", "danlu.testing.registry", "--user", "me:secret"],
+        [sys.executable, "-m", "tests.fakes.registry", "--user", "me:secret"],
         stdout=subprocess.PIPE,
         text=True,
     )

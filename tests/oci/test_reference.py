@@ -29,10 +29,10 @@ DIGEST = "sha256:" + "ab" * 32
         ("a__b-c---e/x.y", "docker.io/a__b-c---e/x.y:latest", "a__b-c---e/x.y:latest"),
     ],
 )
-def test_what_people_write_is_understood(text: str, full: str, familiar: str) -> None:
+def test_short_references_are_completed(text: str, full: str, familiar: str) -> None:
     reference = Reference.parse(text)
     assert str(reference) == full
-    assert reference.familiar == familiar
+    assert reference.familiar_name == familiar
     assert Reference.parse(full) == reference
     assert Reference.parse(familiar) == reference
 
@@ -66,18 +66,18 @@ def test_what_people_write_is_understood(text: str, full: str, familiar: str) ->
         "localhost:5000/x:t\r\nHost: evil",
     ],
 )
-def test_what_is_no_reference_is_refused_with_a_reason(text: str) -> None:
-    with pytest.raises(UsageError, match="is no image reference"):
+def test_invalid_reference_is_rejected_with_a_reason(text: str) -> None:
+    with pytest.raises(UsageError, match="invalid image reference"):
         Reference.parse(text)
 
 
-def test_capitals_are_answered_with_the_name_that_was_meant() -> None:
+def test_capitals_are_answered_with_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
         Reference.parse("me/App:V1")
     assert caught.value.hint == "did you mean me/app:V1?"
 
 
-def test_the_digest_is_asked_for_before_the_tag() -> None:
+def test_target_is_the_digest_before_the_tag() -> None:
     reference = Reference.parse("x:1")
     assert reference.target == "1"
     assert reference.with_digest(Digest(DIGEST)).target == DIGEST
@@ -97,7 +97,7 @@ def test_every_reference_survives_a_round_trip(
 ) -> None:
     reference = Reference.parse(f"{registry}/{'/'.join(parts)}:{tag}{digest}")
     assert Reference.parse(str(reference)) == reference
-    assert Reference.parse(reference.familiar) == reference
+    assert Reference.parse(reference.familiar_name) == reference
 
 
 @given(st.text(max_size=40))

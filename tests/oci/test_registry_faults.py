@@ -1,4 +1,4 @@
-"""The client against a registry that fails, lies, and asks who we are."""
+"""The client against a registry that fails, lies, and requires authentication."""
 
 from __future__ import annotations
 
@@ -10,22 +10,39 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from yarl import URL
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
-from danlu.oci.digest import Digest, sha256
-from danlu.oci.registry import Credentials, docker_credentials
+from danlu.oci.digest import DiffId, Digest, sha256
+from danlu.oci.registry import (
+    Registry,
+    RegistryCredentials,
+    RegistryEndpoint,
+    find_docker_credentials,
+)
 from danlu.oci.registry.auth import parse_challenges
-from danlu.oci.types import MAX_DOCUMENT, Descriptor
-from danlu.testing.registry import FakeRegistry, Fault
-from danlu.util.retry import Backoff
+from danlu.oci.registry.transfer import BlobUpload
+from danlu.oci.registry.transport import RegistryTransport
+from danlu.oci.types import (
+    MAX_DOCUMENT_SIZE,
+    Descriptor,
+    Index,
+    Manifest,
+    MediaType,
+    ParsedDocument,
+)
+from danlu.util.retry import RetryPolicy
+from danlu.util.tasks import run_concurrently
+from tests.fakes.registry import FakeRegistry, RegistryFault
 from tests.oci.registries import client
 
 pytestmark = pytest.mark.anyio
 BIG = random.Random(3).randbytes(3 << 20)
 BIG_DIGEST = sha256(BIG)
-ME = Credentials("me", "secret")
+ME = RegistryCredentials("me", "secret")
 
 
 @pytest.fixture
@@ -45,59 +62,58 @@ async def fetch(
     *,
     digest: str = BIG_DIGEST,
     size: int = len(BIG),
-    login: Credentials | None = None,
+    login: RegistryCredentials | None = None,
 ) -> bytes:
     pieces: list[bytes] = []
     async with client(fake.host, login=login) as registry:
-        await registry.blob("r", Descriptor("x", Digest(digest), size), pieces.append)
+        await registry.download_blob("r", Descriptor("x", Digest(digest), size), pieces.append)
     return b"".join(pieces)
 
 
-async def test_a_dropped_download_goes_on_where_it_ended(fake: FakeRegistry) -> None:
-    fake.faults = [Fault(path="/blobs/", drop_after=1 << 20, times=2)]
+async def test_interrupted_download_is_resumed(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", drop_after=1 << 20, times=2)]
     assert await fetch(fake) == BIG
-    asked = [one.headers.get("Range") for one in fake.requests("GET", "/blobs/")]
+    asked = [request.headers.get("Range") for request in fake.requests("GET", "/blobs/")]
     assert asked[0] is None
-    begins = [int(one.removeprefix("bytes=").rstrip("-")) for one in asked[1:] if one]
+    begins = [int(header.removeprefix("bytes=").rstrip("-")) for header in asked[1:] if header]
     assert len(begins) == 2
     assert 0 < begins[0] <= 1 << 20
     assert begins[0] < begins[1] <= 2 << 20
 
 
-async def test_a_registry_without_ranges_is_read_again_from_the_start(fake: FakeRegistry) -> None:
+async def test_download_restarts_if_the_registry_ignores_ranges(fake: FakeRegistry) -> None:
     fake.ranges = False
-    fake.faults = [Fault(path="/blobs/", drop_after=2 << 20)]
+    fake.faults = [RegistryFault(path="/blobs/", drop_after=2 << 20)]
     assert await fetch(fake) == BIG
 
 
-async def test_drops_that_bring_something_are_no_failures(fake: FakeRegistry) -> None:
-    fake.faults = [Fault(path="/blobs/", drop_after=100 << 10, times=20)]
+async def test_interruptions_with_progress_do_not_count_as_failures(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", drop_after=100 << 10, times=20)]
     assert await fetch(fake) == BIG
 
 
-async def test_a_registry_that_only_drops_is_given_up(fake: FakeRegistry) -> None:
-    fake.faults = [Fault(path="/blobs/", drop_after=10, times=100)]
+async def test_download_without_progress_is_given_up(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", drop_after=10, times=100)]
     with pytest.raises(TemporaryError):
         await fetch(fake)
     assert len(fake.requests("GET", "/blobs/")) == 4
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-async def test_moments_of_weakness_pass(fake: FakeRegistry, status: int) -> None:
-    fake.faults = [Fault(path="/blobs/", status=status, times=3)]
+async def test_temporary_errors_are_retried(fake: FakeRegistry, status: int) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", status=status, times=3)]
     assert await fetch(fake) == BIG
 
 
-async def test_lasting_weakness_is_a_temporary_error_with_the_registrys_words(
+async def test_lasting_temporary_error_contains_the_registrys_message(
     fake: FakeRegistry,
 ) -> None:
-    fake.faults = [Fault(path="/blobs/", status=503, times=99)]
-    with pytest.raises(TemporaryError, match=r"cannot answer .* now \(503: told to fail\)"):
+    fake.faults = [RegistryFault(path="/blobs/", status=503, times=99)]
+    with pytest.raises(TemporaryError, match=r"unavailable .* HTTP 503: told to fail"):
         await fetch(fake)
 
 
-async def test_the_pause_a_registry_asks_for_is_kept(fake: FakeRegistry) -> None:
-    from danlu.oci.registry import Endpoint, Registry
+async def test_retry_after_is_honoured(fake: FakeRegistry) -> None:
     from tests.oci.registries import nobody
 
     pauses: list[float] = []
@@ -105,71 +121,71 @@ async def test_the_pause_a_registry_asks_for_is_kept(fake: FakeRegistry) -> None
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
 
-    fake.faults = [Fault(path="/tags/", status=429, headers={"Retry-After": "7"})]
+    fake.faults = [RegistryFault(path="/tags/", status=429, headers={"Retry-After": "7"})]
     fake.put_manifest("r", b"{}", tag="t")
-    backoff = Backoff(attempts=3, first=0.1)
+    backoff = RetryPolicy(attempts=3, initial_delay=0.1)
     async with Registry(
-        Endpoint(fake.host), lookup=nobody, backoff=backoff, sleep=sleep
+        RegistryEndpoint(fake.host), lookup=nobody, backoff=backoff, sleep=sleep
     ) as registry:
-        assert await registry.tags("r") == ["t"]
+        assert await registry.list_tags("r") == ["t"]
     assert pauses == [7.0]
 
 
-async def test_refusals_are_not_tried_again(fake: FakeRegistry) -> None:
-    fake.faults = [Fault(path="/blobs/", status=400, times=99)]
-    with pytest.raises(OutsideError, match="answered 400"):
+async def test_permanent_errors_are_not_retried(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", status=400, times=99)]
+    with pytest.raises(OutsideError, match="HTTP 400"):
         await fetch(fake)
     assert len(fake.requests("GET", "/blobs/")) == 1
 
 
 @pytest.mark.parametrize("wrong", [BIG[:-1] + b"\0", BIG + b"\0", BIG[:-5], b""])
-async def test_a_wrong_blob_is_never_taken(fake: FakeRegistry, wrong: bytes) -> None:
+async def test_blob_with_a_wrong_digest_is_rejected(fake: FakeRegistry, wrong: bytes) -> None:
     fake.wrong[BIG_DIGEST] = wrong
     with pytest.raises((ChecksumError, TemporaryError)):
         await fetch(fake)
 
 
-async def test_a_wrong_size_in_the_manifest_is_found(fake: FakeRegistry) -> None:
+async def test_blob_with_a_wrong_size_is_rejected(fake: FakeRegistry) -> None:
     with pytest.raises(ChecksumError, match="sent more than"):
         await fetch(fake, size=len(BIG) - 1)
 
 
 @pytest.mark.parametrize("by_tag", [True, False])
-async def test_a_wrong_manifest_is_never_taken(fake: FakeRegistry, by_tag: bool) -> None:
+async def test_manifest_with_a_wrong_digest_is_rejected(fake: FakeRegistry, by_tag: bool) -> None:
     digest = fake.put_manifest("r", b'{"schemaVersion":2,"manifests":[]}', tag="t")
     fake.wrong[digest] = b'{"schemaVersion":2,"manifests":[] }'
     async with client(fake.host) as registry:
         with pytest.raises(ChecksumError):
-            await registry.manifest("r", "t" if by_tag else digest)
+            await registry.get_manifest("r", "t" if by_tag else digest)
 
 
-async def test_an_endless_manifest_is_refused(fake: FakeRegistry) -> None:
-    fake.put_manifest("r", b"{" + b" " * (MAX_DOCUMENT + 10) + b"}", tag="t")
+async def test_endless_manifest_is_rejected(fake: FakeRegistry) -> None:
+    fake.put_manifest("r", b"{" + b" " * (MAX_DOCUMENT_SIZE + 10) + b"}", tag="t")
     async with client(fake.host) as registry:
-        with pytest.raises(OutsideError, match="bigger than any should be"):
-            await registry.manifest("r", "t")
+        with pytest.raises(OutsideError, match="exceeds"):
+            await registry.get_manifest("r", "t")
 
 
-async def test_an_interrupted_upload_goes_on_where_it_ended(
-    fake: FakeRegistry, tmp_path: Path
-) -> None:
+async def test_interrupted_upload_is_resumed(fake: FakeRegistry, tmp_path: Path) -> None:
     content = random.Random(4).randbytes(4 << 20)
     (tmp_path / "blob").write_bytes(content)
-    fake.faults = [Fault(method="PATCH", drop_after=1 << 20, times=2)]
+    fake.faults = [RegistryFault(method="PATCH", drop_after=1 << 20, times=2)]
     async with client(fake.host) as registry:
         await registry.push_blob("r", sha256(content), tmp_path / "blob")
     assert fake.blobs[sha256(content)] == content
-    ranges = [one.headers["Content-Range"] for one in fake.requests("PATCH")]
+    ranges = [request.headers["Content-Range"] for request in fake.requests("PATCH")]
     assert len(ranges) == 3
     assert ranges[0].startswith("0-")
     assert int(ranges[2].partition("-")[0]) >= 2 << 20
 
 
-async def test_an_upload_that_cannot_go_on_begins_anew(fake: FakeRegistry, tmp_path: Path) -> None:
+async def test_upload_restarts_if_the_registry_cannot_resume(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
     content = random.Random(5).randbytes(2 << 20)
     (tmp_path / "blob").write_bytes(content)
     fake.resumable = False
-    fake.faults = [Fault(method="PATCH", drop_after=1 << 20)]
+    fake.faults = [RegistryFault(method="PATCH", drop_after=1 << 20)]
     sent: list[int] = []
     async with client(fake.host) as registry:
         await registry.push_blob("r", sha256(content), tmp_path / "blob", progress=sent.append)
@@ -180,24 +196,26 @@ async def test_an_upload_that_cannot_go_on_begins_anew(fake: FakeRegistry, tmp_p
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(method="POST", status=503, times=2),
-        Fault(method="PUT", status=500, times=2),
-        Fault(method="PUT", drop_after=3, times=2),
-        Fault(method="PATCH", status=502, times=2),
+        RegistryFault(method="POST", status=503, times=2),
+        RegistryFault(method="PUT", status=500, times=2),
+        RegistryFault(method="PUT", drop_after=3, times=2),
+        RegistryFault(method="PATCH", status=502, times=2),
     ],
 )
 @pytest.mark.parametrize("size", [1000, 2 << 20])
-async def test_uploads_survive_moments_of_weakness(
-    fake: FakeRegistry, fault: Fault, size: int
+async def test_upload_survives_temporary_errors(
+    fake: FakeRegistry, fault: RegistryFault, size: int
 ) -> None:
     content = random.Random(size).randbytes(size)
-    fake.faults = [Fault(fault.method, times=2, status=fault.status, drop_after=fault.drop_after)]
+    fake.faults = [
+        RegistryFault(fault.method, times=2, status=fault.status, drop_after=fault.drop_after)
+    ]
     async with client(fake.host) as registry:
         await registry.push_blob("r", sha256(content), content)
     assert fake.blobs[sha256(content)] == content
 
 
-async def test_nothing_listens(fake: FakeRegistry) -> None:
+async def test_unreachable_registry_is_a_temporary_error(fake: FakeRegistry) -> None:
     from tests.oci.registries import free_port
 
     async with client(f"localhost:{free_port()}") as registry:
@@ -209,7 +227,7 @@ async def test_nothing_listens(fake: FakeRegistry) -> None:
 
 
 @pytest.mark.parametrize("tokens", [True, False])
-async def test_a_login_opens_the_door(fake: FakeRegistry, tokens: bool) -> None:
+async def test_login_grants_access(fake: FakeRegistry, tokens: bool) -> None:
     fake.users, fake.tokens = {"me": "secret"}, tokens
     assert await fetch(fake, login=ME) == BIG
     async with client(fake.host, login=ME) as registry:
@@ -217,17 +235,17 @@ async def test_a_login_opens_the_door(fake: FakeRegistry, tokens: bool) -> None:
 
 
 @pytest.mark.parametrize("tokens", [True, False])
-@pytest.mark.parametrize("login", [None, Credentials("me", "wrong")])
-async def test_without_a_login_the_hint_says_how(
-    fake: FakeRegistry, tokens: bool, login: Credentials | None
+@pytest.mark.parametrize("login", [None, RegistryCredentials("me", "wrong")])
+async def test_error_without_a_login_has_a_login_hint(
+    fake: FakeRegistry, tokens: bool, login: RegistryCredentials | None
 ) -> None:
     fake.users, fake.tokens = {"me": "secret"}, tokens
-    with pytest.raises(OutsideError, match="refuses access") as caught:
+    with pytest.raises(OutsideError, match="denied access") as caught:
         await fetch(fake, login=login)
     assert f"docker login {fake.host}" in caught.value.hint
 
 
-async def test_everybody_may_pull_what_is_public(fake: FakeRegistry) -> None:
+async def test_public_image_is_pulled_without_a_login(fake: FakeRegistry) -> None:
     fake.users, fake.public = {"me": "secret"}, True
     assert await fetch(fake) == BIG
 
@@ -240,7 +258,7 @@ async def test_one_token_serves_many_requests(fake: FakeRegistry) -> None:
     assert len(fake.requests(path="/token")) == 1
 
 
-async def test_a_token_that_ended_is_asked_for_anew(fake: FakeRegistry) -> None:
+async def test_expired_token_is_renewed(fake: FakeRegistry) -> None:
     fake.users = {"me": "secret"}
     async with client(fake.host, login=ME) as registry:
         assert await registry.has_blob("r", BIG_DIGEST)
@@ -248,13 +266,13 @@ async def test_a_token_that_ended_is_asked_for_anew(fake: FakeRegistry) -> None:
         assert await registry.has_blob("r", BIG_DIGEST)
 
 
-async def test_an_identity_token_is_exchanged(fake: FakeRegistry) -> None:
+async def test_identity_token_is_exchanged(fake: FakeRegistry) -> None:
     fake.users, fake.identity_tokens = {"x": "y"}, {"refresh": "me"}
-    assert await fetch(fake, login=Credentials(identity_token="refresh")) == BIG
-    assert [one.method for one in fake.requests(path="/token")] == ["POST"]
+    assert await fetch(fake, login=RegistryCredentials(identity_token="refresh")) == BIG
+    assert [request.method for request in fake.requests(path="/token")] == ["POST"]
 
 
-async def test_a_password_goes_to_no_other_host_on_a_redirect(fake: FakeRegistry) -> None:
+async def test_password_is_not_sent_to_another_host_on_a_redirect(fake: FakeRegistry) -> None:
     async with FakeRegistry() as other:
         other.put_blob("r", BIG)
         fake.users, fake.tokens = {"me": "secret"}, False
@@ -265,7 +283,7 @@ async def test_a_password_goes_to_no_other_host_on_a_redirect(fake: FakeRegistry
 
 
 @pytest.mark.parametrize("tokens", [True, False])
-async def test_a_host_we_are_sent_to_cannot_ask_for_our_password(
+async def test_redirect_target_cannot_ask_for_the_password(
     fake: FakeRegistry, tokens: bool
 ) -> None:
     async with FakeRegistry() as thief:
@@ -278,12 +296,12 @@ async def test_a_host_we_are_sent_to_cannot_ask_for_our_password(
         async with client(fake.host, login=ME) as registry:
             with pytest.raises(OutsideError):
                 await registry.push_blob("r", sha256(b"x"), b"x")
-        assert {one.method for one in thief.log} == {"GET", "PUT"}
-        assert not any("Authorization" in one.headers for one in thief.log)
+        assert {request.method for request in thief.log} == {"GET", "PUT"}
+        assert not any("Authorization" in request.headers for request in thief.log)
         assert thief.requests(path="/token") == []
 
 
-async def test_passwords_are_not_sent_in_the_clear(tmp_path: Path) -> None:
+async def test_password_is_not_sent_unencrypted(tmp_path: Path) -> None:
     tls, ca = certificate(tmp_path)
     async with FakeRegistry() as thief, FakeRegistry(tls=tls) as fake:
         fake.put_blob("r", b"x")
@@ -307,7 +325,7 @@ def certificate(place: Path) -> tuple[ssl.SSLContext, Path]:
     return context, certificate
 
 
-async def test_a_certificate_of_ones_own_is_trusted_where_named(tmp_path: Path) -> None:
+async def test_configured_ca_is_trusted(tmp_path: Path) -> None:
     tls, ca = certificate(tmp_path)
     async with FakeRegistry(tls=tls) as fake:
         fake.put_blob("r", b"x")
@@ -315,17 +333,15 @@ async def test_a_certificate_of_ones_own_is_trusted_where_named(tmp_path: Path) 
             assert await registry.has_blob("r", sha256(b"x"))
 
 
-async def test_an_unknown_certificate_is_not_trusted(
+async def test_unknown_certificate_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from danlu.oci.registry import Endpoint
-
     # Registries on this machine are trusted; this one shall count as one elsewhere.
-    monkeypatch.setattr(Endpoint, "is_local", property(lambda self: False))
+    monkeypatch.setattr(RegistryEndpoint, "is_local", property(lambda self: False))
     tls, ca = certificate(tmp_path)
     async with FakeRegistry(tls=tls) as fake:
         async with client(fake.host) as registry:
-            with pytest.raises(OutsideError, match="cannot be trusted") as caught:
+            with pytest.raises(OutsideError, match="cannot verify the certificate") as caught:
                 await registry.ping()
             assert "SSL_CERT_FILE" in caught.value.hint
         async with client(fake.host, insecure=True) as registry:
@@ -335,12 +351,10 @@ async def test_an_unknown_certificate_is_not_trusted(
             await registry.ping()
 
 
-async def test_plain_http_is_for_this_machine_and_the_insecure_only(
+async def test_plain_http_is_only_for_local_and_insecure_registries(
     fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from danlu.oci.registry import Endpoint
-
-    monkeypatch.setattr(Endpoint, "is_local", property(lambda self: False))
+    monkeypatch.setattr(RegistryEndpoint, "is_local", property(lambda self: False))
     async with client(fake.host) as registry:
         with pytest.raises(OutsideError):
             await registry.ping()
@@ -348,7 +362,7 @@ async def test_plain_http_is_for_this_machine_and_the_insecure_only(
         await registry.ping()
 
 
-async def test_a_proxy_of_the_environment_is_used(
+async def test_proxy_from_the_environment_is_used(
     fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", fake.url)
@@ -357,7 +371,7 @@ async def test_a_proxy_of_the_environment_is_used(
     async with client("registry.invalid:80", insecure=True) as registry:
         assert await registry.has_blob("r", BIG_DIGEST)
     assert await fetch(fake) == BIG
-    hosts = {one.headers["Host"] for one in fake.log}
+    hosts = {request.headers["Host"] for request in fake.log}
     assert "registry.invalid:80" in hosts or "registry.invalid" in hosts
 
 
@@ -372,16 +386,18 @@ async def test_a_proxy_of_the_environment_is_used(
         b"[" * 50_000,
     ],
 )
-async def test_nonsense_is_one_of_our_errors(fake: FakeRegistry, answer: bytes) -> None:
+async def test_invalid_responses_raise_outside_error(fake: FakeRegistry, answer: bytes) -> None:
     fake.put_manifest("r", answer, tag="t", kind="application/octet-stream")
     async with client(fake.host) as registry:
         with pytest.raises(OutsideError):
-            await registry.manifest("r", "t")
+            await registry.get_manifest("r", "t")
 
 
-def test_challenges_of_many_makes_are_understood() -> None:
-    one = 'Bearer realm="https://a/t?x=1,2",service="s, \\"q\\"",scope="repository:a/b:pull,push"'
-    (bearer,) = parse_challenges([one])
+def test_challenges_of_various_registries_are_parsed() -> None:
+    challenge = (
+        'Bearer realm="https://a/t?x=1,2",service="s, \\"q\\"",scope="repository:a/b:pull,push"'
+    )
+    (bearer,) = parse_challenges([challenge])
     assert bearer.scheme == "bearer"
     assert bearer.parameters == {
         "realm": "https://a/t?x=1,2",
@@ -389,7 +405,7 @@ def test_challenges_of_many_makes_are_understood() -> None:
         "scope": "repository:a/b:pull,push",
     }
     both = parse_challenges(['Basic realm="x", Bearer realm=https://a/t'])
-    assert [(one.scheme, dict(one.parameters)) for one in both] == [
+    assert [(challenge.scheme, dict(challenge.parameters)) for challenge in both] == [
         ("basic", {"realm": "x"}),
         ("bearer", {"realm": "https://a/t"}),
     ]
@@ -422,14 +438,14 @@ def encoded(text: str) -> str:
 )
 async def test_docker_logins_are_found(tmp_path: Path, host: str, key: str) -> None:
     environ = config(tmp_path, {"auths": {"other": {}, key: {"auth": encoded("me:pa:ss")}}})
-    assert await docker_credentials(host, environ) == Credentials("me", "pa:ss")
-    assert await docker_credentials("elsewhere.example.com", environ) is None
+    assert await find_docker_credentials(host, environ) == RegistryCredentials("me", "pa:ss")
+    assert await find_docker_credentials("elsewhere.example.com", environ) is None
 
 
 async def test_identity_tokens_are_found(tmp_path: Path) -> None:
     entry = {"auth": encoded("00000000:"), "identitytoken": "refresh"}
     environ = config(tmp_path, {"auths": {"h": entry}})
-    found = await docker_credentials("h", environ)
+    found = await find_docker_credentials("h", environ)
     assert found is not None
     assert found.identity_token == "refresh"
 
@@ -440,7 +456,7 @@ def helper(place: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-async def test_credential_helpers_are_asked(tmp_path: Path) -> None:
+async def test_credential_helpers_are_used(tmp_path: Path) -> None:
     helper(
         tmp_path,
         "one",
@@ -452,9 +468,9 @@ async def test_credential_helpers_are_asked(tmp_path: Path) -> None:
     )
     environ = config(tmp_path, {"credHelpers": {"h": "one"}, "credsStore": "all"})
     environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
-    assert await docker_credentials("h", environ) == Credentials("me", "s")
-    hub = await docker_credentials("docker.io", environ)
-    assert hub == Credentials("https://index.docker.io/v1/", "s")
+    assert await find_docker_credentials("h", environ) == RegistryCredentials("me", "s")
+    hub = await find_docker_credentials("docker.io", environ)
+    assert hub == RegistryCredentials("https://index.docker.io/v1/", "s")
 
 
 @pytest.mark.parametrize(
@@ -469,10 +485,10 @@ async def test_credential_helpers_are_asked(tmp_path: Path) -> None:
         [],
     ],
 )
-async def test_a_broken_login_is_no_login(tmp_path: Path, value: object) -> None:
-    assert await docker_credentials("h", config(tmp_path, value)) in (
+async def test_broken_login_is_ignored(tmp_path: Path, value: object) -> None:
+    assert await find_docker_credentials("h", config(tmp_path, value)) in (
         None,
-        Credentials("nocolon", ""),
+        RegistryCredentials("nocolon", ""),
     )
 
 
@@ -483,8 +499,187 @@ async def test_podman_logins_are_found_too(tmp_path: Path) -> None:
         json.dumps({"auths": {"h": {"auth": encoded("pod:man")}}})
     )
     environ["XDG_RUNTIME_DIR"] = str(tmp_path)
-    assert await docker_credentials("h", environ) == Credentials("pod", "man")
+    assert await find_docker_credentials("h", environ) == RegistryCredentials("pod", "man")
 
 
 def test_secrets_are_not_shown() -> None:
-    assert "secret" not in repr(Credentials("me", "secret", "secret"))
+    assert "secret" not in repr(RegistryCredentials("me", "secret", "secret"))
+
+
+# A registry that lies
+
+
+EMPTY_INDEX = b'{"schemaVersion":2,"manifests":[]}'
+OTHER_INDEX = b'{"schemaVersion":2,"manifests":[] }'
+
+
+@pytest.mark.parametrize("stated", [sha256(OTHER_INDEX), "", "md5:nonsense"])
+async def test_requested_manifest_digest_wins_over_the_header(
+    fake: FakeRegistry, stated: str
+) -> None:
+    digest = fake.put_manifest("r", EMPTY_INDEX, tag="t")
+    fake.wrong[digest] = OTHER_INDEX
+    fake.stated_digest = stated
+    async with client(fake.host) as registry:
+        with pytest.raises(ChecksumError, match=digest):
+            await registry.get_manifest("r", digest)
+
+
+async def test_manifest_by_tag_needs_no_digest_header(fake: FakeRegistry) -> None:
+    digest = fake.put_manifest("r", EMPTY_INDEX, tag="t", kind=MediaType.INDEX)
+    fake.stated_digest = ""
+    async with client(fake.host) as registry:
+        assert (await registry.get_manifest("r", "t")).digest == digest
+
+
+async def test_registry_that_stores_another_manifest_digest_is_an_error(
+    fake: FakeRegistry,
+) -> None:
+    document = ParsedDocument(EMPTY_INDEX, MediaType.INDEX, Index(manifests=()))
+    async with client(fake.host) as registry:
+        await registry.push_manifest("r", document, "t")
+        fake.stated_digest = sha256(OTHER_INDEX)
+        with pytest.raises(ChecksumError, match="the registry stored"):
+            await registry.push_manifest("r", document, "t")
+        fake.stated_digest = ""
+        await registry.push_manifest("r", document, "t")
+
+
+@pytest.mark.parametrize("layers", [0, 2])
+async def test_config_with_other_layers_than_the_manifest_is_rejected(
+    fake: FakeRegistry, layers: int
+) -> None:
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": [BIG_DIGEST]},
+        }
+    ).encode()
+    digest = Digest(fake.put_blob("r", config))
+    layer = Descriptor(MediaType.LAYER, Digest(BIG_DIGEST), len(BIG))
+
+    def manifest(count: int) -> Manifest:
+        return Manifest(Descriptor(MediaType.CONFIG, digest, len(config)), (layer,) * count)
+
+    async with client(fake.host) as registry:
+        assert (await registry.get_image("r", manifest(1))).diff_ids == (DiffId(BIG_DIGEST),)
+        with pytest.raises(OutsideError, match="list different layers"):
+            await registry.get_image("r", manifest(layers))
+
+
+async def test_range_that_starts_too_late_is_rejected(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", drop_after=1 << 20)]
+    fake.shift = 1
+    with pytest.raises(OutsideError, match="sent a different range"):
+        await fetch(fake)
+
+
+async def test_overlap_of_a_range_that_starts_too_early_is_skipped(fake: FakeRegistry) -> None:
+    fake.faults = [RegistryFault(path="/blobs/", drop_after=1 << 20)]
+    fake.shift = -1000
+    assert await fetch(fake) == BIG
+
+
+async def test_upload_on_another_host_is_not_cancelled_there(fake: FakeRegistry) -> None:
+    async with FakeRegistry() as other:
+        async with client(fake.host, login=ME) as registry:
+            assert not await registry.mount_blob("r", sha256(b"missing"), "source")
+            assert len(fake.requests("DELETE")) == 1
+            fake.uploads_at = other.url
+            assert not await registry.mount_blob("r", sha256(b"missing"), "source")
+            assert len(fake.requests("DELETE")) == 1
+        assert other.log == []
+
+
+async def test_identity_token_is_not_sent_to_another_host_on_a_redirect(fake: FakeRegistry) -> None:
+    async with FakeRegistry() as thief:
+        fake.users, fake.identity_tokens = {"x": "y"}, {"refresh": "me"}
+        fake.faults = [
+            RegistryFault(
+                path="/token", status=307, times=9, headers={"Location": f"{thief.url}/token"}
+            )
+        ]
+        with pytest.raises(OutsideError):
+            await fetch(fake, login=RegistryCredentials(identity_token="refresh"))
+        assert thief.log == []
+
+
+@pytest.mark.parametrize(("life", "kept"), [(300, 290), (4, 2), (0, 50)])
+async def test_token_is_renewed_shortly_before_it_expires(
+    fake: FakeRegistry, life: float, kept: float
+) -> None:
+    async def lookup(_: str) -> RegistryCredentials | None:
+        return ME
+
+    now = 1000.0
+    fake.users, fake.token_life = {"me": "secret"}, life
+    async with Registry(RegistryEndpoint(fake.host), lookup=lookup, clock=lambda: now) as registry:
+        await registry.has_blob("r", BIG_DIGEST)
+        now += kept
+        await registry.has_blob("r", BIG_DIGEST)
+        assert len(fake.requests(path="/token")) == 1
+        now += 0.5
+        await registry.has_blob("r", BIG_DIGEST)
+        assert len(fake.requests(path="/token")) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ("http://r.example/u", "https://r.example/u"),
+        ("http://r.example:5000/u", "http://r.example:5000/u"),
+        ("http://other.example/u", "http://other.example/u"),
+        ("/u?x=1", "https://r.example/u?x=1"),
+    ],
+)
+async def test_upload_location_behind_a_tls_proxy_stays_https(said: str, taken: str) -> None:
+    upload = BlobUpload(
+        RegistryTransport(RegistryEndpoint("r.example")),
+        "r",
+        BIG_DIGEST,
+        b"",
+        scope="",
+        progress=print,
+    )
+    upload._update_location(
+        SimpleNamespace(headers={"Location": said}, url=URL("https://r.example/v2/"))  # type: ignore[arg-type]
+    )
+    assert str(upload._location) == taken
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+async def test_blob_is_sent_if_the_registry_cannot_mount_it(
+    fake: FakeRegistry, status: int
+) -> None:
+    digest = fake.put_blob("source", b"mounted")
+    fake.faults = [RegistryFault(method="POST", path="/uploads/", status=status, times=2)]
+    async with client(fake.host) as registry:
+        assert not await registry.mount_blob("r", Digest(digest), "source")
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 416])
+async def test_upload_restarts_if_its_progress_cannot_be_queried(
+    fake: FakeRegistry, status: int
+) -> None:
+    content = random.Random(6).randbytes(2 << 20)
+    fake.faults = [
+        RegistryFault(method="PATCH", drop_after=1 << 20),
+        RegistryFault(method="GET", path="/uploads/", status=status),
+    ]
+    async with client(fake.host) as registry:
+        await registry.push_blob("r", sha256(content), content)
+    assert fake.blobs[sha256(content)] == content
+    assert len(fake.requests("POST", "/uploads/")) == 2
+
+
+async def test_first_of_several_concurrent_errors_is_raised() -> None:
+    async def fail() -> int:
+        raise OutsideError("broken")
+
+    async def work() -> int:
+        return 1
+
+    assert await run_concurrently([work, work], limit=1) == [1, 1]
+    with pytest.raises(OutsideError, match="broken"):
+        await run_concurrently([work, fail, fail], limit=3)

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 
 from danlu.errors import UsageError
-from danlu.oci.tar import LayerSummary, Normalise, extract_layer, write_layer
+from danlu.oci.tar import LayerSummary, NormalizeOptions, extract_layer, write_layer
 from tests.oci.trees import Node, children, describe, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
 
-PLAIN = Normalise()
+PLAIN = NormalizeOptions()
 
 
-def tar_of(root: Path, normalise: Normalise = PLAIN) -> tuple[bytes, LayerSummary]:
+def tar_of(root: Path, normalise: NormalizeOptions = PLAIN) -> tuple[bytes, LayerSummary]:
     stream = io.BytesIO()
     summary = write_layer(root, stream.write, normalise=normalise)
     return stream.getvalue(), summary
@@ -30,13 +30,13 @@ def tar_of(root: Path, normalise: Normalise = PLAIN) -> tuple[bytes, LayerSummar
 
 def members(data: bytes) -> dict[str, tarfile.TarInfo]:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        return {one.name: one for one in archive.getmembers()}
+        return {member.name: member for member in archive.getmembers()}
 
 
 @needs_root
 @settings(deadline=None, max_examples=150)
 @given(children())
-def test_extracting_what_was_written_gives_the_tree_and_the_digest_again(
+def test_extracting_a_written_layer_restores_tree_and_digest(
     tree: Mapping[bytes, Node],
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -57,7 +57,7 @@ def test_extracting_what_was_written_gives_the_tree_and_the_digest_again(
 @needs_root
 @settings(deadline=None, max_examples=60)
 @given(children())
-def test_python_reads_every_name_and_content_that_was_written(tree: Mapping[bytes, Node]) -> None:
+def test_tarfile_reads_every_name_and_content(tree: Mapping[bytes, Node]) -> None:
     with tempfile.TemporaryDirectory() as place:
         root = Path(place, "1")
         root.mkdir()
@@ -84,7 +84,7 @@ def test_python_reads_every_name_and_content_that_was_written(tree: Mapping[byte
 
 
 @needs_root
-def test_gnu_tar_extracts_what_was_written(tmp_path: Path) -> None:
+def test_gnu_tar_extracts_our_layers(tmp_path: Path) -> None:
     root, out = tmp_path / "root", tmp_path / "out"
     root.mkdir()
     out.mkdir()
@@ -112,22 +112,24 @@ def test_times_are_clamped_or_replaced(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (time, time))
 
-    def times(normalise: Normalise) -> dict[str, float]:
-        return {name: one.mtime for name, one in members(tar_of(tmp_path, normalise)[0]).items()}
+    def times(normalise: NormalizeOptions) -> dict[str, float]:
+        return {
+            name: member.mtime for name, member in members(tar_of(tmp_path, normalise)[0]).items()
+        }
 
-    assert times(Normalise()) == {"old": 50, "new": 500}
-    assert times(Normalise(clamp=100)) == {"old": 50, "new": 100}
-    assert times(Normalise(mtime=7)) == {"old": 7, "new": 7}
+    assert times(NormalizeOptions()) == {"old": 50, "new": 500}
+    assert times(NormalizeOptions(clamp=100)) == {"old": 50, "new": 100}
+    assert times(NormalizeOptions(mtime=7)) == {"old": 7, "new": 7}
 
 
 def test_owners_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     (tmp_path / "d").mkdir()
-    for one in members(tar_of(tmp_path, Normalise(uid=12, gid=34))[0]).values():
-        assert (one.uid, one.gid, one.uname, one.gname) == (12, 34, "", "")
+    for member in members(tar_of(tmp_path, NormalizeOptions(uid=12, gid=34))[0]).values():
+        assert (member.uid, member.gid, member.uname, member.gname) == (12, 34, "", "")
 
 
-def test_only_a_second_path_in_the_tree_is_a_hard_link(tmp_path: Path) -> None:
+def test_only_a_second_path_inside_the_tree_is_a_hard_link(tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "cache").write_text("x")
@@ -145,7 +147,7 @@ def test_only_a_second_path_in_the_tree_is_a_hard_link(tmp_path: Path) -> None:
     assert both["b"].linkname == "a"
 
 
-def test_a_full_disk_where_the_tar_goes_is_not_blamed_on_the_layer(tmp_path: Path) -> None:
+def test_full_disk_at_the_tars_destination_is_not_blamed_on_the_layer(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
 
     def write(data: bytes) -> None:
@@ -163,7 +165,7 @@ def test_sockets_are_left_out(tmp_path: Path) -> None:
         assert members(tar_of(tmp_path)[0]) == {}
 
 
-def test_a_name_reserved_for_deletions_is_refused(tmp_path: Path) -> None:
+def test_name_reserved_for_whiteouts_is_rejected(tmp_path: Path) -> None:
     (tmp_path / ".wh.x").touch()
     with pytest.raises(UsageError, match=r"/\.wh\.x cannot be part of an image"):
         tar_of(tmp_path)
@@ -175,16 +177,18 @@ ATTRIBUTE = Node("file", xattrs=(("user.overlay.whiteout", b"y"),))
 
 @needs_root
 @pytest.mark.parametrize("gone", [DEVICE, ATTRIBUTE], ids=["device", "attribute"])
-def test_deletions_become_oci_whiteouts(tmp_path: Path, gone: Node) -> None:
+def test_overlayfs_whiteouts_become_oci_whiteouts(tmp_path: Path, gone: Node) -> None:
     make(tmp_path, {b"d": Node("dir", mode=0o755, opaque=True, children={b"x": gone})})
     os.setxattr(tmp_path, "user.overlay.opaque", b"y")
     found = members(tar_of(tmp_path)[0])
     assert list(found) == [".wh..wh..opq", "d", "d/.wh..wh..opq", "d/.wh.x"]
-    assert all(one.isreg() and one.size == 0 for name, one in found.items() if ".wh." in name)
-    assert not any("overlay" in key for one in found.values() for key in one.pax_headers)
+    assert all(
+        member.isreg() and member.size == 0 for name, member in found.items() if ".wh." in name
+    )
+    assert not any("overlay" in key for member in found.values() for key in member.pax_headers)
 
 
-def test_both_forms_of_a_deletion_give_one_layer(tmp_path: Path) -> None:
+def test_both_forms_of_a_whiteout_give_the_same_layer(tmp_path: Path) -> None:
     for name, gone in (("1", DEVICE), ("2", ATTRIBUTE)):
         (tmp_path / name).mkdir()
         inside = {b"x": gone, b"y": Node("file")}
@@ -193,6 +197,6 @@ def test_both_forms_of_a_deletion_give_one_layer(tmp_path: Path) -> None:
     assert tar_of(tmp_path / "2") == tar_of(tmp_path / "1")
 
 
-def test_a_file_with_content_is_no_deletion(tmp_path: Path) -> None:
+def test_file_with_content_is_not_a_whiteout(tmp_path: Path) -> None:
     make(tmp_path, {b"x": Node("file", b"1", xattrs=ATTRIBUTE.xattrs)})
     assert list(members(tar_of(tmp_path)[0])) == ["x"]

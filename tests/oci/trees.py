@@ -1,4 +1,4 @@
-"""Trees of all kinds of files: made from a description, and described again."""
+"""Trees with every kind of file: created from a description, and described again."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def _describe(path: bytes, numbers: dict[tuple[int, int], int]) -> object:
 
 def names() -> st.SearchStrategy[bytes]:
     """File names: short, very long, not ASCII, not even UTF-8."""
-    character = st.integers(1, 255).filter(lambda one: one != 0x2F)
+    character = st.integers(1, 255).filter(lambda code: code != 0x2F)
     anything = st.lists(character, min_size=1, max_size=12).map(bytes)
-    ordinary = st.text("ab.-_ é丹", min_size=1, max_size=5).map(lambda one: one.encode())
+    ordinary = st.text("ab.-_ é丹", min_size=1, max_size=5).map(lambda name: name.encode())
     long = st.integers(60, 250).map(lambda length: b"n" * length)
     return st.one_of(ordinary, anything, long).filter(
-        lambda one: one not in (b".", b"..") and not one.startswith(b".wh.")
+        lambda name: name not in (b".", b"..") and not name.startswith(b".wh.")
     )
 
 
@@ -112,7 +112,7 @@ _owners = st.sampled_from([0, 1, 1000, 65534, 3_000_000])
 _attributes = st.lists(
     st.tuples(st.sampled_from(["user.a", "user.é.b"]), st.binary(max_size=40)),
     max_size=2,
-    unique_by=lambda one: one[0],
+    unique_by=lambda entry: entry[0],
 ).map(tuple)
 
 
@@ -129,7 +129,7 @@ def nodes(depth: int = 3) -> st.SearchStrategy[Node]:
         gid=_owners,
         xattrs=_attributes,
     )
-    target = st.binary(min_size=1, max_size=150).filter(lambda one: b"\0" not in one)
+    target = st.binary(min_size=1, max_size=150).filter(lambda path: b"\0" not in path)
     link = st.builds(Node, kind=st.just("link"), target=target, mtime=_times, uid=_owners)
     plain = st.sampled_from([Node("gone"), Node("same"), Node("fifo", mode=0o600)])
     if not depth:

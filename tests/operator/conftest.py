@@ -12,19 +12,17 @@ from dataclasses import replace
 
 import pytest
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
-from danlu.kube.clock import REAL
-from danlu.kube.credentials import Stated
+from danlu.kube.clock import REAL_CLOCK, Clock
+from danlu.kube.config import ClusterConfig, StaticCredentials
 from danlu.kube.manager import Manager
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
-from danlu.kube.types import Clock
-from danlu.operator.crds import definitions
-from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
-from danlu.training.registry import BUILT_IN
+from danlu.operator.crds import custom_resource_definitions
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 from tests.kube.objects import eventually
 from tests.kube.servers import Server, real_server
-from tests.operator.rights import USER
+from tests.operator.permissions import USER
 from tests.operator.site import Site
 
 _numbers = itertools.count(1)
@@ -53,21 +51,23 @@ async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     if request.param == "fake":
         held = request.getfixturevalue("clock")
         async with FakeKubernetes(now=held.now) as fake:
-            yield Server(Access(server=fake.url), fake, collecting=True)
+            yield Server(ClusterConfig(server=fake.url), fake, collecting=True)
     else:
         yield request.getfixturevalue("real_site")
 
 
 @pytest.fixture
-async def operator_access(server: Server) -> Access:
+async def operator_access(server: Server) -> ClusterConfig:
     """As whom operators ask: one who may do, on a real server, what their manifests say."""
     if server.fake is not None:
         return server.access
-    return replace(server.access, credentials=Stated(token=USER))
+    return replace(server.access, credentials=StaticCredentials(token=USER))
 
 
 @pytest.fixture
-async def site(server: Server, operator_access: Access, clock: VirtualClock) -> AsyncIterator[Site]:
+async def site(
+    server: Server, operator_access: ClusterConfig, clock: VirtualClock
+) -> AsyncIterator[Site]:
     """A namespace of this test alone, on a server that has all kinds."""
     async with _site(server, operator_access, clock) as site:
         yield site
@@ -75,9 +75,9 @@ async def site(server: Server, operator_access: Access, clock: VirtualClock) -> 
 
 @pytest.fixture
 async def fake_site(clock: VirtualClock) -> AsyncIterator[Site]:
-    """The same on the fake alone, which fails as it is told and counts what it is asked."""
+    """The same on the fake only, which injects faults and counts requests."""
     async with FakeKubernetes(now=clock.now) as fake:
-        access = Access(server=fake.url)
+        access = ClusterConfig(server=fake.url)
         async with _site(Server(access, fake, collecting=True), access, clock) as site:
             yield site
 
@@ -97,30 +97,30 @@ async def site_in_time(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
             yield site
     else:
         server = request.getfixturevalue("real_site")
-        async with _site(server, server.access, REAL) as site:
+        async with _site(server, server.access, REAL_CLOCK) as site:
             yield site
 
 
 @asynccontextmanager
 async def _fake_in_time() -> AsyncIterator[Site]:
     async with FakeKubernetes() as fake:
-        server = Server(Access(server=fake.url), fake, collecting=True)
-        async with _site(server, server.access, REAL) as site:
+        server = Server(ClusterConfig(server=fake.url), fake, collecting=True)
+        async with _site(server, server.access, REAL_CLOCK) as site:
             yield site
 
 
 @asynccontextmanager
-async def _site(server: Server, operator: Access, clock: Clock) -> AsyncIterator[Site]:
+async def _site(server: Server, operator: ClusterConfig, clock: Clock) -> AsyncIterator[Site]:
     async with Client(server.access, manager="tests") as client:
         await _defined(client)
         space = f"test-{next(_numbers)}"
-        await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": space}}))
+        await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": space}}))
         yield Site(
             access=server.access,
             operator=operator,
             client=client,
             space=space,
-            clock=clock if server.fake is not None else REAL,
+            clock=clock if server.fake is not None else REAL_CLOCK,
             fake=server.fake,
         )
 
@@ -134,8 +134,8 @@ async def operator(site: Site) -> AsyncIterator[Manager]:
 
 async def _defined(client: Client) -> None:
     """Have the definitions of all kinds."""
-    there = {one["metadata"]["name"] for one in (await client.list(_CRDS)).items}
-    for document in definitions(BUILT_IN):
+    there = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
+    for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
         if document["metadata"]["name"] not in there:
             await client.create(_CRDS, document)
     await eventually(lambda: _established(client))
@@ -145,8 +145,8 @@ async def _established(client: Client) -> bool:
     found = (await client.list(_CRDS)).items
     return all(
         any(
-            one["type"] == "Established" and one["status"] == "True"
-            for one in (document.get("status") or {}).get("conditions") or ()
+            condition["type"] == "Established" and condition["status"] == "True"
+            for condition in (document.get("status") or {}).get("conditions") or ()
         )
         for document in found
     )

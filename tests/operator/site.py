@@ -1,4 +1,4 @@
-"""A place to run jobs: an API server, a namespace, a clock, and hands that play the kubelet."""
+"""A place to run jobs: an API server, a namespace, a clock, and a hand-operated kubelet."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from typing import Any
 
 import anyio
 
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.failures import NotFound
+from danlu.kube.client import Client
+from danlu.kube.clock import Clock
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import NotFound
 from danlu.kube.manager import Manager
-from danlu.kube.patches import merge_patch
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import EVENTS, PODS, SERVICES, Resource
-from danlu.kube.types import Clock, Document
-from danlu.operator.assembly import build
-from danlu.operator.surroundings import surrounded
+from danlu.kube.types import Manifest
+from danlu.kube.watch import ListOptions
+from danlu.operator.setup import build_manager, open_services
 from danlu.operator.types import DecoratorSpec, OperatorSettings, PodDecorator
-from danlu.testing.kubernetes import FakeKubernetes, VirtualClock
 from danlu.training.framework import Framework
-from danlu.training.registry import framework_of
-from tests.operator.rights import MARK, grant
+from danlu.training.registry import find_framework
+from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
+from tests.operator.permissions import MARK, grant
 from tests.training.manifests import manifest
 
 JOB = "job"
 
 
-def jobs(kind: str) -> Resource[Document]:
-    framework = framework_of(kind)
-    return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Document)
+def jobs(kind: str) -> Resource[Manifest]:
+    framework = find_framework(kind)
+    return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Manifest)
 
 
 def settings(space: str, **changes: Any) -> OperatorSettings:
@@ -43,8 +44,8 @@ def settings(space: str, **changes: Any) -> OperatorSettings:
 class Site:
     """One namespace of a server; ``access`` is the tests' own, ``operator`` what operators get."""
 
-    access: Access
-    operator: Access
+    access: ClusterConfig
+    operator: ClusterConfig
     client: Client
     space: str
     clock: Clock
@@ -64,7 +65,7 @@ class Site:
                     step = min(0.5, 1.1 * step)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Advance the clock."""
         if not isinstance(self.clock, VirtualClock):
             await anyio.sleep(seconds)
             return
@@ -86,44 +87,44 @@ class Site:
         spec: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
         **replicas: int,
-    ) -> Document:
+    ) -> Manifest:
         """Make a job of this kind, with a run policy and one restart policy for all types."""
         document = manifest(kind, **replicas)
         document["metadata"] = {"name": name, "namespace": self.space, **(metadata or {})}
         document["spec"] |= {"runPolicy": dict(run or {}), **(spec or {})}
         if policy:
-            for one in document["spec"][framework_of(kind).replicas_field].values():
-                one["restartPolicy"] = policy
+            for replica in document["spec"][find_framework(kind).replicas_field].values():
+                replica["restartPolicy"] = policy
         return await self.client.create(jobs(kind), document)
 
-    async def create(self, framework: Framework, spec: Mapping[str, Any]) -> Document:
+    async def create(self, framework: Framework, spec: Mapping[str, Any]) -> Manifest:
         """Make a job of any framework."""
         resource = jobs(framework.kind)
         metadata = {"name": JOB, "namespace": self.space}
         return await self.client.create(
-            resource, resource.document({"metadata": metadata, "spec": dict(spec)})
+            resource, resource.to_manifest({"metadata": metadata, "spec": dict(spec)})
         )
 
-    async def job(self, kind: str = "PyTorchJob", name: str = JOB) -> Document:
+    async def job(self, kind: str = "PyTorchJob", name: str = JOB) -> Manifest:
         return await self.client.get(jobs(kind), name, namespace=self.space)
 
     async def change(
         self, patch: Mapping[str, Any], kind: str = "PyTorchJob", name: str = JOB
-    ) -> Document:
+    ) -> Manifest:
         return await self.client.patch(jobs(kind), name, merge_patch(patch), namespace=self.space)
 
-    async def status(self, kind: str = "PyTorchJob", name: str = JOB) -> Document:
+    async def status(self, kind: str = "PyTorchJob", name: str = JOB) -> Manifest:
         found = await self.job(kind, name)
-        status: Document = found.get("status") or {}
+        status: Manifest = found.get("status") or {}
         return status
 
     async def state(self, kind: str = "PyTorchJob", name: str = JOB) -> str:
         """The word that a table shows: the latest condition that is true."""
         conditions = (await self.status(kind, name)).get("conditions") or []
-        true = [one["type"] for one in conditions if one["status"] == "True"]
+        true = [condition["type"] for condition in conditions if condition["status"] == "True"]
         return str(true[-1]) if true else ""
 
-    async def until(self, state: str, kind: str = "PyTorchJob", name: str = JOB) -> Document:
+    async def until(self, state: str, kind: str = "PyTorchJob", name: str = JOB) -> Manifest:
         """Wait for a state, and give the status."""
 
         async def there() -> bool:
@@ -141,12 +142,12 @@ class Site:
 
     # -- what the operator made
 
-    async def all_of(self, resource: Resource[Document]) -> list[Document]:
-        theirs = Selection(self.space, labels=f"!{MARK}")
+    async def all_of(self, resource: Resource[Manifest]) -> list[Manifest]:
+        theirs = ListOptions(self.space, labels=f"!{MARK}")
         return [*(await self.client.list(resource, theirs)).items]
 
-    async def names(self, resource: Resource[Document]) -> list[str]:
-        return sorted(one["metadata"]["name"] for one in await self.all_of(resource))
+    async def names(self, resource: Resource[Manifest]) -> list[str]:
+        return sorted(obj["metadata"]["name"] for obj in await self.all_of(resource))
 
     async def pods(self) -> list[str]:
         return await self.names(PODS)
@@ -154,7 +155,7 @@ class Site:
     async def services(self) -> list[str]:
         return await self.names(SERVICES)
 
-    async def pod(self, name: str) -> Document:
+    async def pod(self, name: str) -> Manifest:
         return await self.client.get(PODS, name, namespace=self.space)
 
     async def uid(self, name: str) -> str:
@@ -189,13 +190,15 @@ class Site:
         """Wait until another pod has the name."""
 
         async def there() -> bool:
-            found = [one["metadata"] for one in await self.all_of(PODS)]
-            return any(one["name"] == name and one["uid"] != uid for one in found)
+            found = [pod["metadata"] for pod in await self.all_of(PODS)]
+            return any(obj["name"] == name and obj["uid"] != uid for obj in found)
 
         await self.eventually(there)
 
     async def messages(self, reason: str) -> list[str]:
-        return [one["message"] for one in await self.all_of(EVENTS) if one["reason"] == reason]
+        return [
+            event["message"] for event in await self.all_of(EVENTS) if event["reason"] == reason
+        ]
 
     async def until_event(self, reason: str) -> str:
         """Wait for an event, and give its words."""
@@ -229,19 +232,19 @@ class Site:
     async def evict(self, name: str) -> None:
         await self._set(name, {"phase": "Failed", "reason": "Evicted", "message": "no memory"})
 
-    async def delete(self, name: str, resource: Resource[Document] = PODS) -> None:
+    async def delete(self, name: str, resource: Resource[Manifest] = PODS) -> None:
         await self.client.delete(resource, name, namespace=self.space)
 
-    async def _set(self, name: str, status: Document) -> None:
+    async def _set(self, name: str, status: Manifest) -> None:
         document = await self.pod(name)
         containers = document["spec"]["containers"]
-        for one in status.get("containerStatuses", ()):
-            one["name"] = containers[0]["name"]
+        for container in status.get("containerStatuses", ()):
+            container["name"] = containers[0]["name"]
         patch = merge_patch({"status": status})
         await self.client.patch(PODS, name, patch, namespace=self.space, subresource="status")
 
     @staticmethod
-    def _container(name: str, state: Document, *, restarts: int = 0) -> Document:
+    def _container(name: str, state: Manifest, *, restarts: int = 0) -> Manifest:
         status = {
             "name": name,
             "image": "example/train:1",
@@ -275,10 +278,10 @@ class Site:
         async with (
             client,
             self._granted(client, wanted),
-            surrounded(client, wanted, namespace=self.space) as surroundings,
+            open_services(client, wanted, namespace=self.space) as services,
             anyio.create_task_group() as group,
         ):
-            manager = build(client, wanted, decorators=decorators, surroundings=surroundings)
+            manager = build_manager(client, wanted, decorators=decorators, services=services)
             group.start_soon(manager.run)
             yield manager
             manager.stop()

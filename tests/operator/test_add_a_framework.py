@@ -1,4 +1,4 @@
-"""A framework in one file, of somebody else's package, is a kind that the operator runs."""
+"""A framework in one file of another package is a kind that the operator runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
-from danlu.operator.crds import definition
-from danlu.training.registry import framework_of, frameworks
+from danlu.operator.crds import custom_resource_definition
+from danlu.training.registry import find_framework, list_frameworks
 from tests.operator.site import Site
 
 pytestmark = pytest.mark.anyio
@@ -31,11 +31,11 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-async def test_a_kind_of_another_package_is_defined_and_reconciled(fake_site: Site) -> None:
+async def test_a_kind_of_a_plugin_has_a_crd_and_is_reconciled(fake_site: Site) -> None:
     site = fake_site
-    assert "LightGBMJob" in [one.kind for one in frameworks()]
-    framework = framework_of("LightGBMJob")
-    await site.client.create(CUSTOM_RESOURCE_DEFINITIONS, definition(framework))
+    assert "LightGBMJob" in [framework.kind for framework in list_frameworks()]
+    framework = find_framework("LightGBMJob")
+    await site.client.create(CUSTOM_RESOURCE_DEFINITIONS, custom_resource_definition(framework))
     container = {"name": "lightgbm", "image": "example/train:1"}
     worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
     async with site.operator_runs():

@@ -1,4 +1,4 @@
-"""The definitions of the kinds: accepted by a server, and refusing there what danlu refuses."""
+"""The CRDs: accepted by a server, which rejects what danlu rejects."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.failures import ApiError, Invalid
-from danlu.kube.patches import merge_patch
+from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import ApiError, Invalid
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, Resource
-from danlu.kube.transport import Request
-from danlu.kube.types import Document
-from danlu.operator.crds import definition, definitions
-from danlu.testing.kubernetes import FakeKubernetes
+from danlu.kube.transport import ApiRequest
+from danlu.kube.types import Manifest
+from danlu.kube.watch import ListOptions
+from danlu.operator.crds import custom_resource_definition, custom_resource_definitions
 from danlu.training.framework import Framework
-from danlu.training.manifest import read_documents, read_job, validate
-from danlu.training.registry import BUILT_IN, framework_of
+from danlu.training.manifest import read_job, read_manifest_file, validate
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
 from danlu.training.types import MANAGER
+from tests.fakes.kubernetes import FakeKubernetes
 from tests.kube.objects import eventually
 from tests.kube.servers import Server, real_server
 from tests.training.manifests import KINDS, SIZES, manifest
@@ -33,8 +34,8 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "training" / "examples").glob("*.
 _numbers = itertools.count(1)
 
 
-def resource(framework: Framework) -> Resource[Document]:
-    return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Document)
+def resource(framework: Framework) -> Resource[Manifest]:
+    return Resource("kubeflow.org", "v1", framework.plural, framework.kind, Manifest)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def real_crds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     if request.param == "fake":
-        async with FakeKubernetes() as fake, Client(Access(server=fake.url)) as client:
+        async with FakeKubernetes() as fake, Client(ClusterConfig(server=fake.url)) as client:
             yield await defined(client)
     else:
         async with Client(request.getfixturevalue("real_crds").access) as client:
@@ -61,18 +62,18 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
 @pytest.fixture
 async def space(client: Client) -> str:
     name = f"test-{next(_numbers)}"
-    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": name}}))
+    await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": name}}))
     return name
 
 
 async def defined(client: Client) -> Client:
-    for one in definitions(BUILT_IN):
-        await client.apply(CUSTOM_RESOURCE_DEFINITIONS, one, force=True)
+    for crd in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
+        await client.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, force=True)
 
     async def served() -> bool:
         try:
-            for one in BUILT_IN:
-                await client.list(resource(one), Selection("default"))
+            for framework in BUILT_IN_FRAMEWORKS:
+                await client.list(resource(framework), ListOptions("default"))
         except ApiError:
             return False
         return True
@@ -96,8 +97,8 @@ async def test_a_job_of_every_kind_is_kept_as_it_was_written(
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 async def test_kubeflow_s_examples_lose_nothing(client: Client, space: str, path: Path) -> None:
-    written = read_documents(path.read_text(), path.name).job
-    framework = framework_of(written["kind"])
+    written = read_manifest_file(path.read_text(), path.name).job
+    framework = find_framework(written["kind"])
     plain = msgspec.json.decode(msgspec.json.encode(dict(written)))
     made = await client.create(resource(framework), placed(plain, space))
     kept = read_job({**made, "metadata": written["metadata"]}, framework)
@@ -109,23 +110,23 @@ async def test_a_job_that_can_grow_is_scaled(client: Client, space: str, kind: s
     framework = KINDS[kind]
     await client.create(resource(framework), placed(manifest(kind), space))
     patch = merge_patch({"spec": {"replicas": 5}})
-    scale = Resource("kubeflow.org", "v1", framework.plural, "Scale", Document)
+    scale = Resource("kubeflow.org", "v1", framework.plural, "Scale", Manifest)
     await client.patch(scale, "job", patch, namespace=space, subresource="scale")
     made = await client.get(resource(framework), "job", namespace=space)
     assert made["spec"][framework.replicas_field]["Worker"]["replicas"] == 5
 
 
 def test_a_definition_is_small_enough_for_plain_apply() -> None:
-    for framework in BUILT_IN:
-        assert len(msgspec.json.encode(definition(framework))) < 30_000
+    for framework in BUILT_IN_FRAMEWORKS:
+        assert len(msgspec.json.encode(custom_resource_definition(framework))) < 30_000
 
 
-async def test_what_is_out_of_bounds_is_refused(client: Client, space: str) -> None:
+async def test_values_out_of_bounds_are_rejected(client: Client, space: str) -> None:
     wrong = placed(manifest("PyTorchJob"), space)
     wrong["spec"]["runPolicy"] = {"cleanPodPolicy": "Some", "backoffLimit": -1}
     with pytest.raises(Invalid) as caught:
         await client.create(resource(KINDS["PyTorchJob"]), wrong)
-    fields = {one.field for one in caught.value.causes}
+    fields = {cause.field for cause in caught.value.causes}
     assert {"spec.runPolicy.cleanPodPolicy", "spec.runPolicy.backoffLimit"} <= fields
 
 
@@ -148,8 +149,8 @@ MISTAKES = {
 }
 
 
-async def test_a_server_refuses_what_danlu_refuses(client: Client, space: str) -> None:
-    if not client.access.server.startswith("https"):
+async def test_the_server_rejects_what_danlu_rejects(client: Client, space: str) -> None:
+    if not client.config.server.startswith("https"):
         pytest.skip("the fake knows no rules in CEL")
     accepted = set()
     for case, (kind, spoil, path, *_) in MISTAKES.items():
@@ -160,10 +161,10 @@ async def test_a_server_refuses_what_danlu_refuses(client: Client, space: str) -
     assert accepted == OURS_ALONE
 
 
-async def is_taken(client: Client, kind: str, document: Document) -> bool:
+async def is_taken(client: Client, kind: str, document: Manifest) -> bool:
     """Whether a server takes it, as strictly as kubectl asks."""
     namespace = document["metadata"].get("namespace", "default")
-    request = Request(
+    request = ApiRequest(
         method="POST",
         path=resource(KINDS[kind]).path(namespace=namespace),
         query={"dryRun": "All", "fieldValidation": "Strict"},
@@ -177,16 +178,18 @@ async def is_taken(client: Client, kind: str, document: Document) -> bool:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_job_has_one_of_is_said_twice_alike(kind: str) -> None:
-    for type in KINDS[kind].single:
+def test_singleton_replica_types_are_checked_by_server_and_operator_alike(kind: str) -> None:
+    for type in KINDS[kind].singleton_types:
         others = {name: number for name, number in SIZES[kind].items() if name != type}
         found = validate(manifest(kind, **{type: 2}, **others), KINDS[kind])
-        assert f"[{type}].replicas" in "".join(one.path for one in found)
+        assert f"[{type}].replicas" in "".join(error.path for error in found)
 
 
 @pytest.mark.parametrize("field", ["managedBy", "queue"])
-async def test_what_must_not_change_does_not(client: Client, space: str, field: str) -> None:
-    if not client.access.server.startswith("https"):
+async def test_immutable_fields_of_a_job_cannot_change(
+    client: Client, space: str, field: str
+) -> None:
+    if not client.config.server.startswith("https"):
         pytest.skip("the fake knows no rules in CEL")
     first = {"managedBy": MANAGER, "schedulingPolicy": {"queue": "a"}}
     document = placed(manifest(), space)
@@ -198,7 +201,7 @@ async def test_what_must_not_change_does_not(client: Client, space: str, field: 
         "queue": [{"schedulingPolicy": None}, {"schedulingPolicy": {"queue": "b"}}],
     }
     for change in changes[field]:
-        with pytest.raises(Invalid, match=f"{field} cannot change"):
+        with pytest.raises(Invalid, match=f"{field}: field is immutable"):
             await client.patch(
                 torch, "job", merge_patch({"spec": {"runPolicy": change}}), namespace=space
             )

@@ -1,4 +1,4 @@
-"""Pods decorated over HTTP: what may be changed, and what follows where a server fails."""
+"""Pods decorated over HTTP: what may be changed, and what happens if the webhook fails."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pytest
 from aiohttp import web
 
 from danlu.errors import UsageError
-from danlu.kube.access import load_pem
-from danlu.operator.decorating import decorators, read_decorators
-from danlu.operator.types import DecoratorFailed, DecoratorSpec, PodDecorator
-from danlu.util.certificate import public_part, self_signed
+from danlu.kube.config import load_pem
+from danlu.operator.flags import parse_decorators
+from danlu.operator.pod_decorators import open_decorators
+from danlu.operator.types import DecoratorError, DecoratorSpec, PodDecorator
+from danlu.util.certificate import create_certificate, extract_certificate
 from tests.conftest import ROOT
 from tests.operator.site import Site
 
@@ -66,8 +67,8 @@ async def answering(answer: Answer, pem: bytes = b"") -> AsyncIterator[str]:
 async def decorated(answer: Answer, **options: Any) -> AsyncIterator[PodDecorator]:
     async with answering(answer) as address:
         url = address.replace("//", f"//user:{SECRET}@")
-        async with decorators([DecoratorSpec(url, **options)]) as (one,):
-            yield one
+        async with open_decorators([DecoratorSpec(url, **options)]) as (decorator,):
+            yield decorator
 
 
 def patching(*operations: dict[str, Any]) -> Answer:
@@ -126,7 +127,7 @@ async def test_an_empty_answer_changes_nothing() -> None:
 async def test_only_its_kinds_are_asked_about() -> None:
     async with decorated(refuse, kinds=("tfjob",)) as decorator:
         assert await decorator(JOB, pod()) == pod()
-        with pytest.raises(DecoratorFailed):
+        with pytest.raises(DecoratorError):
             await decorator({**JOB, "kind": "TFJob"}, pod())
 
 
@@ -150,15 +151,15 @@ FAILURES: dict[str, Answer] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-async def test_what_fails_keeps_the_pod_from_being_made(case: str) -> None:
+async def test_a_failing_decorator_blocks_the_pod_with_failure_policy_fail(case: str) -> None:
     async with decorated(FAILURES[case], timeout_seconds=0.3) as decorator:
-        with pytest.raises(DecoratorFailed, match="decorator http://127") as caught:
+        with pytest.raises(DecoratorError, match="decorator http://127") as caught:
             await decorator(JOB, pod())
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("case", FAILURES)
-async def test_what_fails_is_passed_over_where_the_policy_says_so(
+async def test_a_failing_decorator_is_ignored_with_failure_policy_ignore(
     case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     policy: Any = "Ignore"
@@ -167,46 +168,46 @@ async def test_what_fails_is_passed_over_where_the_policy_says_so(
             FAILURES[case], timeout_seconds=0.3, failure_policy=policy
         ) as decorator:
             assert await decorator(JOB, pod()) == pod()
-    assert "job-worker-0 is made without decorator" in caplog.text
+    assert "job-worker-0 without decorator" in caplog.text
     assert SECRET not in caplog.text
 
 
 async def test_a_server_is_trusted_by_its_authority() -> None:
-    pem, other = [await self_signed(["IP:127.0.0.1"], days=1) for _ in range(2)]
+    pem, other = [await create_certificate(["IP:127.0.0.1"], days=1) for _ in range(2)]
     assert pem is not None
     assert other is not None
     async with answering(silent, pem) as url:
-        ca = public_part(pem).decode()
-        async with decorators([DecoratorSpec(url, ca=ca)]) as (decorator,):
+        ca = extract_certificate(pem).decode()
+        async with open_decorators([DecoratorSpec(url, ca=ca)]) as (decorator,):
             assert await decorator(JOB, pod()) == pod()
-        for wrong in ("", public_part(other).decode()):
-            async with decorators([DecoratorSpec(url, ca=wrong)]) as (decorator,):
-                with pytest.raises(DecoratorFailed, match="Certificate"):
+        for wrong in ("", extract_certificate(other).decode()):
+            async with open_decorators([DecoratorSpec(url, ca=wrong)]) as (decorator,):
+                with pytest.raises(DecoratorError, match="Certificate"):
                     await decorator(JOB, pod())
 
 
 async def test_a_server_that_is_not_there_follows_the_policy() -> None:
-    async with decorators([DecoratorSpec("http://127.0.0.1:1/")]) as (decorator,):
-        with pytest.raises(DecoratorFailed, match="cannot be asked"):
+    async with open_decorators([DecoratorSpec("http://127.0.0.1:1/")]) as (decorator,):
+        with pytest.raises(DecoratorError, match="cannot reach"):
             await decorator(JOB, pod())
 
 
 @pytest.mark.parametrize("url", ["", "ftp://host/", "host:80", "http:///path"])
-async def test_a_wrong_address_is_told_at_the_start(url: str) -> None:
+async def test_an_invalid_decorator_url_is_an_error_at_the_start(url: str) -> None:
     with pytest.raises(UsageError):
-        async with decorators([DecoratorSpec(url)]):
+        async with open_decorators([DecoratorSpec(url)]):
             pass
 
 
-async def test_a_wrong_authority_is_told_at_the_start() -> None:
-    with pytest.raises(UsageError, match="authority"):
-        async with decorators([DecoratorSpec("https://host/", ca="none")]):
+async def test_an_invalid_ca_is_an_error_at_the_start() -> None:
+    with pytest.raises(UsageError, match="invalid CA"):
+        async with open_decorators([DecoratorSpec("https://host/", ca="none")]):
             pass
 
 
 def test_a_file_lists_decorators() -> None:
     text = "- url: http://a/\n  timeoutSeconds: 2\n  kinds: [TFJob]\n- url: http://b/\n"
-    first, second = read_decorators(text, "decorators.yaml")
+    first, second = parse_decorators(text, "decorators.yaml")
     assert first == DecoratorSpec("http://a/", timeout_seconds=2, kinds=("TFJob",))
     assert second == DecoratorSpec("http://b/")
 
@@ -214,9 +215,9 @@ def test_a_file_lists_decorators() -> None:
 @pytest.mark.parametrize(
     "text", ["- {}", "- url: a\n  colour: red", "- url: a\n  failurePolicy: Try", "- 7"]
 )
-def test_a_wrong_file_is_told(text: str) -> None:
+def test_an_invalid_decorator_file_is_an_error(text: str) -> None:
     with pytest.raises(UsageError, match=r"decorators\.yaml"):
-        read_decorators(text, "decorators.yaml")
+        parse_decorators(text, "decorators.yaml")
 
 
 def example() -> ModuleType:
@@ -243,7 +244,7 @@ async def test_the_example_decorates_a_pod() -> None:
 
 def test_the_example_s_configuration_is_read() -> None:
     path = ROOT / "examples" / "decorator" / "decorators.yaml"
-    (spec,) = read_decorators(path.read_text(), path.name)
+    (spec,) = parse_decorators(path.read_text(), path.name)
     assert spec.timeout_seconds == 5
 
 
@@ -263,8 +264,8 @@ async def test_every_pod_of_a_job_is_decorated_in_turn(site: Site) -> None:
         patch = {"op": "add", "path": "/metadata/annotations", "value": {"seen": "yes"}}
         return web.json_response({"patch": [patch]})
 
-    async with answering(first) as one, answering(second) as other:
-        specs = (DecoratorSpec(one), DecoratorSpec(other))
+    async with answering(first) as first_url, answering(second) as second_url:
+        specs = (DecoratorSpec(first_url), DecoratorSpec(second_url))
         async with site.operator_runs(asking=specs):
             await site.submit(Master=1, Worker=2)
             names = ("job-master-0", "job-worker-0", "job-worker-1")
@@ -275,7 +276,7 @@ async def test_every_pod_of_a_job_is_decorated_in_turn(site: Site) -> None:
         assert "cache" in [volume["name"] for volume in found["spec"]["volumes"]]
 
 
-async def test_a_job_waits_for_its_decorator_and_says_so(site: Site) -> None:
+async def test_a_failing_decorator_leaves_the_job_pending_with_an_event(site: Site) -> None:
     works = False
 
     async def answer(request: web.Request) -> web.Response:

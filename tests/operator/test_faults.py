@@ -1,4 +1,4 @@
-"""What goes wrong on the way: the operator comes to the same end, and asks no more than it must."""
+"""Failures on the way: the operator reaches the same end with few requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from dataclasses import replace
 import anyio
 import pytest
 
-from danlu.kube.client import Client, Selection
+from danlu.kube.client import Client
 from danlu.kube.manager import Manager
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import EVENTS, PODS, SERVICES
+from danlu.kube.watch import ListOptions
 from danlu.operator.reconcile import Reconciler
-from danlu.testing.kubernetes import FakeKubernetes, Fault, VirtualClock
+from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.operator.site import Site, jobs
 
 pytestmark = pytest.mark.anyio
@@ -39,9 +41,9 @@ def asked(fake: FakeKubernetes) -> Counter[tuple[str, str]]:
     """What operators write: what the tests ask for is reads, and the status of pods."""
     return Counter(
         {
-            one: number
-            for one, number in fake.counts.items()
-            if one[0] in ("create", "patch", "delete") and one[1] not in ("pods/status", "events")
+            obj: number
+            for obj, number in fake.counts.items()
+            if obj[0] in ("create", "patch", "delete") and obj[1] not in ("pods/status", "events")
         }
     )
 
@@ -72,26 +74,28 @@ async def test_a_job_without_faults_costs_twelve_requests(
 
 
 FAULTS = {
-    "the server fails at pods": Fault(verb="create", resource="pods", status=500, times=5),
-    "the server is not there for Services": Fault(
+    "the server fails at pods": ApiFault(verb="create", resource="pods", status=500, times=5),
+    "the server is not there for Services": ApiFault(
         verb="create", resource="services", status=503, times=5
     ),
-    "too many requests": Fault(verb="create", resource="pods", status=429, retry_after=1, times=4),
-    "statuses conflict": Fault(verb="patch", resource="pytorchjobs/status", status=409, times=4),
-    "statuses fail": Fault(verb="patch", resource="pytorchjobs/status", status=500, times=4),
-    "no answer, nothing done": Fault(verb="create", resource="pods", drop=True, times=3),
-    "no answer, but done": Fault(verb="create", resource="pods", drop=True, after=True, times=3),
-    "a status is written without an answer": Fault(
+    "too many requests": ApiFault(
+        verb="create", resource="pods", status=429, retry_after=1, times=4
+    ),
+    "statuses conflict": ApiFault(verb="patch", resource="pytorchjobs/status", status=409, times=4),
+    "statuses fail": ApiFault(verb="patch", resource="pytorchjobs/status", status=500, times=4),
+    "no answer, nothing done": ApiFault(verb="create", resource="pods", drop=True, times=3),
+    "no answer, but done": ApiFault(verb="create", resource="pods", drop=True, after=True, times=3),
+    "a status is written without an answer": ApiFault(
         verb="patch", resource="pytorchjobs/status", drop=True, after=True, times=2
     ),
-    "a quota is used up": Fault(verb="create", resource="pods", status=403, times=6),
-    "slow answers": Fault(verb="create", resource="pods", delay=0.05, times=3),
+    "a quota is used up": ApiFault(verb="create", resource="pods", status=403, times=6),
+    "slow answers": ApiFault(verb="create", resource="pods", delay=0.05, times=3),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 async def test_a_job_comes_to_its_end_all_the_same(
-    fault: Fault, site: Site, fake: FakeKubernetes, operator: Manager
+    fault: ApiFault, site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
     fake.faults.append(replace(fault))
     before = asked(fake)
@@ -100,14 +104,14 @@ async def test_a_job_comes_to_its_end_all_the_same(
     assert fake.faults[0].times == 0
     assert await site.pods() == sorted(NAMES)
     assert await site.services() == sorted(NAMES)
-    # A failure costs what failed and what went beside it, not more.
+    # A failure only costs the failed request and those in its batch.
     assert spent.total() <= 13 + 3 * fault.times
     await site.until_event("PyTorchJobSucceeded")
     assert len(await site.messages("PyTorchJobSucceeded")) == 1
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["written", "lost"])
-async def test_an_end_whose_status_gets_no_answer_is_told_of_once(
+async def test_an_event_is_recorded_once_when_its_status_write_gets_no_response(
     arrives: bool, site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1)
@@ -116,21 +120,23 @@ async def test_an_end_whose_status_gets_no_answer_is_told_of_once(
     await site.until("Running")
     await site.pass_time(2)
     fake.faults.append(
-        Fault(verb="patch", resource="pytorchjobs/status", drop=True, after=arrives, times=1)
+        ApiFault(verb="patch", resource="pytorchjobs/status", drop=True, after=arrives, times=1)
     )
     await site.end()
     await site.until("Succeeded")
     await site.until_event("PyTorchJobSucceeded")
     await site.pass_time(5)
     assert fake.faults[0].times == 0
-    (event,) = [one for one in await site.all_of(EVENTS) if one["reason"] == "PyTorchJobSucceeded"]
+    (event,) = [
+        event for event in await site.all_of(EVENTS) if event["reason"] == "PyTorchJobSucceeded"
+    ]
     assert event["count"] == 1
 
 
 async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
     site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
-    fault = Fault(verb="create", resource="pods", status=403, times=10_000)
+    fault = ApiFault(verb="create", resource="pods", status=403, times=10_000)
     fake.faults.append(fault)
     await site.submit("PyTorchJob", Worker=50)
     await site.until_event("FailedCreatePod")
@@ -142,11 +148,11 @@ async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
     assert await site.state() == "Created"
 
 
-async def test_a_quota_that_ends_in_the_middle_is_no_reason_to_hurry(
+async def test_an_exceeded_quota_is_retried_with_backoff(
     site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
-    full = Fault(verb="create", resource="pods", status=403, times=10_000)
-    fake.faults += [Fault(verb="create", resource="pods", delay=1e-6, times=110), full]
+    full = ApiFault(verb="create", resource="pods", status=403, times=10_000)
+    fake.faults += [ApiFault(verb="create", resource="pods", delay=1e-6, times=110), full]
     await site.submit("PyTorchJob", Worker=140)
     await site.until_event("FailedCreatePod")
     before = asked(fake)
@@ -178,14 +184,14 @@ async def test_a_job_of_many_replicas_is_not_written_for_each(
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["dropped", "expired"])
-async def test_what_happens_while_no_watch_stands_is_learnt(
+async def test_changes_between_two_watches_are_seen(
     forgotten: bool, site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1, Worker=2)
     await site.until_pods(*NAMES)
     await site.run()
     await site.until("Running")
-    refused = Fault(verb="watch", times=40, status=503)
+    refused = ApiFault(verb="watch", times=40, status=503)
     fake.faults.append(refused)
     fake.cluster.storage.end_watches()
     await site.end("job-worker-0")
@@ -220,10 +226,10 @@ async def test_a_server_that_was_restarted_is_followed_again(
     await site.until("Succeeded")
 
 
-async def test_files_that_are_too_big_are_told_of_and_tried_seldom(
+async def test_a_config_map_that_is_too_large_is_recorded_and_retried_with_backoff(
     site: Site, fake: FakeKubernetes, operator: Manager
 ) -> None:
-    fault = Fault(verb="create", resource="configmaps", status=413, times=10_000)
+    fault = ApiFault(verb="create", resource="configmaps", status=413, times=10_000)
     fake.faults.append(fault)
     await site.submit("MPIJob", Launcher=1, Worker=1)
     await site.until_event("FailedCreateConfigMap")
@@ -237,8 +243,8 @@ async def test_a_job_that_is_deleted_while_its_pods_are_made_leaves_nothing(
 ) -> None:
     # The first two rounds are quick; the others last so long that the deletion comes between.
     fake.faults += [
-        Fault(verb="create", resource="pods", delay=1e-6, times=6),
-        Fault(verb="create", resource="pods", delay=0.3, times=200),
+        ApiFault(verb="create", resource="pods", delay=1e-6, times=6),
+        ApiFault(verb="create", resource="pods", delay=0.3, times=200),
     ]
     await site.submit("PyTorchJob", Worker=60)
 
@@ -266,7 +272,7 @@ async def test_a_successor_of_the_same_name_gets_pods_of_its_own(
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
 
     async def owned() -> bool:
-        owners = [one["metadata"]["ownerReferences"][0]["uid"] for one in await site.all_of(PODS)]
+        owners = [pod["metadata"]["ownerReferences"][0]["uid"] for pod in await site.all_of(PODS)]
         return owners == [second["metadata"]["uid"]] * 2
 
     await site.eventually(owned)
@@ -285,7 +291,7 @@ async def test_a_name_that_became_free_is_not_waited_for_long(
 ) -> None:
     metadata = {"name": "job-worker-0", "namespace": site.space, "labels": labels}
     containers = [{"name": "other", "image": "example/other:1"}]
-    foreign = PODS.document({"metadata": metadata, "spec": {"containers": containers}})
+    foreign = PODS.to_manifest({"metadata": metadata, "spec": {"containers": containers}})
     await site.client.create(PODS, foreign)
     before = await site.uid("job-worker-0")
     await site.submit("PyTorchJob", Worker=1)
@@ -306,15 +312,15 @@ async def test_pods_that_vanish_all_at_once_come_back_and_count_once(
     await site.run()
     await site.until("Running")
     uids = {await site.uid(name) for name in NAMES}
-    await site.client.delete_all(PODS, Selection(site.space))
+    await site.client.delete_all(PODS, ListOptions(site.space))
 
     async def back() -> bool:
         found = await site.all_of(PODS)
-        return len(found) == 3 and not uids & {one["metadata"]["uid"] for one in found}
+        return len(found) == 3 and not uids & {obj["metadata"]["uid"] for obj in found}
 
     await site.eventually(back)
     records = (await site.status())["records"]
-    assert {name: one["restarts"] for name, one in records.items()} == {
+    assert {name: record["restarts"] for name, record in records.items()} == {
         "master-0": 1,
         "worker-0": 1,
         "worker-1": 1,
@@ -333,7 +339,7 @@ async def test_a_day_that_jumps_changes_no_count(
         await site.pass_time(700)
     assert await site.state() == "Running"
     held.jump(40_000)
-    # It is noticed though no timer of its own comes before: nothing waits for longer than this.
+    # It is noticed without a timer for it: no delay is longer than this.
     await site.pass_time(601)
     await site.until("Failed")
 
@@ -350,22 +356,26 @@ async def test_a_day_passes_without_growth(
         await site.end("job-worker-0")
         await site.eventually(site.is_gone)
         await site.pass_time(120)
-        before, timers = asked(fake), held.waiting
+        before, timers = asked(fake), held.pending_timers
         for _ in range(24 * 6):
             await held.advance(600)
             await anyio.sleep(0.002)
         assert not asked(fake) - before
-        assert held.waiting <= timers + 2
-        (controller,) = [one for one in manager._controllers if one.name.startswith("pytorch")]
+        assert held.pending_timers <= timers + 2
+        (controller,) = [
+            controller
+            for controller in manager._controllers
+            if controller.name.startswith("pytorch")
+        ]
         reconciler = controller._reconcile
         assert isinstance(reconciler, Reconciler)
-        assert len(reconciler.reader) == len(reconciler.written) == 1
-        assert len(reconciler.expectations) == len(reconciler.vanishing) == 0
-        assert len(reconciler.untold) == 0
-        assert len(reconciler.carrier.belongings) <= 1
+        assert len(reconciler.decoder) == len(reconciler.status_cache) == 1
+        assert len(reconciler.expectations) == len(reconciler.deleted_pods) == 0
+        assert len(reconciler.pending_events) <= 1
+        assert len(reconciler.applier.dependents) <= 1
 
 
-async def test_what_others_made_beforehand_is_not_made_twice(site: Site) -> None:
+async def test_existing_pods_of_the_job_are_not_created_twice(site: Site) -> None:
     async with site.operator_runs():
         await site.submit("PyTorchJob", Master=1, Worker=2)
         await site.until_pods(*NAMES)
@@ -377,4 +387,45 @@ async def test_what_others_made_beforehand_is_not_made_twice(site: Site) -> None
         assert [await site.uid(name) for name in NAMES] == uids
         assert len(await site.all_of(SERVICES)) == 3
         async with Client(site.operator, manager="tests") as client:
-            assert len((await client.list(PODS, Selection(site.space))).items) == 3
+            assert len((await client.list(PODS, ListOptions(site.space))).items) == 3
+
+
+LISTED = {
+    "name": "job.1",
+    "type": "Warning",
+    "reason": "Listed",
+    "message": "x",
+    "firstTimestamp": "2026-01-01T00:00:00Z",
+    "lastTimestamp": "2026-01-01T00:00:00Z",
+}
+
+
+@pytest.mark.parametrize(
+    ("listed", "told"),
+    [
+        ([LISTED], 1),
+        ([LISTED, LISTED], 1),
+        ([{**LISTED, "name": "other.1"}], 0),
+        ([{**LISTED, "lastTimestamp": "2025-12-31T23:40:00Z"}], 0),
+        ([{**LISTED, "lastTimestamp": "2026-01-01T00:00:00"}], 0),
+        ([{**LISTED, "lastTimestamp": "yesterday"}], 0),
+        ([{**LISTED, "type": "Loud"}], 0),
+        ([{**LISTED, "name": f"job.{number}"} for number in range(100)], 16),
+        ("none", 0),
+    ],
+)
+async def test_only_recent_events_of_the_job_itself_are_taken_from_its_status(
+    site: Site, listed: object, told: int
+) -> None:
+    """Who may write a status must not have the operator write other objects' events."""
+    await site.submit("PyTorchJob", Worker=1)
+    patch = merge_patch({"status": {"recentEvents": listed}})
+    await site.client.patch(
+        jobs("PyTorchJob"), "job", patch, namespace=site.space, subresource="status"
+    )
+    async with site.operator_runs():
+        await site.until_pods("job-worker-0")
+        await site.run()
+        await site.until("Running")
+        await site.pass_time(5)
+        assert len(await site.messages("Listed")) == told

@@ -1,4 +1,4 @@
-"""What the manifests install, run as it would be: as its service account, by its arguments."""
+"""What the manifests install, run with its service account and arguments."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from danlu.commands.operator import Deployment, manifests
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.credentials import Stated
-from danlu.kube.failures import ApiError, Forbidden
+from danlu.commands.operator import OperatorDeployment, list_manifests
+from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig, StaticCredentials
+from danlu.kube.errors import ApiError, Forbidden
 from danlu.kube.resources import CONFIG_MAPS, PODS, SECRETS, Resource
-from danlu.kube.types import Document
+from danlu.kube.types import Manifest
+from danlu.kube.watch import ListOptions
 from danlu.operator.types import OperatorSettings
-from danlu.training.cluster import REPORTS
-from danlu.training.manifest import read_documents
+from danlu.training.manifest import read_manifest_file
+from danlu.training.names import REPORTS_ANNOTATION
 from tests.conftest import ROOT
 from tests.kube.objects import eventually
 from tests.kube.servers import Server, free_port, real_server
@@ -41,16 +41,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def kind_of(document: Document) -> Resource[Document]:
+def kind_of(document: Manifest) -> Resource[Manifest]:
     group, _, version = document["apiVersion"].rpartition("/")
     kind = document["kind"]
     plural = _PLURALS.get(kind, f"{kind.lower()}s")
-    return Resource(group, version, plural, kind, Document, kind not in _PLURALS)
+    return Resource(group, version, plural, kind, Manifest, kind not in _PLURALS)
 
 
 async def token(client: Client) -> str:
     """A token of the operator's service account, as a pod has one."""
-    accounts = Resource("", "v1", "serviceaccounts", "TokenRequest", Document)
+    accounts = Resource("", "v1", "serviceaccounts", "TokenRequest", Manifest)
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     made = await client.create(
         accounts, request, namespace="danlu-system", name="danlu-operator", subresource="token"
@@ -58,10 +58,10 @@ async def token(client: Client) -> str:
     return str(made["status"]["token"])
 
 
-def example(name: str) -> Document:
-    read = read_documents((ROOT / "examples" / "operator" / name).read_text(), name)
-    job: Document = json.loads(json.dumps(dict(read.job), default=dict))
-    job["metadata"] |= {"namespace": "default", "annotations": {REPORTS: "progress"}}
+def example(name: str) -> Manifest:
+    read = read_manifest_file((ROOT / "examples" / "operator" / name).read_text(), name)
+    job: Manifest = json.loads(json.dumps(dict(read.job), default=dict))
+    job["metadata"] |= {"namespace": "default", "annotations": {REPORTS_ANNOTATION: "progress"}}
     return job
 
 
@@ -76,7 +76,7 @@ async def test_the_operator_runs_jobs_with_the_rights_it_is_given(
     )
     async with Client(server.access) as client:
         arguments = await installed(client, settings)
-        access = replace(server.access, credentials=Stated(token=await token(client)))
+        access = replace(server.access, credentials=StaticCredentials(token=await token(client)))
         config = kubeconfig(
             access, tmp_path / "config", namespace="danlu-system", token=await token(client)
         )
@@ -91,15 +91,15 @@ async def test_the_operator_runs_jobs_with_the_rights_it_is_given(
 
 async def installed(client: Client, settings: OperatorSettings) -> list[str]:
     """Apply the manifests; gives the arguments of the Deployment."""
-    documents: list[Any] = [*manifests(settings, Deployment(image="example/danlu:1"))]
+    documents: list[Any] = [*list_manifests(settings, OperatorDeployment(image="example/danlu:1"))]
     for document in documents:
         await client.apply(kind_of(document), document, manager="kubectl")
     container = documents[-1]["spec"]["template"]["spec"]["containers"][0]
     found: list[str] = container["args"]
-    return [one for one in found if "address=" not in one or "reports" in one]
+    return [obj for obj in found if "address=" not in obj or "reports" in obj]
 
 
-async def submitted(client: Client, job: Document) -> None:
+async def submitted(client: Client, job: Manifest) -> None:
     async def taken() -> bool:
         try:
             await client.create(kind_of(job), job)
@@ -112,12 +112,12 @@ async def submitted(client: Client, job: Document) -> None:
 
 
 async def are_there(client: Client, *, pods: int) -> bool:
-    return len((await client.list(PODS, Selection("default"))).items) == pods
+    return len((await client.list(PODS, ListOptions("default"))).items) == pods
 
 
-async def check_own(client: Client, access: Access) -> None:
-    """What it has beside jobs, and what it may not."""
-    lease = Resource("coordination.k8s.io", "v1", "leases", "Lease", Document)
+async def check_own(client: Client, access: ClusterConfig) -> None:
+    """What it may do besides jobs, and what it may not."""
+    lease = Resource("coordination.k8s.io", "v1", "leases", "Lease", Manifest)
     held = await client.get(lease, "danlu-operator", namespace="danlu-system")
     # Given back when it ended.
     assert held["spec"]["holderIdentity"] == ""

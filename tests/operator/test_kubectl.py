@@ -1,4 +1,4 @@
-"""Install, upgrade, use and uninstall, with the real kubectl and a server of its own."""
+"""Install, upgrade, use and uninstall with the real kubectl and a separate server."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from danlu.commands.operator import Deployment, crds, manifests, text_of
+from danlu.commands.operator import OperatorDeployment, list_crds, list_manifests, render_documents
 from danlu.operator.types import OperatorSettings
-from danlu.training.registry import BUILT_IN
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.conftest import ROOT
 from tests.kube.servers import Server, real_server
 from tests.notebook.environments import NotSatisfiable, make
@@ -20,7 +20,7 @@ from tests.operator.clients.kubeconfigs import kubeconfig
 pytestmark = pytest.mark.real
 Kubectl = Callable[..., str]
 EXAMPLES = sorted([*ROOT.glob("examples/operator/*.yaml"), *ROOT.glob("examples/*/job.yaml")])
-#: Of a package that is installed beside danlu: no built-in kind.
+#: Examples of a plugin package, whose kind is not built in.
 OTHERS = {"add-a-framework"}
 
 
@@ -58,14 +58,14 @@ def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl
 
 def written(image: str = "registry.example/danlu:1", **settings: object) -> str:
     found = OperatorSettings(**settings)  # type: ignore[arg-type]
-    return text_of(manifests(found, Deployment(image=image)), form="yaml")
+    return render_documents(list_manifests(found, OperatorDeployment(image=image)), form="yaml")
 
 
 @pytest.fixture(scope="module")
 def installed(kubectl: Kubectl) -> None:
     """As the guide says it."""
     kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
-    names = [f"crd/{one.plural}.kubeflow.org" for one in BUILT_IN]
+    names = [f"crd/{framework.plural}.kubeflow.org" for framework in BUILT_IN_FRAMEWORKS]
     kubectl("wait", "--for=condition=Established", *names, "--timeout=20s")
 
 
@@ -76,7 +76,7 @@ def job(kubectl: Kubectl, name: str) -> str:
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     "path",
-    [one for one in EXAMPLES if one.parent.name not in OTHERS],
+    [example for example in EXAMPLES if example.parent.name not in OTHERS],
     ids=lambda path: str(path.relative_to(ROOT / "examples")),
 )
 def test_every_example_is_accepted(kubectl: Kubectl, path: Path) -> None:
@@ -101,7 +101,7 @@ def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
 
 def versions(listed: str) -> dict[str, str]:
     found = msgspec.json.decode(listed)["items"]
-    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+    return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
 
 
 @pytest.mark.usefixtures("installed")
@@ -127,7 +127,7 @@ def test_jobs_are_shown_scaled_and_explained(kubectl: Kubectl) -> None:
 def test_a_mistake_is_refused_with_its_field(kubectl: Kubectl) -> None:
     text = job(kubectl, "pytorchjob.yaml").replace("name: pytorch\n", "name: torch\n")
     said = kubectl("apply", "-f", "-", input=text, fails=True)
-    assert "no container is called 'pytorch'" in said
+    assert "needs a container named 'pytorch'" in said
     text = job(kubectl, "pytorchjob.yaml").replace("cleanPodPolicy: Running", "cleanPodPolicy: run")
     assert "spec.runPolicy.cleanPodPolicy" in kubectl("apply", "-f", "-", input=text, fails=True)
 
@@ -148,7 +148,7 @@ def test_an_upgrade_keeps_the_jobs(kubectl: Kubectl) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_definitions_of_kubeflow_s_own_operator_are_replaced(kubectl: Kubectl) -> None:
-    plain = text_of(crds(OperatorSettings(kinds=("JAXJob",))), form="yaml")
+    plain = render_documents(list_crds(OperatorSettings(kinds=("JAXJob",))), form="yaml")
     theirs = plain.replace("maxLength: 63", "maxLength: 253")
     kubectl(
         "apply",
@@ -164,7 +164,7 @@ def test_definitions_of_kubeflow_s_own_operator_are_replaced(kubectl: Kubectl) -
 
 
 def test_the_definitions_are_small_enough_for_plain_apply(kubectl: Kubectl) -> None:
-    text = text_of(crds(OperatorSettings()), form="yaml")
+    text = render_documents(list_crds(OperatorSettings()), form="yaml")
     assert kubectl("apply", "--dry-run=server", "-f", "-", input=text).count("dry run") == 7
 
 
@@ -172,7 +172,11 @@ def test_the_definitions_are_small_enough_for_plain_apply(kubectl: Kubectl) -> N
 def test_uninstalled_nothing_is_left(kubectl: Kubectl) -> None:
     """Last of all here: it takes what the others use."""
     kubectl("delete", "--wait=false", "-f", "-", input=written(reports_address=":8443"))
-    kubectl("wait", "--for=delete", *[f"crd/{one.plural}.kubeflow.org" for one in BUILT_IN])
+    kubectl(
+        "wait",
+        "--for=delete",
+        *[f"crd/{framework.plural}.kubeflow.org" for framework in BUILT_IN_FRAMEWORKS],
+    )
     label = "app.kubernetes.io/name=danlu-operator"
     kinds = "crd,clusterrole,clusterrolebinding"
     assert kubectl("get", kinds, "-l", label, "-o", "name") == ""

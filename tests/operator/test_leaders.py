@@ -12,15 +12,15 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
-from danlu.kube.failures import ConnectionLost
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import ConnectionLost
 from danlu.kube.leader import LeaderElection, LeadershipLost
 from danlu.kube.resources import EVENTS, PODS, SERVICES
-from danlu.kube.transport import Request
+from danlu.kube.transport import ApiRequest
 from danlu.kube.types import WatchEvent
-from danlu.operator.assembly import build
-from danlu.testing.kubernetes import Fault
+from danlu.operator.setup import build_manager
+from tests.fakes.kubernetes import ApiFault
 from tests.kube.servers import TOKEN
 from tests.operator.site import Site, settings
 
@@ -28,9 +28,8 @@ pytestmark = pytest.mark.anyio
 LEASE = 15.0
 RUN = """
 import sys, anyio
-from danlu.kube.access import Access
-from danlu.kube.credentials import Stated
-from danlu.operator.assembly import run
+from danlu.kube.config import ClusterConfig, StaticCredentials
+from danlu.operator.setup import run_operator
 from danlu.operator.types import OperatorSettings
 server, namespace, elect, token = sys.argv[1:]
 ca = sys.stdin.buffer.read()
@@ -38,7 +37,8 @@ settings = OperatorSettings(
     kinds=("PyTorchJob",), namespace=namespace, metrics_address="", health_address="",
     leader_elect=bool(elect), lease_namespace=namespace,
 )
-anyio.run(run, Access(server=server, credentials=Stated(token=token), ca=ca), settings)
+config = ClusterConfig(server=server, credentials=StaticCredentials(token=token), ca=ca)
+anyio.run(run_operator, config, settings)
 """
 
 
@@ -55,7 +55,7 @@ class Candidate:
         self.election = LeaderElection(
             self.client, name="operators", namespace=site.space, identity=name
         )
-        self.manager = build(
+        self.manager = build_manager(
             self.client, settings(site.space, kinds=("PyTorchJob",)), election=self.election
         )
         self.lost = False
@@ -69,20 +69,22 @@ class Candidate:
     def cut(self) -> None:
         """From now on it reaches nobody."""
 
-        async def nowhere(request: Request) -> bytes:
+        async def nowhere(request: ApiRequest) -> bytes:
             raise ConnectionLost("the cable is out")
 
         self.client.transport.send = nowhere  # type: ignore[method-assign]
 
     def hold_back_pods(self) -> Callable[[], None]:
         """Have it hear of pods no more, until what is given is called: a watch may be late."""
-        (informer,) = [one for (name, _), one in self.manager._informers.items() if name == "pods"]
-        tell: Callable[[WatchEvent[Any]], None] = informer._apply
+        (informer,) = [
+            informer for (name, _), informer in self.manager._informers.items() if name == "pods"
+        ]
+        tell: Callable[[WatchEvent[Any]], None] = informer._apply_event
         late: list[WatchEvent[Any]] = []
-        informer._apply = late.append  # type: ignore
+        informer._apply_event = late.append  # type: ignore
 
         def let_go() -> None:
-            informer._apply = tell  # type: ignore
+            informer._apply_event = tell  # type: ignore
             for event in late:
                 tell(event)
 
@@ -92,47 +94,47 @@ class Candidate:
 @asynccontextmanager
 async def candidates(site: Site) -> AsyncIterator[tuple[Candidate, Candidate]]:
     """Two operators, the first of which leads."""
-    one, two = Candidate(site, "one"), Candidate(site, "two")
+    first, second = Candidate(site, "one"), Candidate(site, "two")
 
     async def leads() -> bool:
-        return one.election.leads
+        return first.election.is_leader
 
-    async with one.client, two.client, anyio.create_task_group() as group:
-        group.start_soon(one.run)
+    async with first.client, second.client, anyio.create_task_group() as group:
+        group.start_soon(first.run)
         await site.eventually(leads)
-        group.start_soon(two.run)
-        yield one, two
-        one.manager.stop()
-        two.manager.stop()
+        group.start_soon(second.run)
+        yield first, second
+        first.manager.stop()
+        second.manager.stop()
 
 
 async def test_only_the_leader_acts(site: Site) -> None:
-    async with candidates(site) as (_, two):
+    async with candidates(site) as (_, second):
         await site.submit("PyTorchJob", Worker=2)
         await site.until_pods("job-worker-0", "job-worker-1")
-        assert not two.election.leads
+        assert not second.election.is_leader
         assert site.fake is not None
         assert site.fake.counts["create", "pods"] == 2
 
 
 async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(site: Site) -> None:
-    async with candidates(site) as (one, two):
+    async with candidates(site) as (first, second):
         await site.submit("PyTorchJob", Master=1, Worker=2)
         await site.until_pods("job-master-0", "job-worker-0", "job-worker-1")
         await site.run()
         await site.until("Running")
         uids = {name: await site.uid(name) for name in await site.pods()}
-        one.cut()
+        first.cut()
         begun = site.clock.monotonic()
 
         async def taken() -> bool:
-            assert not (one.election.leads and two.election.leads)
-            return two.election.leads
+            assert not (first.election.is_leader and second.election.is_leader)
+            return second.election.is_leader
 
         await site.eventually(taken)
         # The lease, and the pause between two looks at it.
         assert site.clock.monotonic() - begun <= LEASE + 2 * 2.2 + 1
-        assert one.lost
+        assert first.lost
         await site.end("job-worker-0")
         await site.end("job-master-0")
         await site.until("Succeeded")
@@ -142,13 +144,83 @@ async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(site: 
         assert len(await site.messages("SuccessfulCreatePod")) == 1
 
 
-async def test_a_leader_that_is_stopped_hands_over_at_once(site: Site) -> None:
-    async with candidates(site) as (one, two):
-        begun = site.clock.monotonic()
-        one.manager.stop()
+class HeldEvents:
+    """Keeps the events of an operator from being sent, or their answers from being heard."""
+
+    def __init__(self, candidate: Candidate, *, arrive: bool) -> None:
+        self.held = 0
+        self._send = candidate.client.transport.send
+        self._arrive = arrive
+        candidate.client.transport.send = self.send  # type: ignore[method-assign]
+
+    async def send(self, request: ApiRequest) -> bytes:
+        if request.path.endswith("/events"):
+            self.held += 1
+            if self._arrive:
+                await self._send(request)
+            await anyio.sleep_forever()
+        return await self._send(request)
+
+
+@pytest.mark.parametrize("arrive", [False, True], ids=["not sent", "sent"])
+async def test_events_that_a_leader_could_not_send_are_sent_by_its_successor_once(
+    site: Site, arrive: bool
+) -> None:
+    async with candidates(site) as (first, second):
+        held = HeldEvents(first, arrive=arrive)
+        await site.submit("PyTorchJob", policy="OnFailure", Master=1, Worker=1)
+        await site.until_pods("job-master-0", "job-worker-0")
+        await site.run()
+        await site.until("Running")
+        uid = await site.uid("job-worker-0")
+        await site.end("job-worker-0", code=137)
+        await site.until_made_again("job-worker-0", uid)
+        await site.run()
+        await site.until("Running")
+        await site.end()
+        await site.until("Succeeded")
+        assert held.held
+        first.cut()
 
         async def taken() -> bool:
-            return two.election.leads
+            return second.election.is_leader
+
+        await site.eventually(taken)
+        assert first.lost
+        await site.until_event("PyTorchJobSucceeded")
+        await site.pass_time(5)
+        for reason, number in (
+            # The pods at first, and the one that was made again.
+            ("SuccessfulCreatePod", 2),
+            ("PyTorchJobRestarting", 1),
+            ("PyTorchJobSucceeded", 1),
+        ):
+            assert len(await site.messages(reason)) == number, reason
+
+
+async def test_a_leader_that_is_stopped_sends_its_events_before_it_hands_over(site: Site) -> None:
+    assert site.fake is not None
+    site.fake.faults.append(ApiFault(verb="create", resource="events", delay=0.05, times=100))
+    async with candidates(site) as (first, second):
+        for number in range(5):
+            await site.submit("PyTorchJob", f"job-{number}", Worker=1)
+        await site.until_pods(*(f"job-{number}-worker-0" for number in range(5)))
+        first.manager.stop()
+
+        async def taken() -> bool:
+            return second.election.is_leader
+
+        await site.eventually(taken)
+        assert len(await site.messages("SuccessfulCreatePod")) == 5
+
+
+async def test_a_leader_that_is_stopped_hands_over_at_once(site: Site) -> None:
+    async with candidates(site) as (first, second):
+        begun = site.clock.monotonic()
+        first.manager.stop()
+
+        async def taken() -> bool:
+            return second.election.is_leader
 
         await site.eventually(taken)
         assert site.clock.monotonic() - begun < LEASE / 2
@@ -159,26 +231,26 @@ async def test_a_leader_that_is_stopped_hands_over_at_once(site: Site) -> None:
 async def test_a_successor_that_does_not_see_the_pods_yet_does_not_take_them_for_lost(
     site: Site,
 ) -> None:
-    async with candidates(site) as (one, two):
+    async with candidates(site) as (first, second):
 
         async def synced() -> bool:
-            return not two.manager.not_ready
+            return not second.manager.unready_reason
 
         await site.eventually(synced)
-        let_go = two.hold_back_pods()
+        let_go = second.hold_back_pods()
         await site.submit("PyTorchJob", Worker=2)
         await site.until_pods("job-worker-0", "job-worker-1")
 
         async def known() -> bool:
             records = (await site.status()).get("records", {})
-            return len([one for one in records.values() if one.get("current")]) == 2
+            return len([record for record in records.values() if record.get("current")]) == 2
 
         await site.eventually(known)
         uids = [await site.uid(name) for name in ("job-worker-0", "job-worker-1")]
-        one.manager.stop()
+        first.manager.stop()
 
         async def taken() -> bool:
-            return two.election.leads
+            return second.election.is_leader
 
         await site.eventually(taken)
         await site.pass_time(2)
@@ -195,9 +267,9 @@ async def test_a_successor_that_does_not_see_the_pods_yet_does_not_take_them_for
 
 @contextmanager
 def process(
-    access: Access, namespace: str, *, elect: bool = False
+    access: ClusterConfig, namespace: str, *, elect: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """An operator in a process of its own."""
+    """An operator in a separate process."""
     given = [access.server, namespace, "yes" if elect else "", TOKEN]
     pipe = subprocess.PIPE
     running = subprocess.Popen([sys.executable, "-c", RUN, *given], stdin=pipe, stderr=pipe)
@@ -218,7 +290,7 @@ async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_th
 ) -> None:
     site = site_in_time
     if site.fake is not None:
-        slowly = Fault(verb="create", resource="pods", delay=0.05, times=10_000)
+        slowly = ApiFault(verb="create", resource="pods", delay=0.05, times=10_000)
         site.fake.faults.append(slowly)
     await site.submit("PyTorchJob", Worker=100)
 
@@ -231,7 +303,7 @@ async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_th
                 await anyio.sleep(0.002)
         first.send_signal(signal.SIGKILL)
         first.wait()
-    there = {one["metadata"]["name"]: one["metadata"]["uid"] for one in await site.all_of(PODS)}
+    there = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await site.all_of(PODS)}
     assert 10 <= len(there) < 100
     names = [f"job-worker-{index}" for index in range(100)]
     with process(site.access, site.space) as second:
@@ -244,7 +316,9 @@ async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_th
             return len((await site.status()).get("records", {})) == 100
 
         await site.eventually(known)
-        assert not any(one.get("restarts") for one in (await site.status())["records"].values())
+        assert not any(
+            record.get("restarts") for record in (await site.status())["records"].values()
+        )
         second.send_signal(signal.SIGTERM)
         second.wait(10)
         assert second.returncode == 0

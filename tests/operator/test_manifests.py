@@ -1,4 +1,4 @@
-"""What ``danlu operator manifests`` and ``crds`` write, and what the flags mean."""
+"""What ``danlu operator manifests`` and ``crds`` print, and what the flags mean."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import click
 import msgspec
 import pytest
 
-from danlu.cli.verbs.operator.common import flag_options
+from danlu.cli.operator import flag_options
 from danlu.errors import UsageError
-from danlu.operator.flags import FLAGS, arguments, settings_of
-from danlu.operator.manifests import Deployed, manifests
-from danlu.operator.rbac import rights
+from danlu.operator.flags import FLAGS, format_arguments, parse_settings
+from danlu.operator.manifests import InstallOptions, install_manifests
+from danlu.operator.rbac import operator_rules
 from danlu.operator.types import DecoratorSpec, OperatorSettings
-from danlu.training.registry import BUILT_IN
-from danlu.training.yamltext import read_yaml
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
+from danlu.training.yaml_with_lines import read_yaml
 from tests.cli.conftest import Cli, cli, home
 
 __all__ = ["cli", "home"]
@@ -50,9 +50,9 @@ def parsed(settings: OperatorSettings) -> OperatorSettings:
     @click.command()
     @flag_options(environ=True)
     def command(**flags: Any) -> OperatorSettings:
-        return settings_of(flags)
+        return parse_settings(flags)
 
-    found = command.main(list(arguments(settings)), standalone_mode=False)
+    found = command.main(list(format_arguments(settings)), standalone_mode=False)
     assert isinstance(found, OperatorSettings)
     return found
 
@@ -60,7 +60,7 @@ def parsed(settings: OperatorSettings) -> OperatorSettings:
 @pytest.mark.parametrize("field", ALL)
 def test_arguments_give_the_settings_they_were_made_of(field: str) -> None:
     settings = OperatorSettings(**{field: ALL[field]})
-    assert arguments(settings) != ()
+    assert format_arguments(settings) != ()
     assert parsed(settings) == settings
 
 
@@ -71,7 +71,7 @@ def test_all_flags_at_once() -> None:
 
 
 def test_no_flags_are_the_defaults() -> None:
-    assert arguments(OperatorSettings()) == ()
+    assert format_arguments(OperatorSettings()) == ()
     assert parsed(OperatorSettings()) == OperatorSettings()
 
 
@@ -87,7 +87,7 @@ def test_go_s_way_to_write_a_switch_is_understood() -> None:
     @click.command()
     @flag_options()
     def command(**flags: Any) -> OperatorSettings:
-        return settings_of(flags)
+        return parse_settings(flags)
 
     for text, wanted in (("", True), ("=true", True), ("=false", False)):
         found = command.main([f"--leader-elect{text}", "--namespace", "a"], standalone_mode=False)
@@ -103,7 +103,7 @@ def test_go_s_way_to_write_a_switch_is_understood() -> None:
     ],
 )
 def test_schemes_are_chosen_as_kubeflow_s_are(given: list[str], kinds: tuple[str, ...]) -> None:
-    assert settings_of({"enable_scheme": tuple(given)}).kinds == kinds
+    assert parse_settings({"enable_scheme": tuple(given)}).kinds == kinds
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_schemes_are_chosen_as_kubeflow_s_are(given: list[str], kinds: tuple[str
 )
 def test_a_flag_without_sense_is_refused(flag: str, value: object) -> None:
     with pytest.raises(UsageError):
-        settings_of({flag: value})
+        parse_settings({flag: value})
 
 
 def test_an_address_of_0_is_none_as_in_kubeflow_s() -> None:
-    found = settings_of({"metrics_bind_address": "0", "health_probe_bind_address": "[::]:8081"})
+    found = parse_settings({"metrics_bind_address": "0", "health_probe_bind_address": "[::]:8081"})
     assert (found.metrics_address, found.health_address) == ("", "[::]:8081")
 
 
@@ -144,19 +144,23 @@ def test_manifests_that_no_cluster_takes_are_not_written(
 
 def objects(**options: Any) -> dict[str, Json]:
     settings = OperatorSettings(**options.pop("settings", {}))
-    found = manifests(BUILT_IN, Deployed(image="r/danlu:1", settings=settings, **options))
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+    found = install_manifests(
+        BUILT_IN_FRAMEWORKS, InstallOptions(image="r/danlu:1", settings=settings, **options)
+    )
+    return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in found}
 
 
-def test_everything_is_there_once_and_in_order() -> None:
-    found = manifests(BUILT_IN, Deployed(image="r/danlu:1", settings=OperatorSettings()))
-    kinds = [one["kind"] for one in found]
+def test_the_manifests_are_complete_and_in_order() -> None:
+    found = install_manifests(
+        BUILT_IN_FRAMEWORKS, InstallOptions(image="r/danlu:1", settings=OperatorSettings())
+    )
+    kinds = [obj["kind"] for obj in found]
     assert kinds.count("CustomResourceDefinition") == 7
     assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
     assert len(found) == len(objects())
 
 
-def test_the_deployment_runs_what_was_asked_for() -> None:
+def test_the_deployment_passes_the_flags() -> None:
     found = objects(settings={"kinds": ("TFJob",), "reports_address": ":8443"}, replicas=2)
     spec = found["Deployment/danlu-operator"]["spec"]
     container = spec["template"]["spec"]["containers"][0]
@@ -170,14 +174,14 @@ def test_the_deployment_runs_what_was_asked_for() -> None:
     ]
 
 
-def test_the_pod_is_nobody_s_and_is_not_ended_for_a_slow_answer() -> None:
+def test_the_operator_pod_is_unprivileged_and_survives_a_slow_probe() -> None:
     pod = objects()["Deployment/danlu-operator"]["spec"]["template"]["spec"]
     who = pod["securityContext"]
     assert (who["runAsUser"], who["runAsGroup"]) == (65532, 65532)
     (container,) = pod["containers"]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     probes = container["livenessProbe"], container["readinessProbe"]
-    assert [one["timeoutSeconds"] for one in probes] == [5, 5]
+    assert [probe["timeoutSeconds"] for probe in probes] == [5, 5]
 
 
 def test_an_operator_of_one_namespace_has_no_rights_elsewhere() -> None:
@@ -185,6 +189,16 @@ def test_an_operator_of_one_namespace_has_no_rights_elsewhere() -> None:
     assert found["Role/danlu-operator"]["metadata"]["namespace"] == "team"
     assert "ClusterRole/danlu-operator" not in found
     assert "ClusterRoleBinding/danlu-operator" not in found
+
+
+def test_priority_classes_are_of_no_namespace_and_need_a_cluster_role() -> None:
+    for namespace in ("", "team"):
+        found = objects(settings={"gang_scheduler": "volcano", "namespace": namespace})
+        (rule,) = found["ClusterRole/danlu-operator-cluster"]["rules"]
+        assert (rule["resources"], rule["verbs"]) == (["priorityclasses"], ["get"])
+        binding = found["ClusterRoleBinding/danlu-operator-cluster"]
+        assert binding["roleRef"]["name"] == "danlu-operator-cluster"
+    assert "ClusterRole/danlu-operator-cluster" not in objects()
 
 
 def test_decorators_travel_in_a_config_map() -> None:
@@ -198,7 +212,7 @@ def test_decorators_travel_in_a_config_map() -> None:
 
 
 def allowed(**settings: Any) -> set[tuple[str, str]]:
-    found = rights(BUILT_IN, OperatorSettings(**settings))
+    found = operator_rules(BUILT_IN_FRAMEWORKS, OperatorSettings(**settings))
     return {
         (resource, verb)
         for rule in found.jobs
@@ -210,7 +224,7 @@ def allowed(**settings: Any) -> set[tuple[str, str]]:
 def test_no_right_is_asked_for_that_nothing_needs() -> None:
     plain = allowed(kinds=("TFJob",))
     for resource in ("secrets", "configmaps", "roles", "pods/exec", "podgroups"):
-        assert not [one for one in plain if one[0] == resource]
+        assert not [obj for obj in plain if obj[0] == resource]
     assert ("pods/exec", "create") in allowed(kinds=("MPIJob",))
     assert ("podgroups", "watch") in allowed(kinds=("TFJob",), gang_scheduler="volcano")
     assert ("secrets", "create") in allowed(kinds=("TFJob",), reports_address=":1")
@@ -219,13 +233,13 @@ def test_no_right_is_asked_for_that_nothing_needs() -> None:
 def test_secrets_of_others_are_never_read() -> None:
     every = allowed(reports_address=":1", gang_scheduler="volcano")
     assert not {("secrets", verb) for verb in ("get", "list", "watch")} & every
-    assert "*" not in {part for one in every for part in one}
+    assert "*" not in {part for obj in every for part in obj}
 
 
 def test_the_definitions_are_written_as_yaml(cli: Cli) -> None:
     found = cli("operator", "crds", "--enable-scheme", "jaxjob,tfjob")
     assert found.code == 0
-    names = [one["metadata"]["name"] for one, _ in read_yaml(found.out, "crds") if one]
+    names = [obj["metadata"]["name"] for obj, _ in read_yaml(found.out, "crds") if obj]
     assert names == ["jaxjobs.kubeflow.org", "tfjobs.kubeflow.org"]
 
 
@@ -236,10 +250,10 @@ def test_the_manifests_are_written_as_json(cli: Cli) -> None:
     assert "--leader-elect" in items[-1]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
-def test_flags_of_kubeflow_s_operator_that_mean_nothing_are_told(cli: Cli) -> None:
+def test_ignored_flags_of_kubeflows_operator_cause_a_warning(cli: Cli) -> None:
     found = cli("operator", "manifests", "--image", "x", "--webhook-server-port=9443")
     assert found.code == 0
-    assert "--webhook-server-port has nothing to set here" in found.err
+    assert "--webhook-server-port has no effect" in found.err
 
 
 def test_an_unknown_kind_is_wrong_usage(cli: Cli) -> None:
@@ -248,9 +262,11 @@ def test_an_unknown_kind_is_wrong_usage(cli: Cli) -> None:
     assert "PyTorchJob" in found.err
 
 
-def test_a_wrong_file_of_decorators_is_told_before_anything_runs(cli: Cli, tmp_path: Path) -> None:
+def test_an_invalid_decorator_file_is_an_error_before_the_operator_starts(
+    cli: Cli, tmp_path: Path
+) -> None:
     file = tmp_path / "decorators.yaml"
     file.write_text("- uri: http://a/\n")
     found = cli("operator", "manifests", "--image", "x", "--decorator-config", str(file))
     assert found.code == 2
-    assert "is no list of decorators" in found.err
+    assert "invalid list of decorators" in found.err

@@ -1,4 +1,4 @@
-"""Reports of replicas: told to their containers, taken over HTTPS, kept in a ConfigMap."""
+"""Reports of replicas: injected credentials, the HTTPS server, the ConfigMap."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import msgspec
 import pytest
 
 from danlu.errors import UsageError
-from danlu.kube.failures import NotFound
+from danlu.kube.errors import NotFound
 from danlu.kube.resources import CONFIG_MAPS, SECRETS
+from danlu.operator.progress.credentials import resolve_reports_url
+from danlu.operator.progress.report import ProgressReport, ReportSource
 from danlu.operator.rbac import REPORTS_SECRET
-from danlu.operator.reports.keeping import MOST
-from danlu.operator.reports.keys import served_url
-from danlu.training.cluster import REPORTS
-from danlu.training.progress import Progress
+from danlu.training.names import MAX_RESULT_BYTES, REPORTS_ANNOTATION
+from danlu.training.progress import TrainingProgress
 from tests.kube.servers import free_port
 from tests.operator.site import Site, jobs
 
 pytestmark = pytest.mark.anyio
-BOTH = {"annotations": {REPORTS: "progress,values"}}
+BOTH = {"annotations": {REPORTS_ANNOTATION: "progress,values"}}
 MOUNT = "/var/run/danlu/reports"
 
 
@@ -73,12 +73,12 @@ async def replica(site: Site, name: str) -> Replica:
     """As a kubelet would set it up."""
     pod = await site.pod(name)
     container = pod["spec"]["containers"][0]
-    mount = next(one for one in container["volumeMounts"] if one["mountPath"] == MOUNT)
-    volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
+    mount = next(mount for mount in container["volumeMounts"] if mount["mountPath"] == MOUNT)
+    volume = next(volume for volume in pod["spec"]["volumes"] if volume["name"] == mount["name"])
     name = volume["secret"]["secretName"]
     secret = await site.client.get(SECRETS, name, namespace=site.space)
     files = {name: base64.b64decode(text) for name, text in secret["data"].items()}
-    variables = {one["name"]: one.get("value", "") for one in container["env"]}
+    variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     for variable in ("KUBEFLOW_TRAINER_SERVER_CA_CERT", "KUBEFLOW_TRAINER_SERVER_TOKEN"):
         assert variables[variable].removeprefix(f"{MOUNT}/") in files
     return Replica(site, variables, files)
@@ -94,7 +94,7 @@ async def kept(site: Site) -> dict[str, Any]:
 
 async def percentage(site: Site) -> int | None:
     text = (await kept(site)).get("progress", "{}")
-    return msgspec.json.decode(text, type=Progress).percentage
+    return msgspec.json.decode(text, type=TrainingProgress).percentage
 
 
 async def until(site: Site, number: int) -> None:
@@ -110,7 +110,7 @@ async def reporting(site: Site) -> AsyncIterator[Site]:
         yield site
 
 
-async def test_progress_is_kept_for_whoever_watches(reporting: Site) -> None:
+async def test_progress_is_stored_in_the_config_map(reporting: Site) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
     await reporting.until_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
@@ -129,17 +129,63 @@ async def test_danlu_report_is_understood(reporting: Site, tmp_path: Path) -> No
     worker = await replica(reporting, "job-worker-0")
     for name, data in worker.files.items():
         (tmp_path / name).write_bytes(data)
-    from danlu.guest.report import Sender
+    from danlu.replica_runtime.report import ReportSender
 
-    sender = Sender(
+    sender = ReportSender(
         worker.variables["KUBEFLOW_TRAINER_SERVER_URL"],
         str(tmp_path / "token"),
         str(tmp_path / "ca.crt"),
         5.0,
     )
-    sender._progress, sender._metrics, sender._untold = {"progressPercentage": 7}, {"a": "1"}, True
+    sender._progress, sender._metrics, sender._has_unsent = (
+        {"progressPercentage": 7},
+        {"a": "1"},
+        True,
+    )
     await anyio.to_thread.run_sync(sender.flush)
     await until(reporting, 7)
+
+
+def posted(*points: tuple[float, float]) -> TrainingProgress:
+    return TrainingProgress(metrics={"loss": points[-1][1]}, history={"loss": points})
+
+
+def test_stored_progress_includes_earlier_points_of_the_same_replica() -> None:
+    leader, worker = (
+        ReportSource.from_path("leader", "master-0"),
+        ReportSource.from_path("replicas", "worker-0"),
+    )
+    first = ProgressReport.from_progress(leader, posted((1.0, 5.0), (2.0, 4.0)))
+    second = ProgressReport.from_progress(leader, posted((2.0, 4.0), (3.0, 3.0))).merge_history(
+        first
+    )
+    read = ProgressReport.from_data(second.to_data())
+    assert read == second
+    assert '"history":{"loss":[[1.0,5.0],[2.0,4.0],[3.0,3.0]]}' in second.text
+    assert ProgressReport.from_progress(leader, posted((9.0, 1.0))).merge_history(
+        ProgressReport.from_progress(worker, posted((1.0, 5.0)))
+    ).text == ('{"metrics":{"loss":1.0},"history":{"loss":[[9.0,1.0]]}}')
+
+
+async def test_points_of_many_reports_are_kept(reporting: Site) -> None:
+    await reporting.submit(metadata=BOTH, Worker=1)
+    await reporting.until_pods("job-worker-0")
+    worker = await replica(reporting, "job-worker-0")
+    url = worker.variables["KUBEFLOW_TRAINER_SERVER_URL"]
+    told = {"lastUpdatedTime": "2026-01-01T00:00:00Z"}
+    for number in range(5):
+        points = [[number + 0.25, number], [number + 0.5, -number]]
+        report = {
+            "trainerStatus": {**told, "progressPercentage": number},
+            "danluPoints": {"loss": points},
+        }
+        assert (await worker.send("POST", url, json.dumps(report).encode()))[0] == 200
+    await until(reporting, 4)
+    found = await reporting.client.get(CONFIG_MAPS, "job-reports", namespace=reporting.space)
+    history = json.loads(found["data"]["progress"])["history"]
+    assert [at for at, _ in history["loss"]] == [
+        number + part for number in range(5) for part in (0.25, 0.5)
+    ]
 
 
 async def test_many_reports_are_few_writes(reporting: Site) -> None:
@@ -152,9 +198,9 @@ async def test_many_reports_are_few_writes(reporting: Site) -> None:
         assert await worker.tell(number) == 200
     await until(reporting, 29)
     writes = [
-        one
-        for one in reporting.fake.log
-        if one.verb in ("create", "patch") and one.resource == "configmaps"
+        request
+        for request in reporting.fake.log
+        if request.verb in ("create", "patch") and request.resource == "configmaps"
     ]
     assert len(writes) <= 4
 
@@ -196,19 +242,19 @@ async def test_values_are_kept_by_replica(reporting: Site) -> None:
     assert base64.b64decode(found["raised.worker-1"]) == b"two"
 
 
-async def test_what_is_too_much_is_refused_with_advice(reporting: Site) -> None:
+async def test_results_that_are_too_large_are_rejected_with_advice(reporting: Site) -> None:
     await reporting.submit(metadata=BOTH, Worker=2)
     await reporting.until_pods("job-worker-0", "job-worker-1")
     worker = await replica(reporting, "job-worker-0")
-    assert (await worker.put("worker-0/value", os.urandom(MOST - 1000)))[0] == 200
+    assert (await worker.put("worker-0/value", os.urandom(MAX_RESULT_BYTES - 1000)))[0] == 200
     code, status = await worker.put("worker-1/value", b"x" * 2000)
     assert (code, status["code"]) == (413, 413)
     assert "volume" in status["message"]
-    assert (await worker.put("worker-0/value", b"x" * (MOST + 1)))[0] == 413
-    assert (await worker.put("worker-0/value", os.urandom(MOST)))[0] == 200
+    assert (await worker.put("worker-0/value", b"x" * (MAX_RESULT_BYTES + 1)))[0] == 413
+    assert (await worker.put("worker-0/value", os.urandom(MAX_RESULT_BYTES)))[0] == 200
 
 
-async def test_who_has_another_token_is_refused(reporting: Site) -> None:
+async def test_a_wrong_token_is_rejected(reporting: Site) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
     await reporting.submit(name="other", metadata=BOTH, Worker=1)
     await reporting.until_pods("job-worker-0", "other-worker-0")
@@ -230,7 +276,7 @@ async def test_who_has_another_token_is_refused(reporting: Site) -> None:
         ("PUT", "worker-x/value", b"x", 404),
     ],
 )
-async def test_what_makes_no_sense_is_refused(
+async def test_invalid_reports_are_rejected(
     reporting: Site, method: str, path: str, body: bytes, code: int
 ) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
@@ -243,10 +289,14 @@ async def test_what_makes_no_sense_is_refused(
 
 
 async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reporting: Site) -> None:
-    old = {"name": "job-reports", "namespace": reporting.space, "labels": {REPORTS: "true"}}
+    old = {
+        "name": "job-reports",
+        "namespace": reporting.space,
+        "labels": {REPORTS_ANNOTATION: "true"},
+    }
     data = {"value.worker-0": base64.b64encode(b"old").decode()}
     await reporting.client.create(
-        CONFIG_MAPS, CONFIG_MAPS.document({"metadata": old, "binaryData": data})
+        CONFIG_MAPS, CONFIG_MAPS.to_manifest({"metadata": old, "binaryData": data})
     )
     await reporting.submit(metadata=BOTH, Worker=1)
     await reporting.until_pods("job-worker-0")
@@ -256,27 +306,27 @@ async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reportin
     assert "value.worker-0" not in await kept(reporting)
 
 
-async def test_a_config_map_of_somebody_else_is_not_touched(reporting: Site) -> None:
+async def test_a_config_map_that_is_not_the_jobs_is_not_changed(reporting: Site) -> None:
     theirs = {"name": "job-reports", "namespace": reporting.space}
-    document = CONFIG_MAPS.document({"metadata": theirs, "data": {"mine": "1"}})
+    document = CONFIG_MAPS.to_manifest({"metadata": theirs, "data": {"mine": "1"}})
     await reporting.client.create(CONFIG_MAPS, document)
     await reporting.submit(metadata=BOTH, Worker=1)
     await reporting.until_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     code, status = await worker.put("worker-0/value", b"x")
-    assert (code, status["message"].endswith("somebody else's")) == (409, True)
+    assert (code, status["message"].endswith("does not belong to this job")) == (409, True)
     assert await worker.tell(1) == 200
     await reporting.pass_time(2.0)
     assert await kept(reporting) == {"mine": "1"}
 
 
-async def test_a_secret_of_somebody_else_is_not_touched(reporting: Site) -> None:
+async def test_a_secret_that_is_not_the_jobs_is_not_changed(reporting: Site) -> None:
     theirs = {"name": "job-reports", "namespace": reporting.space}
-    document = SECRETS.document({"metadata": theirs, "stringData": {"mine": "1"}})
+    document = SECRETS.to_manifest({"metadata": theirs, "stringData": {"mine": "1"}})
     made = await reporting.client.create(SECRETS, document)
     await reporting.submit(metadata=BOTH, Worker=1)
     said = await reporting.until_event("FailedCreatePod")
-    assert "Secret job-reports is there already" in said
+    assert "Secret job-reports already exists" in said
     found = await reporting.client.get(SECRETS, "job-reports", namespace=reporting.space)
     assert found == made
 
@@ -296,7 +346,7 @@ async def test_a_job_of_an_earlier_one_s_name_has_a_token_of_its_own(reporting: 
     await until(reporting, 5)
 
 
-async def test_a_job_that_does_not_ask_is_told_nothing(reporting: Site) -> None:
+async def test_a_job_that_requests_no_reports_gets_no_credentials(reporting: Site) -> None:
     await reporting.submit(Worker=1)
     await reporting.until_pods("job-worker-0")
     pod = await reporting.pod("job-worker-0")
@@ -314,7 +364,7 @@ async def test_a_second_operator_has_the_same_key(site: Site) -> None:
     async with site.operator_runs(reports_address=address) as manager:
 
         async def ready() -> bool:
-            return manager.not_ready == ""
+            return manager.unready_reason == ""
 
         await site.eventually(ready)
         assert await worker.tell(3) == 200
@@ -334,8 +384,8 @@ async def test_no_secret_is_logged(reporting: Site, caplog: pytest.LogCaptureFix
 
 
 def test_how_replicas_reach_the_server_must_be_known() -> None:
-    assert served_url("10.0.0.1:9", "") == "https://10.0.0.1:9"
-    assert served_url(":9", "https://name:1/") == "https://name:1"
+    assert resolve_reports_url("10.0.0.1:9", "") == "https://10.0.0.1:9"
+    assert resolve_reports_url(":9", "https://name:1/") == "https://name:1"
     for address in (":9", "0.0.0.0:9", "[::]:9"):
-        with pytest.raises(UsageError, match="reports"):
-            served_url(address, "")
+        with pytest.raises(UsageError, match="report server"):
+            resolve_reports_url(address, "")

@@ -1,4 +1,7 @@
-"""The kubeflow-training SDK, unmodified: its users' programs go on as they are."""
+"""The kubeflow-training SDK, unmodified, on the fake and on a real server.
+
+Programs of its users go on as they are, and so do the operator's own end-to-end tests.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.kube.access import Access
-from danlu.kube.client import Selection
-from danlu.testing.kubernetes import Kubelet
-from danlu.testing.kubernetes.courses import Course
+from danlu.kube.clock import REAL_CLOCK, Clock
+from danlu.kube.watch import ListOptions
+from tests.fakes.kubernetes import Kubelet
+from tests.fakes.kubernetes.pod_script import PodScript
 from tests.notebook.environments import NotSatisfiable, make
 from tests.operator.clients.kubeconfigs import kubeconfig
 from tests.operator.site import Site, jobs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
-PROGRAM = Path(__file__).parent / "clients" / "train.py"
+CLIENTS = Path(__file__).parent / "clients"
 
 
 @pytest.fixture(scope="session")
@@ -31,17 +34,25 @@ def sdk() -> Path:
         pytest.skip(f"the SDK cannot be had here: {error}")
 
 
-async def test_jobs_are_made_followed_and_deleted(site: Site, sdk: Path, tmp_path: Path) -> None:
-    if site.fake is not None:
-        pytest.skip("the SDK is tried on a real server")
-    config = kubeconfig(site.access, tmp_path / "config", namespace=site.space)
-    async with site.operator_runs(), playing(site.access, site.space):
-        found = await used(sdk, config, site.space)
+@pytest.fixture
+def clock() -> Clock:
+    """The time of the SDK's process, which no test can hold."""
+    return REAL_CLOCK
+
+
+@pytest.fixture
+def config(site: Site, tmp_path: Path) -> Path:
+    return kubeconfig(site.access, tmp_path / "config", namespace=site.space)
+
+
+async def test_jobs_are_made_followed_and_deleted(site: Site, sdk: Path, config: Path) -> None:
+    async with site.operator_runs(), playing(site):
+        found = await run_client(sdk, "train.py", config, site.space)
     assert found.keys() == {"PyTorchJob", "TFJob", "XGBoostJob", "function"}
     for told in found.values():
         assert told["state"][-1] == "Succeeded"
         assert told["succeeded"] is True
-        assert told["logs"]
+        assert "epoch 1" in str(told["logs"])
     torch = found["PyTorchJob"]
     assert torch["reasons"][-1] == "PyTorchJobSucceeded"
     assert torch["pods"] == ["py-master-0", "py-worker-0", "py-worker-1"]
@@ -55,16 +66,60 @@ async def test_jobs_are_made_followed_and_deleted(site: Site, sdk: Path, tmp_pat
         assert await site.names(jobs(kind)) == []
 
 
-def playing(access: Access, space: str) -> Kubelet:
-    """A kubelet whose containers write a line and end well."""
-    course = Course(run=2.0, log="epoch 1\n")
-    return Kubelet(access, behaviour=lambda pod: course, selection=Selection(space))
+async def test_the_end_to_end_tests_of_kubeflows_operator_pass(
+    site: Site, sdk: Path, config: Path
+) -> None:
+    async with site.operator_runs(), playing(site):
+        found = await run_client(sdk, "e2e.py", config, site.space)
+    managed, changed = found.pop("managed"), found["changed"]
+    assert managed["listed"] == ["ours", "theirs"]
+    assert "Failed to create PyTorchJob" in managed["refused"]
+    assert managed["theirs"] == []
+    assert "Suspended" in changed["suspended"]
+    assert "Running" not in changed["suspended"]
+    for name, result in {**found, "ours": managed["ours"]}.items():
+        flags = {
+            flag: result[flag]
+            for flag in ("created", "succeeded", "running", "restarting", "failed")
+        }
+        assert flags == {
+            "created": True,
+            "succeeded": True,
+            "running": False,
+            "restarting": False,
+            "failed": False,
+        }, name
+        assert result["conditions"] >= 2, name
+        assert "epoch 1" in str(result["logs"]), name
+    pods = {name: result["pods"] for name, result in found.items()}
+    assert pods == {
+        "changed": ["changed-master-0", "changed-worker-0"],
+        "PyTorchJob": ["pytorchjob-master-0", "pytorchjob-worker-0"],
+        "TFJob": ["tfjob-worker-0"],
+        "XGBoostJob": ["xgboostjob-master-0", "xgboostjob-worker-0"],
+        "MPIJob": ["mpijob-launcher", "mpijob-worker-0"],
+        "PaddleJob": ["paddlejob-worker-0", "paddlejob-worker-1"],
+        "JAXJob": ["jaxjob-worker-0", "jaxjob-worker-1"],
+        "from a function": ["from-func-master-0", "from-func-worker-0", "from-func-worker-1"],
+        "from an image": ["from-image-master-0"],
+    }
 
 
-async def used(sdk: Path, config: Path, space: str) -> dict[str, Any]:
-    """What the user's program found."""
+def playing(site: Site) -> Kubelet:
+    """Return a kubelet whose containers write a line and end well."""
+    course = PodScript(run=2.0, log="epoch 1\n")
+    return Kubelet(
+        site.access,
+        behaviour=lambda pod: course,
+        selection=ListOptions(site.space),
+        logs=site.fake.cluster.logs if site.fake is not None else None,
+    )
+
+
+async def run_client(sdk: Path, program: str, config: Path, space: str) -> dict[str, Any]:
+    """Return what the user's program found."""
     done = await anyio.run_process(
-        [str(sdk / "bin" / "python"), str(PROGRAM), str(config), space],
+        [str(sdk / "bin" / "python"), str(CLIENTS / program), str(config), space],
         env={"PATH": os.environ["PATH"], "HOME": str(config.parent)},
         check=False,
     )

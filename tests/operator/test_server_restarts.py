@@ -1,4 +1,4 @@
-"""The API server goes away in the middle of work and comes back, a real one; etcd stays."""
+"""A real API server that restarts in the middle of work, while etcd keeps running."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from pathlib import Path
 import anyio
 import pytest
 
-from danlu.kube.client import Client, Selection
+from danlu.kube.client import Client
 from danlu.kube.leader import LeaderElection, LeadershipLost
 from danlu.kube.resources import EVENTS
-from danlu.operator.assembly import build
-from danlu.testing.kubernetes import Kubelet
-from danlu.testing.kubernetes.courses import Course, Pod
-from danlu.testing.kubernetes.podlogs import Logs
+from danlu.kube.watch import ListOptions
+from danlu.operator.setup import build_manager
+from tests.fakes.kubernetes import Kubelet
+from tests.fakes.kubernetes.container_logs import ContainerLogs
+from tests.fakes.kubernetes.pod_script import PodScript, SimulatedPod
 from tests.kube.servers import Server, real_server
-from tests.operator.rights import grant
+from tests.operator.permissions import grant
 from tests.operator.site import Site, jobs, settings
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.timeout(300)]
 JOBS = 60
-NAMES = {f"job-{n}-worker-{one}" for n in range(JOBS) for one in range(3)}
+NAMES = {f"job-{n}-worker-{index}" for n in range(JOBS) for index in range(3)}
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ class Deployed:
     @property
     def leads(self) -> bool:
         """Whether it acts."""
-        return self.election is not None and self.election.leads
+        return self.election is not None and self.election.is_leader
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -71,7 +72,7 @@ class Deployed:
                 namespace=self.site.space,
                 identity=f"{self.name}-{self.starts}",
             )
-            await build(client, wanted, election=self.election).run()
+            await build_manager(client, wanted, election=self.election).run()
 
     def _count(self, method: str, code: int, seconds: float) -> None:
         if code == 0:
@@ -86,17 +87,17 @@ async def deployed(site: Site) -> AsyncIterator[list[Deployed]]:
         await grant(site.client, operator, wanted)
     both = [Deployed(site, "one"), Deployed(site, "two")]
     async with anyio.create_task_group() as group:
-        for one in both:
-            group.start_soon(one.run)
+        for item in both:
+            group.start_soon(item.run)
         yield both
         group.cancel_scope.cancel()
 
 
 async def succeeded(site: Site) -> int:
     """How many jobs have succeeded."""
-    found = (await site.client.list(jobs("PyTorchJob"), Selection(site.space))).items
-    conditions = [(one.get("status") or {}).get("conditions") or [{}] for one in found]
-    return sum(one[-1].get("type") == "Succeeded" for one in conditions)
+    found = (await site.client.list(jobs("PyTorchJob"), ListOptions(site.space))).items
+    conditions = [(obj.get("status") or {}).get("conditions") or [{}] for obj in found]
+    return sum(condition[-1].get("type") == "Succeeded" for condition in conditions)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +106,17 @@ async def succeeded(site: Site) -> int:
 async def test_a_server_that_goes_away_in_the_middle_of_sixty_jobs_costs_none_of_them(
     server: Server, site: Site, how: signal.Signals, seconds: float
 ) -> None:
-    def course(pod: Pod) -> Course:
-        return Course(run=3.0)
+    def course(pod: SimulatedPod) -> PodScript:
+        return PodScript(run=3.0)
 
     async def begun() -> bool:
         return len(await site.pods()) >= JOBS
 
     async def done() -> bool:
-        assert sum(one.leads for one in operators) <= 1
+        assert sum(operator.leads for operator in operators) <= 1
         return await succeeded(site) == JOBS
 
-    kubelet = Kubelet(site.access, behaviour=course, logs=Logs())
+    kubelet = Kubelet(site.access, behaviour=course, logs=ContainerLogs())
     async with kubelet, deployed(site) as operators:
         for number in range(JOBS):
             kept = {"cleanPodPolicy": "None"}
@@ -126,28 +127,30 @@ async def test_a_server_that_goes_away_in_the_middle_of_sixty_jobs_costs_none_of
         await anyio.to_thread.run_sync(server.end, "apiserver", how)
         await anyio.sleep(seconds)
         away = anyio.current_time() - gone
-        tries = [[at - gone for at in one.unanswered if at >= gone] for one in operators]
+        tries = [[at - gone for at in operator.unanswered if at >= gone] for operator in operators]
         await anyio.to_thread.run_sync(server.begin, "apiserver")
         await site.eventually(done, seconds=120)
         await check_nothing_is_doubled(site)
-        for one in tries:
-            check_no_haste(one, away)
+        for attempt in tries:
+            check_no_haste(attempt, away)
         # Each has lost the lease once, or come to wait for it.
-        assert sum(one.leads for one in operators) == 1
-        assert all(one.starts <= 2 for one in operators)
+        assert sum(operator.leads for operator in operators) == 1
+        assert all(operator.starts <= 2 for operator in operators)
 
 
 async def check_nothing_is_doubled(site: Site) -> None:
-    """Each job had the pods that it was to have, once, and its end is not told of twice."""
+    """Check that each job had its pods once, and one event about its end."""
     assert {*await site.pods()} == {*await site.services()} == NAMES
     for number in range(JOBS):
         records = (await site.status(name=f"job-{number}"))["records"]
-        assert not any(one.get("restarts") for one in records.values())
+        assert not any(record.get("restarts") for record in records.values())
     # One may be missing, of an end that was written without an answer by who then had to end.
-    events = [one for one in await site.all_of(EVENTS) if one["reason"] == "PyTorchJobSucceeded"]
-    names = [one["involvedObject"]["name"] for one in events]
+    events = [
+        event for event in await site.all_of(EVENTS) if event["reason"] == "PyTorchJobSucceeded"
+    ]
+    names = [event["involvedObject"]["name"] for event in events]
     assert sorted(names) == sorted({*names})
-    assert {one["count"] for one in events} == {1}
+    assert {event["count"] for event in events} == {1}
 
 
 def check_no_haste(tries: list[float], seconds: float) -> None:

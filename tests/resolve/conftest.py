@@ -1,4 +1,4 @@
-"""What the tests of resolution share."""
+"""Fixtures of the resolution tests."""
 
 from __future__ import annotations
 

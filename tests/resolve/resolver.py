@@ -1,4 +1,4 @@
-"""Resolving against a directory of wheels."""
+"""Resolve against a directory of wheels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import anyio
 from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
 from danlu.errors import Span
-from danlu.resolve.python import resolve_python
-from danlu.resolve.python_task import PythonRequest
-from danlu.sources.pypi import Indexes, Target
+from danlu.resolve.python.request import PythonRequest
+from danlu.resolve.python.resolver import resolve_python
+from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.util.paths import Paths
 
-DEBIAN = Target("3.11.2", "glibc 2.36")
+DEBIAN = PlatformTarget("3.11.2", "glibc 2.36")
 
 
 class Resolver:
@@ -33,7 +34,7 @@ class Resolver:
             DEBIAN,
             self.project,
             Paths.of({"DANLU_HOME": str(self.root / "home")}),
-            Indexes(find_links=(self.links.as_uri(),), no_index=True),
+            IndexSettings(find_links=(self.links.as_uri(),), no_index=True),
         )
 
     def __call__(
@@ -45,4 +46,4 @@ class Resolver:
         return anyio.run(run)
 
     def pins(self, packages: Sequence[LockedPackage]) -> list[str]:
-        return [f"{one.name}=={one.version}" for one in packages]
+        return [f"{package.name}=={package.version}" for package in packages]

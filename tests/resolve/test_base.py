@@ -1,4 +1,4 @@
-"""The base as packages, resolved from small archives by this machine's own apt."""
+"""Resolve the base system from small archives with this machine's own apt."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from danlu.environment.lock import LockedBase
 from danlu.environment.types import AptSource
 from danlu.errors import OutsideError, UsageError
-from danlu.graph import Deb, Platform
-from danlu.resolve.base import package_set_digest, resolve_base, status_file
-from danlu.sources.apt import plan
-from danlu.testing.apt import AptArchive, Package, minimal
+from danlu.graph.ops import DebPackage, Platform
+from danlu.resolve import system
+from danlu.resolve.system import dpkg_status_path, package_set_digest, resolve_base
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+from tests.fakes.apt import AptArchive, ArchivePackage, minimal_packages
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("apt-get") and shutil.which("dpkg-deb")), reason="needs apt and dpkg"
@@ -31,11 +31,11 @@ RELEASED = 1717243200
 class World:
     def __init__(self, root: Path) -> None:
         self.archive = AptArchive(root / "archive")
-        self.archive.add("bookworm", *minimal())
+        self.archive.add("bookworm", *minimal_packages())
         self.paths = Paths.of({"DANLU_HOME": str(root / "home")})
 
     def base(
-        self, *, refresh: bool = True, offline: bool = False, keep: tuple[Deb, ...] = ()
+        self, *, refresh: bool = True, offline: bool = False, keep: tuple[DebPackage, ...] = ()
     ) -> LockedBase:
         return anyio.run(
             functools.partial(
@@ -43,7 +43,9 @@ class World:
                 "debian12",
                 Platform(),
                 # copy: and not file:, so that lists are files and not links.
-                apt=AptSource(self.archive.source("bookworm", uri=f"copy:{self.archive.root}")),
+                apt=AptSource(
+                    self.archive.sources_line("bookworm", uri=f"copy:{self.archive.root}")
+                ),
                 paths=self.paths,
                 config=Configuration(),
                 refresh=refresh,
@@ -69,7 +71,7 @@ def test_a_base_is_the_essential_packages_apt_and_passwd(world: World) -> None:
 
 
 def test_a_merged_usr_is_stated_where_the_release_asks_for_it(world: World) -> None:
-    world.archive.add("bookworm", Package("usr-is-merged"), Package("usrmerge"))
+    world.archive.add("bookworm", ArchivePackage("usr-is-merged"), ArchivePackage("usrmerge"))
     assert "usr-is-merged" in versions(world.base())
     assert "usrmerge" not in versions(world.base())
 
@@ -78,7 +80,7 @@ def test_lists_that_did_not_change_are_asked_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = world.base()
-    monkeypatch.setattr(plan, "plan", None)
+    monkeypatch.setattr(system, "resolve_install", None)
     assert world.base(refresh=False) == first
     with pytest.raises(TypeError):
         world.base(refresh=True)
@@ -93,12 +95,12 @@ def test_the_same_packages_keep_the_epoch_they_first_had(world: World) -> None:
     release = world.archive.root / "dists/bookworm/Release"
     release.write_text(release.read_text().replace("2024", "2025"))
     assert world.base() == base
-    world.archive.add("bookworm", Package("apt", "2.6.2", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("apt", "2.6.2", "amd64"))
     release.write_text(release.read_text().replace("2024", "2025"))
     assert world.base().epoch > base.epoch
 
 
-def test_damaged_notes_of_epochs_are_written_anew(world: World) -> None:
+def test_a_damaged_epoch_cache_is_rewritten(world: World) -> None:
     world.base()
     notes = world.paths.cache / "apt" / "epochs.json"
     notes.write_text("{ damaged")
@@ -108,21 +110,21 @@ def test_damaged_notes_of_epochs_are_written_anew(world: World) -> None:
 
 def test_kept_packages_stay_though_newer_ones_are_there(world: World) -> None:
     before = world.base()
-    world.archive.add("bookworm", Package("apt", "2.6.2", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("apt", "2.6.2", "amd64"))
     assert world.base(keep=before.packages) == before
     assert versions(world.base())["apt"] == "2.6.2"
 
 
 def test_a_new_essential_package_is_seen_when_the_lists_are_fetched(world: World) -> None:
     world.base()
-    world.archive.add("bookworm", Package("new", fields={"Essential": "yes"}))
+    world.archive.add("bookworm", ArchivePackage("new", fields={"Essential": "yes"}))
     assert "new" not in versions(world.base(refresh=False))
     assert "new" in versions(world.base(refresh=True))
 
 
 def test_the_status_of_the_base_is_kept_for_what_comes_on_top(world: World) -> None:
     base = world.base()
-    text = status_file(world.paths, base.packages).read_text()
+    text = dpkg_status_path(world.paths, base.packages).read_text()
     assert text.count("Status: install ok installed\n") == len(base.packages)
     assert "Filename:" not in text
 
@@ -151,9 +153,9 @@ def test_an_unknown_release_is_refused(world: World) -> None:
 
 def test_another_architecture_is_resolved_from_its_own_lists(world: World) -> None:
     arm = [
-        Package(one.name, one.version, "arm64", one.fields)
-        for one in minimal()
-        if one.architecture != "all"
+        ArchivePackage(package.name, package.version, "arm64", package.fields)
+        for package in minimal_packages()
+        if package.architecture != "all"
     ]
     world.archive.add("trixie", *arm)
     base = anyio.run(
@@ -161,7 +163,7 @@ def test_another_architecture_is_resolved_from_its_own_lists(world: World) -> No
             resolve_base,
             "debian13",
             Platform(architecture="arm64"),
-            apt=AptSource(world.archive.source("trixie")),
+            apt=AptSource(world.archive.sources_line("trixie")),
             paths=world.paths,
             config=Configuration(),
         )

@@ -1,4 +1,4 @@
-"""Declarations become exact files; what is locked stays; what is wrong is told with its line."""
+"""Requirements resolve to exact files, locked versions stay, errors have the user's line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from msgspec.structs import replace
 
 from danlu.environment.lock import LockedPackage
 from danlu.environment.types import PythonPackages
-from danlu.errors import DanluError, OutsideError, ResolveError, Span
-from danlu.resolve import python
+from danlu.errors import DanluError, OutsideError, ResolveError, Span, UsageError
+from danlu.resolve.python import resolver as python_resolver
 from danlu.sandbox.types import Mount
-from danlu.sources.pypi import Indexes, Target
-from danlu.testing.wheels import make_wheel, sha256_of
+from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.platform_target import PlatformTarget
+from tests.fakes.wheels import make_wheel, sha256_of
 from tests.resolve.resolver import Resolver
 
 
-def test_names_become_files_with_what_they_need(resolver: Resolver) -> None:
+def test_requirements_resolve_to_files_with_dependencies(resolver: Resolver) -> None:
     app = make_wheel(resolver.links, "My.App", "1.0", requires=["lib>=1"])
     lib = make_wheel(resolver.links, "lib", "2.0")
     assert resolver(resolver.request("my_app")) == (
@@ -31,7 +32,7 @@ def test_names_become_files_with_what_they_need(resolver: Resolver) -> None:
     )
 
 
-def test_nothing_declared_is_nothing_locked(resolver: Resolver) -> None:
+def test_no_requirements_lock_no_packages(resolver: Resolver) -> None:
     assert resolver(resolver.request()) == ()
 
 
@@ -47,13 +48,13 @@ def test_the_same_question_is_answered_without_asking_again(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[object] = []
-    ask = python._ask_uv
+    ask = python_resolver._resolve_with_uv
 
     async def counted(*arguments: Any) -> tuple[LockedPackage, ...]:
         asked.append(arguments)
         return await ask(*arguments)
 
-    monkeypatch.setattr(python, "_ask_uv", counted)
+    monkeypatch.setattr(python_resolver, "_resolve_with_uv", counted)
     for name in ("a", "b"):
         make_wheel(resolver.links, name, "1.0")
     first = resolver(resolver.request("a", "b"))
@@ -67,17 +68,19 @@ def test_the_same_question_is_answered_without_asking_again(
     assert resolver.pins(resolver(resolver.request("a", "b"))) == ["a==2.0", "b==1.0"]
 
 
-def test_an_answer_holds_ten_minutes(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolution_is_reused_for_ten_minutes(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_wheel(resolver.links, "a", "1.0")
     resolver(resolver.request("a"))
-    for one in (resolver.root / "home/cache/resolved").iterdir():
-        os.utime(one, (time.time() - 601,) * 2)
-    monkeypatch.setattr(python, "_ask_uv", None)
+    for path in (resolver.root / "home/cache/resolved").iterdir():
+        os.utime(path, (time.time() - 601,) * 2)
+    monkeypatch.setattr(python_resolver, "_resolve_with_uv", None)
     with pytest.raises(TypeError):
         resolver(resolver.request("a"))
 
 
-def test_upgrading_takes_what_is_newer(resolver: Resolver) -> None:
+def test_upgrade_selects_newer_versions(resolver: Resolver) -> None:
     for name in ("a", "b"):
         make_wheel(resolver.links, name, "1.0")
     old = resolver(resolver.request("a", "b"))
@@ -95,7 +98,7 @@ def test_a_locked_version_that_no_longer_fits_changes(resolver: Resolver) -> Non
     assert resolver.pins(resolver(resolver.request("a>=2"), old)) == ["a==2.0"]
 
 
-def test_what_is_no_longer_asked_for_goes(resolver: Resolver) -> None:
+def test_packages_no_longer_required_are_dropped(resolver: Resolver) -> None:
     make_wheel(resolver.links, "a", "1.0")
     make_wheel(resolver.links, "b", "1.0")
     old = resolver(resolver.request("a", "b"))
@@ -113,7 +116,7 @@ def test_the_wheel_for_the_target_is_chosen(resolver: Resolver) -> None:
         make_wheel(resolver.links, "native", tag=tag)
     request = resolver.request("native")
     assert resolver(request)[0].file == "native-1.0-cp311-cp311-manylinux_2_28_x86_64.whl"
-    alpine = replace(request, target=Target("3.11.9", "musl 1.2"))
+    alpine = replace(request, target=PlatformTarget("3.11.9", "musl 1.2"))
     assert resolver(alpine)[0].file == "native-1.0-cp311-cp311-musllinux_1_2_x86_64.whl"
 
 
@@ -143,13 +146,13 @@ def test_a_requirements_file_is_read_with_all_it_includes(resolver: Resolver) ->
     assert packages[3].location == f"req/wheels/{local.name}"
 
 
-def test_hashes_of_a_requirements_file_are_kept_to(resolver: Resolver) -> None:
+def test_hashes_of_a_requirements_file_are_enforced(resolver: Resolver) -> None:
     wheel = make_wheel(resolver.links, "a")
     file = resolver.project / "r.txt"
     file.write_text(f"a==1.0 --hash=sha256:{sha256_of(wheel)}\n")
     assert resolver.pins(resolver(resolver.request(requirements="r.txt"))) == ["a==1.0"]
     file.write_text(f"a==1.0 --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(ResolveError, match="none of the hashes"):
+    with pytest.raises(ResolveError, match="does not match any hash"):
         resolver(resolver.request(requirements="r.txt"))
 
 
@@ -159,7 +162,7 @@ def test_the_dependencies_of_a_project_are_read_without_building_it(resolver: Re
     file.write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["a"]\n')
     assert resolver.pins(resolver(resolver.request(requirements="pyproject.toml"))) == ["a==1.0"]
     file.write_text('[project]\nname = "x"\nversion = "1"\ndynamic = ["dependencies"]\n')
-    with pytest.raises(ResolveError, match="running the project's build"):
+    with pytest.raises(ResolveError, match="only building the project"):
         resolver(resolver.request(requirements="pyproject.toml"))
 
 
@@ -171,7 +174,7 @@ def test_local_wheels_are_kept_by_path_and_hash(resolver: Resolver) -> None:
     assert (packages[1].location, packages[1].sha256) == (wheel.name, sha256_of(wheel))
 
 
-def test_a_wheel_for_another_platform_is_told_with_its_line(resolver: Resolver) -> None:
+def test_a_wheel_for_another_platform_is_reported_with_its_line(resolver: Resolver) -> None:
     wheel = make_wheel(resolver.project, "w", tag="cp39-cp39-win_amd64")
     with pytest.raises(ResolveError, match="another Python or platform") as caught:
         resolver(resolver.request(local_wheels=(wheel.name,), line=7))
@@ -199,7 +202,9 @@ def test_an_index_that_does_not_answer_is_named(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    request = replace(resolver.request("a"), indexes=Indexes(default="http://127.0.0.1:9/simple"))
+    request = replace(
+        resolver.request("a"), indexes=IndexSettings(default="http://127.0.0.1:9/simple")
+    )
     with pytest.raises(OutsideError, match=r"127\.0\.0\.1:9"):
         resolver(request)
 
@@ -207,7 +212,7 @@ def test_an_index_that_does_not_answer_is_named(
 def test_credentials_are_in_no_message(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     where = "http://user:hunter2@127.0.0.1:9/simple"
-    request = replace(resolver.request("a"), indexes=Indexes(default=where))
+    request = replace(resolver.request("a"), indexes=IndexSettings(default=where))
     with pytest.raises(OutsideError) as caught:
         resolver(request)
     assert "hunter2" not in repr((caught.value.message, caught.value.details, caught.value.hint))
@@ -243,7 +248,7 @@ def source_distribution(directory: Path, marker: Path, name: str = "evil") -> Pa
         "-r deeper.txt",
     ],
 )
-def test_nothing_of_a_strangers_runs_on_this_machine(resolver: Resolver, line: str) -> None:
+def test_no_untrusted_code_runs_on_this_machine(resolver: Resolver, line: str) -> None:
     marker = resolver.root / "ran"
     archive = source_distribution(resolver.project / "src", marker)
     (resolver.links / archive.name).write_bytes(archive.read_bytes())
@@ -264,7 +269,7 @@ def test_nothing_of_a_strangers_runs_on_this_machine(resolver: Resolver, line: s
         ("uv.toml", '[pip]\nonly-binary = [":none:"]\nno-build = false\n', False),
     ],
 )
-def test_no_setting_of_uv_has_a_strangers_code_run_on_this_machine(
+def test_no_uv_setting_runs_untrusted_code_on_this_machine(
     resolver: Resolver, monkeypatch: pytest.MonkeyPatch, file: str, text: str, refused: bool
 ) -> None:
     monkeypatch.delenv("UV_NO_CONFIG")
@@ -276,14 +281,43 @@ def test_no_setting_of_uv_has_a_strangers_code_run_on_this_machine(
     assert not (resolver.root / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["-e .", "--find-links=/x", "-r x.txt", "hg+https://h/r", "a b"])
+@pytest.mark.parametrize("name", ["-e .", "--constraint=/x", "-r x.txt", "hg+https://h/r", "a b"])
 def test_names_are_no_options(resolver: Resolver, name: str) -> None:
     with pytest.raises(ResolveError):
         resolver(resolver.request(name))
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["-e six"], "-e six: only a directory can be editable"),
+        (["-e ./a.whl"], "-e ./a.whl: only a directory can be editable"),
+        (["-e https://me:s3cret@h/a.tar.gz"], "a.tar.gz: only a directory can be editable"),
+        (["-e ./nothing"], "nothing not found in the project"),
+        (["-e ./file"], "file is not a directory"),
+        (["-e ../elsewhere"], "elsewhere is outside the project"),
+        (["-e ./out"], "out leads out of the project"),
+        (["-e .", "."], ". and -e . are the same package"),
+        (["./link", "-e ./pkg"], "./link and -e pkg are the same package"),
+        (["-e svn+https://h/r"], "unsupported version control system"),
+    ],
+)
+def test_an_editable_requirement_must_be_a_directory_of_the_project(
+    resolver: Resolver, names: list[str], message: str
+) -> None:
+    (resolver.project / "file").write_text("")
+    (resolver.project / "pkg").mkdir()
+    (resolver.project / "link").symlink_to("pkg")
+    (resolver.project / "out").symlink_to(resolver.root)
+    with pytest.raises(UsageError) as caught:
+        resolver(resolver.request(*names, line=7))
+    assert message in caught.value.message
+    assert "s3cret" not in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.span == Span("build.envd", 7)
+
+
 class Inside:
-    """Stands for the sandbox: notes what it is given, and answers as uv inside would."""
+    """A fake sandbox that records its input and returns what uv would in there."""
 
     def __init__(self, resolved: str, pylock: str, code: int = 0) -> None:
         self.resolved, self.pylock, self.code = resolved, pylock, code
@@ -295,7 +329,7 @@ class Inside:
         self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
     ) -> int:
         self.mounts, self.environment = mounts, environment
-        work = next(one.source for one in mounts if one.target == "/run/danlu/resolve")
+        work = next(mount.source for mount in mounts if mount.target == "/run/danlu/resolve")
         assert work is not None
         self.requirements = (work / "requirements.txt").read_text()
         (work / "resolved.txt").write_text(self.resolved)
@@ -307,14 +341,14 @@ class Inside:
 _PYLOCK = 'lock-version = "1.0"\ncreated-by = "uv"\n'
 
 
-def test_a_directory_is_resolved_inside_and_kept_by_its_content(resolver: Resolver) -> None:
+def test_a_directory_is_resolved_in_the_sandbox_and_locked_by_content(resolver: Resolver) -> None:
     tree = resolver.project / "pkg"
     tree.mkdir()
     (tree / "setup.py").write_text("x")
     inside = Inside(
         "", _PYLOCK + '[[packages]]\nname = "Pkg"\ndirectory = { path = "../sources/0/tree" }\n'
     )
-    request = replace(resolver.request("./pkg"), run_inside=inside)
+    request = replace(resolver.request("./pkg"), run_in_sandbox=inside)
     (one,) = resolver(request)
     assert (one.name, one.source, one.location) == ("pkg", "local", "pkg")
     assert len(one.sha256) == 64
@@ -323,7 +357,7 @@ def test_a_directory_is_resolved_inside_and_kept_by_its_content(resolver: Resolv
     assert resolver(request)[0].sha256 != one.sha256
 
 
-def test_a_local_wheel_beside_a_source_is_seen_inside_and_kept_as_it_is(
+def test_a_local_wheel_is_mounted_in_the_sandbox_and_locked_unchanged(
     resolver: Resolver,
 ) -> None:
     (resolver.project / "pkg").mkdir()
@@ -336,7 +370,7 @@ def test_a_local_wheel_beside_a_source_is_seen_inside_and_kept_as_it_is(
         f'hashes = {{ sha256 = "{sha256_of(wheel)}" }} }}\n',
     )
     request = resolver.request("./pkg", local_wheels=(wheel.name,))
-    (one,) = resolver(replace(request, run_inside=inside))
+    (one,) = resolver(replace(request, run_in_sandbox=inside))
     assert one == resolver(resolver.request(local_wheels=(wheel.name,)))[0]
     assert f"mine @ file:///run/danlu/wheels{wheel}\n" in inside.requirements
     assert f"/run/danlu/wheels{wheel}" in [mount.target for mount in inside.mounts]
@@ -351,12 +385,12 @@ def test_a_source_distribution_is_kept_by_file_and_hash(resolver: Resolver) -> N
         _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
         f'sdist = {{ url = "file:///x/{archive.name}", hashes = {{ sha256 = "{digest}" }} }}\n',
     )
-    (one,) = resolver(replace(resolver.request("evil"), run_inside=inside))
+    (one,) = resolver(replace(resolver.request("evil"), run_in_sandbox=inside))
     assert one == LockedPackage("evil", "1.0", "sdist", archive.name, digest)
     assert not (resolver.root / "ran").exists()
 
 
-def test_what_may_be_no_wheel_is_locked_as_a_source_distribution(resolver: Resolver) -> None:
+def test_no_binary_locks_a_source_distribution(resolver: Resolver) -> None:
     make_wheel(resolver.links, "evil", "1.0")
     archive = source_distribution(resolver.links, resolver.root / "ran")
     (resolver.project / "r.txt").write_text("evil\n")
@@ -364,7 +398,7 @@ def test_what_may_be_no_wheel_is_locked_as_a_source_distribution(resolver: Resol
     before = resolver(request)
     assert before[0].source == "index"
     (resolver.project / "r.txt").write_text("--no-binary=Evil\nevil\n")
-    with pytest.raises(ResolveError, match="evil has to be built, and nothing can be run"):
+    with pytest.raises(ResolveError, match="evil must be built from source"):
         resolver(request, before)
     inside = Inside(
         "evil==1.0\n",
@@ -372,7 +406,7 @@ def test_what_may_be_no_wheel_is_locked_as_a_source_distribution(resolver: Resol
         f'sdist = {{ url = "file:///x/{archive.name}", '
         f'hashes = {{ sha256 = "{sha256_of(archive)}" }} }}\n',
     )
-    (one,) = resolver(replace(request, run_inside=inside), before)
+    (one,) = resolver(replace(request, run_in_sandbox=inside), before)
     assert (one.source, one.file) == ("sdist", archive.name)
     assert inside.environment["FORMATS"] == "--no-binary evil"
     assert not (resolver.root / "ran").exists()
@@ -391,10 +425,10 @@ def test_a_source_distribution_that_was_locked_goes_where_only_wheels_may_be(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("evil\n--only-binary :all:\n", "the Python packages cannot be satisfied"),
-        ("--only-binary :all:\n./src\n", "./src has to be built, which --only-binary forbids"),
-        ("./src\n--no-binary a b\n", "--no-binary names packages, and 'a b' is none"),
-        ("# none\n--only-binary\n", "--only-binary names packages, and '' is none"),
+        ("evil\n--only-binary :all:\n", "cannot resolve Python packages"),
+        ("--only-binary :all:\n./src\n", "./src must be built, but --only-binary forbids it"),
+        ("./src\n--no-binary a b\n", "--no-binary: invalid package name 'a b'"),
+        ("# none\n--only-binary\n", "--only-binary: invalid package name ''"),
     ],
 )
 def test_nothing_is_built_against_the_options_and_the_line_is_named(
@@ -405,7 +439,7 @@ def test_nothing_is_built_against_the_options_and_the_line_is_named(
     (resolver.project / "r.txt").write_text(text)
     inside = Inside("", _PYLOCK)
     with pytest.raises(ResolveError) as caught:
-        resolver(replace(resolver.request(requirements="r.txt"), run_inside=inside))
+        resolver(replace(resolver.request(requirements="r.txt"), run_in_sandbox=inside))
     assert caught.value.message == message
     assert caught.value.span is not None
     assert caught.value.span.file == "r.txt"
@@ -422,23 +456,50 @@ def test_nothing_is_built_against_the_options_and_the_line_is_named(
         'name = "x"\nversion = "1"\nsdist = { name = "a/../b.tar.gz", url = "http://h/x" }',
     ],
 )
-def test_what_comes_from_inside_is_checked(resolver: Resolver, entry: str) -> None:
+def test_output_of_the_sandbox_is_validated(resolver: Resolver, entry: str) -> None:
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
     inside = Inside("", f"{_PYLOCK}[[packages]]\n{entry}\n")
     try:
-        found = resolver(replace(resolver.request("./pkg"), run_inside=inside))
+        found = resolver(replace(resolver.request("./pkg"), run_in_sandbox=inside))
     except DanluError:
         return
     assert found == ()
 
 
-def test_a_failure_inside_is_told(resolver: Resolver) -> None:
+def test_output_of_the_sandbox_is_not_read_through_a_symlink(
+    resolver: Resolver, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("error: top secret\n")
+    (resolver.project / "pkg").mkdir()
+    (resolver.project / "pkg" / "setup.py").touch()
+    inside = Inside("", "", code=2)
+
+    async def run(
+        args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
+    ) -> int:
+        code = await inside(args, mounts, environment)
+        work = next(mount.source for mount in mounts if mount.target == "/run/danlu/resolve")
+        assert work is not None
+        for name in ("messages.txt", "pylock.toml"):
+            (work / name).unlink()
+            (work / name).symlink_to(secret)
+        return code
+
+    with pytest.raises(DanluError, match="exit code 2") as caught:
+        resolver(replace(resolver.request("./pkg"), run_in_sandbox=run))
+    assert not caught.value.details
+    inside.code = 0
+    assert resolver(replace(resolver.request("./pkg"), run_in_sandbox=run)) == ()
+
+
+def test_a_failed_build_in_the_sandbox_is_reported(resolver: Resolver) -> None:
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
     inside = Inside("", "", code=2)
     with pytest.raises(ResolveError) as caught:
-        resolver(replace(resolver.request("./pkg"), run_inside=inside))
+        resolver(replace(resolver.request("./pkg"), run_in_sandbox=inside))
     assert "it broke" in caught.value.details[0]
 
 
@@ -461,7 +522,7 @@ def pylock(directory: Path, wheel: Path) -> None:
     )
 
 
-def test_what_danlu_adds_is_resolved_beside_a_pylock(resolver: Resolver) -> None:
+def test_danlus_own_packages_are_resolved_in_addition_to_a_pylock(resolver: Resolver) -> None:
     pylock(resolver.project, make_wheel(resolver.links, "app", "1.0"))
     make_wheel(resolver.links, "app", "2.0")
     make_wheel(resolver.links, "tool", "3.0", requires=["app"])
@@ -471,9 +532,9 @@ def test_what_danlu_adds_is_resolved_beside_a_pylock(resolver: Resolver) -> None
     assert resolver.pins(packages) == ["app==1.0", "tool==3.0"]
 
 
-def test_a_pylock_without_what_is_declared_beside_it_is_refused(resolver: Resolver) -> None:
+def test_a_pylock_without_the_declared_packages_is_rejected(resolver: Resolver) -> None:
     pylock(resolver.project, make_wheel(resolver.links, "app", "1.0"))
-    with pytest.raises(ResolveError, match=r"it has app 1\.0, declared is app>=2"):
+    with pytest.raises(ResolveError, match=r"it has app 1\.0, but app>=2 is required"):
         resolver(resolver.request("app>=2", requirements="pylock.toml"))
 
 
@@ -484,6 +545,6 @@ def test_build_settings_of_one_package_are_refused_with_their_line(
     resolver: Resolver, line: str
 ) -> None:
     (resolver.project / "r.txt").write_text(f"# why\n{line}\n")
-    with pytest.raises(ResolveError, match="after a requirement is not understood") as caught:
+    with pytest.raises(ResolveError, match="per-requirement option") as caught:
         resolver(resolver.request(requirements="r.txt"))
     assert (caught.value.span and (caught.value.span.file, caught.value.span.line)) == ("r.txt", 2)

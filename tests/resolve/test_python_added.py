@@ -1,4 +1,4 @@
-"""What is added to a resolution is resolved alone, and to the same end."""
+"""Added requirements are resolved separately, with the same result."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from danlu.environment.lock import LockedPackage
 from danlu.errors import ResolveError
-from danlu.resolve import python
-from danlu.testing.wheels import make_wheel
+from danlu.resolve.python import resolver as python_resolver
+from tests.fakes.wheels import make_wheel
 from tests.resolve.resolver import Resolver
 
 
@@ -17,17 +17,17 @@ from tests.resolve.resolver import Resolver
 def whole(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """A call for each resolution of everything."""
     calls: list[object] = []
-    ask = python._ask_uv
+    ask = python_resolver._resolve_with_uv
 
     async def counted(task: Any) -> tuple[LockedPackage, ...]:
         calls.append(task)
         return await ask(task)
 
-    monkeypatch.setattr(python, "_ask_uv", counted)
+    monkeypatch.setattr(python_resolver, "_resolve_with_uv", counted)
     return calls
 
 
-def test_only_what_is_new_is_asked_for(resolver: Resolver, whole: list[object]) -> None:
+def test_only_new_requirements_are_resolved(resolver: Resolver, whole: list[object]) -> None:
     make_wheel(resolver.links, "a", "1.0", requires=["shared"])
     make_wheel(resolver.links, "shared", "1.0")
     old = resolver(resolver.request("a"))
@@ -51,7 +51,7 @@ def test_an_extra_of_a_locked_package_is_added(resolver: Resolver, whole: list[o
     assert len(whole) == 1
 
 
-def test_what_moves_a_locked_version_is_resolved_with_all_the_rest(
+def test_an_addition_that_changes_a_locked_version_resolves_everything(
     resolver: Resolver, whole: list[object]
 ) -> None:
     for version in ("1.0", "2.0"):
@@ -65,9 +65,7 @@ def test_what_moves_a_locked_version_is_resolved_with_all_the_rest(
     assert len(whole) == 2
 
 
-def test_what_is_taken_out_is_resolved_with_all_the_rest(
-    resolver: Resolver, whole: list[object]
-) -> None:
+def test_a_removed_requirement_resolves_everything(resolver: Resolver, whole: list[object]) -> None:
     for name in ("a", "b", "c"):
         make_wheel(resolver.links, name, "1.0")
     old = resolver(resolver.request("a", "b"))
@@ -85,7 +83,9 @@ def test_a_lock_that_another_machine_made_is_resolved_whole(
     assert len(whole) == 1
 
 
-def test_a_refusal_is_that_of_everything(resolver: Resolver, whole: list[object]) -> None:
+def test_an_unsatisfiable_addition_reports_the_complete_error(
+    resolver: Resolver, whole: list[object]
+) -> None:
     make_wheel(resolver.links, "shared", "1.0")
     make_wheel(resolver.links, "a", "1.0", requires=["shared"])
     make_wheel(resolver.links, "b", "1.0", requires=["shared>=2"])

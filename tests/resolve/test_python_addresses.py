@@ -1,4 +1,4 @@
-"""Locked files are found again on the user's indexes, and told where they are gone."""
+"""The URLs of locked files on the user's indexes, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import anyio
 import pytest
 
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage, LockedPython
-from danlu.environment.types import Base, Environment, PythonPackages
+from danlu.environment.types import BaseSystem, Environment, PythonPackages
 from danlu.errors import OutsideError
-from danlu.resolve.python_addresses import file_addresses
-from danlu.sources.pypi import Pin, Target, Uv
-from danlu.sources.pypi.compiling import locate_addresses
-from danlu.testing.wheels import make_wheel, sha256_of
+from danlu.resolve.python.packages import find_file_urls
+from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.uv import Uv
+from danlu.sources.pypi.uv_compile import Pin, locate_urls
+from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+from tests.fakes.wheels import make_wheel, sha256_of
 
 
 @pytest.fixture(autouse=True)
@@ -40,17 +42,19 @@ def addresses(root: Path, *packages: LockedPackage) -> dict[str, str]:
         python=LockedPython("", "3.11.2", "/usr/bin/python3.11", "apt"),
         packages=packages,
     )
-    names = tuple(one.name for one in packages)
+    names = tuple(package.name for package in packages)
     environment = Environment(
         "build",
         "build.envd",
-        base=Base(os="debian12"),
-        python_packages=(PythonPackages(names=names),),
+        base=BaseSystem(os="debian12"),
+        declarations=(PythonPackages(names=names),),
     )
     paths = Paths.of({"DANLU_HOME": str(root / "home")})
 
     async def run() -> dict[str, str]:
-        return await file_addresses(environment, lock, project=root, paths=paths)
+        return await find_file_urls(
+            environment, lock, project=root, paths=paths, config=Configuration()
+        )
 
     return anyio.run(run)
 
@@ -81,7 +85,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, links: Path) -> None:
 def test_a_file_that_became_another_is_named(tmp_path: Path, links: Path) -> None:
     before = locked(make_wheel(tmp_path, "app"))
     make_wheel(links, "app", files={"app.py": "changed = True"})
-    with pytest.raises(OutsideError, match=r"has app-1\.0-py3-none-any\.whl as the lock"):
+    with pytest.raises(OutsideError, match=r"locked file app-1\.0-py3-none-any\.whl"):
         addresses(tmp_path, before)
 
 
@@ -104,7 +108,7 @@ def test_addresses_have_no_credentials(tmp_path: Path) -> None:
     uv = Answering(tmp_path, tmp_path, answer=text)
 
     async def run() -> dict[str, str]:
-        target = Target("3.11.2", "glibc 2.36")
-        return await locate_addresses(uv, [Pin("x", "1.0")], target, scratch=tmp_path)
+        target = PlatformTarget("3.11.2", "glibc 2.36")
+        return await locate_urls(uv, [Pin("x", "1.0")], target, scratch=tmp_path)
 
     assert anyio.run(run) == {"a" * 64: "https://h/x-1.0-py3-none-any.whl"}

@@ -1,4 +1,4 @@
-"""pylock.toml in and out, and such a file checked against what is declared beside it."""
+"""Import and export of pylock.toml, and its check against the declared packages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from msgspec.structs import replace
 from danlu.environment.lock import FunctionLock, LockedBase, LockedPackage, LockedPython
 from danlu.environment.types import PythonPackages
 from danlu.errors import ResolveError, UsageError
-from danlu.resolve.pylock import check_pylock_name, export_pylock, import_pylock
-from danlu.resolve.python_check import unsatisfied
-from danlu.resolve.python_wanted import Wanted, gather
-from danlu.sources.pypi import Target
+from danlu.resolve.python.pylock import (
+    check_pylock_name,
+    export_pylock,
+    files_outside,
+    import_pylock,
+)
+from danlu.resolve.python.requirements import DeclaredRequirements, collect_requirements
+from danlu.resolve.python.resolver import find_conflicts
+from danlu.sources.pypi.platform_target import PlatformTarget
 
-DEBIAN = Target("3.11.2", "glibc 2.36")
+DEBIAN = PlatformTarget("3.11.2", "glibc 2.36")
 A, B = "a" * 64, "b" * 64
 C, D = "c-1.0-py3-none-any.whl", "d-1.0-py3-none-any.whl"
 HEAD = 'lock-version = "1.0"\ncreated-by = "other"\nrequires-python = ">=3.10"\n'
@@ -51,7 +56,7 @@ def test_markers_decide_which_packages_apply(tmp_path: Path) -> None:
             ("group", "'dev' in dependency_groups"),
         )
     )
-    assert [one.name for one in import_pylock(write(tmp_path, text), DEBIAN)] == ["yes"]
+    assert [package.name for package in import_pylock(write(tmp_path, text), DEBIAN)] == ["yes"]
 
 
 @pytest.mark.parametrize(
@@ -59,15 +64,24 @@ def test_markers_decide_which_packages_apply(tmp_path: Path) -> None:
     [
         ("", "lock-version"),
         ('lock-version = "2.0"', "lock-version"),
-        ("not toml", "cannot be read"),
-        (HEAD.replace(">=3.10", ">=3.12"), "is for Python"),
-        (HEAD + entry("x", "x-1.0-cp39-cp39-win32.whl"), "no file of x"),
+        ("not toml", "cannot read"),
+        (HEAD.replace(">=3.10", ">=3.12"), "requires Python"),
+        (HEAD + entry("x", "x-1.0-cp39-cp39-win32.whl"), "no file for x"),
         (HEAD + entry("x", "x-1.0-py3-none-any.whl") * 2, "twice"),
-        (HEAD + '[[packages]]\nname = "x"\ndirectory = { path = "x" }\n', "directory"),
-        (HEAD + '[[packages]]\nname = "x"\nvcs = { type = "git", url = "u" }\n', "repository"),
+        (HEAD + '[[packages]]\nname = "x"\nvcs = { type = "hg" }\n', "not a commit of git"),
+        (
+            HEAD
+            + f'[[packages]]\nname = "x"\nvcs = {{ type = "git", commit-id = "{"a" * 40}" }}\n',
+            "has no URL",
+        ),
+        (
+            HEAD + '[[packages]]\nname = "x"\ndirectory = { path = "x", subdirectory = "../y" }\n',
+            "outside its source",
+        ),
+        (HEAD + '[[packages]]\nname = "x"\nvcs = { type = "git", url = "u" }\n', "VCS entry"),
     ],
 )
-def test_what_cannot_be_taken_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_an_unusable_pylock_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ResolveError, match=message):
         import_pylock(write(tmp_path, text), DEBIAN)
 
@@ -81,7 +95,7 @@ def lock(*packages: LockedPackage) -> FunctionLock:
     )
 
 
-def test_what_goes_out_comes_in_again(tmp_path: Path) -> None:
+def test_an_exported_pylock_imports_equal(tmp_path: Path) -> None:
     packages = (
         LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A, 7),
         LockedPackage("b", "2.0", "sdist", "b-2.0.tar.gz", B, 9),
@@ -95,11 +109,31 @@ def test_what_goes_out_comes_in_again(tmp_path: Path) -> None:
     urls = {A: "file:///links%20of/a-1.0-py3-none-any.whl", B: "https://h/b-2.0.tar.gz"}
     beside = tmp_path / "locks"
     beside.mkdir()
+    assert files_outside(urls, tmp_path) == ["/links of/a-1.0-py3-none-any.whl"]
     text = export_pylock(lock(*packages), urls, project=tmp_path, directory=beside)
-    places = {one["name"]: one for one in tomllib.loads(text)["packages"]}
+    places = {package["name"]: package for package in tomllib.loads(text)["packages"]}
     assert places["a"]["wheels"][0]["path"] == "/links of/a-1.0-py3-none-any.whl"
     assert places["c"]["archive"]["path"] == "../w #1/c-1.0-py3-none-any.whl"
     assert import_pylock(write(beside, text), DEBIAN, project=tmp_path) == packages
+
+
+def test_files_of_the_project_go_out_without_a_path_of_this_machine(tmp_path: Path) -> None:
+    package = LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A, 7)
+    urls = {A: (tmp_path / "my wheels/a-1.0-py3-none-any.whl").as_uri()}
+    (tmp_path / "locks").mkdir()
+    for directory, path in ((tmp_path, "my wheels"), (tmp_path / "locks", "../my wheels")):
+        text = export_pylock(lock(package), urls, project=tmp_path, directory=directory)
+        (one,) = tomllib.loads(text)["packages"]
+        assert one["wheels"][0]["path"] == f"{path}/a-1.0-py3-none-any.whl"
+    assert files_outside(urls, tmp_path) == []
+
+
+def test_an_address_goes_out_without_its_password(tmp_path: Path) -> None:
+    package = LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A, 7)
+    urls = {A: "https://me:s3cr3t@h/a-1.0-py3-none-any.whl"}
+    text = export_pylock(lock(package), urls, project=tmp_path, directory=tmp_path)
+    assert "s3cr3t" not in text
+    assert "https://h/a-1.0-py3-none-any.whl" in text
 
 
 def test_repositories_and_directories_go_out(tmp_path: Path) -> None:
@@ -120,7 +154,17 @@ def test_repositories_and_directories_go_out(tmp_path: Path) -> None:
         "subdirectory": "x",
     }
     assert packages[1]["directory"] == {"path": "pkg"}
-    assert not any("version" in one for one in packages)
+    assert not any("version" in package for package in packages)
+
+
+def test_editable_directories_stay_editable(tmp_path: Path) -> None:
+    package = LockedPackage("l", "", "local", sha256=A, location="pkg", editable=True)
+    (tmp_path / "pkg").mkdir()
+    text = export_pylock(lock(package), {}, project=tmp_path, directory=tmp_path)
+    (entry,) = tomllib.loads(text)["packages"]
+    assert entry["directory"] == {"path": "pkg", "editable": True}
+    (read,) = import_pylock(write(tmp_path, text), DEBIAN, project=tmp_path)
+    assert replace(read, sha256=A) == package
 
 
 @pytest.mark.parametrize("name", ["pylock.toml", "pylock.gpu.toml"])
@@ -130,27 +174,27 @@ def test_names_that_installers_know_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["lock.toml", "pylock.a.b.toml", "pylock..toml", "pylock", ""])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="invalid name"):
         check_pylock_name(name)
 
 
-def declared(tmp_path: Path, *names: str) -> Wanted:
-    return gather([PythonPackages(names=names)], tmp_path, DEBIAN)
+def declared(tmp_path: Path, *names: str) -> DeclaredRequirements:
+    return collect_requirements([PythonPackages(names=names)], tmp_path, DEBIAN)
 
 
-def test_a_set_that_has_what_is_declared_has_no_findings(tmp_path: Path) -> None:
+def test_a_complete_set_has_no_conflicts(tmp_path: Path) -> None:
     packages = [
         LockedPackage("torch", "2.13.0+cpu", "index", "torch-2.13.0+cpu-py3-none-any.whl", A)
     ]
     wanted = declared(tmp_path, "torch==2.13.0", "never ; sys_platform == 'win32'")
-    assert unsatisfied(packages, wanted, DEBIAN) == []
+    assert find_conflicts(packages, wanted, DEBIAN) == []
 
 
-def test_what_a_set_lacks_is_told(tmp_path: Path) -> None:
+def test_conflicts_name_missing_packages(tmp_path: Path) -> None:
     packages = [LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A)]
     wanted = declared(tmp_path, "A>=2", "c", "g @ git+https://h/g")
-    assert unsatisfied(packages, wanted, DEBIAN) == [
-        "g @ git+https://h/g is built from source, so it cannot be in it",
-        "it has a 1.0, declared is A>=2",
-        "it does not have c",
+    assert find_conflicts(packages, wanted, DEBIAN) == [
+        "g @ git+https://h/g is built from source and cannot be part of it",
+        "it has a 1.0, but A>=2 is required",
+        "c is missing",
     ]

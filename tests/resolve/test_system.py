@@ -1,4 +1,4 @@
-"""System packages on a base, and the distribution's Python, from small archives."""
+"""Resolve system packages on a base, and the distribution's Python, from small archives."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ import pytest
 from danlu.environment.lock import LockedBase
 from danlu.environment.types import AptSource
 from danlu.errors import ResolveError
-from danlu.graph import Deb, Platform
-from danlu.resolve.base import resolve_base, status_file
-from danlu.resolve.system import PythonChoice, distribution_python, resolve_system
-from danlu.testing.apt import AptArchive, Package, minimal
+from danlu.graph.ops import DebPackage, Platform
+from danlu.resolve.system import (
+    PythonChoice,
+    distribution_python,
+    dpkg_status_path,
+    resolve_base,
+    resolve_system,
+)
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
+from tests.fakes.apt import AptArchive, ArchivePackage, minimal_packages
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("apt-get") and shutil.which("dpkg-deb")), reason="needs apt and dpkg"
 )
 
 PYTHON = (
-    Package("python3", "3.11.2-1", fields={"Depends": "python3.11 (>= 3.11.2-1~)"}),
-    Package("python3.11", "3.11.2-6+deb12u6", "amd64", {"Depends": "libc6 (>= 2.34)"}),
-    Package("python3-distutils", "3.11.2-3", fields={"Depends": "python3"}),
+    ArchivePackage("python3", "3.11.2-1", fields={"Depends": "python3.11 (>= 3.11.2-1~)"}),
+    ArchivePackage("python3.11", "3.11.2-6+deb12u6", "amd64", {"Depends": "libc6 (>= 2.34)"}),
+    ArchivePackage("python3-distutils", "3.11.2-3", fields={"Depends": "python3"}),
 )
 STATUS = """\
 Package: libc6
@@ -45,16 +50,16 @@ Version: 1
 class World:
     def __init__(self, root: Path) -> None:
         self.archive = AptArchive(root / "archive")
-        self.archive.add("bookworm", *minimal(), *PYTHON)
+        self.archive.add("bookworm", *minimal_packages(), *PYTHON)
         self.archive.add(
             "bookworm",
-            Package("git", "1:2.39", "amd64", {"Depends": "libc6 (>= 2.34), liberror"}),
-            Package("liberror"),
-            Package("newer", "1", "amd64", {"Depends": "libc6 (>= 2.37)"}),
+            ArchivePackage("git", "1:2.39", "amd64", {"Depends": "libc6 (>= 2.34), liberror"}),
+            ArchivePackage("liberror"),
+            ArchivePackage("newer", "1", "amd64", {"Depends": "libc6 (>= 2.37)"}),
         )
         self.common: dict[str, Any] = {
             "platform": Platform(),
-            "apt": AptSource(self.archive.source("bookworm")),
+            "apt": AptSource(self.archive.sources_line("bookworm")),
             "paths": Paths.of({"DANLU_HOME": str(root / "home")}),
             "config": Configuration(),
         }
@@ -66,7 +71,7 @@ class World:
     def system(
         self, base: LockedBase, *names: str, status: str | None = None, refresh: bool = True
     ) -> dict[str, str]:
-        found: tuple[Deb, ...] = anyio.run(
+        found: tuple[DebPackage, ...] = anyio.run(
             functools.partial(
                 resolve_system, base, names, status=status, refresh=refresh, **self.common
             )
@@ -90,7 +95,7 @@ def test_packages_of_the_base_are_not_listed_again(world: World) -> None:
     assert world.system(world.base(), "git") == {"git": "1:2.39", "liberror": "1.0"}
 
 
-def test_what_the_base_has_needs_nothing_not_even_lists(world: World) -> None:
+def test_packages_of_the_base_need_no_package_lists(world: World) -> None:
     base = world.base()
     shutil.rmtree(world.paths.cache)
     shutil.rmtree(world.archive.root)
@@ -101,18 +106,18 @@ def test_a_newer_package_of_the_base_is_part_of_the_system_where_it_is_needed(
     world: World,
 ) -> None:
     base = world.base()
-    world.archive.add("bookworm", Package("libc6", "2.37-1", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("libc6", "2.37-1", "amd64"))
     assert world.system(base, "newer") == {"libc6": "2.37-1", "newer": "1"}
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_base_locked_elsewhere_is_put_together_again(world: World, gone: bool) -> None:
+def test_the_status_of_a_base_locked_elsewhere_is_reconstructed(world: World, gone: bool) -> None:
     base = world.base()
-    status_file(world.paths, base.packages).unlink()
+    dpkg_status_path(world.paths, base.packages).unlink()
     if gone:
-        world.archive.add("bookworm", Package("libc6", "2.36-10", "amd64"))
-        world.archive.remove("bookworm", Package("libc6", "2.36-9", "amd64"))
-        world.archive.remove("bookworm", Package("passwd", "1:4.13", "amd64"))
+        world.archive.add("bookworm", ArchivePackage("libc6", "2.36-10", "amd64"))
+        world.archive.remove("bookworm", ArchivePackage("libc6", "2.36-9", "amd64"))
+        world.archive.remove("bookworm", ArchivePackage("passwd", "1:4.13", "amd64"))
     assert world.system(base, "git") == {"git": "1:2.39", "liberror": "1.0"}
 
 
@@ -123,9 +128,9 @@ def test_an_images_status_says_what_is_installed(world: World) -> None:
     assert "libc6" in world.system(base, "git", status="")
 
 
-def test_a_pin_of_what_is_installed_is_heeded(world: World) -> None:
+def test_a_pin_of_an_installed_package_is_honoured(world: World) -> None:
     base = world.base()
-    world.archive.add("bookworm", Package("passwd", "1:4.14", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("passwd", "1:4.14", "amd64"))
     assert world.system(base, "passwd=1:4.14") == {"passwd": "1:4.14"}
 
 
@@ -136,12 +141,12 @@ def test_the_distributions_python_is_whole(world: World) -> None:
 
 
 def test_a_python_without_distutils_is_one_package(world: World) -> None:
-    world.archive.add("bookworm", Package("python3.13", "3.13.5-2", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("python3.13", "3.13.5-2", "amd64"))
     assert world.python("3.13").names == ("python3.13",)
 
 
 def test_a_release_candidate_is_spelled_as_python_spells_it(world: World) -> None:
-    world.archive.add("bookworm", Package("python3.14", "3.14.0~rc2-1", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("python3.14", "3.14.0~rc2-1", "amd64"))
     assert world.python("3.14").version == "3.14.0rc2"
 
 
@@ -151,7 +156,7 @@ def test_another_patch_release_is_refused_with_the_one_there_is(world: World) ->
 
 
 def test_another_python_is_refused_with_the_release_that_has_it(world: World) -> None:
-    with pytest.raises(ResolveError, match=r"no Python 3\.13, it has 3\.11") as caught:
+    with pytest.raises(ResolveError, match=r"no Python 3\.13, only 3\.11") as caught:
         world.python("3.13")
     assert "debian13" in caught.value.hint
     with pytest.raises(ResolveError) as caught:
@@ -160,14 +165,14 @@ def test_another_python_is_refused_with_the_release_that_has_it(world: World) ->
 
 
 @pytest.mark.parametrize("version", ["2.7", "latest", "3.", "3.11;rm", "-o", "3.11.2.1", " 3.11"])
-def test_what_is_no_version_is_refused(world: World, version: str) -> None:
-    with pytest.raises(ResolveError, match="not a Python version"):
+def test_an_invalid_python_version_is_rejected(world: World, version: str) -> None:
+    with pytest.raises(ResolveError, match="invalid Python version"):
         world.python(version)
 
 
 def test_a_pin_wins_over_the_bare_name_and_two_pins_are_refused(world: World) -> None:
     base = world.base()
-    world.archive.add("bookworm", Package("git", "1:2.45", "amd64"))
+    world.archive.add("bookworm", ArchivePackage("git", "1:2.45", "amd64"))
     assert world.system(base, "git", "git=1:2.39")["git"] == "1:2.39"
     with pytest.raises(ResolveError, match="pinned twice"):
         world.system(base, "git=1:2.45", "git=1:2.39")

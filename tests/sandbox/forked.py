@@ -1,12 +1,14 @@
-"""Run a function in a child that has entered a namespace, as root or as an ordinary user."""
+"""Run a function in a forked child that has entered a namespace, as root or rootless."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import pwd
 import shutil
 import signal
+import stat
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from tests.conftest import ROOT
 T = TypeVar("T")
 
 _FIRST_ID = 1 << 20
+_PR_SET_DUMPABLE = 4
 
 APPLETS = (
     *("sh", "cat", "chmod", "chown", "cp", "dd", "env", "false", "head", "hostname", "id", "ip"),
@@ -39,17 +42,19 @@ def inside(
     *,
     home: Path,
     ordinary: bool,
+    ids: bool = True,
     enter: Callable[[Paths], None] = userns.enter,
 ) -> T:
     """What ``function`` gives in a forked child whose DANLU_HOME is ``home``.
 
-    ``ordinary`` gives up root first, where this process has it; ``enter`` makes the namespaces.
+    ``ordinary`` gives up root first, where this process has it, for an account that without ``ids``
+    has no subordinate ones; ``enter`` makes the namespaces.
     """
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(read)
-        _child(function, write, home, ordinary, enter)
+        _child(function, write, home, ordinary, ids, enter)
     os.close(write)
     try:
         with os.fdopen(read, "rb") as file:
@@ -72,11 +77,12 @@ def _child(
     write: int,
     home: Path,
     ordinary: bool,
+    ids: bool,
     enter: Callable[[Paths], None],
 ) -> None:
     try:
         if ordinary and os.geteuid() == 0:
-            become_ordinary(home)
+            become_ordinary(home, ids=ids)
         enter(Paths.of({"DANLU_HOME": str(home)}))
         data = pickle.dumps((True, function()))
     except BaseException:
@@ -86,7 +92,7 @@ def _child(
     os._exit(0)
 
 
-def become_ordinary(home: Path) -> None:
+def become_ordinary(home: Path, *, ids: bool = True) -> None:
     user = account()
     _linux.unshare(_linux.CLONE_NEWNS)
     _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
@@ -96,10 +102,14 @@ def become_ordinary(home: Path) -> None:
             directory.chmod(0o711)
     for path in (home, *home.rglob("*")):
         os.lchown(path, user.pw_uid, user.pw_gid)
-    _lend_ids(user)
+    if ids:
+        _lend_ids(user)
+    _open_tun()
     os.setgroups([])
     os.setresgid(*[user.pw_gid] * 3)
     os.setresuid(*[user.pw_uid] * 3)
+    # As after an exec: else /proc/self is root's, and no id map can be written in it.
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     os.environ.update(HOME=str(home), USER=user.pw_name)
 
 
@@ -114,10 +124,22 @@ def _lend_ids(user: pwd.struct_passwd) -> None:
             _linux.mount(lent.name, str(file), flags=_linux.MS_BIND)
 
 
+def _open_tun() -> None:
+    """Show ``/dev/net/tun`` as udev makes it, open to all, in this process's view only."""
+    tun = Path("/dev/net/tun")
+    if not tun.exists() or tun.stat().st_mode & 0o006 == 0o006:
+        return
+    _linux.mount("tmpfs", str(tun.parent), "tmpfs", 0, "mode=755")
+    os.mknod(tun, stat.S_IFCHR, os.makedev(10, 200))
+    tun.chmod(0o666)
+
+
 def _show(*directories: Path) -> None:
     """Make these readable although a parent (``/root``) is closed, for this process."""
-    closed = {one: _closed_above(one) for one in directories}
-    handles = [(one, os.open(one, os.O_PATH)) for one in directories if closed[one]]
+    closed = {directory: _closed_above(directory) for directory in directories}
+    handles = [
+        (directory, os.open(directory, os.O_PATH)) for directory in directories if closed[directory]
+    ]
     for top in {tops[-1] for tops in closed.values() if tops}:
         _linux.mount("tmpfs", str(top), "tmpfs", 0, "mode=755")
     for directory, handle in handles:

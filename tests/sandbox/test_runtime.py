@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import MachineError
-from danlu.sandbox import bundle, runtime
-from danlu.sandbox.types import Mount, Process
+from danlu.sandbox import runtime, runtime_spec
+from danlu.sandbox.types import Mount, ProcessSpec
 
 
 def logged(tmp_path: Path, message: str) -> Path:
@@ -30,59 +30,59 @@ def logged(tmp_path: Path, message: str) -> Path:
         ('chdir to cwd ("/x") set in config.json failed: permission denied', 125),
     ],
 )
-def test_a_program_that_did_not_start_has_a_shells_code(
+def test_program_that_did_not_start_has_a_shells_exit_code(
     tmp_path: Path, said: str, code: int
 ) -> None:
     log = logged(tmp_path, f"unable to start container process: {said}")
-    got, reason = runtime.outcome(1, log, "x")
+    got, reason = runtime.interpret_exit(1, log, "x")
     assert got == code
     assert reason
 
 
-def test_a_program_that_ran_keeps_its_code(tmp_path: Path) -> None:
-    assert runtime.outcome(1, tmp_path / "absent", "x") == (1, "")
-    assert runtime.outcome(-9, tmp_path / "absent", "x") == (137, "")
-    assert runtime.outcome(0, logged(tmp_path, "late"), "x") == (0, "")
+def test_program_that_ran_keeps_its_exit_code(tmp_path: Path) -> None:
+    assert runtime.interpret_exit(1, tmp_path / "absent", "x") == (1, "")
+    assert runtime.interpret_exit(-9, tmp_path / "absent", "x") == (137, "")
+    assert runtime.interpret_exit(0, logged(tmp_path, "late"), "x") == (0, "")
 
 
-def test_a_missing_runtime_says_what_to_install() -> None:
+def test_missing_runtime_error_says_what_to_install() -> None:
     with pytest.raises(MachineError, match="no-such-runtime") as caught:
-        runtime.find("no-such-runtime")
+        runtime.find_runtime("no-such-runtime")
     assert "apt-get install runc" in caught.value.hint
 
 
-def around(*, network: bool = True) -> bundle.Surroundings:
-    return bundle.Surroundings(
+def around(*, network: bool = True) -> runtime_spec.SpecContext:
+    return runtime_spec.SpecContext(
         root=Path("/r"),
         devices=Path("/d"),
         network=network,
         terminal_group=None,
         fresh_sysfs=True,
-        seccomp=True,
+        seccomp=None,
     )
 
 
-def test_a_namespace_of_the_network_is_made_only_to_have_none() -> None:
+def test_network_namespace_is_created_only_for_no_network() -> None:
     def kinds(network: bool) -> set[str]:
-        made = bundle.configuration(Process(("x",)), (), around(network=network))
+        made = runtime_spec.render_config(ProcessSpec(("x",)), (), around(network=network))
         return {item["type"] for item in made["linux"]["namespaces"]}
 
     assert kinds(True) == {"pid", "ipc", "uts", "mount"}
     assert kinds(False) == {"pid", "ipc", "uts", "mount", "network"}
 
 
-def test_only_root_holds_capabilities() -> None:
+def test_only_root_has_capabilities() -> None:
     for uid in (0, 1000):
-        made = bundle.configuration(Process(("x",), uid=uid), (), around())
+        made = runtime_spec.render_config(ProcessSpec(("x",), uid=uid), (), around())
         held = made["process"]["capabilities"]
         assert bool(held["effective"]) is (uid == 0)
         assert "CAP_SYS_ADMIN" not in held["bounding"]
         assert "CAP_NET_RAW" not in held["bounding"]
 
 
-def test_mounts_come_in_the_order_given_and_hold_no_devices() -> None:
+def test_mounts_keep_their_order_and_have_nodev() -> None:
     mounts = (Mount("/b", Path("/x"), readonly=True), Mount("/a", kind="tmpfs"))
-    made = bundle.configuration(Process(("x",)), mounts, around())["mounts"][-2:]
+    made = runtime_spec.render_config(ProcessSpec(("x",)), mounts, around())["mounts"][-2:]
     assert [mount["destination"] for mount in made] == ["/b", "/a"]
     assert "ro" in made[0]["options"]
     assert all("nodev" in mount["options"] for mount in made)

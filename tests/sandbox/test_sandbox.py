@@ -13,9 +13,9 @@ import pytest
 
 from danlu.errors import MachineError, UsageError
 from danlu.sandbox import secrets, userns
-from danlu.sandbox.prepare import check
+from danlu.sandbox.prepare import check_mounts
 from danlu.sandbox.sandbox import Sandbox
-from danlu.sandbox.types import Mount, Process, Root
+from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from tests.sandbox.forked import busybox
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(600)]
@@ -51,7 +51,7 @@ def step(
     work.mkdir(exist_ok=True)
     upper.mkdir(exist_ok=True)
     lines: list[str] = []
-    process = Process(
+    process = ProcessSpec(
         tuple(args) or ("/bin/sh", "-c", script),
         {"PATH": "/bin", **(environment or {})},
         working_directory=directory,
@@ -63,7 +63,7 @@ def step(
         sandbox = Sandbox(work)
         return await sandbox.run(
             process,
-            Root((base, *layers), upper),
+            RootFilesystem((base, *layers), upper),
             mounts=mounts,
             network=network,
             on_line=lines.append,
@@ -80,7 +80,9 @@ def mounts_below(home: Path) -> list[str]:
     return [line for line in lines if str(home) in line.split()[4]]
 
 
-def test_output_comes_by_lines_and_the_code_is_the_programs(forked: Forked, home: Path) -> None:
+def test_output_comes_by_lines_and_the_exit_code_is_the_programs(
+    forked: Forked, home: Path
+) -> None:
     ended = forked(lambda: step(home, "echo one; echo two >&2; printf 'a\\rb'; exit 7"))
     assert (ended.code, ended.lines) == (7, ["one", "two", "a", "b"])
 
@@ -96,7 +98,7 @@ def test_output_comes_by_lines_and_the_code_is_the_programs(forked: Forked, home
         (["/bin/false"], 1),
     ],
 )
-def test_codes_are_those_of_a_shell(forked: Forked, home: Path, args: list[str], code: int) -> None:
+def test_exit_codes_are_a_shells(forked: Forked, home: Path, args: list[str], code: int) -> None:
     ended = forked(lambda: step(home, "", args=args))
     if args[0] == "/bin/sh":
         # The first process of a namespace cannot kill itself: its child can.
@@ -106,7 +108,7 @@ def test_codes_are_those_of_a_shell(forked: Forked, home: Path, args: list[str],
     assert ended.code == code
 
 
-def test_the_upper_holds_only_what_the_step_did(forked: Forked, home: Path) -> None:
+def test_upper_contains_only_what_the_step_did(forked: Forked, home: Path) -> None:
     def act() -> tuple[Ended, list[str]]:
         ended = step(home, "touch /etc/new; rm /etc/group", network=True, directory="/some/where")
         return ended, mounts_below(home)
@@ -116,9 +118,7 @@ def test_the_upper_holds_only_what_the_step_did(forked: Forked, home: Path) -> N
     assert mounts == []
 
 
-def test_a_resolver_file_that_is_a_link_is_found_where_it_points(
-    forked: Forked, home: Path
-) -> None:
+def test_resolv_conf_link_is_mounted_at_its_target(forked: Forked, home: Path) -> None:
     def act() -> Ended:
         layer = home / "linked"
         (layer / "etc").mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_a_resolver_file_that_is_a_link_is_found_where_it_points(
     assert ended.upper == []
 
 
-def test_a_step_that_does_nothing_leaves_an_empty_upper(forked: Forked, home: Path) -> None:
+def test_step_that_does_nothing_leaves_an_empty_upper(forked: Forked, home: Path) -> None:
     target = home.parent / "given"
     target.mkdir()
     given = Mount("/deep/new/place", target, readonly=True)
@@ -150,7 +150,7 @@ def test_files_may_belong_to_any_user(forked: Forked, home: Path) -> None:
     assert ended.lines == ["5:65534"]
 
 
-def test_another_user_is_that_user_and_has_no_power(forked: Forked, home: Path) -> None:
+def test_other_user_has_its_uid_and_no_capabilities(forked: Forked, home: Path) -> None:
     ended = forked(lambda: step(home, "id -u; touch /x 2>/dev/null || echo refused", uid=1000))
     assert ended.lines == ["1000", "refused"]
 
@@ -170,7 +170,7 @@ def test_two_hundred_layers_are_one_root(forked: Forked, home: Path) -> None:
     assert ended.lines[0] == "199"
 
 
-def test_device_nodes_made_inside_are_dead(forked: Forked, home: Path) -> None:
+def test_device_nodes_created_inside_do_not_work(forked: Forked, home: Path) -> None:
     script = (
         "mknod /x c 1 3 2>/dev/null; mknod /dev/x c 1 3 2>/dev/null;"
         "head -c1 /x 2>/dev/null && echo open; head -c1 /dev/x 2>/dev/null && echo open;"
@@ -182,7 +182,7 @@ def test_device_nodes_made_inside_are_dead(forked: Forked, home: Path) -> None:
     assert os.stat("/dev/null").st_mode == before
 
 
-def test_what_is_mounted_read_only_cannot_be_written(forked: Forked, home: Path) -> None:
+def test_read_only_mount_cannot_be_written(forked: Forked, home: Path) -> None:
     given = home.parent / "given"
     given.write_text("kept")
     mount = Mount("/given", given, readonly=True)
@@ -203,7 +203,7 @@ def test_secrets_are_read_inside_and_leave_nothing(forked: Forked, home: Path) -
         work = home / "work"
         work.mkdir()
         wanted = [("token", "/run/secrets/token")]
-        with secrets.mounted(wanted, {"token": file}, work=work) as mounts:
+        with secrets.mount_secrets(wanted, {"token": file}, work=work) as mounts:
             return step(
                 home, "cat /run/secrets/token; stat -c %a /run/secrets/token", mounts=mounts
             )
@@ -220,7 +220,7 @@ def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
         base, work = busybox(home / "base"), home / "work"
         work.mkdir()
         started = anyio.Event()
-        process = Process(
+        process = ProcessSpec(
             ("/bin/sh", "-c", f"sleep {marker} & echo started; sleep {marker}"), {"PATH": "/bin"}
         )
 
@@ -228,7 +228,7 @@ def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
             sandbox = Sandbox(work)
 
             async def run() -> None:
-                await sandbox.run(process, Root((base,)), on_line=lambda _: started.set())
+                await sandbox.run(process, RootFilesystem((base,)), on_line=lambda _: started.set())
 
             async with anyio.create_task_group() as group:
                 group.start_soon(run)
@@ -241,7 +241,7 @@ def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
     assert forked(act) == ([], [])
 
 
-def test_steps_side_by_side_do_not_see_each_other(forked: Forked, home: Path) -> None:
+def test_concurrent_steps_do_not_see_each_other(forked: Forked, home: Path) -> None:
     def act() -> tuple[dict[str, list[str]], list[str], list[str]]:
         base, work = busybox(home / "base"), home / "work"
         work.mkdir()
@@ -251,9 +251,9 @@ def test_steps_side_by_side_do_not_see_each_other(forked: Forked, home: Path) ->
             upper = home / name
             upper.mkdir()
             script = f"echo {name} > /mine; sleep 0.2; cat /mine; ls /dev/shm; touch /dev/shm/x"
-            process = Process(("/bin/sh", "-c", script), {"PATH": "/bin"})
+            process = ProcessSpec(("/bin/sh", "-c", script), {"PATH": "/bin"})
             said[name] = []
-            await sandbox.run(process, Root((base,), upper), on_line=said[name].append)
+            await sandbox.run(process, RootFilesystem((base,), upper), on_line=said[name].append)
 
         async def main() -> None:
             sandbox = Sandbox(work)
@@ -291,14 +291,14 @@ def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
             os.close(read)
             busybox(home / "base")
             (home / "work").mkdir()
-            process = Process(
+            process = ProcessSpec(
                 ("/bin/sh", "-c", f"sleep {marker} & echo x; exec sleep {marker}"), {"PATH": "/bin"}
             )
 
             async def main() -> None:
                 await Sandbox(home / "work").run(
                     process,
-                    Root((home / "base",)),
+                    RootFilesystem((home / "base",)),
                     on_line=lambda _: print(os.write(write, b"x")),
                 )
 
@@ -326,7 +326,7 @@ def limit(seconds: int) -> Iterator[None]:
         signal.alarm(0)
 
 
-def test_the_machines_certificates_and_indexes_are_seen_inside(
+def test_certificates_and_indexes_of_the_machine_are_visible_inside(
     forked: Forked, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, wheels = home.parent / "bundle.pem", home.parent / "wheels"
@@ -347,7 +347,7 @@ def test_the_machines_certificates_and_indexes_are_seen_inside(
     assert ended.upper == []
 
 
-def test_a_configuration_of_the_images_own_is_kept(forked: Forked, home: Path) -> None:
+def test_configuration_of_the_image_wins(forked: Forked, home: Path) -> None:
     def act() -> Ended:
         layer = home / "own"
         (layer / "etc/xdg/pip").mkdir(parents=True)
@@ -358,7 +358,7 @@ def test_a_configuration_of_the_images_own_is_kept(forked: Forked, home: Path) -
     assert forked(act).lines == ["[global]", "# mine"]
 
 
-def test_a_runtime_that_fails_is_told_as_the_machines_fault(forked: Forked, home: Path) -> None:
+def test_failing_runtime_is_a_machine_error(forked: Forked, home: Path) -> None:
     def act() -> str:
         try:
             step(home, "true", environment={"A\0B": "x"})
@@ -370,22 +370,22 @@ def test_a_runtime_that_fails_is_told_as_the_machines_fault(forked: Forked, home
 
 
 @pytest.mark.parametrize("target", ["relative", "/", "/a/../..", "/proc/x", "/sys", "/dev"])
-def test_a_place_where_nothing_can_be_mounted_is_refused(tmp_path: Path, target: str) -> None:
+def test_invalid_mount_target_is_rejected(tmp_path: Path, target: str) -> None:
     with pytest.raises(UsageError):
-        check([Mount(target, tmp_path)])
+        check_mounts([Mount(target, tmp_path)])
 
 
-def test_a_user_beyond_the_accounts_ids_is_refused(forked: Forked, home: Path) -> None:
+def test_user_outside_the_mapped_ids_is_rejected(forked: Forked, home: Path) -> None:
     def act() -> str:
         try:
             step(home, "true", uid=2**31 - 1)
         except MachineError as error:
             return error.message
-        return "ran" if not userns.unprivileged() else "ran where it cannot"
+        return "ran" if not userns.is_rootless() else "ran where it cannot"
 
     assert forked(act) in (
         "ran",
-        "user 2147483647 is not among the subordinate ids of this account",
+        "user 2147483647 is outside the subordinate ids of this account",
     )
 
 
@@ -398,4 +398,4 @@ def test_a_second_step_adds_to_the_same_upper(forked: Forked, home: Path) -> Non
 
 
 def test_one_id_is_enough_for_root_only(forked: Forked, home: Path) -> None:
-    assert forked(userns.single_id) is False
+    assert forked(userns.has_single_id) is False

@@ -8,10 +8,11 @@ import pytest
 
 from danlu.errors import MachineError
 from danlu.sandbox import userns
+from danlu.util.id_maps import IdMaps, load_recorded_id_maps, suggest_usermod
 from danlu.util.paths import Paths
 
 
-def test_entering_with_threads_is_a_mistake(tmp_path: Path) -> None:
+def test_entering_with_threads_is_an_error(tmp_path: Path) -> None:
     stop = threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
@@ -24,22 +25,25 @@ def test_entering_with_threads_is_a_mistake(tmp_path: Path) -> None:
 
 
 def test_ranges_follow_the_caller() -> None:
-    ranges = [userns._Range(100000, 65536), userns._Range(300000, 10)]
-    words = userns._map_words(1000, ranges)
+    ranges = [userns._IdRange(100000, 65536), userns._IdRange(300000, 10)]
+    words = userns._map_arguments(1000, ranges)
     assert words == ["0", "1000", "1", "1", "100000", "65536", "65537", "300000", "10"]
 
 
 def test_ranges_are_read_by_name_and_by_number(tmp_path: Path) -> None:
     file = tmp_path / "subuid"
     file.write_text(f"other:1:2\nme:100:5\n{os.geteuid()}:200:6\nme:broken\nme:x:y\n\n")
-    assert userns._ranges(str(file), "me") == [userns._Range(100, 5), userns._Range(200, 6)]
-    assert userns._ranges(str(tmp_path / "absent"), "me") == []
+    assert userns._read_subid_file(str(file), "me") == [
+        userns._IdRange(100, 5),
+        userns._IdRange(200, 6),
+    ]
+    assert userns._read_subid_file(str(tmp_path / "absent"), "me") == []
 
 
-def test_one_id_is_refused_with_the_line_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = MachineError("/etc/subuid has no line for me", hint=userns._line_to_add("me"))
+def test_single_id_is_rejected_with_the_line_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = MachineError("/etc/subuid has no line for me", hint=suggest_usermod("me"))
     monkeypatch.setattr(userns, "_missing", missing)
-    monkeypatch.setattr(userns, "single_id", lambda: True)
+    monkeypatch.setattr(userns, "has_single_id", lambda: True)
     with pytest.raises(MachineError, match="installing x needs subordinate user ids") as caught:
         userns.require_ids("installing x")
     assert caught.value.hint.startswith("sudo usermod --add-subuids ")
@@ -47,7 +51,7 @@ def test_one_id_is_refused_with_the_line_to_add(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's directory")
-def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_store_of_another_user_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     os.chown(tmp_path / "store", 12345, 12345)
     with pytest.raises(MachineError, match="belongs to user 12345") as caught:
@@ -67,12 +71,70 @@ def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_setting_that_forbids_namespaces_is_named(
+def test_sysctl_that_forbids_namespaces_is_named(
     name: str, value: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / name).parent.mkdir(parents=True)
     (tmp_path / name).write_text(value)
     monkeypatch.setattr(userns, "_PROC_SYS", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    error = userns._forbidden(OSError(1, "Operation not permitted"))
+    error = userns._namespace_error(OSError(1, "Operation not permitted"))
     assert line in error.hint
+
+
+ROOTLESS = IdMaps(((0, 1000, 1), (1, 100000, 65536)), ((0, 1000, 1), (1, 100000, 65536)))
+SINGLE = IdMaps(((0, 1000, 1),), ((0, 1000, 1),))
+MOVED = IdMaps(((0, 1000, 1), (1, 300000, 65536)), ((0, 1000, 1), (1, 300000, 65536)))
+
+
+def enter_with(monkeypatch: pytest.MonkeyPatch, maps: IdMaps, store: Path) -> None:
+    monkeypatch.setattr(userns, "read_id_maps", lambda: maps)
+    monkeypatch.setattr(userns, "has_single_id", lambda: maps is SINGLE)
+    userns._keep_to_recorded_ids(store)
+
+
+def test_ids_of_a_new_store_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for maps in (ROOTLESS, SINGLE):
+        store = tmp_path / f"{len(maps.users)}" / "store"
+        enter_with(monkeypatch, maps, store)
+        assert load_recorded_id_maps(store) == maps
+
+
+def test_store_with_subordinate_ids_is_rejected_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_with(monkeypatch, ROOTLESS, tmp_path / "store")
+    missing = MachineError("newuidmap is not installed", hint="install it")
+    monkeypatch.setattr(userns, "_missing", missing)
+    with pytest.raises(MachineError, match="not available now") as caught:
+        enter_with(monkeypatch, SINGLE, tmp_path / "store")
+    assert caught.value.hint == "install it"
+    assert caught.value.details == ("newuidmap is not installed",)
+    assert load_recorded_id_maps(tmp_path / "store") == ROOTLESS
+    enter_with(monkeypatch, ROOTLESS, tmp_path / "store")
+
+
+def test_store_with_other_subordinate_ids_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter_with(monkeypatch, ROOTLESS, tmp_path / "store")
+    with pytest.raises(MachineError, match="not available now") as caught:
+        enter_with(monkeypatch, MOVED, tmp_path / "store")
+    assert "100000-165535" in caught.value.hint
+    assert caught.value.exit_code == 4
+
+
+def test_more_ids_than_before_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    enter_with(monkeypatch, SINGLE, tmp_path / "store")
+    enter_with(monkeypatch, ROOTLESS, tmp_path / "store")
+    assert load_recorded_id_maps(tmp_path / "store") == ROOTLESS
+
+
+def test_single_id_is_not_recorded_for_an_existing_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "store").mkdir()
+    enter_with(monkeypatch, SINGLE, tmp_path / "store")
+    assert load_recorded_id_maps(tmp_path / "store") is None
+    enter_with(monkeypatch, ROOTLESS, tmp_path / "store")
+    assert load_recorded_id_maps(tmp_path / "store") == ROOTLESS

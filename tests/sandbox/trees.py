@@ -1,4 +1,4 @@
-"""Small trees written from a mapping, and read back with all that a layer keeps."""
+"""Small trees, created from a mapping and read back with everything that a layer keeps."""
 
 from __future__ import annotations
 

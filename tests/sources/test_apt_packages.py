@@ -1,4 +1,4 @@
-"""Planning and fetching packages, against small archives that this machine's apt really reads."""
+"""Resolve and download packages from small archives with this machine's real apt."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,31 +20,41 @@ from msgspec.structs import replace
 
 from danlu.environment.types import AptSource
 from danlu.errors import ChecksumError, LockError, OutsideError, ResolveError
-from danlu.graph import Deb
-from danlu.sources.apt import Cache, Home, distribution, fetch, home_for, write_repository
-from danlu.sources.apt.home import FRESH
-from danlu.sources.apt.messages import nearest
-from danlu.sources.apt.plan import check_names, plan
-from danlu.testing.apt import AptArchive, Package
+from danlu.graph.ops import DebPackage
+from danlu.sources.apt import (
+    DebCache,
+    PrivateApt,
+    fetch_debs,
+    find_release,
+    private_apt_for,
+    write_repository,
+)
+from danlu.sources.apt.errors import suggest_names
+from danlu.sources.apt.private_apt import LIST_MAX_AGE, UNUSED_MAX_AGE
+from danlu.sources.apt.resolver import check_names, resolve_install
 from danlu.util.config import Configuration
+from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
+from tests.fakes.apt import AptArchive, ArchivePackage
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("apt-get") and shutil.which("dpkg-deb")), reason="needs apt and dpkg"
 )
 
-GIT = Package("git", "1:2.39", fields={"Depends": "libcurl (>= 7), perl", "Recommends": "less"})
+GIT = ArchivePackage(
+    "git", "1:2.39", fields={"Depends": "libcurl (>= 7), perl", "Recommends": "less"}
+)
 PACKAGES = (
     GIT,
-    Package("libcurl", "7.88"),
-    Package("perl", "5.36"),
-    Package("less"),
-    Package("g++", "12"),
-    Package("mta-a", fields={"Provides": "mta"}),
-    Package("mta-b", fields={"Provides": "mta"}),
-    Package("only-mail", fields={"Provides": "mail-client"}),
-    Package("enemy", fields={"Conflicts": "git"}),
-    Package("broken", fields={"Depends": "libcurl (>= 99)"}),
+    ArchivePackage("libcurl", "7.88"),
+    ArchivePackage("perl", "5.36"),
+    ArchivePackage("less"),
+    ArchivePackage("g++", "12"),
+    ArchivePackage("mta-a", fields={"Provides": "mta"}),
+    ArchivePackage("mta-b", fields={"Provides": "mta"}),
+    ArchivePackage("only-mail", fields={"Provides": "mail-client"}),
+    ArchivePackage("enemy", fields={"Conflicts": "git"}),
+    ArchivePackage("broken", fields={"Depends": "libcurl (>= 99)"}),
 )
 
 
@@ -58,32 +69,34 @@ class World:
 
     @property
     def source(self) -> AptSource:
-        return AptSource(self.archive.source("bookworm", uri=self.uri))
+        return AptSource(self.archive.sources_line("bookworm", uri=self.uri))
 
-    async def home(self) -> Home:
-        return await home_for(
-            distribution("debian12"),
+    async def home(self) -> PrivateApt:
+        return await private_apt_for(
+            find_release("debian12"),
             "amd64",
             apt=self.source,
             paths=self.paths,
             config=Configuration(),
         )
 
-    def plan(self, *names: str, keep: tuple[Deb, ...] = (), force: bool = True) -> list[str]:
+    def plan(self, *names: str, keep: tuple[DebPackage, ...] = (), force: bool = True) -> list[str]:
         return [f"{deb.name}={deb.version}" for deb in self.debs(*names, keep=keep, force=force)]
 
-    def debs(self, *names: str, keep: tuple[Deb, ...] = (), force: bool = True) -> tuple[Deb, ...]:
-        async def work() -> tuple[Deb, ...]:
+    def debs(
+        self, *names: str, keep: tuple[DebPackage, ...] = (), force: bool = True
+    ) -> tuple[DebPackage, ...]:
+        async def work() -> tuple[DebPackage, ...]:
             home = await self.home()
             await home.refresh(force=force)
-            return (await plan(home, names, keep=keep)).debs
+            return (await resolve_install(home, names, keep=keep)).debs
 
         return anyio.run(work)
 
-    def fetch(self, debs: tuple[Deb, ...], *, offline: bool = False) -> Cache:
+    def fetch(self, debs: tuple[DebPackage, ...], *, offline: bool = False) -> DebCache:
         return anyio.run(
             functools.partial(
-                fetch,
+                fetch_debs,
                 debs,
                 "debian12",
                 "bookworm",
@@ -138,7 +151,7 @@ def test_a_planned_package_states_hash_size_place_and_suite(world: World) -> Non
 
 
 def test_a_version_may_be_pinned_by_a_pattern(world: World) -> None:
-    world.archive.add("bookworm", Package("perl", "5.40"))
+    world.archive.add("bookworm", ArchivePackage("perl", "5.40"))
     assert world.plan("perl=5.3*") == ["perl=5.36"]
 
 
@@ -185,7 +198,9 @@ def test_a_virtual_package_that_one_provides_is_that_one(world: World) -> None:
 
 
 def test_a_conflict_says_why_in_apts_words(world: World) -> None:
-    with pytest.raises(ResolveError, match="cannot be installed together") as caught:
+    with pytest.raises(
+        ResolveError, match="cannot install these system packages together"
+    ) as caught:
         world.plan("git", "enemy")
     assert any("git" in line and "enemy" in line for line in caught.value.details)
     with pytest.raises(ResolveError) as caught:
@@ -195,8 +210,8 @@ def test_a_conflict_says_why_in_apts_words(world: World) -> None:
 
 def test_kept_versions_stay_where_the_archive_has_them(world: World) -> None:
     before = world.debs("git")
-    world.archive.add("bookworm", Package("perl", "5.40"), Package("libcurl", "8.0"))
-    world.archive.remove("bookworm", Package("libcurl", "7.88"))
+    world.archive.add("bookworm", ArchivePackage("perl", "5.40"), ArchivePackage("libcurl", "8.0"))
+    world.archive.remove("bookworm", ArchivePackage("libcurl", "7.88"))
     assert world.plan("git", "less", keep=before) == [
         "git=1:2.39",
         "less=1.0",
@@ -209,7 +224,9 @@ def test_kept_versions_stay_where_the_archive_has_them(world: World) -> None:
 def test_kept_versions_give_way_to_what_was_added(world: World) -> None:
     before = world.debs("git")
     world.archive.add(
-        "bookworm", Package("perl", "5.40"), Package("tool", fields={"Depends": "perl (>= 5.40)"})
+        "bookworm",
+        ArchivePackage("perl", "5.40"),
+        ArchivePackage("tool", fields={"Depends": "perl (>= 5.40)"}),
     )
     assert "perl=5.40" in world.plan("git", "tool", keep=before)
 
@@ -222,10 +239,43 @@ def test_fresh_lists_are_not_fetched_again(world: World) -> None:
         world.plan("perl", force=False)
         assert asked == []
         stamp = anyio.run(world.home).stamp
-        old = stamp.stat().st_mtime - FRESH - 1
+        old = stamp.stat().st_mtime - LIST_MAX_AGE - 1
         os.utime(stamp, (old, old))
         world.plan("perl", force=False)
         assert asked
+
+
+@pytest.mark.parametrize(("ahead", "again"), [(30, False), (3600, True)])
+def test_lists_from_the_future_are_fetched_again(world: World, ahead: int, again: bool) -> None:
+    with world.served() as asked:
+        world.plan("perl", force=False)
+        asked.clear()
+        stamp = anyio.run(world.home).stamp
+        future = time.time() + ahead
+        os.utime(stamp, (future, future))
+        world.plan("perl", force=False)
+        assert bool(asked) == again
+
+
+def test_lists_that_nobody_fetched_for_long_are_removed(world: World) -> None:
+    world.plan("perl")
+    home = anyio.run(world.home).directory
+    homes = {}
+    for name, age in (
+        ("recent", UNUSED_MAX_AGE - 3600),
+        ("old", UNUSED_MAX_AGE + 3600),
+        ("locked", UNUSED_MAX_AGE + 3600),
+    ):
+        homes[name] = home.with_name(name)
+        homes[name].mkdir()
+        (homes[name] / "updated").write_text("0")
+        then = time.time() - age
+        os.utime(homes[name] / "updated", (then, then))
+    (home.with_name("unstamped")).mkdir()
+    with file_lock(homes["locked"] / "lock"):
+        world.plan("perl")
+    left = {path.name for path in home.parent.iterdir()}
+    assert left == {home.name, "recent", "locked", "unstamped"}
 
 
 def test_a_mirror_that_does_not_answer_is_named(world: World) -> None:
@@ -244,12 +294,15 @@ def test_a_mirror_without_the_release_is_named(world: World, tmp_path: Path) -> 
         world.plan("perl")
 
 
+def assert_locked_bytes(cache: DebCache, debs: tuple[DebPackage, ...]) -> None:
+    found = [hashlib.sha256(cache.path(deb).read_bytes()).hexdigest() for deb in debs]
+    assert found == [deb.sha256 for deb in debs]
+
+
 def test_fetched_files_need_no_network_again(world: World) -> None:
     debs = world.debs("git")
     cache = world.fetch(debs)
-    assert [hashlib.sha256(cache.path(deb).read_bytes()).hexdigest() for deb in debs] == [
-        deb.sha256 for deb in debs
-    ]
+    assert_locked_bytes(cache, debs)
     shutil.rmtree(world.archive.root)
     world.fetch(debs, offline=True)
 
@@ -266,18 +319,29 @@ def test_a_damaged_file_of_the_cache_is_fetched_again(world: World) -> None:
     size = cache.path(debs[0]).stat().st_size
     cache.path(debs[0]).write_bytes(b"x" * size)
     world.fetch(debs)
-    assert cache.has(debs[0])
+    assert_locked_bytes(cache, debs)
+
+
+@pytest.mark.parametrize("longer", [0, 1, -1])
+def test_damaged_file_of_the_cache_is_not_used_offline(world: World, longer: int) -> None:
+    debs = world.debs("perl")
+    cache = world.fetch(debs)
+    size = cache.path(debs[0]).stat().st_size
+    cache.path(debs[0]).write_bytes(b"x" * (size + longer))
+    with pytest.raises(OutsideError, match="not cached"):
+        world.fetch(debs, offline=True)
+    assert not cache.path(debs[0]).exists()
 
 
 def test_a_partial_file_is_completed_and_a_wrong_one_replaced(world: World) -> None:
     debs = world.debs("git")
-    cache = Cache(world.paths.cache / "apt" / "debs")
+    cache = DebCache(world.paths.cache / "apt" / "debs")
     with world.served():
         for deb, data in zip(debs, (b"", b"junk", b"x" * 10**6), strict=True):
-            cache.partial(deb).parent.mkdir(parents=True, exist_ok=True)
-            cache.partial(deb).write_bytes(data)
+            cache.partial_path(deb).parent.mkdir(parents=True, exist_ok=True)
+            cache.partial_path(deb).write_bytes(data)
         world.fetch(debs)
-    assert all(cache.has(deb) for deb in debs)
+    assert_locked_bytes(cache, debs)
 
 
 def test_other_bytes_than_the_locked_ones_are_refused(world: World) -> None:
@@ -287,18 +351,18 @@ def test_other_bytes_than_the_locked_ones_are_refused(world: World) -> None:
         file.write_bytes(b"y" * deb.size)
         with pytest.raises(ChecksumError, match=r"perl 5\.36"):
             world.fetch((deb,))
-    cache = Cache(world.paths.cache / "apt" / "debs")
+    cache = DebCache(world.paths.cache / "apt" / "debs")
     assert not cache.path(deb).exists()
 
 
 def test_a_version_that_is_gone_is_named_with_the_one_there_is(world: World) -> None:
     with world.served():
         debs = world.debs("perl")
-        world.archive.add("bookworm", Package("perl", "5.40"))
-        world.archive.remove("bookworm", Package("perl", "5.36"))
+        world.archive.add("bookworm", ArchivePackage("perl", "5.40"))
+        world.archive.remove("bookworm", ArchivePackage("perl", "5.36"))
         with pytest.raises(OutsideError, match=r"perl 5\.36 is no longer") as caught:
             world.fetch(debs)
-    assert caught.value.details == ("perl: locked 5.36, now 5.40",)
+    assert caught.value.details == ("perl: locked 5.36, available 5.40",)
     assert "danlu lock --upgrade perl" in caught.value.hint
 
 
@@ -314,7 +378,7 @@ def test_two_at_once_fetch_each_file_once(world: World) -> None:
 
     async def both() -> None:
         one = functools.partial(
-            fetch, debs, "debian12", "bookworm",
+            fetch_debs, debs, "debian12", "bookworm",
             apt=world.source, paths=world.paths, config=Configuration(),
         )  # fmt: skip
         async with anyio.create_task_group() as group:
@@ -328,7 +392,9 @@ def test_two_at_once_fetch_each_file_once(world: World) -> None:
     assert len(fetched) == len(set(fetched)) == len(debs)
 
 
-DEB = Deb("perl", "5.36", "all", "0" * 64, 10, "bookworm", "pool/main/p/perl/perl_5.36_all.deb")
+DEB = DebPackage(
+    "perl", "5.36", "all", "0" * 64, 10, "bookworm", "pool/main/p/perl/perl_5.36_all.deb"
+)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +413,7 @@ DEB = Deb("perl", "5.36", "all", "0" * 64, 10, "bookworm", "pool/main/p/perl/per
         replace(DEB, size=-1),
     ],
 )
-def test_a_lock_that_no_archive_can_have_made_is_refused(world: World, deb: Deb) -> None:
+def test_a_lock_that_no_archive_can_have_made_is_refused(world: World, deb: DebPackage) -> None:
     with pytest.raises(LockError):
         world.fetch((deb,))
 
@@ -371,13 +437,13 @@ def test_a_repository_holds_exactly_the_locked_files(world: World, tmp_path: Pat
     anyio.run(write_repository, cache, debs, directory)
     text = (directory / "Packages").read_text()
     assert text.count("\nSHA256: ") == len(debs)
-    assert sorted(one.name for one in directory.iterdir()) == sorted(
+    assert sorted(path.name for path in directory.iterdir()) == sorted(
         ["Packages", *(f"{deb.sha256}.deb" for deb in debs)]
     )
 
 
 def test_nearest_names_are_few_and_close() -> None:
     names = ["libcurl4", "libcurl3", "curl", "git", "gitk", "zzz"]
-    assert nearest("libcurl5", names)[0] in ("libcurl4", "libcurl3")
-    assert nearest("gti", names)[0] == "git"
-    assert nearest("qqqq", names) == ()
+    assert suggest_names("libcurl5", names)[0] in ("libcurl4", "libcurl3")
+    assert suggest_names("gti", names)[0] == "git"
+    assert suggest_names("qqqq", names) == ()

@@ -7,12 +7,22 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import MachineError, UsageError
-from danlu.graph import Platform
-from danlu.sources.apt.archive import archive_for
-from danlu.sources.apt.entries import Entry, parse_one_line, parse_stanzas, parse_text, to_deb822
-from danlu.sources.apt.host import HostApt, read_host
-from danlu.sources.apt.suites import debian_architecture, distribution, of_codename
-from danlu.util.config import Configuration, Mirror
+from danlu.graph.ops import Platform
+from danlu.sources.apt.archive import (
+    debian_architecture,
+    find_archive,
+    find_release,
+    find_release_by_codename,
+)
+from danlu.sources.apt.host_config import HostApt, parse_host_config
+from danlu.sources.apt.sources_list import (
+    SourceEntry,
+    format_deb822,
+    parse_deb822,
+    parse_one_line,
+    parse_sources,
+)
+from danlu.util.config import Configuration, MirrorConfig
 
 DEB822 = """\
 # the machine's mirror
@@ -44,15 +54,15 @@ debris
 NO_MIRRORS = Configuration()
 
 
-DEBIAN_HOST = HostApt(entries=tuple(parse_stanzas(DEB822)))
+DEBIAN_HOST = HostApt(entries=tuple(parse_deb822(DEB822)))
 
 
-def uris(entries: tuple[Entry, ...]) -> dict[str, tuple[str, ...]]:
+def uris(entries: tuple[SourceEntry, ...]) -> dict[str, tuple[str, ...]]:
     return {entry.suite: entry.uris for entry in entries}
 
 
 def test_deb822_entries_are_the_enabled_binary_suites() -> None:
-    found = parse_stanzas(DEB822)
+    found = parse_deb822(DEB822)
     assert [entry.suite for entry in found] == ["bookworm", "bookworm-updates"]
     assert found[0].uris == ("http://mirror.example/debian", "https://other.example/debian")
     assert found[0].components == ("main", "contrib")
@@ -68,15 +78,15 @@ def test_one_line_entries_keep_options_and_drop_comments_and_sources() -> None:
 
 def test_entries_survive_being_written_and_read_again() -> None:
     key = "\n-----BEGIN PGP PUBLIC KEY BLOCK-----\n.\nmQIN\n-----END PGP PUBLIC KEY BLOCK-----"
-    entry = Entry(("http://m.example/debian",), "bookworm", signed_by=key)
-    trusted = Entry(("http://m.example/x",), "./", (), options=(("trusted", "yes"),))
-    assert parse_text(to_deb822([entry, trusted])) == [entry, trusted]
+    entry = SourceEntry(("http://m.example/debian",), "bookworm", signed_by=key)
+    trusted = SourceEntry(("http://m.example/x",), "./", (), options=(("trusted", "yes"),))
+    assert parse_sources(format_deb822([entry, trusted])) == [entry, trusted]
 
 
 def test_a_suite_of_the_same_family_is_derived_from_the_machines_own() -> None:
-    archive = archive_for(distribution("debian13"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
+    archive = find_archive(find_release("debian13"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
     assert list(uris(archive.entries)) == ["trixie", "trixie-updates"]
-    assert archive.attempts == 2
+    assert archive.mirror_count == 2
 
 
 def test_other_archives_that_use_the_codename_are_not_taken_for_the_distribution() -> None:
@@ -86,45 +96,73 @@ def test_other_archives_that_use_the_codename_are_not_taken_for_the_distribution
         entries=(*other, *stated, *DEBIAN_HOST.entries),
         origins={("https://vendor.example/debian", "bookworm"): ("Vendor", "bookworm")},
     )
-    archive = archive_for(distribution("debian12"), "amd64", host=machine, config=NO_MIRRORS)
+    archive = find_archive(find_release("debian12"), "amd64", host=machine, config=NO_MIRRORS)
     assert uris(archive.entries)["bookworm"] == DEBIAN_HOST.entries[0].uris
 
 
 def test_a_release_file_that_says_debian_counts_whatever_the_address() -> None:
     entry = parse_one_line("deb https://proxy.example/repository/apt stable main\n")[0]
     machine = HostApt(entries=(entry,), origins={(entry.uris[0], "stable"): ("Debian", "bookworm")})
-    archive = archive_for(distribution("debian12"), "amd64", host=machine, config=NO_MIRRORS)
+    archive = find_archive(find_release("debian12"), "amd64", host=machine, config=NO_MIRRORS)
     assert uris(archive.entries) == {"bookworm": entry.uris}
 
 
 def test_entries_for_other_architectures_are_left_out() -> None:
     entries = parse_one_line("deb [arch=arm64] http://ports.example/ubuntu-ports noble main\n")
     with pytest.raises(MachineError):
-        archive_for(
-            distribution("ubuntu24.04"), "amd64", host=HostApt(entries=tuple(entries)),
+        find_archive(
+            find_release("ubuntu24.04"), "amd64", host=HostApt(entries=tuple(entries)),
             config=NO_MIRRORS,
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("uri", "architecture", "first"),
+    [
+        ("http://archive.ubuntu.com/ubuntu/", "arm64", "http://ports.ubuntu.com/ubuntu-ports"),
+        ("http://de.archive.ubuntu.com/ubuntu", "arm64", "http://ports.ubuntu.com/ubuntu-ports"),
+        ("http://security.ubuntu.com/ubuntu", "arm64", "http://ports.ubuntu.com/ubuntu-ports"),
+        ("https://mirror.example/ubuntu", "arm64", "https://mirror.example/ubuntu-ports"),
+        ("https://mirror.example/all/ubuntu-ports", "arm64", ""),
+        ("http://ports.ubuntu.com/ubuntu-ports", "amd64", "http://archive.ubuntu.com/ubuntu"),
+        ("https://mirror.example/ubuntu", "amd64", ""),
+        ("https://mirror.example/apt", "arm64", ""),
+    ],
+)
+def test_ubuntu_s_other_architectures_come_from_its_ports(
+    uri: str, architecture: str, first: str
+) -> None:
+    config = Configuration(mirrors={"ubuntu": MirrorConfig(urls=(uri,))})
+    release = find_release("ubuntu24.04")
+    archive = find_archive(release, architecture, host=HostApt(), config=config)
+    # What the user wrote is the second choice: a mirror may have everything in one place.
+    assert uris(archive.entries)["noble"] == ((first, uri) if first else (uri,))
+
+
+def test_debian_has_all_architectures_in_one_place() -> None:
+    archive = find_archive(find_release("debian12"), "arm64", host=DEBIAN_HOST, config=NO_MIRRORS)
+    assert uris(archive.entries)["bookworm"] == DEBIAN_HOST.entries[0].uris
+
+
 def test_another_family_without_a_mirror_is_refused_with_the_lines_to_write() -> None:
     with pytest.raises(MachineError) as caught:
-        archive_for(distribution("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
+        find_archive(find_release("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS)
     assert caught.value.exit_code == 4
     assert caught.value.details[0] == "[mirrors.ubuntu]"
-    assert any(line.startswith("keyring = ") for line in caught.value.details)
+    assert any(line.startswith("# keyring = ") for line in caught.value.details)
 
 
 def test_a_configured_mirror_wins_over_the_machines_sources(tmp_path: Path) -> None:
     keyring = tmp_path / "keys.gpg"
     keyring.touch()
-    mirror = Mirror(
+    mirror = MirrorConfig(
         urls=("http://a.example/ubuntu", "http://b.example/ubuntu"),
         security=("http://s.example/ubuntu",),
         keyring=str(keyring),
         components=("main", "universe"),
     )
     config = Configuration(mirrors={"ubuntu": mirror})
-    archive = archive_for(distribution("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
+    archive = find_archive(find_release("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
     found = {entry.suite: entry for entry in archive.entries}
     assert found["jammy"].uris == mirror.urls
     assert found["jammy-security"].uris == mirror.security
@@ -136,24 +174,24 @@ def test_a_configured_mirror_wins_over_the_machines_sources(tmp_path: Path) -> N
 
 
 def test_a_keyring_that_is_not_there_is_named() -> None:
-    mirror = Mirror(urls=("http://a.example/ubuntu",), keyring="/nowhere/keys.gpg")
+    mirror = MirrorConfig(urls=("http://a.example/ubuntu",), keyring="/nowhere/keys.gpg")
     config = Configuration(mirrors={"ubuntu": mirror})
     with pytest.raises(MachineError, match=r"/nowhere/keys\.gpg"):
-        archive_for(distribution("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
+        find_archive(find_release("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
 
 
 def test_the_users_source_stands_alone_where_it_has_the_release_itself() -> None:
     text = "deb http://mine.example/debian bookworm main\n"
-    archive = archive_for(
-        distribution("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
+    archive = find_archive(
+        find_release("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
     )
     assert uris(archive.entries) == {"bookworm": ("http://mine.example/debian",)}
 
 
 def test_the_users_source_is_added_where_it_has_not() -> None:
     text = "deb http://extra.example/cuda /\n"
-    archive = archive_for(
-        distribution("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
+    archive = find_archive(
+        find_release("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
     )
     assert list(uris(archive.entries)) == ["bookworm", "bookworm-updates", "/"]
 
@@ -177,7 +215,7 @@ def test_the_machines_files_and_settings_are_read_where_its_configuration_says(
         'Acquire::http::Proxy "http://proxy.example:3128";\nAcquire::Languages:: "de";\n'
         'APT::Default-Release "sid";\n'
     )
-    found = read_host(dump)
+    found = parse_host_config(dump)
     assert [entry.suite for entry in found.entries] == [
         "bookworm",
         "bookworm-updates",
@@ -191,18 +229,18 @@ def test_the_machines_files_and_settings_are_read_where_its_configuration_says(
 @pytest.mark.parametrize("name", ["debian99", "debian", "fedora40", "", "Debian12"])
 def test_an_unknown_distribution_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(UsageError) as caught:
-        distribution(name)
+        find_release(name)
     assert "debian12" in caught.value.hint
 
 
 def test_releases_are_found_by_codename_alone_too() -> None:
-    assert of_codename("", "jammy") == distribution("ubuntu22.04")
-    assert of_codename("debian", "sid").suites[0] == "sid"
+    assert find_release_by_codename("", "jammy") == find_release("ubuntu22.04")
+    assert find_release_by_codename("debian", "sid").suites[0] == "sid"
     with pytest.raises(UsageError):
-        of_codename("alpine", "v3")
+        find_release_by_codename("alpine", "v3")
 
 
-def test_architectures_are_debians_words() -> None:
+def test_architectures_have_debian_names() -> None:
     assert debian_architecture(Platform()) == "amd64"
     assert debian_architecture(Platform(architecture="arm", variant="v7")) == "armhf"
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""The room that downloads take, and how it is given back."""
+"""The size of the download cache, and eviction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = (
 
 
 def put(cache: Path, name: str, *, used: int, size: int = 100) -> Path:
-    """A download of ``size`` bytes that was used so many seconds after 1970."""
+    """Create a download of ``size`` bytes last used at ``used`` (seconds since 1970)."""
     path = cache / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes(size))
@@ -32,11 +32,11 @@ def put(cache: Path, name: str, *, used: int, size: int = 100) -> Path:
     return path
 
 
-def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+def test_least_recently_used_downloads_are_evicted_first(tmp_path: Path) -> None:
     paths = [put(tmp_path, name, used=1000 + number) for number, name in enumerate(FILES)]
-    assert downloads.size(tmp_path) == 700
+    assert downloads.cache_size(tmp_path) == 700
     done = downloads.prune(tmp_path, 350)
-    assert done == downloads.Pruned(count=4, freed=400, kept=300)
+    assert done == downloads.PruneResult(count=4, freed=400, kept=300)
     assert [path.exists() for path in paths] == [False] * 4 + [True] * 3
     assert downloads.prune(tmp_path, 0).kept == 0
     assert not any(path.exists() for path in paths)
@@ -50,24 +50,24 @@ def test_reading_counts_as_use_and_so_does_making(tmp_path: Path) -> None:
     assert [path.exists() for path in (read, made, old)] == [True, True, False]
 
 
-def test_a_wheel_that_a_layer_shares_takes_no_room_and_stays(tmp_path: Path) -> None:
+def test_a_wheel_shared_with_a_layer_is_not_evicted(tmp_path: Path) -> None:
     kept = put(tmp_path, "uv/archive-v0/kept/x.py", used=1)
     (tmp_path / "layer").mkdir()
     os.link(kept, tmp_path / "layer/x.py")
     gone = put(tmp_path, "uv/archive-v0/gone/x.py", used=2)
-    assert downloads.size(tmp_path) == 100
+    assert downloads.cache_size(tmp_path) == 100
     assert downloads.prune(tmp_path, 0).count == 1
     assert (kept.exists(), gone.exists()) == (True, False)
     (tmp_path / "layer/x.py").unlink()
     assert downloads.prune(tmp_path, 0).count == 1
 
 
-def test_nothing_goes_while_a_build_uses_downloads(tmp_path: Path) -> None:
+def test_nothing_is_evicted_while_a_build_runs(tmp_path: Path) -> None:
     path = put(tmp_path, "apt/debs/one.deb", used=1)
-    with downloads.in_use(tmp_path):
-        assert downloads.prune(tmp_path, 0) == downloads.Pruned(0, 0, 100, busy=True)
-        assert downloads.prune(tmp_path, 100) == downloads.Pruned(0, 0, 100)
-        with downloads.in_use(tmp_path):
+    with downloads.prevent_pruning(tmp_path):
+        assert downloads.prune(tmp_path, 0) == downloads.PruneResult(0, 0, 100, busy=True)
+        assert downloads.prune(tmp_path, 100) == downloads.PruneResult(0, 0, 100)
+        with downloads.prevent_pruning(tmp_path):
             pass
     assert downloads.prune(tmp_path, 0).count == 1
     assert not path.exists()
@@ -84,11 +84,11 @@ def test_a_repository_that_is_being_read_stays(tmp_path: Path) -> None:
 def test_nothing_else_of_the_cache_is_touched(tmp_path: Path) -> None:
     others = ("apt/epochs.json", "uv/simple-v27/x", "uv/wheels-v7/x", "git/db/key.lock", "lock")
     paths = [put(tmp_path, name, used=1) for name in others]
-    assert downloads.prune(tmp_path, 0) == downloads.Pruned(0, 0, 0)
+    assert downloads.prune(tmp_path, 0) == downloads.PruneResult(0, 0, 0)
     assert all(path.exists() for path in paths)
 
 
-def test_what_is_gone_is_fetched_again(tmp_path: Path) -> None:
+def test_an_evicted_download_is_fetched_again(tmp_path: Path) -> None:
     source, cache = tmp_path / "source", tmp_path / "cache"
     source.mkdir()
     (source / "lib.envd").write_text("x = 1\n")

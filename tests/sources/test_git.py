@@ -1,4 +1,4 @@
-"""git: refs become commits, commits become directories, nothing of theirs runs."""
+"""git: refs resolve to commits, commits to directories, and no code of a repository runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import OutsideError, UsageError
-from danlu.sources.git import checkout, read_repository, resolve, tree_digest
+from danlu.sources.git import checkout, digest_tree, read_repository, resolve_commit
 
 
 def git(directory: Path, *args: str) -> str:
@@ -46,30 +46,30 @@ def cache(tmp_path: Path) -> Path:
 def test_branches_tags_and_commits_resolve(repository: Path, cache: Path) -> None:
     head, first = git(repository, "rev-parse", "HEAD"), git(repository, "rev-parse", "HEAD~1")
     url = repository.as_uri()
-    assert resolve(url, "", cache=cache) == head
-    assert resolve(url, "main", cache=cache) == head
-    assert resolve(url, "v1", cache=cache) == first, "an annotated tag means its commit"
-    assert resolve(url, "refs/tags/v1", cache=cache) == first
-    assert resolve(url, first, cache=cache) == first
-    assert resolve(url, first[:10], cache=cache) == first
+    assert resolve_commit(url, "", cache=cache) == head
+    assert resolve_commit(url, "main", cache=cache) == head
+    assert resolve_commit(url, "v1", cache=cache) == first, "an annotated tag means its commit"
+    assert resolve_commit(url, "refs/tags/v1", cache=cache) == first
+    assert resolve_commit(url, first, cache=cache) == first
+    assert resolve_commit(url, first[:10], cache=cache) == first
 
 
 def test_an_unknown_ref_is_named(repository: Path, cache: Path) -> None:
-    with pytest.raises(UsageError, match="no branch, tag or commit 'nope'"):
-        resolve(repository.as_uri(), "nope", cache=cache)
+    with pytest.raises(UsageError, match="branch, tag or commit 'nope' not found"):
+        resolve_commit(repository.as_uri(), "nope", cache=cache)
 
 
 def test_a_missing_repository_is_an_outside_error(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(OutsideError, match="absent"):
-        resolve((tmp_path / "absent").as_uri(), "main", cache=cache)
+        resolve_commit((tmp_path / "absent").as_uri(), "main", cache=cache)
 
 
 @pytest.mark.parametrize(
     ("url", "ref"), [("--upload-pack=touch x", ""), ("ext::sh -c id", ""), ("https://h/r", "-x")]
 )
 def test_options_and_commands_are_no_addresses(url: str, ref: str, cache: Path) -> None:
-    with pytest.raises(UsageError, match="not a repository"):
-        resolve(url, ref, cache=cache)
+    with pytest.raises(UsageError, match="invalid repository URL or ref"):
+        resolve_commit(url, ref, cache=cache)
 
 
 def test_a_checkout_has_the_commit_and_its_tags(repository: Path, cache: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_users_instead_of_is_honoured(
     config.write_text(f'[url "{repository.parent.as_uri()}/"]\n\tinsteadOf = https://nowhere/\n')
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
     head = git(repository, "rev-parse", "HEAD")
-    assert resolve("https://nowhere/upstream", "main", cache=cache) == head
+    assert resolve_commit("https://nowhere/upstream", "main", cache=cache) == head
 
 
 def test_submodules_come_along(
@@ -153,8 +153,8 @@ def test_reading_then_checking_out_deepens_the_same_cache(repository: Path, cach
 def test_a_tree_digest_covers_content_and_not_git(repository: Path, cache: Path) -> None:
     head = git(repository, "rev-parse", "HEAD")
     place = checkout(repository.as_uri(), head, cache=cache)
-    before = tree_digest(place)
+    before = digest_tree(place)
     (place / ".git" / "extra").write_text("x")
-    assert tree_digest(place) == before
+    assert digest_tree(place) == before
     (place / "data.txt").write_text("three")
-    assert tree_digest(place) != before
+    assert digest_tree(place) != before

@@ -1,4 +1,4 @@
-"""HTTP files: fetched once, verified, resumed, tried again where that can help."""
+"""HTTP files: downloaded once, verified, resumed, and retried where that can help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.sources import http
-from danlu.sources.http import Fetched, fetch
+from danlu.sources.http import FetchedFile, fetch
 
 BODY = bytes(range(256)) * 4096
 SHA = hashlib.sha256(BODY).hexdigest()
@@ -28,6 +28,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.plan: list[str] = []
         self.requests: list[dict[str, str]] = []
+        self.etag = '"one"'
 
     @property
     def url(self) -> str:
@@ -50,19 +51,22 @@ class Handler(BaseHTTPRequestHandler):
         wanted = self.headers.get("Range", "")
         if wanted and how != "ignore":
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
+            start += {"later": 1, "earlier": -1}.get(how, 0)
             self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{len(BODY) - 1}/{len(BODY)}")
+            if how != "unsaid":
+                self.send_header("Content-Range", f"bytes {start}-{len(BODY) - 1}/{len(BODY)}")
         else:
             self.send_response(200)
         self.send_header("Content-Length", str(len(BODY) - start))
-        self.send_header("ETag", '"one"')
+        if self.server.etag:
+            self.send_header("ETag", self.server.etag)
         self.end_headers()
         self.wfile.write(BODY[start : len(BODY) // 2 if how == "half" else None])
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(http, "_PAUSE", 0.001)
+    monkeypatch.setattr(http, "_RETRY_SECONDS", 0.001)
     server = Server()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -72,8 +76,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     server.server_close()
 
 
-def get(url: str, sha256: str | None, cache: Path, *, offline: bool = False) -> Fetched:
-    async def run() -> Fetched:
+def get(url: str, sha256: str | None, cache: Path, *, offline: bool = False) -> FetchedFile:
+    async def run() -> FetchedFile:
         return await fetch(url, sha256, cache=cache, offline=offline, environ={})
 
     return anyio.run(run)
@@ -93,7 +97,7 @@ def test_without_a_hash_it_is_asked_for_again(server: Server, tmp_path: Path) ->
 
 
 def test_other_bytes_are_a_checksum_error_and_not_kept(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(ChecksumError, match="not what was expected"):
+    with pytest.raises(ChecksumError, match="checksum mismatch"):
         get(server.url, "0" * 64, tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
 
@@ -105,12 +109,32 @@ def test_a_broken_transfer_is_resumed(server: Server, tmp_path: Path) -> None:
     assert server.requests[1]["if-range"] == '"one"'
 
 
+@pytest.mark.parametrize("how", ["later", "earlier", "unsaid"])
+@pytest.mark.parametrize("sha256", [SHA, None])
+def test_a_range_other_than_requested_is_rejected(
+    server: Server, tmp_path: Path, how: str, sha256: str | None
+) -> None:
+    server.plan = ["half", how, "whole"]
+    assert get(server.url, sha256, tmp_path).sha256 == SHA
+    assert "range" not in server.requests[2]
+
+
+@pytest.mark.parametrize("etag", ['W/"one"', ""])
+def test_transfer_without_a_strong_validator_starts_again(
+    server: Server, tmp_path: Path, etag: str
+) -> None:
+    server.etag = etag
+    server.plan = ["half", "whole"]
+    assert get(server.url, SHA, tmp_path).sha256 == SHA
+    assert "range" not in server.requests[1]
+
+
 def test_a_server_that_cannot_resume_starts_again(server: Server, tmp_path: Path) -> None:
     server.plan = ["half", "ignore"]
     assert get(server.url, SHA, tmp_path).sha256 == SHA
 
 
-def test_a_busy_server_is_tried_again(server: Server, tmp_path: Path) -> None:
+def test_a_busy_server_is_retried(server: Server, tmp_path: Path) -> None:
     server.plan = ["503", "429", "whole"]
     assert get(server.url, SHA, tmp_path).sha256 == SHA
 
@@ -122,7 +146,7 @@ def test_a_server_that_stays_busy_is_a_temporary_error(server: Server, tmp_path:
     assert len(server.requests) == 4
 
 
-def test_a_refusal_is_not_tried_again(server: Server, tmp_path: Path) -> None:
+def test_a_permanent_error_is_not_retried(server: Server, tmp_path: Path) -> None:
     server.plan = ["404"] * 3
     with pytest.raises(OutsideError, match="404") as caught:
         get(server.url, SHA, tmp_path)
@@ -130,7 +154,7 @@ def test_a_refusal_is_not_tried_again(server: Server, tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
-def test_offline_asks_nobody(server: Server, tmp_path: Path) -> None:
+def test_offline_makes_no_request(server: Server, tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="offline"):
         get(server.url, SHA, tmp_path, offline=True)
     assert not server.requests

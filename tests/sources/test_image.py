@@ -1,4 +1,4 @@
-"""Images of a registry in the store, and out of it again."""
+"""Pull images from a registry into the store, and push them again."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import ChecksumError, OutsideError
-from danlu.graph import Platform
+from danlu.graph.ops import Platform
+from danlu.oci.blob_export import LayerBlob, make_manifest
 from danlu.oci.digest import DiffId, parse_digest
-from danlu.oci.exporting import Blob, make_manifest
 from danlu.oci.image import Image, make_image
-from danlu.oci.types import Descriptor, Index, MediaType, encode
+from danlu.oci.types import Descriptor, Index, MediaType, encode_json
 from danlu.oci.types import Platform as OciPlatform
 from danlu.sources import image as images
 from danlu.store import Store
-from danlu.testing.registry import FakeRegistry
-from danlu.util.config import Configuration, RegistryAccess
+from danlu.util.config import Configuration, RegistryConfig
+from tests.fakes.registry import FakeRegistry
 from tests.oci.layers import Trees, image_of
 
 pytestmark = pytest.mark.anyio
@@ -74,19 +74,19 @@ async def test_what_was_pushed_is_resolved_and_pulled(
     image = image_of(source, [{"a": "1"}, {"d/b": random.Random(1).randbytes(300_000)}])
     digest = await pushed(fake, source, image, tmp_path)
     name = f"{fake.host}/app:1"
-    assert await images.resolve(name, AMD64, config=CONFIG) == digest
+    assert await images.resolve_reference(name, AMD64, config=CONFIG) == digest
     moved: list[tuple[int, int]] = []
     pulled = await images.pull(
         name, digest, store=store, config=CONFIG, transfer=lambda *pair: moved.append(pair)
     )
     assert pulled.config == image.config
-    assert [one.diff_id for one in pulled.layers] == list(image.diff_ids)
-    assert [one.created_by for one in pulled.layers] == ["layer 0", "layer 1"]
+    assert [layer.diff_id for layer in pulled.layers] == list(image.diff_ids)
+    assert [layer.created_by for layer in pulled.layers] == ["layer 0", "layer 1"]
     assert (pulled.layers[0].tree / "a").read_text() == "1"
     assert moved[-1][0] == moved[-1][1] > 300_000
 
 
-async def test_a_second_pull_asks_nobody(
+async def test_a_second_pull_makes_no_request(
     fake: FakeRegistry, store: Store, source: Trees, tmp_path: Path
 ) -> None:
     image = image_of(source, [{"a": "1"}])
@@ -110,13 +110,13 @@ async def test_layers_of_other_images_are_not_fetched_again(
     digest = await pushed(fake, source, both, tmp_path, "app:2")
     fake.log.clear()
     await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
-    blobs = [one.path.rpartition("/")[2] for one in fake.requests("GET", "/blobs/")]
+    blobs = [request.path.rpartition("/")[2] for request in fake.requests("GET", "/blobs/")]
     assert len(blobs) == 2  # the config and the new layer
 
 
-async def test_offline_asks_nobody(fake: FakeRegistry, store: Store) -> None:
+async def test_offline_makes_no_request(fake: FakeRegistry, store: Store) -> None:
     with pytest.raises(OutsideError, match="--offline"):
-        await images.resolve(f"{fake.host}/app", AMD64, config=CONFIG, offline=True)
+        await images.resolve_reference(f"{fake.host}/app", AMD64, config=CONFIG, offline=True)
     with pytest.raises(OutsideError, match="--offline"):
         await images.pull(
             f"{fake.host}/app", "sha256:" + "0" * 64, store=store, config=CONFIG, offline=True
@@ -142,12 +142,12 @@ def put_image(
     diff_id = diff_id or "sha256:" + hashlib.sha256(layer).hexdigest()
     image = make_image([(DiffId(diff_id), "")], architecture=architecture)
     packed = gzip.compress(layer, mtime=0)
-    blob = Blob("gzip", parse_digest(fake.put_blob("app", packed)), len(packed))
+    blob = LayerBlob("gzip", parse_digest(fake.put_blob("app", packed)), len(packed))
     fake.put_blob("app", image.config)
     return image, fake.put_manifest("app", make_manifest(image, [blob]).raw, tag="1")
 
 
-async def test_a_strangers_layer_is_kept_so_that_it_can_be_pushed_bit_for_bit(
+async def test_a_pulled_layer_can_be_pushed_bit_for_bit(
     fake: FakeRegistry, store: Store, tmp_path: Path
 ) -> None:
     layer = strangers_layer()
@@ -159,7 +159,7 @@ async def test_a_strangers_layer_is_kept_so_that_it_can_be_pushed_bit_for_bit(
     assert again.getvalue() == layer
     assert summary.diff_id == image.diff_ids[0]
     assert store.check() == []
-    known = store.compressed(image.diff_ids[0], "gzip")
+    known = store.compressed_blob(image.diff_ids[0], "gzip")
     assert known is not None
     assert known.digest == "sha256:" + hashlib.sha256(gzip.compress(layer, mtime=0)).hexdigest()
 
@@ -177,13 +177,13 @@ async def test_the_image_of_an_index_is_chosen_by_platform(
         ),
         media_type=MediaType.INDEX,
     )
-    whole = fake.put_manifest("app", encode(index), tag="all")
+    whole = fake.put_manifest("app", encode_json(index), tag="all")
     for reference in (f"{fake.host}/app:all", f"{fake.host}/app@{whole}"):
-        assert await images.resolve(reference, AMD64, config=CONFIG) == amd64
-        assert await images.resolve(reference, ARM64, config=CONFIG) == arm64
-        with pytest.raises(OutsideError, match="is not made for linux/s390x") as caught:
-            await images.resolve(reference, Platform("linux", "s390x"), config=CONFIG)
-        assert caught.value.hint == "it is made for linux/amd64, linux/arm64/v8"
+        assert await images.resolve_reference(reference, AMD64, config=CONFIG) == amd64
+        assert await images.resolve_reference(reference, ARM64, config=CONFIG) == arm64
+        with pytest.raises(OutsideError, match="is not available for linux/s390x") as caught:
+            await images.resolve_reference(reference, Platform("linux", "s390x"), config=CONFIG)
+        assert caught.value.hint == "available platforms: linux/amd64, linux/arm64/v8"
     pulled = await images.pull(
         f"{fake.host}/app", whole, store=store, config=CONFIG, platform=ARM64
     )
@@ -199,15 +199,15 @@ async def test_an_image_for_another_platform_is_refused_when_resolved(
     fake: FakeRegistry,
 ) -> None:
     put_image(fake, strangers_layer(), architecture="arm64")
-    with pytest.raises(OutsideError, match="is not made for linux/amd64"):
-        await images.resolve(f"{fake.host}/app:1", AMD64, config=CONFIG)
+    with pytest.raises(OutsideError, match="does not support linux/amd64"):
+        await images.resolve_reference(f"{fake.host}/app:1", AMD64, config=CONFIG)
 
 
 async def test_a_layer_that_is_not_what_the_config_says_is_refused(
     fake: FakeRegistry, store: Store
 ) -> None:
     _, digest = put_image(fake, strangers_layer(), diff_id="sha256:" + "0" * 64)
-    with pytest.raises(ChecksumError, match="but its image says"):
+    with pytest.raises(ChecksumError, match="but its image has"):
         await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)
     assert store.layer(DiffId("sha256:" + "0" * 64)) is None
     assert list((store.root / "layers").iterdir()) == []
@@ -229,17 +229,17 @@ async def test_a_mirror_is_asked_first_and_the_registry_where_it_fails(
     _, digest = put_image(fake, strangers_layer())
     async with FakeRegistry() as mirror:
         config = Configuration(
-            registries={fake.host: RegistryAccess(mirror=f"http://{mirror.host}/proxied")}
+            registries={fake.host: RegistryConfig(mirror=f"http://{mirror.host}/proxied")}
         )
         name = f"{fake.host}/app:1"
-        assert await images.resolve(name, AMD64, config=config) == digest
+        assert await images.resolve_reference(name, AMD64, config=config) == digest
         assert mirror.requests("GET", "/v2/proxied/app/manifests/1")
         mirror.blobs = fake.blobs
         mirror.linked["proxied/app"] = fake.linked["app"]
         for target in ("1", digest):
             mirror.manifests["proxied/app", target] = fake.manifests["app", target]
         fake.log.clear()
-        assert await images.resolve(name, AMD64, config=config) == digest
+        assert await images.resolve_reference(name, AMD64, config=config) == digest
         await images.pull(name, digest, store=store, config=config)
         assert fake.log == []
 
@@ -247,7 +247,7 @@ async def test_a_mirror_is_asked_first_and_the_registry_where_it_fails(
 async def test_a_pulled_image_is_pushed_elsewhere_without_being_compressed_again(
     fake: FakeRegistry, store: Store, tmp_path: Path
 ) -> None:
-    from danlu.commands.layersource import StoreLayers
+    from danlu.commands.image.export import StoreLayers
 
     image, digest = put_image(fake, strangers_layer())
     await images.pull(f"{fake.host}/app", digest, store=store, config=CONFIG)

@@ -1,23 +1,23 @@
-"""--no-binary and --only-binary mean what they mean to pip."""
+"""--no-binary and --only-binary have the same meaning as in pip."""
 
 from __future__ import annotations
 
 import pytest
 
-from danlu.sources.pypi.formats import Formats
+from danlu.sources.pypi.requirements import FormatControl
 
 NO, ONLY = "--no-binary", "--only-binary"
 
 
-def said(*options: tuple[str, str]) -> Formats:
-    formats = Formats()
+def said(*options: tuple[str, str]) -> FormatControl:
+    formats = FormatControl()
     for option, value in options:
-        formats = formats.after(option, value)
+        formats = formats.with_option(option, value)
     return formats
 
 
-def allowed(formats: Formats, name: str) -> str:
-    words = [word for word in ("wheel", "sdist") if formats.allow(name, wheel=word == "wheel")]
+def allowed(formats: FormatControl, name: str) -> str:
+    words = [word for word in ("wheel", "sdist") if formats.allows(name, wheel=word == "wheel")]
     return " ".join(words)
 
 
@@ -44,9 +44,9 @@ def test_the_later_option_and_the_name_win(
     assert (allowed(formats, "a-b"), allowed(formats, "other")) == (a_b, other)
 
 
-def test_uv_is_told_each_name() -> None:
+def test_uv_gets_an_option_for_each_name() -> None:
     formats = said((ONLY, ":all:"), (NO, "b,A"))
-    assert formats.options() == [NO, "a", NO, "b", ONLY, ":all:"]
+    assert formats.to_options() == [NO, "a", NO, "b", ONLY, ":all:"]
 
 
 @pytest.mark.parametrize("value", ["", "a,", "a b", "-r x", "a;b", "a>1"])

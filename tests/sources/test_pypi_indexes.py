@@ -1,4 +1,4 @@
-"""What uv is told about indexes: pip's configuration, the project's, the user's own for uv."""
+"""The indexes that uv uses: from pip's configuration, the project, and the user's uv settings."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from danlu.environment.types import PipIndex
+from danlu.environment.types import PipIndex, PythonPackages
+from danlu.errors import Span, UsageError
 from danlu.sources.pypi.indexes import (
-    Indexes,
+    IndexSettings,
     index_state,
-    indexes_of,
-    local_pages,
+    local_page_times,
+    read_index_settings,
     uv_environment,
 )
+from danlu.util.config import MirrorConfig
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_pips_lists_become_uvs(home: Path) -> None:
         "extra-index-url =\n    https://two.test/simple\n    file:///srv/three\n"
         "find-links = /srv/wheels /srv/more,wheels\ntrusted-host = one.test two.test:8080\n",
     )
-    env = uv_environment(Indexes(), home, environ(home))
+    env = uv_environment(IndexSettings(), home, environ(home))
     assert env["UV_DEFAULT_INDEX"] == "https://one.test/simple"
     assert env["UV_INDEX"] == "https://two.test/simple file:///srv/three"
     assert env["UV_FIND_LINKS"] == "file:///srv/wheels,file:///srv/more%2Cwheels"
@@ -54,18 +56,18 @@ def test_pips_lists_become_uvs(home: Path) -> None:
 def test_relative_and_home_paths_are_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(home))
     pip_conf(home, "[global]\nfind-links = wheels ~/more\n")
-    env = uv_environment(Indexes(), home / "project", environ(home))
+    env = uv_environment(IndexSettings(), home / "project", environ(home))
     assert env["UV_FIND_LINKS"] == f"file://{home}/project/wheels,file://{home}/more"
 
 
 def test_a_broken_file_stops_nothing(home: Path) -> None:
     pip_conf(home, "this is not ini")
-    assert uv_environment(Indexes(), home, environ(home))["NO_COLOR"] == "1"
+    assert uv_environment(IndexSettings(), home, environ(home))["NO_COLOR"] == "1"
 
 
 def test_uvs_own_variables_win_over_pips_configuration(home: Path) -> None:
     pip_conf(home, "[global]\nindex-url = https://pip.test\nextra-index-url = https://pip2.test\n")
-    env = uv_environment(Indexes(), home, environ(home, UV_INDEX_URL="https://uv.test"))
+    env = uv_environment(IndexSettings(), home, environ(home, UV_INDEX_URL="https://uv.test"))
     assert "UV_DEFAULT_INDEX" not in env
     assert env["UV_INDEX_URL"] == "https://uv.test"
     assert env["UV_INDEX"] == "https://pip2.test"
@@ -77,7 +79,7 @@ def test_uvs_own_files_win_over_pips_configuration(home: Path) -> None:
     (home / ".config" / "uv" / "uv.toml").write_text(
         '[[index]]\nurl = "https://uv.test"\ndefault = true\n[pip]\nextra-index-url = ["https://x"]\n'
     )
-    env = uv_environment(Indexes(), home, environ(home))
+    env = uv_environment(IndexSettings(), home, environ(home))
     assert "UV_DEFAULT_INDEX" not in env
     assert "UV_INDEX" not in env
     assert "UV_INDEX_STRATEGY" not in env, "what is said in uv's words is searched in uv's way"
@@ -85,7 +87,9 @@ def test_uvs_own_files_win_over_pips_configuration(home: Path) -> None:
 
 def test_the_environments_index_wins_over_everything(home: Path) -> None:
     pip_conf(home, "[global]\nindex-url = https://pip.test\nextra-index-url = https://pip2.test\n")
-    indexes = indexes_of(PipIndex("https://own.test/simple", "https://extra.test", True), [])
+    indexes = read_index_settings(
+        PipIndex("https://own.test/simple", "https://extra.test", True), [], home
+    )
     env = uv_environment(indexes, home, environ(home, UV_INDEX_URL="https://uv.test"))
     assert env["UV_DEFAULT_INDEX"] == "https://own.test/simple"
     assert "UV_INDEX_URL" not in env
@@ -96,9 +100,11 @@ def test_the_environments_index_wins_over_everything(home: Path) -> None:
 def test_requirements_files_name_indexes_too(home: Path) -> None:
     (home / "sub").mkdir()
     (home / "r.txt").write_text("--extra-index-url=https://w.test/cpu\n-r sub/more.txt\n--pre\n")
-    (home / "sub" / "more.txt").write_text("-f ./wheels # beside\n--index-url https://${HOST}/s\n")
-    indexes = indexes_of(None, [home / "r.txt"], {"HOST": "h.test"})
-    assert indexes == Indexes(
+    (home / "sub" / "more.txt").write_text("-f ./wheels # local\n--index-url https://${HOST}/s\n")
+    indexes = read_index_settings(
+        None, [PythonPackages(requirements="r.txt")], home, {"HOST": "h.test"}
+    )
+    assert indexes == IndexSettings(
         default="https://h.test/s",
         extra=("https://w.test/cpu",),
         find_links=(f"file://{home}/sub/wheels",),
@@ -109,23 +115,26 @@ def test_requirements_files_name_indexes_too(home: Path) -> None:
 def test_pips_certificate_is_trusted(home: Path) -> None:
     pip_conf(home, f"[global]\ncert = {home}/ca.pem\n")
     (home / "ca.pem").touch()
-    env = uv_environment(Indexes(), home, environ(home))
+    env = uv_environment(IndexSettings(), home, environ(home))
     assert env["SSL_CERT_FILE"] == f"{home}/ca.pem"
-    env = uv_environment(Indexes(), home, environ(home, SSL_CERT_FILE="/mine"))
+    env = uv_environment(IndexSettings(), home, environ(home, SSL_CERT_FILE="/mine"))
     assert env["SSL_CERT_FILE"] == "/mine"
 
 
 def test_pips_proxy_is_used_unless_one_is_set(home: Path) -> None:
     pip_conf(home, "[global]\nproxy = proxy.test:3128\n")
-    assert uv_environment(Indexes(), home, environ(home))["HTTPS_PROXY"] == "http://proxy.test:3128"
-    env = uv_environment(Indexes(), home, environ(home, https_proxy="http://other"))
+    assert (
+        uv_environment(IndexSettings(), home, environ(home))["HTTPS_PROXY"]
+        == "http://proxy.test:3128"
+    )
+    env = uv_environment(IndexSettings(), home, environ(home, https_proxy="http://other"))
     assert "HTTPS_PROXY" not in env
 
 
-def test_what_would_change_our_cache_or_output_is_taken_away(home: Path) -> None:
+def test_variables_that_change_our_cache_or_output_are_removed(home: Path) -> None:
     hostile = {"UV_NO_CACHE": "1", "UV_COMPILE_BYTECODE": "1", "UV_LINK_MODE": "symlink"}
     hostile |= {"PYTHONPATH": "/evil", "UV_PYTHON": "3.8", "UV_REQUIRE_HASHES": "1"}
-    env = uv_environment(Indexes(), home, environ(home, **hostile))
+    env = uv_environment(IndexSettings(), home, environ(home, **hostile))
     assert not hostile.keys() & env.keys()
 
 
@@ -136,7 +145,7 @@ def test_what_indexes_on_this_machine_hold_is_part_of_their_state(tmp_path: Path
         "UV_FIND_LINKS": f"https://example.org/,file://{tmp_path}/links",
         "UV_INDEX": f"near=file://{tmp_path}/simple https://example.org/simple",
     }
-    state, pages = index_state(variables, tmp_path), local_pages(variables, ["a", "b"])
+    state, pages = index_state(variables, tmp_path), local_page_times(variables, ["a", "b"])
     assert index_state(variables, tmp_path) == state
     assert set(pages) == {
         str(tmp_path / "simple" / name) for name in ("a", "a/index.html", "b", "b/index.html")
@@ -144,4 +153,96 @@ def test_what_indexes_on_this_machine_hold_is_part_of_their_state(tmp_path: Path
     os.utime(tmp_path / "links", (1, 1))
     assert index_state(variables, tmp_path) != state
     (tmp_path / "simple/a/index.html").write_text("")
-    assert local_pages(variables, ["a", "b"]) != pages
+    assert local_page_times(variables, ["a", "b"]) != pages
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("--find-links ../links", "-f {root}/links", "--index-url file://{root}/links", "-f link"),
+        *("--extra-index-url file:///srv/simple", "-f ~/links"),
+    ],
+)
+def test_a_requirements_file_names_no_directory_outside_the_project(
+    tmp_path: Path, line: str
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (tmp_path / "links").mkdir()
+    (project / "link").symlink_to("../links")
+    (project / "r.txt").write_text("six\n" + line.format(root=tmp_path))
+    with pytest.raises(UsageError, match=r"outside the project|leads out") as caught:
+        read_index_settings(None, [PythonPackages(requirements="r.txt")], project)
+    assert caught.value.span == Span("r.txt", 2)
+    assert "UV_FIND_LINKS" in caught.value.hint
+
+
+def test_options_of_a_list_of_packages_are_those_of_a_requirements_file(home: Path) -> None:
+    pip_conf(home, "[global]\nextra-index-url = https://pip.test\n")
+    names = ("--extra-index-url https://x.test", "-f ./wheels", "--pre", "--trusted-host=h.test")
+    declared = [
+        PythonPackages(("numpy", *names)),
+        PythonPackages(("torch", "-i https://first.test/${HOME}")),
+        PythonPackages(("--index-url https://second.test",)),
+    ]
+    indexes = read_index_settings(PipIndex("https://own.test"), declared, home)
+    assert indexes == IndexSettings(
+        default="https://own.test",
+        first=("https://first.test/${HOME}", "https://second.test"),
+        extra=("https://x.test",),
+        find_links=(f"file://{home}/wheels",),
+        trusted=("h.test",),
+        prereleases=True,
+    )
+    env = uv_environment(indexes, home, environ(home))
+    assert env["UV_INDEX"] == (
+        "https://first.test/${HOME} https://second.test https://x.test https://pip.test"
+    )
+    assert env["UV_INDEX_STRATEGY"] == "first-index", "what the first has comes from no other"
+
+
+@pytest.mark.parametrize("name", ["-f ../links", "-f link", "-i file:///srv/simple"])
+def test_a_list_of_packages_names_no_directory_outside_the_project(
+    tmp_path: Path, name: str
+) -> None:
+    project, span = tmp_path / "project", Span("build.envd", 3, 5)
+    project.mkdir()
+    (tmp_path / "links").mkdir()
+    (project / "link").symlink_to("../links")
+    with pytest.raises(UsageError, match=r"outside the project|leads out") as caught:
+        read_index_settings(None, [PythonPackages((name,), span=span)], project)
+    assert caught.value.span == span
+
+
+def test_an_index_of_the_build_file_is_no_directory_outside_the_project(tmp_path: Path) -> None:
+    span = Span("build.envd", 3)
+    with pytest.raises(UsageError, match="outside the project") as caught:
+        read_index_settings(PipIndex("file:///root", span=span), [], tmp_path)
+    assert caught.value.span == span
+    inside = PipIndex(f"file://{tmp_path}/simple", span=span)
+    assert read_index_settings(inside, [], tmp_path).default == f"file://{tmp_path}/simple"
+
+
+def test_a_mirror_takes_the_place_of_a_server_that_the_build_file_names(tmp_path: Path) -> None:
+    declared = [
+        PythonPackages(("torch", "--extra-index-url https://download.pytorch.org/whl/cpu")),
+        PythonPackages(("-f https://data.dgl.ai/wheels/repo.html",)),
+        PythonPackages(("--extra-index-url https://download.pytorch.org/whlx",)),
+    ]
+    mirrors = {
+        "download.pytorch.org/whl": MirrorConfig(("https://mirror.test/pytorch-wheels/",)),
+        "download.pytorch.org": MirrorConfig(("https://other.test",)),
+        "pytorch.org": MirrorConfig(("https://wrong.test",)),
+    }
+    found = read_index_settings(
+        PipIndex("https://pypi.test/simple"),
+        declared,
+        tmp_path,
+        {"DANLU_MIRROR_DATA_DGL_AI": str(tmp_path), "DANLU_MIRROR_PYPI_TEST": "https://own.test"},
+        mirrors=mirrors,
+    )
+    assert found == IndexSettings(
+        default="https://own.test/simple",
+        extra=("https://mirror.test/pytorch-wheels/cpu", "https://other.test/whlx"),
+        find_links=(f"{tmp_path.as_uri()}/wheels/repo.html",),
+    )

@@ -1,4 +1,4 @@
-"""Requirements files are read as pip reads them, as far as danlu must."""
+"""Requirements files are parsed like pip does, as far as danlu must."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from danlu.errors import ResolveError
+from danlu.environment.types import PythonPackages
+from danlu.errors import ResolveError, Span, UsageError
 from danlu.sources.pypi.requirements import (
-    included_files,
-    project_files,
+    declared_paths,
+    list_included_files,
+    list_project_files,
+    parse_reference,
     read_requirements,
-    reference_of,
 )
 
 BASE = Path("/p")
@@ -25,7 +27,7 @@ def test_lines_are_joined_and_comments_dropped(tmp_path: Path) -> None:
         f"six==1 --hash=sha256:{digest} \\\n   --hash sha256:{digest}\n"
         "url @ https://h/x#frag.whl\n"
     )
-    entries = read_requirements(file)
+    entries = read_requirements(file, tmp_path)
     assert [(entry.value.split(), entry.line) for entry in entries] == [
         (["numpy", ">=2"], 3),
         (["six==1"], 5),
@@ -39,7 +41,7 @@ def test_lines_are_joined_and_comments_dropped(tmp_path: Path) -> None:
 )
 def test_every_spelling_of_editable_is_seen(tmp_path: Path, line: str) -> None:
     (tmp_path / "r.txt").write_text(line + "\n")
-    (entry,) = read_requirements(tmp_path / "r.txt")
+    (entry,) = read_requirements(tmp_path / "r.txt", tmp_path)
     assert (entry.option, entry.value) == ("--editable", ".")
 
 
@@ -49,8 +51,10 @@ def test_files_are_included_once_and_relative_to_theirs(tmp_path: Path) -> None:
     (tmp_path / "sub" / "a.txt").write_text("-r ../r.txt\nsix\n-r a.txt\n./pkg\n")
     (tmp_path / "sub" / "c.txt").write_text("six<2\n")
     names = ["r.txt", "sub/a.txt", "sub/c.txt"]
-    assert included_files(tmp_path / "r.txt") == tuple(tmp_path / name for name in names)
-    assert set(project_files(tmp_path / "r.txt")) == {
+    assert list_included_files(tmp_path / "r.txt", tmp_path) == tuple(
+        tmp_path / name for name in names
+    )
+    assert set(list_project_files(tmp_path / "r.txt", tmp_path)) == {
         *(tmp_path / name for name in names),
         tmp_path / "w.whl",
         tmp_path / "sub/pkg",
@@ -60,7 +64,7 @@ def test_files_are_included_once_and_relative_to_theirs(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text("-r gone.txt\n")
     with pytest.raises(ResolveError, match=r"gone\.txt"):
-        read_requirements(tmp_path / "r.txt")
+        read_requirements(tmp_path / "r.txt", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +84,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("p @ file:///abs/p-1.zip", "archive", "p", "file:///abs/p-1.zip"),
     ],
 )
-def test_places_are_told_apart(text: str, kind: str, name: str, location: str) -> None:
-    found = reference_of(text, BASE)
+def test_kinds_of_direct_references_are_distinguished(
+    text: str, kind: str, name: str, location: str
+) -> None:
+    found = parse_reference(text, BASE)
     assert found is not None
     assert (found.kind, found.name, found.location) == (kind, name, location)
 
@@ -89,15 +95,81 @@ def test_places_are_told_apart(text: str, kind: str, name: str, location: str) -
 @pytest.mark.parametrize(
     "text", ["numpy", "numpy>=2,<3", "torch==2.13.0+cpu", "a[b,c]~=1.0 ; python_version<'3'"]
 )
-def test_ordinary_requirements_name_no_place(text: str) -> None:
-    assert reference_of(text, BASE) is None
+def test_ordinary_requirements_are_no_direct_references(text: str) -> None:
+    assert parse_reference(text, BASE) is None
 
 
 def test_refs_subdirectories_and_markers_are_kept() -> None:
-    found = reference_of(
+    found = parse_reference(
         "p[x] @ git+https://u:p@h/r@feature#subdirectory=a/b ; os_name=='posix'", BASE
     )
     assert found is not None
     assert (found.reference, found.subdirectory, found.extras) == ("feature", "a/b", "[x]")
     assert found.location == "https://u:p@h/r"
     assert found.marker == "os_name=='posix'"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project next to files that are not its own, with a link to them."""
+    (tmp_path / "home/lib").mkdir(parents=True)
+    (tmp_path / "home/secret").write_text("root:x:0:0 top secret\n")
+    (tmp_path / "home/a-1-py3-none-any.whl").write_text("wheel")
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "dd").symlink_to(tmp_path / "home")
+    return project
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-r ../home/secret", "-r dd/secret", "-c {home}/secret", "-e ../home/lib"),
+        *("../home/lib", "dd/lib", "{home}/lib", "file://{home}/lib", "a @ file://{home}/lib"),
+        *(
+            "git+file://{home}/lib@v1",
+            "a @ git+file://{home}/lib",
+            "git+{home}/lib",
+            "git+../home/x",
+        ),
+        *("dd/a-1-py3-none-any.whl", "../home/a-1-py3-none-any.whl", "../home/a.tar.gz"),
+    ],
+)
+def test_a_requirements_file_includes_nothing_from_outside_the_project(
+    project: Path, line: str
+) -> None:
+    line = line.format(home=project.parent / "home")
+    (project / "r.txt").write_text(f"six\n{line}\n")
+    with pytest.raises(UsageError, match=r"outside the project|leads out") as caught:
+        declared_paths([PythonPackages(requirements="r.txt")], project)
+    assert caught.value.span == Span("r.txt", 2)
+    assert "secret" not in "".join([caught.value.source_line, *caught.value.details])
+
+
+@pytest.mark.parametrize(
+    "name", ["../home/lib", "dd/lib", "-e dd/lib", "./dd/a-1-py3-none-any.whl"]
+)
+def test_a_requirement_refers_to_nothing_outside_the_project(project: Path, name: str) -> None:
+    span = Span("build.envd", 2)
+    with pytest.raises(UsageError, match=r"outside the project|leads out") as caught:
+        declared_paths([PythonPackages((name,), span=span)], project)
+    assert caught.value.span == span
+
+
+def test_requirements_through_a_link_inside_the_project_are_read(project: Path) -> None:
+    (project / "common").mkdir()
+    (project / "common/r.txt").write_text("six\n./lib\n")
+    (project / "env").mkdir()
+    (project / "env/r.txt").symlink_to("../common/r.txt")
+    entries = read_requirements(project / "env/r.txt", project)
+    assert [entry.value for entry in entries] == ["six", "./lib"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["git+https://h/r@v1", "git+ssh://git@h/r", "git+git@h:team/r", "git+file://{project}/lib"],
+)
+def test_repositories_of_servers_and_of_the_project_are_taken(project: Path, line: str) -> None:
+    (project / "r.txt").write_text(line.format(project=project))
+    declared = [PythonPackages(requirements="r.txt")]
+    assert declared_paths(declared, project) == (project / "r.txt",)

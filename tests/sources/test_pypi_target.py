@@ -1,26 +1,26 @@
-"""Which wheels fit a Python on a system, and which is the best of them."""
+"""Which wheels are compatible with a Python on a system, and which is the best."""
 
 from __future__ import annotations
 
 import pytest
 
 from danlu.errors import MachineError, ResolveError
-from danlu.sources.pypi.target import Target, best_wheel, fits
+from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel, is_compatible
 
-DEBIAN = Target("3.11.2", "glibc 2.36")
-ALPINE = Target("3.12.1", "musl 1.2.5")
+DEBIAN = PlatformTarget("3.11.2", "glibc 2.36")
+ALPINE = PlatformTarget("3.12.1", "musl 1.2.5")
 
 
 @pytest.mark.parametrize(
     ("target", "platform"),
     [
         (DEBIAN, "x86_64-manylinux_2_36"),
-        (Target("3.13.0", "glibc 2.41"), "x86_64-manylinux_2_40"),
-        (Target("3.9.1", "glibc 2.27", "arm64"), "aarch64-manylinux_2_17"),
+        (PlatformTarget("3.13.0", "glibc 2.41"), "x86_64-manylinux_2_40"),
+        (PlatformTarget("3.9.1", "glibc 2.27", "arm64"), "aarch64-manylinux_2_17"),
         (ALPINE, "x86_64-unknown-linux-musl"),
     ],
 )
-def test_uv_is_told_the_platform(target: Target, platform: str) -> None:
+def test_uv_gets_the_platform_option(target: PlatformTarget, platform: str) -> None:
     assert target.uv_platform == platform
 
 
@@ -41,12 +41,12 @@ def test_uv_is_told_the_platform(target: Target, platform: str) -> None:
     ],
 )
 def test_tags_decide(file: str, good: bool) -> None:
-    assert fits(file, DEBIAN) is good
+    assert is_compatible(file, DEBIAN) is good
 
 
 def test_musl_takes_musl_only() -> None:
-    assert fits("a-1-cp312-cp312-musllinux_1_2_x86_64.whl", ALPINE)
-    assert not fits("a-1-cp312-cp312-manylinux_2_17_x86_64.whl", ALPINE)
+    assert is_compatible("a-1-cp312-cp312-musllinux_1_2_x86_64.whl", ALPINE)
+    assert not is_compatible("a-1-cp312-cp312-manylinux_2_17_x86_64.whl", ALPINE)
 
 
 def test_the_closest_wheel_is_the_best() -> None:
@@ -66,8 +66,8 @@ def test_a_higher_build_number_is_better() -> None:
     assert best_wheel(files, DEBIAN) == files[1]
 
 
-def test_unknown_systems_are_told() -> None:
+def test_unknown_platforms_are_rejected() -> None:
     with pytest.raises(MachineError, match="riscv64"):
-        _ = Target("3.11.2", "glibc 2.36", "riscv64").machine
+        _ = PlatformTarget("3.11.2", "glibc 2.36", "riscv64").machine
     with pytest.raises(ResolveError, match="C library"):
-        _ = Target("3.11.2", "").uv_platform
+        _ = PlatformTarget("3.11.2", "").uv_platform

@@ -1,4 +1,4 @@
-"""Wheels as trees: what a wheel says and nothing more, whatever the wheel is like."""
+"""A wheel's tree contains exactly what the wheel contains, however it was built."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ import os
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError
-from danlu.graph import WHEEL_TIME, Scheme, Wheel, WheelSource
-from danlu.oci.tar import Normalise, write_layer
-from danlu.sources.pypi import Indexes, Uv, materialise
-from danlu.sources.pypi.splitting import Incomplete, finish_tree, installed, split, take_all
-from danlu.testing.wheels import make_wheel, sha256_of
+from danlu.graph.ops import WHEEL_TIME, InstallScheme, Wheel, WheelSource
+from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sources.pypi.dist_info import InvalidWheel
+from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.split_wheels import (
+    UnlistedFilesError,
+    finish_tree,
+    list_distributions,
+    split_prefix,
+    take_all,
+)
+from danlu.sources.pypi.unpack_wheels import unpack_wheels
+from danlu.sources.pypi.uv import Uv
+from tests.fakes.wheels import make_wheel, sha256_of
 
-SCHEME = Scheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
 SITE = "opt/venv/lib/python3.11/site-packages"
 
 
@@ -41,7 +52,7 @@ class Unpacker:
         self.links.mkdir()
         self.count = 0
 
-    def wheel(self, path: Path, *, scheme: Scheme = SCHEME, sha256: str = "") -> Wheel:
+    def wheel(self, path: Path, *, scheme: InstallScheme = SCHEME, sha256: str = "") -> Wheel:
         name, version = path.name.split("-")[:2]
         source = WheelSource("index")
         return Wheel(
@@ -49,18 +60,20 @@ class Unpacker:
         )
 
     def unpack(self, wheels: Sequence[Wheel], *, offline: bool = False) -> list[Path]:
-        indexes = Indexes(find_links=(self.links.as_uri(),), no_index=True)
+        indexes = IndexSettings(find_links=(self.links.as_uri(),), no_index=True)
         uv = Uv(self.root / "uv", self.root, indexes, offline=offline)
         self.count += 1
         workspace = self.root / f"work-{self.count}"
         workspace.mkdir()
 
         async def run() -> list[Path]:
-            return [one.finish() for one in await materialise(uv, wheels, workspace=workspace)]
+            return [
+                wheel.finish() for wheel in await unpack_wheels(uv, wheels, workspace=workspace)
+            ]
 
         return anyio.run(run)
 
-    def one(self, path: Path, *, scheme: Scheme = SCHEME) -> Path:
+    def one(self, path: Path, *, scheme: InstallScheme = SCHEME) -> Path:
         return self.unpack([self.wheel(path, scheme=scheme)])[0]
 
 
@@ -79,7 +92,9 @@ def listing(tree: Path) -> dict[str, str]:
 
 
 def diff_id(tree: Path) -> str:
-    return write_layer(tree, None, normalise=Normalise(mtime=WHEEL_TIME, uid=0, gid=0)).diff_id
+    return write_layer(
+        tree, None, normalise=NormalizeOptions(mtime=WHEEL_TIME, uid=0, gid=0)
+    ).diff_id
 
 
 def record_of(tree: Path, info: str) -> dict[str, tuple[str, str]]:
@@ -144,7 +159,7 @@ def test_scripts_name_the_images_interpreter(unpacker: Unpacker) -> None:
 
 def test_a_long_interpreter_goes_through_sh(unpacker: Unpacker) -> None:
     prefix = "/opt/" + "x" * 120
-    scheme = Scheme(prefix, "3.11", "lib/python3.11/site-packages", f"{prefix}/bin/python")
+    scheme = InstallScheme(prefix, "3.11", "lib/python3.11/site-packages", f"{prefix}/bin/python")
     wheel = make_wheel(
         unpacker.links,
         "long",
@@ -183,7 +198,9 @@ def test_data_headers_and_libraries_go_where_the_image_wants_them(unpacker: Unpa
 
 
 def test_another_python_than_the_hosts_gets_its_own_directories(unpacker: Unpacker) -> None:
-    scheme = Scheme("/opt/venv", "3.13", "lib/python3.13/site-packages", "/opt/venv/bin/python")
+    scheme = InstallScheme(
+        "/opt/venv", "3.13", "lib/python3.13/site-packages", "/opt/venv/bin/python"
+    )
     wheel = make_wheel(unpacker.links, "other", files={"o.py": ""}, data={"headers/o.h": ""})
     names = set(listing(unpacker.one(wheel, scheme=scheme)))
     assert "opt/venv/lib/python3.13/site-packages/o.py" in names
@@ -191,7 +208,7 @@ def test_another_python_than_the_hosts_gets_its_own_directories(unpacker: Unpack
     assert not any("3.11" in name for name in names)
 
 
-def test_namespace_packages_are_parted(unpacker: Unpacker) -> None:
+def test_namespace_packages_are_split(unpacker: Unpacker) -> None:
     first = make_wheel(unpacker.links, "ns-one", files={"ns/one/a.py": "1", "ns/one/b.py": ""})
     second = make_wheel(unpacker.links, "ns-two", files={"ns/two/a.py": "2", "ns/c.py": ""})
     one, two = unpacker.unpack([unpacker.wheel(first), unpacker.wheel(second)])
@@ -205,7 +222,7 @@ def test_namespace_packages_are_parted(unpacker: Unpacker) -> None:
     }
 
 
-def test_a_layer_does_not_depend_on_its_company(unpacker: Unpacker) -> None:
+def test_a_layer_does_not_depend_on_other_wheels(unpacker: Unpacker) -> None:
     wheels = [
         unpacker.wheel(
             make_wheel(
@@ -240,7 +257,7 @@ def test_files_that_no_record_lists_stay_with_their_wheel(unpacker: Unpacker) ->
     ]
 
 
-def test_rows_of_files_that_are_not_there_go(unpacker: Unpacker) -> None:
+def test_rows_of_missing_files_are_dropped(unpacker: Unpacker) -> None:
     wheel = make_wheel(
         unpacker.links, "ghost", files={"g.py": ""}, more_rows=[("gone.py", "sha256=abc", "3")]
     )
@@ -252,7 +269,7 @@ def test_one_path_with_different_bytes_is_an_error_naming_both(unpacker: Unpacke
         unpacker.wheel(make_wheel(unpacker.links, name, files={"common/__init__.py": name}))
         for name in ("left", "right")
     ]
-    with pytest.raises(ResolveError, match=r"left and right both have .*common/__init__\.py"):
+    with pytest.raises(ResolveError, match=r"left and right both contain .*common/__init__\.py"):
         unpacker.unpack(wheels)
 
 
@@ -277,7 +294,7 @@ def test_two_wheels_with_one_script_are_an_error_naming_both(unpacker: Unpacker)
         )
         for name in ("left", "right")
     ]
-    with pytest.raises(ResolveError, match=r"left and right both have .*bin/go"):
+    with pytest.raises(ResolveError, match=r"left and right both contain .*bin/go"):
         unpacker.unpack(wheels)
 
 
@@ -301,7 +318,7 @@ def test_an_installed_record_that_points_outside_is_refused(tmp_path: Path) -> N
     info.mkdir(parents=True)
     (info / "RECORD").write_text("../../../../../etc/passwd,,\n")
     with pytest.raises(OutsideError, match="outside the environment"):
-        installed(tmp_path)
+        list_distributions(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["../outside.py", "x/../../../outside.py", "/tmp/outside.py"])
@@ -313,8 +330,8 @@ def test_a_member_that_points_outside_reaches_nothing(unpacker: Unpacker, path: 
         pass
     else:
         assert all(name.startswith(SITE) for name in listing(tree))
-    inside = [one for one in unpacker.root.rglob("outside.py") if SITE not in str(one)]
-    assert [one for one in inside if "uv/" not in str(one)] == []
+    inside = [path for path in unpacker.root.rglob("outside.py") if SITE not in str(path)]
+    assert [path for path in inside if "uv/" not in str(path)] == []
     assert not Path("/tmp/outside.py").exists()
 
 
@@ -344,7 +361,7 @@ def test_symbolic_links_in_an_archive_do_not_become_links(unpacker: Unpacker) ->
         tree = unpacker.one(path)
     except DanluError:
         return
-    assert not any(one.is_symlink() for one in tree.rglob("*"))
+    assert not any(path.is_symlink() for path in tree.rglob("*"))
 
 
 def test_byte_code_of_a_wheel_is_left_out(unpacker: Unpacker) -> None:
@@ -400,7 +417,7 @@ def test_a_file_with_other_bytes_is_a_checksum_error(unpacker: Unpacker) -> None
         unpacker.unpack([unpacker.wheel(path, sha256="0" * 64)])
 
 
-def test_a_damaged_entry_point_is_told(unpacker: Unpacker) -> None:
+def test_an_invalid_entry_point_is_reported(unpacker: Unpacker) -> None:
     wheel = make_wheel(
         unpacker.links, "bad", files={"b.py": ""}, entry_points="[console_scripts]\nbad = nothing\n"
     )
@@ -451,7 +468,7 @@ def prefix_with(root: Path, **wheels: dict[str, bool]) -> Path:
             (site / path).write_text(name)
         listed = [path for path, there in files.items() if there]
         (info / "RECORD").write_text(
-            "".join(f"{one},,\n" for one in [*listed, f"{info.name}/RECORD"])
+            "".join(f"{path},,\n" for path in [*listed, f"{info.name}/RECORD"])
         )
     return root
 
@@ -463,28 +480,28 @@ def trees_for(root: Path, *names: str) -> dict[str, Path]:
     return trees
 
 
-def test_unlisted_files_among_several_ask_for_another_way(tmp_path: Path) -> None:
+def test_unlisted_files_in_a_shared_directory_are_installed_separately(tmp_path: Path) -> None:
     prefix = prefix_with(tmp_path / "p", a={"s/a.py": True, "s/extra": False}, b={"s/b.py": True})
     trees = trees_for(tmp_path, "a", "b")
-    with pytest.raises(Incomplete) as caught:
-        split(prefix, installed(prefix), SCHEME, trees)
+    with pytest.raises(UnlistedFilesError) as caught:
+        split_prefix(prefix, list_distributions(prefix), SCHEME, trees)
     assert caught.value.names == {"a", "b"}
 
 
-def test_unlisted_files_among_a_wheels_own_are_its(tmp_path: Path) -> None:
+def test_unlisted_files_among_a_wheels_own_belong_to_it(tmp_path: Path) -> None:
     prefix = prefix_with(tmp_path / "p", a={"s/a.py": True, "s/extra": False}, b={"t/b.py": True})
     trees = trees_for(tmp_path, "a", "b")
-    found = installed(prefix)
-    split(prefix, found, SCHEME, trees)
+    found = list_distributions(prefix)
+    split_prefix(prefix, found, SCHEME, trees)
     finish_tree(trees["a"], found[0], SCHEME, [])
     assert "s/extra" in record_of(trees["a"], "a-1.dist-info")
 
 
-def test_alone_everything_is_the_wheels(tmp_path: Path) -> None:
+def test_a_wheel_installed_alone_owns_every_file(tmp_path: Path) -> None:
     prefix = prefix_with(tmp_path / "p", a={"s/a.py": True, "top.txt": False})
     (prefix / ".lock").touch()
     trees = trees_for(tmp_path, "a")
-    found = installed(prefix)
+    found = list_distributions(prefix)
     take_all(prefix, found[0], SCHEME, trees["a"])
     finish_tree(trees["a"], found[0], SCHEME, [])
     assert "top.txt" in record_of(trees["a"], "a-1.dist-info")
@@ -495,7 +512,28 @@ def test_a_link_in_a_prefix_is_refused(tmp_path: Path) -> None:
     prefix = prefix_with(tmp_path / "p", a={"s/a.py": True})
     (prefix / "lib/python3.11/site-packages/s/link").symlink_to("/etc/passwd")
     trees = trees_for(tmp_path, "a")
-    found = installed(prefix)
-    split(prefix, found, SCHEME, trees)
+    found = list_distributions(prefix)
+    split_prefix(prefix, found, SCHEME, trees)
     with pytest.raises(OutsideError, match="link"):
         finish_tree(trees["a"], found[0], SCHEME, [])
+
+
+@pytest.mark.parametrize("kind", ["local", "url", "built", "index"])
+@pytest.mark.parametrize("broken", ["garbage", "cut"])
+def test_a_wheel_that_cannot_be_read_is_not_blamed_on_an_index(
+    unpacker: Unpacker, kind: Any, broken: str
+) -> None:
+    path = make_wheel(unpacker.links, "broken", files={"b.py": "x = 1\n" * 2000})
+    path.write_bytes(b"hello" if broken == "garbage" else path.read_bytes()[:3000])
+    wheel = replace(unpacker.wheel(path), source=WheelSource(kind, path.name))
+    indexes = IndexSettings(find_links=(unpacker.links.as_uri(),), no_index=True)
+    uv = Uv(unpacker.root / "uv", unpacker.root, indexes)
+    files = {} if kind == "index" else {wheel.sha256: path}
+
+    async def run() -> None:
+        await unpack_wheels(uv, [wheel], workspace=unpacker.root, files=files)
+
+    with pytest.raises(InvalidWheel, match=r"broken-1\.0-py3-none-any\.whl") as caught:
+        anyio.run(run)
+    assert "no longer have" not in caught.value.message
+    assert caught.value.hint

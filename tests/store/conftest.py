@@ -1,4 +1,4 @@
-"""A store in a scratch directory, a clock that is set by hand, real layers."""
+"""Fixtures: a store in a scratch directory, a manual clock, real layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.oci.tar import Normalise, write_layer
+from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Layer, Store
 
 MakeLayer = Callable[..., Layer]
@@ -39,7 +39,7 @@ def make_layer(clock: Clock) -> MakeLayer:
     """``make_layer(store, text)``: a layer of one file; each is made an hour after the last."""
 
     def make(store: Store, text: str) -> Layer:
-        normalise = Normalise(mtime=1)
+        normalise = NormalizeOptions(mtime=1)
         clock.now += 3600
         with store.staging() as tree:
             (tree / "file").write_text(text)

@@ -1,7 +1,8 @@
-"""The check finds each kind of damage, and repair leaves a store that is sound."""
+"""The check finds every kind of damage, and repair leaves an intact store."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import multiprocessing
 import os
@@ -16,7 +17,10 @@ import pytest
 
 from danlu.errors import StoreError
 from danlu.oci.tar import write_layer
-from danlu.store import Layer, Store, check_store
+from danlu.store import Layer, Store
+from danlu.store.fsck import check_store
+from danlu.store.schema import migrate
+from danlu.util.id_maps import UNMAPPED_ID, IdMaps, record_id_maps
 
 MakeLayer = Callable[..., Layer]
 
@@ -172,8 +176,8 @@ def test_blobs_of_an_earlier_boot_are_verified_before_use(full: Store) -> None:
     assert full.blob(image.blobs[0]) is None
 
 
-def test_settled_layers_need_no_verification(full: Store) -> None:
-    full.settle()
+def test_synced_layers_need_no_verification(full: Store) -> None:
+    full.sync()
     change(full, "UPDATE layers SET boot = 'earlier' WHERE boot != ''")
     damage_file(full)
     image = full.image("a")
@@ -238,7 +242,7 @@ def test_readable_part_of_a_damaged_index_is_kept(full: Store) -> None:
         assert again.layer(image.layers[0]) is not None
 
 
-def test_damaged_index_is_an_error_with_a_way_out(full: Store) -> None:
+def test_damaged_index_is_an_error_with_a_hint(full: Store) -> None:
     root = full.root
     full.close()
     not_a_database(root / "index.sqlite")
@@ -247,7 +251,7 @@ def test_damaged_index_is_an_error_with_a_way_out(full: Store) -> None:
     assert "check --repair" in caught.value.hint
 
 
-def test_sound_store_has_no_findings(full: Store) -> None:
+def test_intact_store_has_no_inconsistencies(full: Store) -> None:
     assert check_store(full.root) == []
 
 
@@ -265,7 +269,7 @@ def test_lost_index_makes_an_empty_store(full: Store) -> None:
         assert again.check() == []
 
 
-def test_lost_directories_are_made_again(full: Store, make_layer: MakeLayer) -> None:
+def test_missing_directories_are_recreated(full: Store, make_layer: MakeLayer) -> None:
     root = full.root
     full.close()
     for name in ("layers", "tmp", "leases"):
@@ -289,7 +293,7 @@ def test_store_is_found_from_another_directory(
 
 
 @pytest.mark.parametrize("text", ["", "one", "-"])
-def test_directory_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+def test_directory_that_is_no_store_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "version").write_text(text)
     with pytest.raises(StoreError, match="not a danlu store"):
         Store.open(tmp_path)
@@ -306,15 +310,25 @@ def check_without_permission(root: Path) -> None:
             summary = write_layer(tree, None)
             layer = store.commit_layer(tree, summary, created_by="x")
         (layer.tree / "below").chmod(0)
-        with pytest.raises(StoreError, match="not allowed"):
-            store.check(repair=True)
+        with store.staging() as tree:
+            (tree / "file").write_text("1")
+            summary = write_layer(tree, None)
+            damaged = store.commit_layer(tree, summary, created_by="y")
+        (damaged.tree / "file").write_text("2")
+        findings = {finding.subject: finding for finding in store.check(repair=True)}
+        assert findings[layer.diff_id].kind == "layer-unreadable"
+        assert findings[layer.diff_id].denied
+        assert findings[damaged.diff_id].kind == "layer-damaged"
+        assert not any(finding.repaired for finding in findings.values())
+        assert layer.tree.is_dir()
+        assert damaged.tree.is_dir()
         change(store, "UPDATE layers SET boot = 'earlier'")
         assert store.layer(layer.diff_id) == layer
 
 
-def test_tree_that_may_not_be_read_is_not_taken_for_damage() -> None:
+def test_unreadable_tree_is_not_reported_as_damaged() -> None:
     # Imported now: who gave up being root may not read the interpreter's files.
-    importlib.import_module("danlu.store.check")
+    importlib.import_module("danlu.store.fsck")
     # Not tmp_path: only root may pass through the directories above it.
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o777)
@@ -324,3 +338,151 @@ def test_tree_that_may_not_be_read_is_not_taken_for_damage() -> None:
         child.start()
         child.join()
     assert child.exitcode == 0
+
+
+def test_committing_an_intact_layer_replaces_a_damaged_one(
+    full: Store, make_layer: MakeLayer
+) -> None:
+    image = full.image("a")
+    assert image is not None
+    damage_file(full)
+    layer = make_layer(full, "one")
+    assert layer.diff_id == image.layers[0]
+    assert (layer.tree / "file").read_text() == "one"
+    assert {finding.kind for finding in full.check(repair=True)} == {"tree-unknown"}
+    assert full.image("a") == image
+
+
+def test_intact_layer_committed_again_is_kept_and_not_marked_synced(
+    full: Store, make_layer: MakeLayer
+) -> None:
+    image = full.image("a")
+    assert image is not None
+    before = full.layer(image.layers[0])
+    assert make_layer(full, "one") == before
+    with closing(sqlite3.connect(full.root / "index.sqlite")) as connection:
+        # Read from memory, it may still not have reached the disk.
+        assert connection.execute("SELECT boot FROM layers").fetchall() != [("",)]
+
+
+OTHER_IDS = IdMaps(((0, 1000, 1), (1, 100000, 65536)), ((0, 1000, 1), (1, 100000, 65536)))
+"""Those of a rootless build; no test runs inside this user namespace."""
+
+
+def fail_reading(number: int) -> Callable[..., object]:
+    def fail(tree: Path, *_: object) -> object:
+        raise StoreError("cannot read the layer") from OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize("why", ["other ids", "no permission", "disk"])
+def test_repair_removes_nothing_if_a_layer_is_unreadable(
+    full: Store, make_layer: MakeLayer, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    image = full.image("a")
+    assert image is not None
+    damage_blob(full)
+    if why == "other ids":
+        record_id_maps(full.root, OTHER_IDS)
+        damage_file(full)  # what the owners would look like: another content
+    else:
+        number = errno.EACCES if why == "no permission" else errno.EIO
+        monkeypatch.setattr("danlu.store.layers._write_layer_tar", fail_reading(number))
+    for repair in (False, True):
+        findings = full.check(repair=repair)
+        assert [finding.kind for finding in findings] == ["layer-unreadable", "blob-damaged"]
+        assert findings[0].denied == (why != "disk")
+        assert not any(finding.repaired for finding in findings)
+    assert full.image("a") == image
+    assert len(list((full.root / "layers").iterdir())) == 1
+    change(full, "UPDATE layers SET boot = 'earlier'")
+    if why == "disk":
+        with pytest.raises(StoreError, match="Input/output error") as caught:
+            full.layer(image.layers[0])
+        assert "dmesg" in caught.value.hint
+    else:
+        assert full.layer(image.layers[0]) is not None
+    with closing(sqlite3.connect(full.root / "index.sqlite")) as connection:
+        assert connection.execute("SELECT count(*) FROM layers").fetchone() == (1,)
+
+
+def test_unreadable_blob_is_kept(full: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    damage_file(full)
+    monkeypatch.setattr("danlu.store.blobs.file_digest", fail)
+    findings = full.check(repair=True)
+    assert [finding.kind for finding in findings] == ["layer-damaged", "blob-unreadable"]
+    assert full.image("a") is not None
+
+
+def test_unmapped_owner_is_not_damage_without_recorded_id_maps(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a store made before ids were recorded looks once newuidmap is gone."""
+    if os.geteuid() != 0:
+        pytest.skip("giving a file away needs root")
+    single = IdMaps(((0, 1000, 1),), ((0, 1000, 1),))
+    monkeypatch.setattr("danlu.store.layers.read_id_maps", lambda: single)
+    damage_file(full)
+    assert {finding.kind for finding in full.check()} == {"layer-damaged"}
+    os.chown(only(full.root / "layers") / "file", UNMAPPED_ID, UNMAPPED_ID)
+    assert {finding.kind for finding in full.check()} == {"layer-unreadable"}
+
+
+def test_id_maps_cover_those_that_map_the_same() -> None:
+    assert OTHER_IDS.covers(OTHER_IDS)
+    more = IdMaps(((0, 1000, 1), (1, 100000, 99999)), ((0, 1000, 1), (1, 100000, 65536)))
+    assert more.covers(OTHER_IDS)
+    assert not OTHER_IDS.covers(more)
+    moved = IdMaps(((0, 1000, 1), (1, 200000, 65536)), OTHER_IDS.groups)
+    assert not moved.covers(OTHER_IDS)
+    single = IdMaps(((0, 1000, 1),), ((0, 1000, 1),))
+    assert OTHER_IDS.covers(single)
+    assert not single.covers(OTHER_IDS)
+    whole_machine = IdMaps(((0, 0, 2**32 - 1),), ((0, 0, 2**32 - 1),))
+    assert not whole_machine.covers(single)
+
+
+def test_killed_recovery_leaves_the_damaged_index(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = full.root
+    full.close()
+    lost_table(root / "index.sqlite")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("danlu.store.fsck._copy_rows", stop)
+        with pytest.raises(KeyboardInterrupt):
+            check_store(root, repair=True)
+    findings = check_store(root)
+    assert [finding.kind for finding in findings] == ["index-damaged"]
+    check_store(root, repair=True)
+    assert check_store(root) == []
+
+
+def test_recovery_on_a_full_disk_leaves_the_damaged_index(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = full.root
+    full.close()
+    with closing(sqlite3.connect(root / "index.sqlite")) as connection, connection:
+        connection.execute("DROP TABLE records")
+        connection.execute("UPDATE images SET config = ?", (bytes(1 << 20),))
+
+    def migrate_small(connection: sqlite3.Connection) -> None:
+        migrate(connection)
+        connection.execute("PRAGMA max_page_count = 30")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("danlu.store.fsck.migrate", migrate_small)
+        with pytest.raises(StoreError, match="no space left"):
+            check_store(root, repair=True)
+    kinds = {finding.kind for finding in check_store(root)}
+    assert kinds == {"index-damaged"}
+    assert len(list((root / "layers").iterdir())) == 1

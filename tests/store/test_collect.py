@@ -1,4 +1,4 @@
-"""Collection takes garbage and what is longest unused, and never what is named or held."""
+"""Garbage collection evicts least recently used objects, never tagged or leased ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from danlu.util.locks import file_lock
 MakeLayer = Callable[..., Layer]
 
 
-def test_everything_unnamed_goes_when_nothing_may_stay(store: Store, make_layer: MakeLayer) -> None:
+def test_untagged_objects_are_evicted_with_a_budget_of_zero(
+    store: Store, make_layer: MakeLayer
+) -> None:
     layer = make_layer(store, "one")
     blob = store.put_blob(b"data")
     store.put_record("on a layer", {}, layers=[layer.diff_id])
@@ -46,13 +48,13 @@ def test_named_image_keeps_all_it_needs(store: Store, make_layer: MakeLayer) -> 
     assert store.layer(layer.diff_id) is None
 
 
-def test_nothing_goes_below_the_budget(store: Store, make_layer: MakeLayer) -> None:
+def test_nothing_is_evicted_below_the_budget(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
     assert store.collect(10**9).layers == 0
     assert store.layer(layer.diff_id) == layer
 
 
-def test_longest_unused_goes_first(
+def test_least_recently_used_is_evicted_first(
     store: Store, make_layer: MakeLayer, clock: Callable[[], float]
 ) -> None:
     first, second, third = (make_layer(store, text) for text in "123")
@@ -80,7 +82,9 @@ def test_last_use_survives_the_process(tmp_path: Path, make_layer: MakeLayer) ->
         assert store.layer(first.diff_id) == first
 
 
-def test_untagged_image_goes_with_its_first_layer(store: Store, make_layer: MakeLayer) -> None:
+def test_untagged_image_is_evicted_with_its_first_layer(
+    store: Store, make_layer: MakeLayer
+) -> None:
     old, new = make_layer(store, "old"), make_layer(store, "new")
     store.put_image(b"{}", [old.diff_id, new.diff_id])
     gone = store.collect(new.size + 100)
@@ -162,7 +166,7 @@ def test_shared_lease_lasts_as_long_as_the_child(store: Store, make_layer: MakeL
     assert store.layer(made.diff_id) is None
 
 
-def test_living_staging_stays_and_dead_one_goes(store: Store) -> None:
+def test_orphaned_staging_is_removed_and_a_live_one_stays(store: Store) -> None:
     program = (
         "import sys, os, signal; from pathlib import Path; from danlu.store import Store\n"
         "with Store.open(Path(sys.argv[1])).staging() as path:\n"
@@ -176,7 +180,7 @@ def test_living_staging_stays_and_dead_one_goes(store: Store) -> None:
         assert list((store.root / "tmp").iterdir()) == [mine]
 
 
-def test_strays_go_even_below_the_budget(store: Store) -> None:
+def test_strays_are_removed_even_below_the_budget(store: Store) -> None:
     (store.root / "layers" / "stray" / "deep").mkdir(parents=True)
     (store.root / "blobs" / ("0" * 64)).write_bytes(b"x")
     store.collect(10**9)
@@ -184,17 +188,17 @@ def test_strays_go_even_below_the_budget(store: Store) -> None:
     assert not list((store.root / "blobs").iterdir())
 
 
-def test_compressed_form_is_forgotten_with_its_layer(store: Store, make_layer: MakeLayer) -> None:
+def test_compressed_digest_is_deleted_with_its_layer(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
-    store.put_compressed(layer.diff_id, "zstd", store.put_blob(b"z"), 1)
+    store.put_compressed_blob(layer.diff_id, "zstd", store.put_blob(b"z"), 1)
     store.collect(layer.size)
-    assert store.compressed(layer.diff_id, "zstd") is not None
+    assert store.compressed_blob(layer.diff_id, "zstd") is not None
     store.collect(0)
-    assert store.compressed(layer.diff_id, "zstd") is None
+    assert store.compressed_blob(layer.diff_id, "zstd") is None
 
 
 @pytest.mark.parametrize("keep", [0, 15_000, 25_000, 10**9])
-def test_what_is_kept_fits_the_budget_or_is_needed(
+def test_kept_objects_fit_the_budget_or_are_pinned(
     store: Store, make_layer: MakeLayer, keep: int
 ) -> None:
     layers = [make_layer(store, str(number)) for number in range(4)]
@@ -218,10 +222,10 @@ def test_layers_count_as_used_when_their_image_is(
     assert store.layer(used.diff_id) == used
 
 
-def test_collection_waits_no_longer_than_its_limit(
+def test_collection_times_out_waiting_for_the_gate(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.store.core._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("danlu.store.index._LOCK_TIMEOUT_SECONDS", 0.05)
     with file_lock(store.root / "gate"), pytest.raises(StoreError, match="another danlu"):
         store.collect(0)
     store.collect(0)

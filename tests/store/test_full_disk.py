@@ -1,4 +1,4 @@
-"""On a full disk nothing is half done, the message says what to do, and that works."""
+"""A full disk leaves nothing half done, and the advice in the error message works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A small file system of its own."""
+    """A small separate file system."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     place = tmp_path / "disk"
@@ -39,7 +39,7 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 def fill(place: Path, *, leave: int = 0) -> None:
-    """Take all the space there is, to the last byte."""
+    """Fill the disk to the last byte."""
     with (place / "filler").open("wb", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             try:
@@ -51,7 +51,7 @@ def fill(place: Path, *, leave: int = 0) -> None:
 
 
 def until_full(put: Callable[[str], object]) -> int:
-    """Call ``put("0")``, ``put("1")`` … until the disk is full; gives the first that failed."""
+    """Call ``put("0")``, ``put("1")`` … until the disk is full; return the first that failed."""
     for number in range(10_000):
         try:
             put(str(number))

@@ -1,4 +1,4 @@
-"""Many processes use one store at once, and any of them may be killed at any moment."""
+"""Concurrent processes use one store, and any of them can be killed at any moment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from danlu.oci.tar import Normalise, write_layer
+from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Layer, Store
 
 HARMLESS = {"tree-unknown", "blob-unknown", "leftover"}
-FIXED = Normalise(mtime=1)
+FIXED = NormalizeOptions(mtime=1)
 
 # The parent has no store open when it forks: sqlite does not survive that.
 _fork = multiprocessing.get_context("fork")
@@ -36,7 +36,7 @@ def commit(store: Store, text: str) -> Layer:
 
 
 def build(store: Store, numbers: list[int]) -> None:
-    """What a build does: layers, records, a blob, an image."""
+    """Do what a build does: layers, records, a blob, an image."""
     with store.lease():
         layers = []
         for number in numbers:

@@ -1,4 +1,4 @@
-"""The store's first promises: what was put in is found again, whole, by anyone."""
+"""Basic guarantees of the store: every process finds complete what any process has put in."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_record_is_found_again(store: Store) -> None:
     assert store.record("other") is None
 
 
-def test_record_whose_layer_is_gone_is_no_record(store: Store, make_layer: MakeLayer) -> None:
+def test_record_with_a_missing_layer_is_invalid(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
     store.put_record("key", {}, layers=[layer.diff_id])
     assert store.record("key") == {}
@@ -52,7 +52,7 @@ def test_record_whose_layer_is_gone_is_no_record(store: Store, make_layer: MakeL
     assert store.record("key") is None
 
 
-def test_record_whose_blob_is_gone_is_no_record(store: Store) -> None:
+def test_record_with_a_missing_blob_is_invalid(store: Store) -> None:
     digest = store.put_blob(b"data")
     store.put_record("key", {}, blobs=[digest])
     assert store.record("key") == {}
@@ -70,7 +70,7 @@ def test_blob_is_found_again(store: Store) -> None:
     assert path.read_bytes() == b"data"
 
 
-def test_cut_blob_is_no_blob(store: Store) -> None:
+def test_truncated_blob_is_missing(store: Store) -> None:
     path = store.blob(store.put_blob(b"data"))
     assert path is not None
     path.write_bytes(b"dat")
@@ -88,7 +88,7 @@ def test_blob_of_another_digest_is_refused(store: Store) -> None:
     assert not list((store.root / "tmp").iterdir())
 
 
-def test_image_is_found_by_name_digest_and_beginning(store: Store, make_layer: MakeLayer) -> None:
+def test_image_is_found_by_name_digest_and_prefix(store: Store, make_layer: MakeLayer) -> None:
     layer = make_layer(store, "one")
     image = store.put_image(b"{}", [layer.diff_id], names=["a:1"], metadata={"function": "build"})
     assert image.digest == sha256(b"{}")
@@ -100,7 +100,7 @@ def test_image_is_found_by_name_digest_and_beginning(store: Store, make_layer: M
     assert store.images() == [image]
 
 
-def test_ambiguous_beginning_is_an_error(store: Store) -> None:
+def test_ambiguous_prefix_is_an_error(store: Store) -> None:
     digits = {sha256(str(n).encode())[7:13]: n for n in range(3)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("danlu.store.images.sha256", lambda data: "sha256:abcdef" + sha256(data)[13:])
@@ -111,7 +111,7 @@ def test_ambiguous_beginning_is_an_error(store: Store) -> None:
 
 
 def test_image_on_an_absent_layer_is_refused(store: Store) -> None:
-    with pytest.raises(StoreError, match="cannot stand on"):
+    with pytest.raises(StoreError, match="is not in the store"):
         store.put_image(b"{}", [DiffId("sha256:" + "0" * 64)])
     assert store.images() == []
 
@@ -138,20 +138,20 @@ def test_tag_untag_and_remove(store: Store) -> None:
     assert store.images() == []
 
 
-def test_image_keeps_a_layer_that_stands_in_it_twice(store: Store, make_layer: MakeLayer) -> None:
+def test_image_keeps_a_layer_it_contains_twice(store: Store, make_layer: MakeLayer) -> None:
     one, two = make_layer(store, "one"), make_layer(store, "two")
     order = [one.diff_id, two.diff_id, one.diff_id]
     assert store.put_image(b"{}", order).layers == tuple(order)
 
 
-def test_compressed_form_is_remembered(store: Store) -> None:
+def test_compressed_digest_is_stored(store: Store) -> None:
     diff_id, digest = DiffId("sha256:" + "0" * 64), Digest("sha256:" + "1" * 64)
-    assert store.compressed(diff_id, "zstd") is None
-    store.put_compressed(diff_id, "zstd", digest, 5)
-    found = store.compressed(diff_id, "zstd")
+    assert store.compressed_blob(diff_id, "zstd") is None
+    store.put_compressed_blob(diff_id, "zstd", digest, 5)
+    found = store.compressed_blob(diff_id, "zstd")
     assert found is not None
     assert (found.digest, found.size) == (digest, 5)
-    assert store.compressed(diff_id, "gzip") is None
+    assert store.compressed_blob(diff_id, "gzip") is None
 
 
 def test_newer_store_is_refused(tmp_path: Path) -> None:

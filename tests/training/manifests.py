@@ -1,4 +1,4 @@
-"""Manifests of every kind that are right, to be spoilt by tests in one place."""
+"""Valid manifests of every kind, which tests then modify."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import copy
 from typing import Any
 
 from danlu.training.framework import Framework
-from danlu.training.registry import frameworks
+from danlu.training.registry import list_frameworks
 
-KINDS = {framework.kind: framework for framework in frameworks()}
+KINDS = {framework.kind: framework for framework in list_frameworks()}
 
 SIZES: dict[str, dict[str, int]] = {
     "PyTorchJob": {"Master": 1, "Worker": 2},
@@ -26,7 +26,7 @@ def framework(kind: str) -> Framework:
 
 
 def manifest(kind: str = "PyTorchJob", **replicas: int) -> dict[str, Any]:
-    """A small job of this kind with one container a pod."""
+    """Return a small job of this kind with one container per pod."""
     it = KINDS[kind]
     container = {"name": it.container, "image": "example/train:1", "command": ["train"]}
     specs = {

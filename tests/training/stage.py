@@ -1,4 +1,4 @@
-"""A job on a stage: what a driver would do is done at once, and time moves when it is told to."""
+"""A simulated driver for one job: it applies decisions at once and has a manual clock."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import msgspec
 from msgspec.structs import replace
 
 from danlu.training.decide import decide
-from danlu.training.registry import framework_of
+from danlu.training.registry import find_framework
 from danlu.training.types import (
-    Condition,
     ConditionType,
     CreateReplica,
     Decision,
@@ -20,22 +19,24 @@ from danlu.training.types import (
     DeleteReplica,
     ElasticPolicy,
     Event,
+    FinishPolicy,
     Job,
+    JobCondition,
     JobStatus,
-    Observed,
     ObservedReplica,
-    Pace,
-    Phase,
+    ObservedReplicas,
     ReplicaId,
+    ReplicaPhase,
     ReplicaRecord,
     ReplicaSpec,
     ReplicaType,
+    RestartBackoff,
     RestartPolicy,
     RunPolicy,
 )
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-PACE = Pace(first=1.0, longest=8.0)
+PACE = RestartBackoff(first_delay=1.0, max_delay=8.0)
 
 
 def job(
@@ -49,7 +50,7 @@ def job(
     options: Mapping[str, Any] | None = None,
     **numbers: int,
 ) -> Job:
-    """A job called ``n`` in ``ns`` with so many replicas of each type, all of one policy."""
+    """Return a job ``n`` in namespace ``ns`` with these replica counts by type."""
     named = policies or {}
     replicas = {
         ReplicaType(type): ReplicaSpec(number, {}, named.get(type, policy))
@@ -68,63 +69,67 @@ def job(
 
 
 def replica(name: str, job: Job) -> ReplicaId:
-    """``worker-0`` of a job."""
+    """Return the replica id for a name such as ``worker-0``."""
     type, index = name.rsplit("-", 1)
-    known = {one.lower(): one for one in framework_of(job.kind).types}
+    known = {
+        replica_type.lower(): replica_type
+        for replica_type in find_framework(job.kind).replica_types
+    }
     return ReplicaId(known.get(type, ReplicaType(type)), int(index))
 
 
 class Stage:
-    """One job, the attempts that are there, and a decider that remembers the status alone."""
+    """One job and its existing attempts; between decisions only the status is kept."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, finish: FinishPolicy | None = None) -> None:
         self.job = job
-        self.framework = framework_of(job.kind)
+        self.finish = finish or FinishPolicy()
+        self.framework = find_framework(job.kind)
         self.now = BEGIN
-        self.there: dict[str, ObservedReplica] = {}
-        self.born = 0
+        self.attempts: dict[str, ObservedReplica] = {}
+        self.attempt_count = 0
         self.removed = False
         self.events: list[Event] = []
-        self.made: list[CreateReplica] = []
+        self.created: list[CreateReplica] = []
         self.deleted: list[DeleteReplica] = []
 
     @property
     def status(self) -> JobStatus:
         return self.job.status
 
-    # -- what happens
+    # -- events from outside
 
     def attempt(self, name: str) -> ObservedReplica:
-        """The only attempt at a replica."""
-        (one,) = [one for one in self.there.values() if str(one.id) == name]
-        return one
+        """Return the only attempt of a replica."""
+        (found,) = [attempt for attempt in self.attempts.values() if str(attempt.id) == name]
+        return found
 
     def change(self, name: str, **changes: Any) -> None:
-        one = self.attempt(name)
-        self.there[one.uid] = replace(one, **changes)
+        attempt = self.attempt(name)
+        self.attempts[attempt.uid] = replace(attempt, **changes)
 
     def run(self, *names: str) -> None:
-        for name in names or [str(one.id) for one in self.there.values()]:
-            self.change(name, phase=Phase.RUNNING, started=self.now)
+        for name in names or [str(attempt.id) for attempt in self.attempts.values()]:
+            self.change(name, phase=ReplicaPhase.RUNNING, started=self.now)
 
     def end(self, name: str, code: int | None, **changes: Any) -> None:
-        phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED
+        phase = ReplicaPhase.SUCCEEDED if code == 0 else ReplicaPhase.FAILED
         self.change(name, **{"phase": phase, "exit_code": code, "finished": self.now, **changes})
 
     def vanish(self, *names: str) -> None:
-        for name in names or [str(one.id) for one in self.there.values()]:
-            del self.there[self.attempt(name).uid]
+        for name in names or [str(attempt.id) for attempt in self.attempts.values()]:
+            del self.attempts[self.attempt(name).uid]
 
-    def add(self, name: str, phase: Phase = Phase.RUNNING, **changes: Any) -> str:
-        """Another attempt, by somebody's hand."""
-        self.born += 1
-        uid = f"u{self.born}"
+    def add(self, name: str, phase: ReplicaPhase = ReplicaPhase.RUNNING, **changes: Any) -> str:
+        """Add an attempt that the driver did not create; return its uid."""
+        self.attempt_count += 1
+        uid = f"u{self.attempt_count}"
         id = replica(name, self.job)
-        self.there[uid] = replace(ObservedReplica(id=id, phase=phase, uid=uid), **changes)
+        self.attempts[uid] = replace(ObservedReplica(id=id, phase=phase, uid=uid), **changes)
         return uid
 
     def ask(self, *, run: Mapping[str, Any] | None = None, **numbers: int) -> None:
-        """Ask for another run policy or other numbers."""
+        """Change the run policy or the replica counts of the job."""
         specs = dict(self.job.replicas)
         for type, number in numbers.items():
             specs[ReplicaType(type)] = replace(specs[ReplicaType(type)], replicas=number)
@@ -134,22 +139,24 @@ class Stage:
     def wait(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
 
-    # -- what is done about it
+    # -- decisions and actions
 
     def decide(self) -> Decision:
-        """Decide only: the decision is written nowhere and nothing is done."""
-        observed = Observed(tuple(self.there.values()))
-        return decide(self.job, observed, self.framework, now=self.now, pace=PACE)
+        """Decide without writing the status or applying an action."""
+        observed = ObservedReplicas(tuple(self.attempts.values()))
+        return decide(
+            self.job, observed, self.framework, now=self.now, backoff=PACE, finish=self.finish
+        )
 
     def write(self) -> Decision:
-        """Decide and write the status as JSON (nothing else is remembered), and die of it."""
+        """Decide and write the status as JSON, without applying the actions."""
         decision = self.decide()
         written = msgspec.json.decode(msgspec.json.encode(decision.status), type=JobStatus)
         self.job = replace(self.job, status=written)
         return decision
 
     def step(self) -> Decision:
-        """Decide, write the status, and act."""
+        """Decide, write the status, and apply the actions."""
         decision = self.write()
         for action in decision.actions:
             self.do(action)
@@ -158,20 +165,20 @@ class Stage:
     def do(self, action: CreateReplica | DeleteReplica | DeleteJob | Event) -> None:
         match action:
             case CreateReplica(id):
-                self.made.append(action)
-                self.born += 1
-                uid = f"u{self.born}"
-                self.there[uid] = ObservedReplica(id=id, phase=Phase.PENDING, uid=uid)
+                self.created.append(action)
+                self.attempt_count += 1
+                uid = f"u{self.attempt_count}"
+                self.attempts[uid] = ObservedReplica(id=id, phase=ReplicaPhase.PENDING, uid=uid)
             case DeleteReplica():
                 self.deleted.append(action)
-                self.there.pop(action.uid, None)
+                self.attempts.pop(action.uid, None)
             case DeleteJob():
                 self.removed = True
             case Event():
                 self.events.append(action)
 
     def settle(self) -> Decision:
-        """Step until nothing is left to do."""
+        """Step until neither actions nor status change."""
         for _ in range(10):
             before = self.status
             decision = self.step()
@@ -180,27 +187,27 @@ class Stage:
         raise AssertionError(f"no fixed point: {decision}")
 
     def start(self) -> Stage:
-        """Make all replicas and have them run."""
+        """Create all replicas and start them."""
         self.settle()
         self.run()
         self.settle()
         return self
 
-    # -- what can be said of it
+    # -- queries
 
     def record(self, name: str) -> ReplicaRecord:
         return self.status.records[name]
 
     def names(self) -> list[str]:
-        return sorted(str(one.id) for one in self.there.values())
+        return sorted(str(attempt.id) for attempt in self.attempts.values())
 
-    def condition(self, type: ConditionType) -> Condition:
-        (one,) = [one for one in self.status.conditions if one.type == type]
-        return one
+    def condition(self, type: ConditionType) -> JobCondition:
+        (found,) = [condition for condition in self.status.conditions if condition.type == type]
+        return found
 
     def state(self) -> str:
-        """The word a table shows: the latest condition's."""
+        """Return the type of the latest condition, as tables show it."""
         return str(self.status.conditions[-1].type)
 
     def reasons(self) -> list[str]:
-        return [one.reason for one in self.events]
+        return [event.reason for event in self.events]

@@ -1,12 +1,12 @@
-"""The rules of ``pkg/util/status_test.go``, and the two in which we are stricter."""
+"""The rules of ``pkg/util/status_test.go``, and two stricter rules of ours."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Literal
 
-from danlu.training.conditions import condition, with_condition
-from danlu.training.types import Condition, ConditionType
+from danlu.training.conditions import add_condition, find_condition
+from danlu.training.types import ConditionType, JobCondition
 from tests.training.stage import BEGIN
 
 CREATED = ConditionType.CREATED
@@ -16,10 +16,10 @@ SUCCEEDED = ConditionType.SUCCEEDED
 FAILED = ConditionType.FAILED
 SUSPENDED = ConditionType.SUSPENDED
 
-Conditions = tuple[Condition, ...]
+Conditions = tuple[JobCondition, ...]
 
 
-def said(
+def add(
     conditions: Conditions,
     type: ConditionType,
     *,
@@ -29,62 +29,68 @@ def said(
     after: float = 0,
 ) -> Conditions:
     now = BEGIN + timedelta(seconds=after)
-    return with_condition(conditions, type, status=status, reason=reason, message=message, now=now)
+    return add_condition(conditions, type, status=status, reason=reason, message=message, now=now)
 
 
-def words(conditions: Conditions) -> list[str]:
-    return [f"{one.type}={one.status}" for one in conditions]
+def format_conditions(conditions: Conditions) -> list[str]:
+    return [f"{condition.type}={condition.status}" for condition in conditions]
 
 
-def test_the_latest_condition_stands_last() -> None:
-    conditions = said(said((), CREATED), RUNNING)
-    assert words(said(conditions, CREATED, reason="Again")) == ["Running=True", "Created=True"]
+def test_latest_condition_is_last() -> None:
+    conditions = add(add((), CREATED), RUNNING)
+    assert format_conditions(add(conditions, CREATED, reason="Again")) == [
+        "Running=True",
+        "Created=True",
+    ]
 
 
-def test_what_is_said_already_changes_nothing() -> None:
-    conditions = said((), RUNNING, message="one")
-    assert said(conditions, RUNNING, message="two", after=5) is conditions
+def test_repeated_condition_changes_nothing() -> None:
+    conditions = add((), RUNNING, message="one")
+    assert add(conditions, RUNNING, message="two", after=5) is conditions
 
 
-def test_another_reason_is_news_of_an_old_state() -> None:
-    (new,) = said(said((), RUNNING), RUNNING, reason="Other", after=5)
+def test_new_reason_keeps_the_transition_time() -> None:
+    (new,) = add(add((), RUNNING), RUNNING, reason="Other", after=5)
     assert new.last_update_time == BEGIN + timedelta(seconds=5)
     assert new.last_transition_time == BEGIN
 
 
-def test_a_change_of_status_is_a_transition() -> None:
-    (new,) = said(said((), SUSPENDED), SUSPENDED, status="False", after=5)
+def test_status_change_sets_the_transition_time() -> None:
+    (new,) = add(add((), SUSPENDED), SUSPENDED, status="False", after=5)
     assert new.last_transition_time == BEGIN + timedelta(seconds=5)
 
 
-def test_running_and_restarting_exclude_one_another() -> None:
-    restarting = said(said(said((), CREATED), RUNNING), RESTARTING)
-    assert words(restarting) == ["Created=True", "Restarting=True"]
-    assert words(said(restarting, RUNNING)) == ["Created=True", "Running=True"]
+def test_running_and_restarting_are_mutually_exclusive() -> None:
+    restarting = add(add(add((), CREATED), RUNNING), RESTARTING)
+    assert format_conditions(restarting) == ["Created=True", "Restarting=True"]
+    assert format_conditions(add(restarting, RUNNING)) == ["Created=True", "Running=True"]
 
 
-def test_a_finished_job_does_not_run() -> None:
-    conditions = said(said((), RUNNING, reason="Runs"), SUCCEEDED, after=5)
-    assert words(conditions) == ["Running=False", "Succeeded=True"]
+def test_finished_job_is_not_running() -> None:
+    conditions = add(add((), RUNNING, reason="Runs"), SUCCEEDED, after=5)
+    assert format_conditions(conditions) == ["Running=False", "Succeeded=True"]
     assert conditions[0].reason == "Runs"
     assert conditions[0].last_transition_time == BEGIN
 
 
-def test_a_finished_job_does_not_restart() -> None:
-    assert words(said(said((), RESTARTING), FAILED)) == ["Restarting=False", "Failed=True"]
+def test_finished_job_is_not_restarting() -> None:
+    assert format_conditions(add(add((), RESTARTING), FAILED)) == [
+        "Restarting=False",
+        "Failed=True",
+    ]
 
 
-def test_nothing_follows_failed() -> None:
-    conditions = said((), FAILED)
+def test_failed_is_final() -> None:
+    conditions = add((), FAILED)
     for type in ConditionType:
-        assert said(conditions, type, reason="Later") is conditions
+        assert add(conditions, type, reason="Later") is conditions
 
 
-def test_nothing_follows_succeeded() -> None:
-    conditions = said((), SUCCEEDED)
+def test_succeeded_is_final() -> None:
+    conditions = add((), SUCCEEDED)
     for type in ConditionType:
-        assert said(conditions, type, reason="Later") is conditions
+        assert add(conditions, type, reason="Later") is conditions
 
 
-def test_a_condition_that_is_not_there_is_none() -> None:
-    assert condition(said((), CREATED), FAILED) is None
+def test_missing_condition_is_none() -> None:
+    assert find_condition(add((), CREATED), FAILED) is None

@@ -1,4 +1,4 @@
-"""Deadlines that fire, a time to live that always cleans, and what is cleaned at the end."""
+"""Active deadlines, the clean-pod policy and the TTL of finished jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from danlu.training.types import (
     CleanPodPolicy,
     ConditionType,
     DeleteJob,
-    Phase,
+    ReplicaPhase,
     RestartPolicy,
     RunPolicy,
 )
@@ -30,8 +30,8 @@ def master_and_workers(policy: RestartPolicy = RestartPolicy.NEVER, **run: Any) 
 # -- the active deadline
 
 
-def test_a_quiet_job_is_looked_at_again_at_exactly_its_deadline() -> None:
-    """Kubeflow asks a queue that nobody reads, and a quiet job outlives its deadline (#3358)."""
+def test_idle_job_is_requeued_exactly_at_its_deadline() -> None:
+    """In Kubeflow the requeue is lost, and an idle job outlives its deadline (#3358)."""
     stage = master_and_workers(active_deadline_seconds=60)
     stage.wait(12.5)
     decision = stage.settle()
@@ -44,14 +44,14 @@ def test_a_quiet_job_is_looked_at_again_at_exactly_its_deadline() -> None:
     assert stage.status.completion_time == BEGIN + timedelta(seconds=60)
 
 
-def test_a_job_lives_until_its_deadline() -> None:
+def test_job_runs_until_its_deadline() -> None:
     stage = master_and_workers(active_deadline_seconds=60)
     stage.wait(59.999)
     stage.settle()
     assert stage.state() == "Running"
 
 
-def test_a_job_that_succeeded_misses_no_deadline() -> None:
+def test_success_takes_precedence_over_the_deadline() -> None:
     stage = master_and_workers(active_deadline_seconds=60)
     stage.end("master-0", 0)
     stage.wait(100)
@@ -59,7 +59,7 @@ def test_a_job_that_succeeded_misses_no_deadline() -> None:
     assert stage.state() == "Succeeded"
 
 
-def test_a_failure_is_the_reason_rather_than_the_deadline() -> None:
+def test_failure_takes_precedence_over_the_deadline() -> None:
     stage = master_and_workers(active_deadline_seconds=60)
     stage.end("worker-0", 1)
     stage.wait(100)
@@ -67,28 +67,28 @@ def test_a_failure_is_the_reason_rather_than_the_deadline() -> None:
     assert "1 Worker replica(s) failed" in stage.condition(FAILED).message
 
 
-def test_the_next_look_is_at_the_next_restart_where_that_is_sooner() -> None:
+def test_job_is_requeued_at_a_restart_before_the_deadline() -> None:
     stage = master_and_workers(ON_FAILURE, active_deadline_seconds=60)
     stage.end("worker-0", 1)
     assert stage.settle().requeue_after == 1.0
 
 
-def test_without_limits_nobody_looks_again_before_something_changes() -> None:
+def test_job_without_limits_is_not_requeued() -> None:
     assert master_and_workers().settle().requeue_after is None
 
 
-def test_a_deadline_of_any_size_is_kept() -> None:
+def test_very_long_deadline_is_kept() -> None:
     stage = master_and_workers(active_deadline_seconds=2**62)
     assert stage.settle().requeue_after == pytest.approx(2**62)
 
 
-# -- what is cleaned, however the job ends
+# -- the clean-pod policy
 
 ENDS = ["success", "failure", "deadline", "backoff"]
 
 
-def finished(end: str, policy: CleanPodPolicy) -> Stage:
-    """A job that ended so, with worker-0 ended and worker-1 running (and a third pending)."""
+def finished_stage(end: str, policy: CleanPodPolicy) -> Stage:
+    """Return a finished job: worker-0 has ended, worker-1 runs and worker-2 is pending."""
     restart = ON_FAILURE if end == "backoff" else RestartPolicy.NEVER
     run = RunPolicy(
         clean_pod_policy=policy,
@@ -109,36 +109,36 @@ def finished(end: str, policy: CleanPodPolicy) -> Stage:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_policy_none_removes_nothing(end: str) -> None:
-    """Kubeflow 1.9 removes all replicas when a limit was passed (#3419)."""
-    assert finished(end, NONE).deleted == []
+def test_clean_pod_policy_none_deletes_nothing(end: str) -> None:
+    """Kubeflow 1.9 deletes all replicas once a limit is exceeded (#3419)."""
+    assert finished_stage(end, NONE).deleted == []
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_policy_running_removes_what_runs_or_would(end: str) -> None:
-    gone = {str(one.replica) for one in finished(end, RUNNING).deleted}
+def test_clean_pod_policy_running_deletes_running_and_pending_replicas(end: str) -> None:
+    gone = {str(action.replica) for action in finished_stage(end, RUNNING).deleted}
     running = {"worker-1", "worker-2"} | (set() if end == "success" else {"master-0"})
     assert gone == running
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_policy_all_removes_all(end: str) -> None:
-    assert finished(end, ALL).names() == []
+def test_clean_pod_policy_all_deletes_all_replicas(end: str) -> None:
+    assert finished_stage(end, ALL).names() == []
 
 
-def test_what_is_being_removed_is_not_removed_again() -> None:
+def test_terminating_replica_is_not_deleted_again() -> None:
     stage = master_and_workers(clean_pod_policy=ALL)
     stage.end("master-0", 0)
     stage.write()
     stage.change("worker-0", deleting=True)
     stage.step()
-    assert sorted(str(one.replica) for one in stage.deleted) == ["master-0", "worker-1"]
+    assert sorted(str(action.replica) for action in stage.deleted) == ["master-0", "worker-1"]
 
 
-# -- the time to live
+# -- the TTL
 
 
-def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
+def test_finished_job_is_deleted_after_its_ttl() -> None:
     stage = master_and_workers(ttl_seconds_after_finished=30)
     stage.end("master-0", 0)
     assert stage.settle().requeue_after == 30.0
@@ -149,7 +149,7 @@ def test_a_finished_job_is_removed_when_its_time_is_over() -> None:
     assert DeleteJob() in stage.step().actions
 
 
-def test_no_time_to_live_removes_a_job_only_after_its_end_was_told() -> None:
+def test_zero_ttl_deletes_a_job_only_after_its_final_status_is_written() -> None:
     stage = master_and_workers(ttl_seconds_after_finished=0)
     stage.end("master-0", 0)
     first = stage.step()
@@ -158,7 +158,7 @@ def test_no_time_to_live_removes_a_job_only_after_its_end_was_told() -> None:
     assert DeleteJob() in stage.step().actions
 
 
-def test_a_job_without_time_to_live_stays() -> None:
+def test_job_without_ttl_is_not_deleted() -> None:
     stage = master_and_workers()
     stage.end("master-0", 0)
     assert stage.settle().requeue_after is None
@@ -167,8 +167,8 @@ def test_a_job_without_time_to_live_stays() -> None:
 
 
 @pytest.mark.parametrize("type", [FAILED, SUCCEEDED])
-def test_a_job_whose_completion_time_was_never_set_is_removed_too(type: ConditionType) -> None:
-    """Kubeflow says "job completion time is nil, cannot cleanup" for ever."""
+def test_ttl_applies_without_a_completion_time(type: ConditionType) -> None:
+    """Kubeflow logs "job completion time is nil, cannot cleanup" for ever."""
     stage = master_and_workers(ttl_seconds_after_finished=30)
     stage.end("master-0", 1 if type is FAILED else 0)
     stage.settle()
@@ -179,18 +179,20 @@ def test_a_job_whose_completion_time_was_never_set_is_removed_too(type: Conditio
     assert DeleteJob() in stage.step().actions
 
 
-def test_a_job_of_which_no_time_is_known_lives_from_now() -> None:
+def test_ttl_starts_now_if_no_time_is_recorded() -> None:
     stage = master_and_workers(ttl_seconds_after_finished=30)
     stage.end("master-0", 0)
     stage.settle()
-    bare = tuple(replace(one, last_transition_time=None) for one in stage.status.conditions)
+    bare = tuple(
+        replace(condition, last_transition_time=None) for condition in stage.status.conditions
+    )
     status = replace(stage.status, completion_time=None, conditions=bare)
     stage.job = replace(stage.job, status=status)
     stage.wait(5)
     assert stage.settle().requeue_after == 30.0
 
 
-def test_a_job_that_failed_by_a_limit_is_removed_too() -> None:
+def test_ttl_applies_to_a_job_that_exceeded_its_deadline() -> None:
     stage = master_and_workers(active_deadline_seconds=60, ttl_seconds_after_finished=30)
     stage.wait(60)
     assert stage.settle().requeue_after == 30.0
@@ -198,18 +200,18 @@ def test_a_job_that_failed_by_a_limit_is_removed_too() -> None:
     assert DeleteJob() in stage.step().actions
 
 
-def test_what_still_runs_of_a_failed_job_is_told_truly() -> None:
+def test_replica_counts_of_a_failed_job_are_accurate() -> None:
     stage = master_and_workers(clean_pod_policy=ALL)
     stage.end("master-0", 1)
     stage.settle()
-    workers = stage.status.replica_statuses[stage.framework.types[1]]
+    workers = stage.status.replica_statuses[stage.framework.replica_types[1]]
     assert (workers.active, workers.succeeded, workers.failed) == (0, 0, 0)
 
 
-def test_what_still_ran_when_the_job_succeeded_succeeded_with_it() -> None:
+def test_running_replicas_of_a_succeeded_job_count_as_succeeded() -> None:
     stage = master_and_workers()
     stage.end("master-0", 0)
     stage.settle()
-    workers = stage.status.replica_statuses[stage.framework.types[1]]
+    workers = stage.status.replica_statuses[stage.framework.replica_types[1]]
     assert (workers.active, workers.succeeded) == (0, 2)
-    assert [one.phase for one in stage.there.values()].count(Phase.RUNNING) == 2
+    assert [attempt.phase for attempt in stage.attempts.values()].count(ReplicaPhase.RUNNING) == 2

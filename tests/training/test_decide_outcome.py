@@ -1,22 +1,22 @@
-"""How a job ends, in which words, and which failure is named as the first."""
+"""The outcome of a job, its condition messages and its first failure."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from itertools import permutations
 from typing import Any, Final
 
 import pytest
 
-from danlu.training.framework import Tally, Verdict
+from danlu.training.framework import CountsByType, Verdict
+from danlu.training.frameworks.jax import JaxFramework
 from danlu.training.types import (
     ConditionType,
     Event,
     FirstFailure,
     Job,
-    Phase,
+    ReplicaPhase,
     ReplicaType,
     RestartPolicy,
     RunPolicy,
@@ -32,31 +32,31 @@ SUCCEEDED: Final = ConditionType.SUCCEEDED
 FAILED: Final = ConditionType.FAILED
 
 
-# -- one outcome, in one order
+# -- a single, deterministic outcome
 
 
-def test_master_and_worker_ending_in_one_pass_end_the_job_the_same_way_each_time() -> None:
+def test_outcome_does_not_depend_on_the_order_of_replicas() -> None:
     """Kubeflow iterates a Go map: the outcome is random."""
     for order in permutations(["master-0", "worker-0", "worker-1"]):
         stage = Stage(job("PyTorchJob", Master=1, Worker=2)).start()
         for name in order:
             stage.end(name, 0 if name == "master-0" else 1)
-        stage.there = dict(sorted(stage.there.items(), reverse=order[0] == "master-0"))
+        stage.attempts = dict(sorted(stage.attempts.items(), reverse=order[0] == "master-0"))
         stage.settle()
         assert stage.state() == "Succeeded"
 
 
-def test_a_chief_that_succeeds_and_a_worker_that_fails_do_not_give_two_outcomes() -> None:
-    """Kubeflow sets Succeeded and Failed both."""
+def test_chief_success_and_worker_failure_give_one_outcome() -> None:
+    """Kubeflow sets both Succeeded and Failed."""
     stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("chief-0", 0)
     stage.end("worker-0", 1)
     stage.settle()
-    assert stage.status.has(SUCCEEDED)
-    assert not stage.status.has(FAILED)
+    assert stage.status.has_condition(SUCCEEDED)
+    assert not stage.status.has_condition(FAILED)
 
 
-def test_without_a_chief_the_first_worker_decides() -> None:
+def test_worker_0_decides_without_a_chief() -> None:
     stage = Stage(job("TFJob", PS=1, Worker=2)).start()
     stage.end("worker-1", 0)
     stage.settle()
@@ -66,14 +66,14 @@ def test_without_a_chief_the_first_worker_decides() -> None:
     assert stage.state() == "Succeeded"
 
 
-def test_a_first_worker_that_succeeded_ends_a_job_in_which_others_run() -> None:
+def test_success_of_worker_0_ends_the_job() -> None:
     stage = Stage(job("TFJob", Worker=2)).start()
     stage.end("worker-0", 0)
     stage.settle()
     assert stage.state() == "Succeeded"
 
 
-def test_a_failure_after_success_changes_nothing() -> None:
+def test_failure_after_success_changes_nothing() -> None:
     stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("chief-0", 0)
     stage.settle()
@@ -83,17 +83,17 @@ def test_a_failure_after_success_changes_nothing() -> None:
     assert stage.settle().status == before
 
 
-def test_a_success_after_failure_changes_nothing() -> None:
+def test_success_after_failure_changes_nothing() -> None:
     stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("worker-0", 1)
     stage.settle()
     stage.end("chief-0", 0)
     stage.settle()
     assert stage.state() == "Failed"
-    assert not stage.status.has(SUCCEEDED)
+    assert not stage.status.has_condition(SUCCEEDED)
 
 
-def test_a_finished_job_makes_nothing_whatever_is_gone() -> None:
+def test_finished_job_creates_no_replicas() -> None:
     stage = Stage(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
@@ -104,20 +104,22 @@ def test_a_finished_job_makes_nothing_whatever_is_gone() -> None:
     assert stage.status.conditions == before
 
 
-def test_a_finished_job_neither_runs_nor_restarts() -> None:
+def test_finished_job_is_neither_running_nor_restarting() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))).start()
     stage.end("worker-0", 1)
     stage.settle()
-    assert stage.status.has(RESTARTING)
+    assert stage.status.has_condition(RESTARTING)
     stage.end("worker-1", 1)
     stage.settle()
-    assert [one.type for one in stage.status.conditions if one.status == "True"] == [
+    assert [
+        condition.type for condition in stage.status.conditions if condition.status == "True"
+    ] == [
         CREATED,
         FAILED,
     ]
 
 
-def test_a_job_runs_again_when_what_restarted_runs() -> None:
+def test_job_is_running_again_after_a_restart() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
@@ -126,18 +128,18 @@ def test_a_job_runs_again_when_what_restarted_runs() -> None:
     stage.settle()
     stage.run("worker-0")
     stage.settle()
-    assert [one.type for one in stage.status.conditions] == [CREATED, RUNNING]
+    assert [condition.type for condition in stage.status.conditions] == [CREATED, RUNNING]
 
 
-# -- in Kubeflow's words
+# -- the messages of Kubeflow
 
 
-def said(
+def condition_message(
     kind: str, type: ConditionType, numbers: Mapping[str, Any], policy: RestartPolicy = NEVER
 ) -> str:
-    """The message of a condition after a job's first replica, or its last, ended so."""
+    """Return the condition's message after the first replica succeeds or the last fails."""
     stage = Stage(job(kind, policy, **numbers)).start()
-    first, last = stage.made[0].replica, stage.made[-1].replica
+    first, last = stage.created[0].replica, stage.created[-1].replica
     if type is SUCCEEDED:
         stage.end(str(first), 0)
     elif type is not RUNNING:
@@ -160,10 +162,8 @@ def said(
         ("MXJob", {"Worker": 1}, "MXJob n is running."),
     ],
 )
-def test_running_is_said_as_kubeflow_says_it(
-    kind: str, numbers: dict[str, int], message: str
-) -> None:
-    assert said(kind, RUNNING, numbers) == message
+def test_running_message_matches_kubeflow(kind: str, numbers: dict[str, int], message: str) -> None:
+    assert condition_message(kind, RUNNING, numbers) == message
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,8 @@ def test_running_is_said_as_kubeflow_says_it(
         ("MXJob", {"Worker": 1}, "MXJob n is successfully completed."),
     ],
 )
-def test_success_is_said_as_kubeflow_says_it(
-    kind: str, numbers: dict[str, int], message: str
-) -> None:
-    assert said(kind, SUCCEEDED, numbers) == message
+def test_success_message_matches_kubeflow(kind: str, numbers: dict[str, int], message: str) -> None:
+    assert condition_message(kind, SUCCEEDED, numbers) == message
 
 
 @pytest.mark.parametrize(
@@ -201,10 +199,10 @@ def test_success_is_said_as_kubeflow_says_it(
         ("TFJob", EXIT_CODE, {"PS": 1, "Worker": 2}, 'job "n" is failing because "Worker"'),
     ],
 )
-def test_failure_is_said_as_kubeflow_says_it(
+def test_failure_message_matches_kubeflow(
     kind: str, policy: RestartPolicy, numbers: dict[str, int], message: str
 ) -> None:
-    assert said(kind, FAILED, numbers, policy) == f"{message} replica(s) failed."
+    assert condition_message(kind, FAILED, numbers, policy) == f"{message} replica(s) failed."
 
 
 @pytest.mark.parametrize(
@@ -216,39 +214,41 @@ def test_failure_is_said_as_kubeflow_says_it(
         ("MXJob", {"Worker": 2}, "mxjob n is restarting because 1 Worker"),
     ],
 )
-def test_restarting_is_said_as_kubeflow_says_it(
+def test_restarting_message_matches_kubeflow(
     kind: str, numbers: dict[str, int], message: str
 ) -> None:
-    assert said(kind, RESTARTING, numbers, ON_FAILURE) == f"{message} replica(s) failed."
+    assert (
+        condition_message(kind, RESTARTING, numbers, ON_FAILURE) == f"{message} replica(s) failed."
+    )
 
 
-def test_all_reasons_begin_with_the_kind() -> None:
+def test_condition_reasons_start_with_the_kind() -> None:
     """Kubeflow's failed MPIJob has the reason MPIJobMPIJobFailed."""
     stage = Stage(job("MPIJob", Launcher=1, Worker=1)).start()
     stage.end("launcher-0", 1)
     stage.settle()
-    reasons = [one.reason for one in stage.status.conditions]
+    reasons = [condition.reason for condition in stage.status.conditions]
     assert reasons == ["MPIJobCreated", "MPIJobRunning", "MPIJobFailed"]
     assert stage.condition(CREATED).message == "MPIJob n is created."
 
 
-def test_evicted_workers_of_mpi_are_said_to_be_evicted() -> None:
+def test_evicted_mpi_workers_have_the_reason_evicted() -> None:
     stage = Stage(job("MPIJob", Launcher=1, Worker=3)).start()
-    stage.end("worker-1", None, phase=Phase.FAILED, reason="Evicted")
+    stage.end("worker-1", None, phase=ReplicaPhase.FAILED, reason="Evicted")
     stage.settle()
     failed = stage.condition(FAILED)
     assert (failed.reason, failed.message) == ("MPIJobEvicted", "1/3 workers are evicted")
 
 
-def test_events_are_told_once() -> None:
+def test_events_are_recorded_once() -> None:
     stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2)).start()
     stage.end("worker-0", 1)
     stage.end("worker-1", 137)
     stage.settle()
     stage.settle()
     assert stage.events == [
-        Event("Normal", "ExitedWithCode", "Pod: ns.n-worker-0 exited with code 1"),
-        Event("Normal", "ExitedWithCode", "Pod: ns.n-worker-1 exited with code 137"),
+        Event("Normal", "ExitedWithCode", "Pod: ns.n-worker-0 exited with code 1", 1),
+        Event("Normal", "ExitedWithCode", "Pod: ns.n-worker-1 exited with code 137", 137),
         Event(
             "Warning",
             "PyTorchJobRestarting",
@@ -257,7 +257,7 @@ def test_events_are_told_once() -> None:
     ]
 
 
-def test_a_second_restart_is_told_too_though_the_condition_stays() -> None:
+def test_second_restart_is_recorded_as_an_event() -> None:
     stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
@@ -269,7 +269,7 @@ def test_a_second_restart_is_told_too_though_the_condition_stays() -> None:
     assert stage.condition(RESTARTING) == condition
 
 
-def test_the_end_is_told() -> None:
+def test_success_is_recorded_as_an_event() -> None:
     stage = Stage(job("PyTorchJob", Master=1)).start()
     stage.end("master-0", 0)
     stage.settle()
@@ -277,7 +277,7 @@ def test_the_end_is_told() -> None:
     assert stage.events[-1] == Event("Normal", "PyTorchJobSucceeded", message)
 
 
-def test_scalable_kinds_say_how_their_replicas_are_selected() -> None:
+def test_scalable_kinds_have_a_selector() -> None:
     stage = Stage(job("PyTorchJob", Master=1, Worker=1)).start()
     assert stage.status.replica_statuses[ReplicaType("Worker")].selector == (
         "training.kubeflow.org/job-name=n,"
@@ -291,20 +291,20 @@ def test_scalable_kinds_say_how_their_replicas_are_selected() -> None:
 # -- the first failure
 
 
-def first(stage: Stage) -> FirstFailure:
+def first_failure(stage: Stage) -> FirstFailure:
     failure = stage.status.first_failure
     assert failure is not None
     return failure
 
 
-def test_the_first_failure_is_the_earliest_end_not_the_first_seen() -> None:
+def test_first_failure_is_the_earliest_by_finish_time() -> None:
     stage = Stage(job("JAXJob", Worker=3)).start()
     for name, code, seconds in [("worker-0", 1, 2), ("worker-1", 137, 1), ("worker-2", 1, 3)]:
         stage.end(name, code, finished=BEGIN + timedelta(seconds=seconds))
     stage.change("worker-1", reason="OOMKilled", message="used 5 GiB")
     stage.wait(5)
     stage.settle()
-    assert first(stage) == FirstFailure(
+    assert first_failure(stage) == FirstFailure(
         replica=stage.attempt("worker-1").id,
         attempt=0,
         exit_code=137,
@@ -314,7 +314,7 @@ def test_the_first_failure_is_the_earliest_end_not_the_first_seen() -> None:
     )
 
 
-def test_an_earlier_end_that_is_seen_later_becomes_the_first() -> None:
+def test_earlier_failure_observed_later_becomes_the_first() -> None:
     stage = Stage(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
     stage.wait(3)
@@ -322,53 +322,53 @@ def test_an_earlier_end_that_is_seen_later_becomes_the_first() -> None:
     conditions = stage.status.conditions
     stage.end("worker-1", 139, finished=BEGIN + timedelta(seconds=1))
     stage.settle()
-    assert str(first(stage).replica) == "worker-1"
+    assert str(first_failure(stage).replica) == "worker-1"
     assert stage.status.conditions == conditions
 
 
-def test_of_two_earlier_ends_at_one_time_the_lower_index_is_named() -> None:
+def test_first_failure_of_simultaneous_late_failures_has_the_lower_index() -> None:
     for names in (["worker-1", "worker-2"], ["worker-2", "worker-1"]):
         stage = Stage(job("JAXJob", Worker=3)).start()
         stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
         stage.settle()
         for name in names:
-            one = stage.there.pop(stage.attempt(name).uid)
-            stage.there[one.uid] = one
+            attempt = stage.attempts.pop(stage.attempt(name).uid)
+            stage.attempts[attempt.uid] = attempt
             stage.end(name, 1, finished=BEGIN + timedelta(seconds=1))
         stage.settle()
-        assert str(first(stage).replica) == "worker-1"
+        assert str(first_failure(stage).replica) == "worker-1"
 
 
-def test_one_that_was_told_to_end_before_is_not_the_first() -> None:
+def test_terminating_replica_is_not_the_first_failure() -> None:
     stage = Stage(job("JAXJob", Worker=2)).start()
     stage.change("worker-1", deleting=True)
     stage.end("worker-1", 143, finished=BEGIN + timedelta(seconds=1))
     stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
     stage.settle()
     assert stage.state() == "Failed"
-    assert str(first(stage).replica) == "worker-0"
+    assert str(first_failure(stage).replica) == "worker-0"
 
 
-def test_what_ends_because_the_job_failed_is_not_the_first() -> None:
+def test_replica_stopped_after_the_failure_is_not_the_first_failure() -> None:
     stage = Stage(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
     stage.wait(1)
     stage.end("worker-1", 143)
     stage.settle()
-    assert str(first(stage).replica) == "worker-0"
+    assert str(first_failure(stage).replica) == "worker-0"
 
 
-def test_of_two_that_ended_at_one_time_the_one_that_decides_first_is_named() -> None:
+def test_first_failure_of_simultaneous_failures_is_the_deciding_type() -> None:
     for names in (["master-0", "worker-1"], ["worker-1", "master-0"]):
         stage = Stage(job("PyTorchJob", Master=1, Worker=2)).start()
         for name in names:
             stage.end(name, 1)
         stage.settle()
-        assert str(first(stage).replica) == "master-0"
+        assert str(first_failure(stage).replica) == "master-0"
 
 
-def test_the_failure_that_began_the_trouble_is_the_first_though_it_was_restarted() -> None:
+def test_restarted_replica_remains_the_first_failure() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))).start()
     stage.end("worker-1", 137)
     stage.settle()
@@ -376,26 +376,26 @@ def test_the_failure_that_began_the_trouble_is_the_first_though_it_was_restarted
     stage.end("worker-0", 1)  # its peer is gone
     stage.settle()
     assert stage.state() == "Failed"
-    assert (str(first(stage).replica), first(stage).attempt) == ("worker-1", 0)
+    assert (str(first_failure(stage).replica), first_failure(stage).attempt) == ("worker-1", 0)
 
 
-def test_a_failure_that_was_overcome_is_forgotten() -> None:
+def test_first_failure_is_cleared_after_recovery() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))).start()
     stage.end("worker-1", 137)
     stage.settle()
     stage.wait(1)
     stage.settle()
-    assert str(first(stage).replica) == "worker-1"
+    assert str(first_failure(stage).replica) == "worker-1"
     stage.run("worker-1")
     stage.settle()
     assert stage.status.first_failure is None
     stage.wait(3600)
     stage.end("worker-0", 1)
     stage.settle()
-    assert str(first(stage).replica) == "worker-0"
+    assert str(first_failure(stage).replica) == "worker-0"
 
 
-def test_a_failure_is_not_overcome_while_another_replica_is_not_back() -> None:
+def test_first_failure_is_kept_until_all_replicas_recover() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=2))).start()
     stage.end("worker-1", 137)
     stage.settle()
@@ -406,10 +406,10 @@ def test_a_failure_is_not_overcome_while_another_replica_is_not_back() -> None:
     stage.settle()
     stage.run("worker-1")
     stage.settle()
-    assert str(first(stage).replica) == "worker-1"
+    assert str(first_failure(stage).replica) == "worker-1"
 
 
-def test_the_attempt_of_the_first_failure_is_named() -> None:
+def test_first_failure_has_the_attempt() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=1, run=RunPolicy(backoff_limit=1))).start()
     for _ in range(2):
         stage.end("worker-0", 1)
@@ -419,10 +419,10 @@ def test_the_attempt_of_the_first_failure_is_named() -> None:
         if stage.state() != "Failed":
             stage.run()
             stage.settle()
-    assert first(stage).attempt == 1
+    assert first_failure(stage).attempt == 1
 
 
-def test_a_job_that_succeeded_has_no_first_failure() -> None:
+def test_succeeded_job_has_no_first_failure() -> None:
     stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=1)).start()
     stage.end("worker-0", 1)
     stage.settle()
@@ -431,14 +431,14 @@ def test_a_job_that_succeeded_has_no_first_failure() -> None:
     assert stage.status.first_failure is None
 
 
-def test_a_lost_replica_is_named_when_it_may_not_be_made_again() -> None:
+def test_lost_replica_beyond_the_backoff_limit_is_the_first_failure() -> None:
     stage = Stage(job("JAXJob", ON_FAILURE, Worker=1, run=RunPolicy(backoff_limit=0))).start()
     stage.vanish("worker-0")
     stage.settle()
-    assert (first(stage).reason, first(stage).exit_code) == ("Lost", None)
+    assert (first_failure(stage).reason, first_failure(stage).exit_code) == ("Lost", None)
 
 
-def test_a_deadline_names_no_replica_where_none_failed() -> None:
+def test_deadline_sets_no_first_failure() -> None:
     stage = Stage(job("JAXJob", Worker=1, run=RunPolicy(active_deadline_seconds=1))).start()
     stage.wait(1)
     stage.settle()
@@ -447,14 +447,21 @@ def test_a_deadline_names_no_replica_where_none_failed() -> None:
     assert stage.status.first_failure is None
 
 
-def test_a_framework_that_blames_a_type_the_job_lacks_breaks_nothing() -> None:
+def test_verdict_on_an_unknown_replica_type_is_accepted() -> None:
     stage = Stage(job("JAXJob", Worker=1))
-    nobody = ReplicaType("Nobody")
+    unknown = ReplicaType("Nobody")
     for condition in (RUNNING, RESTARTING, SUCCEEDED, FAILED):
-        verdict = Verdict(condition, nobody)
-        stage.framework = dataclasses.replace(stage.framework, outcome=always(verdict))
-        assert stage.decide().status.has(condition)
+        verdict = Verdict(condition, unknown)
+        stage.framework = FixedVerdictFramework(verdict)
+        assert stage.decide().status.has_condition(condition)
 
 
-def always(verdict: Verdict) -> Callable[[Job, Mapping[ReplicaType, Tally]], Verdict]:
-    return lambda job, tallies: verdict
+class FixedVerdictFramework(JaxFramework):
+    """The JAX framework with a fixed verdict."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+
+    def evaluate(self, job: Job, counts: CountsByType) -> Verdict:
+        """Return the fixed verdict."""
+        return self.verdict

@@ -1,7 +1,7 @@
-"""Whatever happens to a job, in whatever order: what holds of every decision about it.
+"""Invariants of every decision about a job, under any sequence of events.
 
-The driver here is a bad one: it carries out some of what was decided, in any order, and forgets
-the rest; what it ends may take its time. The decider remembers nothing but the status, as JSON.
+The driver is unreliable: it applies some actions in any order and drops the rest, and deletions
+may be slow. Between decisions only the status is kept, as JSON.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from danlu.training.decide import decide
-from danlu.training.standing import wanted
+from danlu.training.replicas import desired_replicas
 from danlu.training.types import (
     CleanPodPolicy,
-    Condition,
     ConditionType,
     CreateReplica,
     Decision,
@@ -30,12 +29,14 @@ from danlu.training.types import (
     DeleteReplica,
     ElasticPolicy,
     Event,
+    FinishPolicy,
     Job,
+    JobCondition,
     JobStatus,
-    Observed,
     ObservedReplica,
-    Phase,
+    ObservedReplicas,
     ReplicaId,
+    ReplicaPhase,
     ReplicaType,
     RestartPolicy,
     RunPolicy,
@@ -49,10 +50,13 @@ KINDS = {
     "JAXJob": ("Worker",),
 }
 ONE = ("Master", "Chief", "Launcher")
-ENDED = (Phase.SUCCEEDED, Phase.FAILED)
+ENDED = (ReplicaPhase.SUCCEEDED, ReplicaPhase.FAILED)
 FINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 
 policies = st.sampled_from(RestartPolicy)
+finishes = st.sampled_from(
+    [FinishPolicy(), FinishPolicy(timeout=4.0), FinishPolicy(8.0, idle=3.0, stops_all=True)]
+)
 codes = st.sampled_from([0, 1, 127, 128, 137, 143, None])
 
 
@@ -79,76 +83,87 @@ def jobs(draw: st.DrawFn) -> Job:
     )
 
 
-def deeds(decision: Decision) -> Counter[object]:
-    """What a decision does, without what it tells."""
-    return Counter(one for one in decision.actions if not isinstance(one, Event))
+def count_actions(decision: Decision) -> Counter[object]:
+    """Count the actions of a decision, without events."""
+    return Counter(action for action in decision.actions if not isinstance(action, Event))
 
 
 def restarts(status: JobStatus) -> int:
-    return sum(one.restarts for one in status.records.values())
+    return sum(record.restarts for record in status.records.values())
 
 
 class World(RuleBasedStateMachine):
-    """A job to which anything happens."""
+    """A job under arbitrary events."""
 
-    @initialize(job=jobs())
-    def begin(self, job: Job) -> None:
-        self.stage = Stage(job)
+    @initialize(job=jobs(), finish=finishes)
+    def begin(self, job: Job, finish: FinishPolicy) -> None:
+        self.stage = Stage(job, finish)
         self.ended: set[str] = set()  # attempts that may count as one restart each
         self.in_place = 0
         self.numbers: dict[str, tuple[ReplicaId, int]] = {}  # of attempts by uid, as created
         self.known: set[str] = set()  # attempts that the decider has seen
-        self.final: tuple[Condition, ...] = ()
-        self.put_aside = job.run_policy.suspend  # ever: numbers of attempts are not of restarts
+        self.final: tuple[JobCondition, ...] = ()
+        self.scaled_or_suspended = job.run_policy.suspend  # if ever: attempts are then not restarts
 
-    # -- what happens, each followed by what is done about it
+    # -- events, each followed by a reaction
 
-    def some(self, data: st.DataObject, *phases: Phase) -> ObservedReplica | None:
-        there = self.stage.there.values()
-        found = [one for one in there if one.phase in phases]
+    def some(self, data: st.DataObject, *phases: ReplicaPhase) -> ObservedReplica | None:
+        there = self.stage.attempts.values()
+        found = [attempt for attempt in there if attempt.phase in phases]
         return data.draw(st.sampled_from(found)) if found else None
 
-    def set(self, one: ObservedReplica, **changes: object) -> None:
-        self.stage.there[one.uid] = replace(one, **changes)
+    def set(self, attempt: ObservedReplica, **changes: object) -> None:
+        self.stage.attempts[attempt.uid] = replace(attempt, **changes)
 
     @rule(data=st.data(), all=st.booleans())
     def starts(self, data: st.DataObject, all: bool) -> None:
-        pending = [one for one in self.stage.there.values() if one.phase is Phase.PENDING]
-        for one in pending if all else pending[:1]:
-            self.set(one, phase=Phase.RUNNING, started=self.stage.now)
+        pending = [
+            attempt
+            for attempt in self.stage.attempts.values()
+            if attempt.phase is ReplicaPhase.PENDING
+        ]
+        for attempt in pending if all else pending[:1]:
+            self.set(attempt, phase=ReplicaPhase.RUNNING, started=self.stage.now)
         self.react(data)
 
     @rule(data=st.data(), code=codes)
     def ends(self, data: st.DataObject, code: int | None) -> None:
-        if one := self.some(data, Phase.PENDING, Phase.RUNNING):
-            phase = Phase.SUCCEEDED if code == 0 else Phase.FAILED
-            self.set(one, phase=phase, exit_code=code, finished=self.stage.now)
-            self.ended.add(one.uid)
+        if attempt := self.some(data, ReplicaPhase.PENDING, ReplicaPhase.RUNNING):
+            phase = ReplicaPhase.SUCCEEDED if code == 0 else ReplicaPhase.FAILED
+            self.set(attempt, phase=phase, exit_code=code, finished=self.stage.now)
+            self.ended.add(attempt.uid)
         self.react(data)
 
     @rule(data=st.data(), times=st.integers(1, 2))
     def restarts_in_place(self, data: st.DataObject, times: int) -> None:
-        if one := self.some(data, Phase.RUNNING):
-            self.set(one, restarts=one.restarts + times)
+        if attempt := self.some(data, ReplicaPhase.RUNNING):
+            self.set(attempt, restarts=attempt.restarts + times)
             self.in_place += times
         self.react(data)
 
     @rule(data=st.data(), at_once=st.booleans())
     def is_ended_by_others(self, data: st.DataObject, at_once: bool) -> None:
-        if one := self.some(data, *Phase):
-            self.ended.add(one.uid)
-            if at_once or one.deleting:
-                del self.stage.there[one.uid]
+        if attempt := self.some(data, *ReplicaPhase):
+            self.ended.add(attempt.uid)
+            if at_once or attempt.deleting:
+                del self.stage.attempts[attempt.uid]
             else:
-                self.set(one, deleting=True)
+                self.set(attempt, deleting=True)
         self.react(data)
 
-    @rule(data=st.data(), phase=st.sampled_from(Phase), index=st.integers(-1, 3))
-    def appears(self, data: st.DataObject, phase: Phase, index: int) -> None:
+    @rule(data=st.data(), phase=st.sampled_from(ReplicaPhase), index=st.integers(-1, 3))
+    def appears(self, data: st.DataObject, phase: ReplicaPhase, index: int) -> None:
         type = data.draw(st.sampled_from([*self.stage.job.replicas, ReplicaType("Stranger")]))
         uid = self.stage.add("x-0", phase)
-        self.set(self.stage.there[uid], id=ReplicaId(type, index))
+        self.set(self.stage.attempts[uid], id=ReplicaId(type, index))
         self.ended.add(uid)
+        self.react(data)
+
+    @rule(data=st.data())
+    def makes_progress(self, data: st.DataObject) -> None:
+        attempt = self.some(data, ReplicaPhase.RUNNING)
+        if attempt is not None:
+            self.set(attempt, active=self.stage.now)
         self.react(data)
 
     @rule(data=st.data(), number=st.integers(1, 4))
@@ -157,7 +172,7 @@ class World(RuleBasedStateMachine):
         if type not in ONE:
             numbers: dict[str, Any] = {type: number}
             self.stage.ask(**numbers)
-            self.put_aside = True
+            self.scaled_or_suspended = True
         self.react(data)
 
     @rule(data=st.data(), suspend=st.booleans())
@@ -170,95 +185,101 @@ class World(RuleBasedStateMachine):
         self.stage.wait(seconds)
         self.react(data)
 
-    # -- what is done about it
+    # -- the reaction
 
     def react(self, data: st.DataObject) -> None:
-        """Decide once or more; most often all is done, else some of it in any order, or slowly."""
+        """Decide and usually apply all actions; else some, in any order, or slowly."""
         how = data.draw(st.sampled_from(["all", "all", "all", "some", "nothing", "unseen"]))
         if how == "unseen":
             return
-        actions = self.decided().actions
+        actions = self.decide_and_check().actions
         if how == "some":
             actions = tuple(data.draw(st.permutations(actions)))
             actions = actions[: data.draw(st.integers(0, len(actions)))]
         for action in actions if how != "nothing" else ():
             if how == "some" and isinstance(action, DeleteReplica) and data.draw(st.booleans()):
-                self.set(self.stage.there[action.uid], deleting=True)
+                self.set(self.stage.attempts[action.uid], deleting=True)
             else:
                 self.do(action)
         if how == "all":
-            self.decided()
+            self.decide_and_check()
 
     def do(self, action: CreateReplica | DeleteReplica | DeleteJob | Event) -> None:
         self.stage.do(action)
         if isinstance(action, CreateReplica):
-            self.numbers[f"u{self.stage.born}"] = (action.replica, action.attempt)
+            self.numbers[f"u{self.stage.attempt_count}"] = (action.replica, action.attempt)
 
-    def decided(self) -> Decision:
-        """Decide once; the decision keeps every promise, and its status is written."""
+    def decide_and_check(self) -> Decision:
+        """Decide once, check the invariants, and write the status."""
         before = self.stage.status
-        self.put_aside |= self.suspended
+        self.scaled_or_suspended |= self.suspended
         decision = self.stage.decide()
-        self.actions_fit(decision)
-        self.status_follows(before, decision.status)
-        self.says_the_same(decision)
-        self.known.update(self.stage.there)
+        self.check_actions(decision)
+        self.check_status(before, decision.status)
+        self.check_determinism(decision)
+        self.known.update(self.stage.attempts)
         written = msgspec.json.decode(msgspec.json.encode(decision.status), type=JobStatus)
         assert written == decision.status
         self.stage.job = replace(self.stage.job, status=written)
         return decision
 
-    def actions_fit(self, decision: Decision) -> None:
-        there = self.stage.there
-        created = [one for one in decision.actions if isinstance(one, CreateReplica)]
-        deleted = [one for one in decision.actions if isinstance(one, DeleteReplica)]
-        assert max(deeds(decision).values(), default=1) == 1
+    def check_actions(self, decision: Decision) -> None:
+        there = self.stage.attempts
+        created = [action for action in decision.actions if isinstance(action, CreateReplica)]
+        deleted = [action for action in decision.actions if isinstance(action, DeleteReplica)]
+        assert max(count_actions(decision).values(), default=1) == 1
         for gone in deleted:
             assert there[gone.uid].id == gone.replica
             assert not there[gone.uid].deleting
-        assert not {one.replica for one in created} & {one.id for one in there.values()}
-        assert len({one.replica for one in created}) == len(created)
-        for one in created:
-            self.may_be_made(one)
+        assert not {action.replica for action in created} & {
+            attempt.id for attempt in there.values()
+        }
+        assert len({action.replica for action in created}) == len(created)
+        for action in created:
+            self.check_creation(action)
         if DeleteJob() in decision.actions:
-            self.may_be_removed(decision.status)
+            self.check_job_deletion(decision.status)
         if not self.suspended and not decision.status.finished:
-            strangers = [one for one in deleted if one.replica.type == "Stranger"]
+            strangers = [action for action in deleted if action.replica.type == "Stranger"]
             assert not strangers
 
-    def may_be_removed(self, status: JobStatus) -> None:
+    def check_job_deletion(self, status: JobStatus) -> None:
         live = self.stage.job.run_policy.ttl_seconds_after_finished
         assert live is not None
         assert status.completion_time is not None
         assert self.stage.now >= status.completion_time + timedelta(seconds=live)
 
-    def may_be_made(self, one: CreateReplica) -> None:
+    def check_creation(self, action: CreateReplica) -> None:
         status = self.stage.status
-        record = status.record(one.replica)
+        record = status.record(action.replica)
         assert not self.suspended
         assert not status.finished
-        assert 0 <= one.replica.index < wanted(self.stage.job, one.replica.type)
+        assert 0 <= action.replica.index < desired_replicas(self.stage.job, action.replica.type)
         assert not record.completed
         assert not record.failed
         assert record.retry_at is None or record.retry_at <= self.stage.now
         seen = [self.numbers[uid] for uid in self.known if uid in self.numbers]
-        assert (one.replica, one.attempt) not in seen
-        assert self.put_aside or record.restarts >= one.attempt
+        assert (action.replica, action.attempt) not in seen
+        assert self.scaled_or_suspended or record.restarts >= action.attempt
 
-    def status_follows(self, before: JobStatus, after: JobStatus) -> None:
-        final = tuple(one for one in after.conditions if one.type in FINAL and one.status == "True")
+    def check_status(self, before: JobStatus, after: JobStatus) -> None:
+        final = tuple(
+            condition
+            for condition in after.conditions
+            if condition.type in FINAL and condition.status == "True"
+        )
         assert len(final) <= 1
         if self.final:
             assert final == self.final
             assert after.completion_time == before.completion_time
         self.final = final
         moving = (ConditionType.RUNNING, ConditionType.RESTARTING)
-        assert sum(after.has(one) for one in moving) <= (0 if final else 1)
-        self.records_follow(before, after)
-        self.numbers_fit(after)
-        self.times_hold(before, after)
+        assert sum(after.has_condition(type) for type in moving) <= (0 if final else 1)
+        self.check_records(before, after)
+        self.check_replica_counts(after)
+        self.check_times(before, after)
 
-    def records_follow(self, before: JobStatus, after: JobStatus) -> None:
+    def check_records(self, before: JobStatus, after: JobStatus) -> None:
         for key, old in before.records.items():
             new = after.records[key]
             assert new.restarts >= old.restarts
@@ -267,53 +288,66 @@ class World(RuleBasedStateMachine):
             assert new.failed >= old.failed
         assert restarts(after) <= len(self.ended) + self.in_place
         limit = self.stage.job.run_policy.backoff_limit
-        if limit is not None and not after.has(ConditionType.FAILED) and not self.suspended:
+        if (
+            limit is not None
+            and not after.has_condition(ConditionType.FAILED)
+            and not self.suspended
+        ):
             assert restarts(after) <= limit or after.finished
 
-    def times_hold(self, before: JobStatus, after: JobStatus) -> None:
+    def check_times(self, before: JobStatus, after: JobStatus) -> None:
         limit = self.stage.job.run_policy.active_deadline_seconds
         if after.finished or self.suspended or limit is None:
             return
         assert after.start_time is not None
         assert self.stage.now < after.start_time + timedelta(seconds=limit)
-        if before.has(ConditionType.SUSPENDED):
+        if before.has_condition(ConditionType.SUSPENDED):
             assert after.start_time == self.stage.now
 
-    def numbers_fit(self, after: JobStatus) -> None:
+    def check_replica_counts(self, after: JobStatus) -> None:
         if after.finished:
             return
-        for type, one in after.replica_statuses.items():
-            assert one.active + one.succeeded + one.failed <= wanted(self.stage.job, type)
+        for type, counts in after.replica_statuses.items():
+            assert counts.active + counts.succeeded + counts.failed <= desired_replicas(
+                self.stage.job, type
+            )
 
-    def says_the_same(self, decision: Decision) -> None:
-        """A decider that dies before it acts decides the same again; the order seen is nothing."""
+    def check_determinism(self, decision: Decision) -> None:
+        """Check that a repeated or reordered observation gives the same decision."""
         job = replace(self.stage.job, status=decision.status)
-        there = tuple(self.stage.there.values())
+        there = tuple(self.stage.attempts.values())
         again = self.decide(job, there)
         assert again.status == decision.status
         if DeleteJob() not in again.actions:
-            assert deeds(again) == deeds(decision)
+            assert count_actions(again) == count_actions(decision)
         turned = self.decide(self.stage.job, there[::-1])
         assert turned.status == decision.status
         assert Counter(turned.actions) == Counter(decision.actions)
 
     def decide(self, job: Job, there: Iterable[ObservedReplica], later: float = 0.0) -> Decision:
         now = self.stage.now + timedelta(seconds=later)
-        return decide(job, Observed(tuple(there)), self.stage.framework, now=now, pace=PACE)
+        return decide(
+            job,
+            ObservedReplicas(tuple(there)),
+            self.stage.framework,
+            now=now,
+            backoff=PACE,
+            finish=self.stage.finish,
+        )
 
     @property
     def suspended(self) -> bool:
         return self.stage.job.run_policy.suspend
 
-    # -- when nothing happens any more
+    # -- convergence
 
     @invariant()
     @precondition(lambda self: hasattr(self, "stage"))
-    def comes_to_rest(self) -> None:
-        """In few steps, with what it says it would do next at exactly the time it says."""
-        stage = Stage(self.stage.job)
-        stage.now, stage.there = self.stage.now, dict(self.stage.there)
-        stage.born = self.stage.born
+    def check_convergence(self) -> None:
+        """Check that a few steps reach a fixed point, with an exact ``requeue_after``."""
+        stage = Stage(self.stage.job, self.stage.finish)
+        stage.now, stage.attempts = self.stage.now, dict(self.stage.attempts)
+        stage.attempt_count = self.stage.attempt_count
         for _ in range(4):
             before = stage.status
             last = stage.step()
@@ -321,11 +355,11 @@ class World(RuleBasedStateMachine):
                 break
         assert stage.removed or (not last.actions and last.status == before)
         if not stage.removed:
-            self.waits_exactly(stage, last)
+            self.check_requeue_time(stage, last)
 
-    def waits_exactly(self, stage: Stage, last: Decision) -> None:
-        there = tuple(stage.there.values())
-        if last.requeue_after is None or any(one.deleting for one in there):
+    def check_requeue_time(self, stage: Stage, last: Decision) -> None:
+        there = tuple(stage.attempts.values())
+        if last.requeue_after is None or any(attempt.deleting for attempt in there):
             return
         stage.wait(last.requeue_after / 2)
         early = stage.decide()
@@ -337,12 +371,12 @@ class World(RuleBasedStateMachine):
 
 
 class Days(World):
-    """The same for longer."""
+    """The same with longer runs."""
 
 
-World.TestCase.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+World.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
 Days.TestCase.settings = settings(
-    max_examples=1000, stateful_step_count=40, deadline=None, database=None
+    max_examples=1000, stateful_step_count=40, derandomize=False, database=None
 )
 TestWorld = World.TestCase
-TestDays = pytest.mark.real(pytest.mark.timeout(300)(Days.TestCase))
+TestDays = pytest.mark.real(pytest.mark.slow(pytest.mark.timeout(300)(Days.TestCase)))

@@ -1,10 +1,16 @@
-"""Which replicas are made again, when, and how often."""
+"""Which replicas are recreated, when, and how often."""
 
 from __future__ import annotations
 
 import pytest
 
-from danlu.training.types import ConditionType, DeleteReplica, Phase, RestartPolicy, RunPolicy
+from danlu.training.types import (
+    ConditionType,
+    DeleteReplica,
+    ReplicaPhase,
+    RestartPolicy,
+    RunPolicy,
+)
 from tests.training.stage import Stage, job
 
 ALWAYS, ON_FAILURE, NEVER, EXIT_CODE = RestartPolicy
@@ -30,7 +36,7 @@ def two_workers(policy: RestartPolicy, limit: int | None = None) -> Stage:
         (EXIT_CODE, 255, True),
     ],
 )
-def test_the_policy_says_which_exit_codes_are_tried_again(
+def test_restart_policy_decides_which_exit_codes_are_retried(
     policy: RestartPolicy, code: int, again: bool
 ) -> None:
     stage = two_workers(policy)
@@ -41,17 +47,17 @@ def test_the_policy_says_which_exit_codes_are_tried_again(
     assert stage.record("worker-1").failed is not again
 
 
-def test_a_code_that_nobody_knows_is_tried_again() -> None:
-    """An evicted pod has no terminated container; Kubeflow takes 48879 then."""
+def test_unknown_exit_code_is_retried() -> None:
+    """An evicted pod has no terminated container; Kubeflow then uses 48879."""
     stage = two_workers(EXIT_CODE)
-    stage.end("worker-1", None, phase=Phase.FAILED, reason="Evicted")
+    stage.end("worker-1", None, phase=ReplicaPhase.FAILED, reason="Evicted")
     stage.settle()
     assert stage.state() == "Restarting"
 
 
-def test_a_failed_pod_whose_program_ended_well_is_not_tried_again_by_exit_code() -> None:
+def test_failed_pod_with_exit_code_0_is_not_retried_by_exit_code() -> None:
     stage = two_workers(EXIT_CODE)
-    stage.end("worker-1", 0, phase=Phase.FAILED, reason="Error")
+    stage.end("worker-1", 0, phase=ReplicaPhase.FAILED, reason="Error")
     stage.settle()
     assert stage.state() == "Failed"
 
@@ -64,8 +70,8 @@ def test_permanent_failure_by_exit_code_has_a_completion_time() -> None:
     assert stage.status.completion_time == stage.now
 
 
-def test_exit_code_of_the_launcher_restarts_it() -> None:
-    """Kubeflow says Restarting and never makes it again (#2044)."""
+def test_launcher_is_restarted_by_exit_code() -> None:
+    """Kubeflow reports Restarting but never recreates it (#2044)."""
     stage = Stage(job("MPIJob", EXIT_CODE, Launcher=1, Worker=1)).start()
     stage.end("launcher-0", 137)
     stage.settle()
@@ -77,7 +83,7 @@ def test_exit_code_of_the_launcher_restarts_it() -> None:
     assert stage.state() == "Running"
 
 
-def test_a_replica_waits_twice_as_long_each_time() -> None:
+def test_backoff_doubles_with_each_restart() -> None:
     stage = two_workers(ON_FAILURE)
     waits = []
     for _ in range(5):
@@ -93,7 +99,7 @@ def test_a_replica_waits_twice_as_long_each_time() -> None:
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0]
 
 
-def test_a_replica_that_is_back_waits_for_nothing() -> None:
+def test_backoff_ends_if_the_replica_exists_again() -> None:
     stage = two_workers(ON_FAILURE)
     stage.end("worker-1", 1)
     stage.settle()
@@ -102,18 +108,18 @@ def test_a_replica_that_is_back_waits_for_nothing() -> None:
     assert stage.record("worker-1").retry_at is None
 
 
-def test_attempts_have_numbers_of_their_own() -> None:
+def test_attempts_are_numbered_per_replica() -> None:
     stage = two_workers(ON_FAILURE)
     for _ in range(2):
         stage.end("worker-1", 1)
         stage.settle()
         stage.wait(8)
         stage.settle()
-    made = [one.attempt for one in stage.made if str(one.replica) == "worker-1"]
+    made = [action.attempt for action in stage.created if str(action.replica) == "worker-1"]
     assert made == [0, 1, 2]
 
 
-def test_nothing_is_made_before_what_was_there_is_gone() -> None:
+def test_replica_is_recreated_only_after_the_old_one_is_gone() -> None:
     stage = two_workers(ON_FAILURE)
     stage.end("worker-1", 1)
     stage.write()
@@ -125,7 +131,7 @@ def test_nothing_is_made_before_what_was_there_is_gone() -> None:
     assert stage.names() == ["worker-0", "worker-1"]
 
 
-def test_a_lost_replica_is_made_again_under_every_policy() -> None:
+def test_lost_replica_is_recreated_under_every_restart_policy() -> None:
     for policy in RestartPolicy:
         stage = two_workers(policy)
         stage.vanish("worker-1")
@@ -137,8 +143,8 @@ def test_a_lost_replica_is_made_again_under_every_policy() -> None:
         assert stage.record("worker-1").reason == "Lost"
 
 
-def test_an_end_that_others_ordered_is_no_failure_of_the_program() -> None:
-    """A drained machine: Kubeflow fails or re-creates, by which event it sees first."""
+def test_externally_deleted_replica_does_not_fail_the_job() -> None:
+    """As on a drained node: Kubeflow fails or recreates, depending on the first event."""
     stage = two_workers(NEVER)
     stage.change("worker-1", deleting=True)
     stage.settle()
@@ -153,8 +159,8 @@ def test_an_end_that_others_ordered_is_no_failure_of_the_program() -> None:
     assert stage.record("worker-1").restarts == 1
 
 
-def test_a_program_that_was_told_to_end_is_not_completed_by_ending_well() -> None:
-    """It wrote its checkpoint and went: it has to come back."""
+def test_terminating_replica_with_exit_code_0_is_not_completed() -> None:
+    """It may have written a checkpoint and exited, so it must be recreated."""
     stage = two_workers(ON_FAILURE)
     stage.change("worker-1", deleting=True)
     stage.end("worker-1", 0)
@@ -162,18 +168,18 @@ def test_a_program_that_was_told_to_end_is_not_completed_by_ending_well() -> Non
     assert not stage.record("worker-1").completed
 
 
-def test_a_replica_being_ended_is_not_active() -> None:
+def test_terminating_replica_is_not_active() -> None:
     stage = two_workers(NEVER)
     stage.change("worker-1", deleting=True)
     stage.settle()
-    workers = stage.status.replica_statuses[stage.framework.types[0]]
+    workers = stage.status.replica_statuses[stage.framework.replica_types[0]]
     assert (workers.active, workers.failed) == (1, 1)
 
 
 # -- a replica that succeeded, under Always
 
 
-def test_always_restarts_a_parameter_server_that_ended_well() -> None:
+def test_always_restarts_a_succeeded_parameter_server() -> None:
     stage = Stage(job("TFJob", ALWAYS, PS=1, Worker=2)).start()
     stage.end("ps-0", 0)
     stage.settle()
@@ -185,7 +191,7 @@ def test_always_restarts_a_parameter_server_that_ended_well() -> None:
     assert stage.record("ps-0").restarts == 1
 
 
-def test_always_lets_a_worker_succeed_whose_success_ends_the_job() -> None:
+def test_always_does_not_restart_a_deciding_worker_that_succeeded() -> None:
     stage = Stage(job("JAXJob", ALWAYS, Worker=2)).start()
     stage.end("worker-0", 0)
     stage.settle()
@@ -195,7 +201,7 @@ def test_always_lets_a_worker_succeed_whose_success_ends_the_job() -> None:
     assert stage.state() == "Succeeded"
 
 
-def test_always_restarts_a_worker_beside_a_master() -> None:
+def test_always_restarts_a_succeeded_worker_of_a_job_with_a_master() -> None:
     stage = Stage(job("PyTorchJob", ALWAYS, Master=1, Worker=1)).start()
     stage.end("worker-0", 0)
     stage.settle()
@@ -204,21 +210,21 @@ def test_always_restarts_a_worker_beside_a_master() -> None:
     assert stage.names() == ["master-0", "worker-0"]
 
 
-def test_on_failure_does_not_restart_a_parameter_server_that_ended_well() -> None:
+def test_on_failure_does_not_restart_a_succeeded_parameter_server() -> None:
     stage = Stage(job("TFJob", ON_FAILURE, PS=1, Worker=2)).start()
     stage.end("ps-0", 0)
     stage.settle()
     stage.wait(8)
     stage.settle()
     assert stage.record("ps-0").completed
-    assert [str(one.replica) for one in stage.made].count("ps-0") == 1
+    assert [str(action.replica) for action in stage.created].count("ps-0") == 1
 
 
 # -- the back-off limit
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3])
-def test_a_job_makes_as_many_restarts_as_its_limit_and_fails_at_the_next(limit: int) -> None:
+def test_job_fails_after_the_backoff_limit(limit: int) -> None:
     stage = two_workers(ON_FAILURE, limit)
     for _ in range(limit):
         stage.end("worker-1", 1)
@@ -237,8 +243,8 @@ def test_a_job_makes_as_many_restarts_as_its_limit_and_fails_at_the_next(limit: 
     assert stage.record("worker-1").failed
 
 
-def test_restarts_by_exit_code_count_towards_the_limit() -> None:
-    """Kubeflow makes the pod anew, whose restart count is 0 then, and never reaches it (#2045)."""
+def test_restarts_by_exit_code_count_towards_the_backoff_limit() -> None:
+    """Kubeflow recreates the pod with restart count 0 and never reaches the limit (#2045)."""
     stage = two_workers(EXIT_CODE, 1)
     for _ in range(2):
         stage.end("worker-1", 137)
@@ -248,7 +254,7 @@ def test_restarts_by_exit_code_count_towards_the_limit() -> None:
     assert stage.state() == "Failed"
 
 
-def test_restarts_of_all_replicas_count_together() -> None:
+def test_backoff_limit_counts_restarts_of_all_replicas() -> None:
     stage = two_workers(ON_FAILURE, 1)
     stage.end("worker-0", 1)
     stage.end("worker-1", 1)
@@ -256,8 +262,8 @@ def test_restarts_of_all_replicas_count_together() -> None:
     assert stage.state() == "Failed"
 
 
-def test_restarts_in_place_count_even_when_the_attempt_is_gone() -> None:
-    """Kubeflow sums up running pods only."""
+def test_container_restarts_of_a_lost_replica_count_towards_the_backoff_limit() -> None:
+    """Kubeflow counts restarts of running pods only."""
     stage = two_workers(ON_FAILURE, 3)
     stage.change("worker-1", restarts=2)
     stage.settle()
@@ -270,7 +276,7 @@ def test_restarts_in_place_count_even_when_the_attempt_is_gone() -> None:
     assert stage.state() == "Failed"
 
 
-def test_restarts_in_place_beyond_the_limit_fail_the_job_and_name_who_it_was() -> None:
+def test_container_restarts_beyond_the_backoff_limit_set_the_first_failure() -> None:
     stage = two_workers(ON_FAILURE, 1)
     stage.change("worker-1", restarts=2, reason="CrashLoopBackOff")
     stage.settle()
@@ -280,7 +286,7 @@ def test_restarts_in_place_beyond_the_limit_fail_the_job_and_name_who_it_was() -
     assert (str(failure.replica), failure.reason) == ("worker-1", "CrashLoopBackOff")
 
 
-def test_an_attempt_made_by_others_counts_as_a_restart() -> None:
+def test_externally_created_replica_counts_as_a_restart() -> None:
     stage = two_workers(ON_FAILURE, 1)
     stage.vanish("worker-1")
     stage.add("worker-1")
@@ -289,20 +295,21 @@ def test_an_attempt_made_by_others_counts_as_a_restart() -> None:
     assert stage.state() == "Running"
 
 
-def test_a_restart_is_counted_once_however_long_its_remains_are_seen() -> None:
+def test_restart_is_counted_once_while_the_old_replica_remains() -> None:
     stage = two_workers(ON_FAILURE, 1)
     stage.end("worker-1", 1)
-    decisions = [stage.write() for _ in range(3)]  # and nobody removes anything
+    decisions = [stage.write() for _ in range(3)]  # no action is applied
     removals = [
-        [one for one in each.actions if isinstance(one, DeleteReplica)] for each in decisions
+        [action for action in decision.actions if isinstance(action, DeleteReplica)]
+        for decision in decisions
     ]
     assert removals[0] == removals[1] == removals[2] != []
     assert stage.record("worker-1").restarts == 1
     assert stage.state() == "Restarting"
 
 
-def test_a_job_that_succeeds_needs_no_restart() -> None:
-    """Kubeflow looks at the limit first; with a Go map, at either."""
+def test_success_takes_precedence_over_the_backoff_limit() -> None:
+    """Kubeflow checks the limit first or, iterating a Go map, either."""
     stage = Stage(
         job("PyTorchJob", ON_FAILURE, Master=1, Worker=1, run=RunPolicy(backoff_limit=0))
     ).start()

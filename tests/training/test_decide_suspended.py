@@ -1,4 +1,4 @@
-"""Suspend and resume: all go, nothing that decides is lost, and it is told once."""
+"""Suspending deletes all replicas, keeps the records, and is recorded once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from danlu.training.types import (
     CleanPodPolicy,
     ConditionType,
-    Phase,
+    ReplicaPhase,
     RestartPolicy,
     RunPolicy,
 )
@@ -16,7 +16,9 @@ from tests.training.stage import BEGIN, Stage, job
 SUSPENDED, RUNNING = ConditionType.SUSPENDED, ConditionType.RUNNING
 
 
-def begun(policy: RestartPolicy = RestartPolicy.NEVER, run: RunPolicy | None = None) -> Stage:
+def started_stage(
+    policy: RestartPolicy = RestartPolicy.NEVER, run: RunPolicy | None = None
+) -> Stage:
     return Stage(job("PyTorchJob", policy, Master=1, Worker=2, run=run)).start()
 
 
@@ -32,41 +34,41 @@ def resume(stage: Stage) -> Stage:
     return stage
 
 
-def test_a_job_that_begins_suspended_makes_nothing() -> None:
+def test_job_created_suspended_creates_no_replicas() -> None:
     stage = Stage(job("PyTorchJob", Master=1, Worker=2, run=RunPolicy(suspend=True)))
     stage.settle()
     assert stage.names() == []
-    assert [one.type for one in stage.status.conditions] == ["Created", "Suspended"]
+    assert [condition.type for condition in stage.status.conditions] == ["Created", "Suspended"]
     assert stage.status.start_time is None
     assert stage.reasons() == ["PyTorchJobSuspended"]
 
 
-def test_a_suspended_job_loses_all_its_replicas_whatever_its_policy() -> None:
-    stage = suspend(begun(run=RunPolicy(clean_pod_policy=CleanPodPolicy.NONE)))
+def test_suspending_deletes_all_replicas_under_any_clean_pod_policy() -> None:
+    stage = suspend(started_stage(run=RunPolicy(clean_pod_policy=CleanPodPolicy.NONE)))
     assert stage.names() == []
-    assert all(one.active == 0 for one in stage.status.replica_statuses.values())
+    assert all(counts.active == 0 for counts in stage.status.replica_statuses.values())
 
 
-def test_a_suspended_job_does_not_run() -> None:
-    stage = suspend(begun())
+def test_suspended_job_is_not_running() -> None:
+    stage = suspend(started_stage())
     running, suspended = stage.condition(RUNNING), stage.condition(SUSPENDED)
     assert (running.status, running.reason) == ("False", "PyTorchJobSuspended")
     assert (suspended.status, suspended.message) == ("True", "PyTorchJob n is suspended.")
     assert stage.state() == "Suspended"
 
 
-def test_a_suspended_job_does_not_restart() -> None:
-    stage = begun(RestartPolicy.ON_FAILURE)
+def test_suspended_job_is_not_restarting() -> None:
+    stage = started_stage(RestartPolicy.ON_FAILURE)
     stage.end("worker-0", 1)
     stage.settle()
     assert stage.state() == "Restarting"
     suspend(stage)
-    assert not stage.status.has(ConditionType.RESTARTING)
+    assert not stage.status.has_condition(ConditionType.RESTARTING)
 
 
-def test_it_is_told_once_not_each_pass() -> None:
-    """Kubeflow tells of a suspended job each time that it looks."""
-    stage = suspend(begun())
+def test_suspend_and_resume_events_are_recorded_once() -> None:
+    """Kubeflow records an event for a suspended job in every reconcile."""
+    stage = suspend(started_stage())
     stage.wait(60)
     stage.settle()
     assert stage.reasons() == ["PyTorchJobSuspended"]
@@ -75,8 +77,8 @@ def test_it_is_told_once_not_each_pass() -> None:
     assert stage.reasons() == ["PyTorchJobSuspended", "PyTorchJobResumed"]
 
 
-def test_a_resumed_job_begins_anew_and_so_does_its_deadline() -> None:
-    stage = begun(run=RunPolicy(active_deadline_seconds=60))
+def test_resuming_restarts_the_job_and_its_deadline() -> None:
+    stage = started_stage(run=RunPolicy(active_deadline_seconds=60))
     stage.wait(50)
     suspend(stage)
     stage.wait(1000)
@@ -93,8 +95,8 @@ def test_a_resumed_job_begins_anew_and_so_does_its_deadline() -> None:
     assert resumed.message == "PyTorchJob n is resumed."
 
 
-def test_suspending_counts_as_no_restart_and_no_failure() -> None:
-    stage = begun(RestartPolicy.NEVER, RunPolicy(backoff_limit=0))
+def test_suspending_is_neither_a_restart_nor_a_failure() -> None:
+    stage = started_stage(RestartPolicy.NEVER, RunPolicy(backoff_limit=0))
     stage.ask(run={"suspend": True})
     stage.write()
     for name in stage.names():
@@ -105,33 +107,33 @@ def test_suspending_counts_as_no_restart_and_no_failure() -> None:
     stage.settle()
     resume(stage)
     assert stage.state() != "Failed"
-    assert all(one.restarts == 0 for one in stage.status.records.values())
-    assert {one.attempt for one in stage.made[3:]} == {1}
+    assert all(record.restarts == 0 for record in stage.status.records.values())
+    assert {action.attempt for action in stage.created[3:]} == {1}
 
 
-def test_nothing_is_made_before_what_was_suspended_is_gone() -> None:
-    stage = begun()
+def test_resumed_job_waits_until_suspended_replicas_are_gone() -> None:
+    stage = started_stage()
     stage.ask(run={"suspend": True})
     stage.write()
     for name in stage.names():
         stage.change(name, deleting=True)
     resume(stage)
-    assert len(stage.made) == 3
+    assert len(stage.created) == 3
     stage.vanish()
     stage.settle()
-    assert len(stage.made) == 6
+    assert len(stage.created) == 6
 
 
-def test_what_was_completed_before_is_not_done_again() -> None:
-    stage = begun()
+def test_completed_replica_is_not_recreated_after_resume() -> None:
+    stage = started_stage()
     stage.end("worker-0", 0)
     stage.settle()
     resume(suspend(stage))
     assert stage.names() == ["master-0", "worker-1"]
 
 
-def test_what_ended_well_because_it_was_told_to_is_done_again() -> None:
-    stage = begun()
+def test_replica_stopped_by_suspending_is_recreated_after_resume() -> None:
+    stage = started_stage()
     stage.ask(run={"suspend": True})
     stage.write()
     stage.change("worker-0", deleting=True)
@@ -141,8 +143,8 @@ def test_what_ended_well_because_it_was_told_to_is_done_again() -> None:
     assert "worker-0" in stage.names()
 
 
-def test_restarts_of_before_count_on() -> None:
-    stage = begun(RestartPolicy.ON_FAILURE, RunPolicy(backoff_limit=1))
+def test_restarts_before_suspending_count_towards_the_backoff_limit() -> None:
+    stage = started_stage(RestartPolicy.ON_FAILURE, RunPolicy(backoff_limit=1))
     stage.end("worker-0", 1)
     stage.settle()
     resume(suspend(stage))
@@ -152,8 +154,8 @@ def test_restarts_of_before_count_on() -> None:
     assert stage.state() == "Failed"
 
 
-def test_a_failure_seen_when_the_job_is_suspended_ends_nothing() -> None:
-    stage = begun()
+def test_failure_observed_while_suspended_does_not_fail_the_job() -> None:
+    stage = started_stage()
     stage.end("worker-0", 1)
     resume(suspend(stage))
     assert stage.names() == ["master-0", "worker-0", "worker-1"]
@@ -161,11 +163,11 @@ def test_a_failure_seen_when_the_job_is_suspended_ends_nothing() -> None:
     assert stage.status.first_failure is None
 
 
-def test_a_finished_job_cannot_be_suspended() -> None:
-    stage = begun()
+def test_finished_job_cannot_be_suspended() -> None:
+    stage = started_stage()
     stage.end("master-0", 0)
     stage.settle()
     suspend(stage)
     assert stage.state() == "Succeeded"
     assert stage.names() == ["master-0", "worker-0", "worker-1"]
-    assert [one.phase for one in stage.there.values()].count(Phase.RUNNING) == 2
+    assert [attempt.phase for attempt in stage.attempts.values()].count(ReplicaPhase.RUNNING) == 2

@@ -1,4 +1,4 @@
-"""What a manifest leaves out is filled in by Kubeflow's rules (``*_defaults_test.go``)."""
+"""Defaults follow the rules of Kubeflow (``*_defaults_test.go``)."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_port_and_restart_policy_of_each_kind(kind: str) -> None:
         assert spec.restart_policy is policy
 
 
-def test_an_mpi_job_has_no_port_and_never_restarts() -> None:
+def test_mpi_job_has_no_port_and_never_restarts() -> None:
     job = read(manifest("MPIJob"))
     assert all("ports" not in containers(job, type)[0] for type in job.replicas)
     assert {spec.restart_policy for spec in job.replicas.values()} == {RestartPolicy.NEVER}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_type_without_a_number_has_one_replica_but_mpi_workers_none(kind: str) -> None:
+def test_replicas_default_to_one_but_mpi_workers_to_zero(kind: str) -> None:
     document = manifest(kind)
     for spec in replicas(document).values():
         spec.pop("replicas")
@@ -69,14 +69,14 @@ def test_a_type_without_a_number_has_one_replica_but_mpi_workers_none(kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_cleaned_and_nothing_is_limited(kind: str) -> None:
+def test_run_policy_defaults_to_no_cleanup_and_no_limits(kind: str) -> None:
     policy = read(manifest(kind)).run_policy
     assert policy.clean_pod_policy is CleanPodPolicy.NONE
     assert (policy.backoff_limit, policy.active_deadline_seconds) == (None, None)
     assert (policy.ttl_seconds_after_finished, policy.suspend) == (None, False)
 
 
-def test_a_port_of_that_name_is_kept_and_others_stay_beside_ours() -> None:
+def test_declared_port_is_kept_and_other_ports_remain() -> None:
     document = manifest("PyTorchJob")
     own = {"name": "pytorchjob-port", "containerPort": 29500}
     other = {"name": "metrics", "containerPort": 8080}
@@ -90,7 +90,7 @@ def test_a_port_of_that_name_is_kept_and_others_stay_beside_ours() -> None:
     ]
 
 
-def test_the_port_goes_to_the_container_by_name_and_no_sidecar() -> None:
+def test_default_port_is_added_to_the_main_container_only() -> None:
     document = manifest("PyTorchJob")
     pod = replicas(document)["Worker"]["template"]["spec"]
     pod["containers"].insert(0, {"name": "proxy", "image": "proxy"})
@@ -99,7 +99,7 @@ def test_the_port_goes_to_the_container_by_name_and_no_sidecar() -> None:
     assert second["ports"] == [{"name": "pytorchjob-port", "containerPort": 23456}]
 
 
-def test_reading_leaves_the_document_as_it_was() -> None:
+def test_reading_does_not_change_the_document() -> None:
     document = manifest("PyTorchJob")
     read(document)
     assert document == manifest("PyTorchJob")
@@ -107,13 +107,13 @@ def test_reading_leaves_the_document_as_it_was() -> None:
 
 @pytest.mark.parametrize("spelling", ["worker", "WORKER", "wOrKeR"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_replica_types_are_known_in_any_letter_case(kind: str, spelling: str) -> None:
+def test_replica_types_are_case_insensitive(kind: str, spelling: str) -> None:
     document = manifest(kind)
     replicas(document)[spelling] = replicas(document).pop("Worker")
     assert read(document) == read(manifest(kind))
 
 
-def test_replicas_are_in_the_order_that_decides_the_outcome() -> None:
+def test_replica_types_are_ordered_by_precedence() -> None:
     document = manifest("TFJob", worker=1, ps=1, evaluator=1, CHIEF=1)
     assert list(read(document).replicas) == ["Chief", "Evaluator", "PS", "Worker"]
 
@@ -128,7 +128,7 @@ def test_replicas_are_in_the_order_that_decides_the_outcome() -> None:
         ({"minReplicas": None, "maxReplicas": None}, 3, 3),
     ],
 )
-def test_each_elastic_bound_comes_from_the_other_or_from_the_workers(
+def test_elastic_bounds_default_to_each_other_or_to_the_workers(
     given: dict[str, Any], least: int, most: int
 ) -> None:
     document = manifest("PyTorchJob", Worker=3)
@@ -136,7 +136,7 @@ def test_each_elastic_bound_comes_from_the_other_or_from_the_workers(
     assert read(document).elastic_policy == ElasticPolicy(min_replicas=least, max_replicas=most)
 
 
-def test_the_older_clean_pod_policy_of_an_mpi_job_holds_unless_the_run_policy_names_one() -> None:
+def test_legacy_clean_pod_policy_of_mpi_job_applies_unless_run_policy_sets_it() -> None:
     document = manifest("MPIJob")
     document["spec"]["cleanPodPolicy"] = "Running"
     assert read(document).run_policy.clean_pod_policy is CleanPodPolicy.RUNNING
@@ -145,7 +145,7 @@ def test_the_older_clean_pod_policy_of_an_mpi_job_holds_unless_the_run_policy_na
     assert read(document).run_policy.clean_pod_policy is CleanPodPolicy.ALL
 
 
-def test_options_are_kept_as_they_stand_and_nothing_is_made_up() -> None:
+def test_options_are_kept_without_defaults() -> None:
     document = manifest("MPIJob")
     document["spec"] |= {"slotsPerWorker": 2, "mainContainer": None}
     assert read(document).options == {"slotsPerWorker": 2}

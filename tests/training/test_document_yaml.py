@@ -1,4 +1,4 @@
-"""YAML is read as kubectl reads it, written so that kubectl reads the same, and never explodes."""
+"""YAML is parsed and written as by kubectl, with bounded expansion."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from danlu.training.yamltext import YamlError, dump_yaml, read_yaml
+from danlu.training.yaml_with_lines import YamlError, dump_yaml, read_yaml
 
 
 def value(text: str) -> object:
@@ -41,14 +41,14 @@ def value(text: str) -> object:
         ("08", "08"),
     ],
 )
-def test_scalars_mean_what_they_mean_to_kubernetes(text: str, means: object) -> None:
+def test_scalars_are_parsed_as_in_kubernetes(text: str, means: object) -> None:
     found = value(f"a: {text}\n")
     assert found == {"a": means}
     assert isinstance(found, dict)
     assert type(found["a"]) is type(means)
 
 
-def test_keys_are_text_whatever_they_look_like() -> None:
+def test_keys_are_always_strings() -> None:
     assert value("1: a\nyes: b\n2020-01-01: c\n1.5: d\n~: e\n") == {
         "1": "a",
         "yes": "b",
@@ -58,7 +58,7 @@ def test_keys_are_text_whatever_they_look_like() -> None:
     }
 
 
-def test_anchors_and_merge_keys_work() -> None:
+def test_anchors_and_merge_keys_are_resolved() -> None:
     text = "base: &base {cpu: 1, memory: 2Gi}\nmine:\n  <<: *base\n  cpu: 2\nsame: *base\n"
     assert value(text) == {
         "base": {"cpu": 1, "memory": "2Gi"},
@@ -76,37 +76,42 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "message", "place", "line"),
     [
-        ("a: 1\nb: 2\na: 3\n", "f.yaml has 'a' twice, first in line 1", "3:1", "a: 3"),
-        ("a:\n  b: 1\n  b: 2\n", "f.yaml has 'b' twice, first in line 2", "3:3", "  b: 2"),
-        ("a: &x [*x]\n", "f.yaml is no manifest: an alias contains itself", "1:4", "a: &x [*x]"),
+        ("a: 1\nb: 2\na: 3\n", "f.yaml has a duplicate key 'a', first on line 1", "3:1", "a: 3"),
+        (
+            "a:\n  b: 1\n  b: 2\n",
+            "f.yaml has a duplicate key 'b', first on line 2",
+            "3:3",
+            "  b: 2",
+        ),
+        ("a: &x [*x]\n", "f.yaml has an alias that contains itself", "1:4", "a: &x [*x]"),
         (
             "a: !!binary aGk=\n",
-            "f.yaml is no manifest: it has no values of type 'binary'",
+            "f.yaml has a value of unsupported type 'binary'",
             "1:4",
             "a: !!binary aGk=",
         ),
         (
             "a: !Ref b\n",
-            "f.yaml is no manifest: it has no values of type '!Ref'",
+            "f.yaml has a value of unsupported type '!Ref'",
             "1:4",
             "a: !Ref b",
         ),
-        ("? [a, b]\n: c\n", "f.yaml is no manifest: a key is not a word", "1:3", "? [a, b]"),
+        ("? [a, b]\n: c\n", "f.yaml has a key that is not a scalar", "1:3", "? [a, b]"),
         (
             "a: b: c\n",
-            "f.yaml is not YAML: mapping values are not allowed in this context",
+            "f.yaml is not valid YAML: mapping values are not allowed in this context",
             "1:5",
             "a: b: c",
         ),
         (
             BOMB,
-            "f.yaml is no manifest: more than 200,000 values once its aliases are followed",
+            "f.yaml has more than 200,000 values after expanding its aliases",
             "1:1",
             "a: &a [x,x,x,x,x,x,x,x,x,x]",
         ),
     ],
 )
-def test_what_no_manifest_may_hold_is_an_error_with_its_place(
+def test_unsupported_yaml_is_an_error_with_line_and_column(
     text: str, message: str, place: str, line: str
 ) -> None:
     with pytest.raises(YamlError) as caught:
@@ -119,33 +124,33 @@ def test_what_no_manifest_may_hold_is_an_error_with_its_place(
     )
 
 
-def test_a_tab_is_named_as_what_it_is() -> None:
+def test_tab_is_reported_as_a_tab() -> None:
     with pytest.raises(YamlError) as caught:
         value("a:\n\tb: 1\n")
-    assert caught.value.hint == "indent with spaces: YAML has no tabs"
+    assert caught.value.hint == "indent with spaces: YAML does not allow tabs"
     assert str(caught.value.span) == "f.yaml:2:1"
 
 
-def test_nesting_without_end_is_refused_before_it_ends_the_process() -> None:
-    with pytest.raises(YamlError, match="nested more than 100 deep"):
+def test_deep_nesting_is_an_error() -> None:
+    with pytest.raises(YamlError, match="nested more than 100 levels deep"):
         value("[" * 200_000)
 
 
 @pytest.mark.parametrize("text", ["a: \x00b", "a: \ud800"])
-def test_characters_that_yaml_forbids_are_an_error(text: str) -> None:
-    with pytest.raises(YamlError, match=r"f\.yaml is not YAML"):
+def test_characters_forbidden_in_yaml_are_an_error(text: str) -> None:
+    with pytest.raises(YamlError, match=r"f\.yaml is not valid YAML"):
         value(text)
 
 
 @pytest.mark.parametrize(
     "text", ["y", "N", "1e5", "0o14", "1:30", "22:22", "2020-01-01", "true", "1", "", "~", "0x1f"]
 )
-def test_text_that_some_reader_misreads_is_written_in_quotes(text: str) -> None:
+def test_ambiguous_strings_are_quoted(text: str) -> None:
     written = dump_yaml({"a": text})
     assert written.strip() in (f"a: '{text}'", f'a: "{text}"')
 
 
-def test_a_script_is_written_as_lines() -> None:
+def test_multiline_string_is_written_as_a_block_scalar() -> None:
     written = dump_yaml({"data": {"run.sh": "#!/bin/sh\necho hi\n"}})
     assert written == "data:\n  run.sh: |\n    #!/bin/sh\n    echo hi\n"
 
@@ -159,7 +164,7 @@ _VALUES = st.recursive(
 
 @settings(deadline=None, max_examples=50)
 @given(st.dictionaries(_TEXT, _VALUES, min_size=1))
-def test_what_is_written_reads_back_the_same(document: dict[str, object]) -> None:
+def test_yaml_round_trips(document: dict[str, object]) -> None:
     written = dump_yaml(document)
     assert value(written) == document
     assert yaml.safe_load(written) is not None

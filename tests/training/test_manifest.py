@@ -1,4 +1,4 @@
-"""A job is written as a manifest that reads back as the same job, and so is its status."""
+"""Jobs and their status round-trip through manifests."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from danlu.training.manifest import (
     ManifestError,
     dump_yaml,
-    read_documents,
     read_job,
+    read_manifest_file,
     read_status,
-    status_document,
+    status_to_manifest,
     write_job,
 )
 from danlu.training.types import (
     CleanPodPolicy,
-    Condition,
     ConditionType,
     ElasticPolicy,
     FirstFailure,
     Job,
+    JobCondition,
     JobStatus,
     ReplicaId,
     ReplicaRecord,
@@ -75,7 +75,7 @@ ELASTIC = st.builds(
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """Jobs of every kind, as reading gives them."""
+    """Generate jobs of every kind, as the parser returns them."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     it = framework(kind)
     made = read_job(manifest(kind), it)
@@ -88,7 +88,7 @@ def jobs(draw: st.DrawFn) -> Job:
         )
         for type, spec in made.replicas.items()
     }
-    elastic = draw(ELASTIC) if "elasticPolicy" in it.options else None
+    elastic = draw(ELASTIC) if "elasticPolicy" in it.spec_options else None
     return msgspec.structs.replace(
         made,
         name=draw(NAMES),
@@ -125,7 +125,7 @@ def templates(draw: st.DrawFn, template: Any) -> Any:
 
 def statuses() -> st.SearchStrategy[JobStatus]:
     conditions = st.builds(
-        Condition,
+        JobCondition,
         type=st.sampled_from(ConditionType),
         status=st.sampled_from(["True", "False"]),
         reason=WORDS,
@@ -150,26 +150,26 @@ def statuses() -> st.SearchStrategy[JobStatus]:
 
 @settings(deadline=None, max_examples=60)
 @given(jobs(), statuses())
-def test_a_written_job_reads_back_as_the_same_job(job: Job, status: JobStatus) -> None:
+def test_job_round_trips(job: Job, status: JobStatus) -> None:
     job = msgspec.structs.replace(job, status=status)
     assert read_job(write_job(job), framework(job.kind)) == job
 
 
 @settings(deadline=None, max_examples=60)
 @given(jobs())
-def test_a_job_written_as_yaml_reads_back_as_the_same_job(job: Job) -> None:
-    job = msgspec.structs.replace(job, uid="")  # a file's is never taken
-    found = read_documents(dump_yaml(write_job(job)), "job.yaml")
+def test_job_round_trips_through_yaml(job: Job) -> None:
+    job = msgspec.structs.replace(job, uid="")  # the uid of a file is ignored
+    found = read_manifest_file(dump_yaml(write_job(job)), "job.yaml")
     assert read_job(found.job, framework(job.kind)) == job
 
 
 @settings(deadline=None, max_examples=60)
 @given(statuses())
-def test_a_written_status_reads_back_as_the_same_status(status: JobStatus) -> None:
-    assert read_status(status_document(status)) == status
+def test_status_round_trips(status: JobStatus) -> None:
+    assert read_status(status_to_manifest(status)) == status
 
 
-def test_a_job_is_written_as_kubectl_would_show_it() -> None:
+def test_job_is_rendered_in_the_form_of_kubectl() -> None:
     job = read_job(manifest("PyTorchJob", Worker=2), framework("PyTorchJob"))
     assert dump_yaml(write_job(job)) == (
         "apiVersion: kubeflow.org/v1\n"
@@ -194,18 +194,18 @@ def test_a_job_is_written_as_kubectl_would_show_it() -> None:
     )
 
 
-def test_a_status_is_written_in_kubeflow_s_words() -> None:
+def test_status_is_rendered_with_the_fields_of_kubeflow() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     status = JobStatus(
         conditions=(
-            Condition(
+            JobCondition(
                 ConditionType.RUNNING, "True", "PyTorchJobRunning", last_transition_time=moment
             ),
         ),
         replica_statuses={ReplicaType("Worker"): ReplicaStatus(active=2)},
         start_time=moment,
     )
-    assert status_document(status) == {
+    assert status_to_manifest(status) == {
         "conditions": [
             {
                 "type": "Running",
@@ -219,7 +219,7 @@ def test_a_status_is_written_in_kubeflow_s_words() -> None:
     }
 
 
-def test_a_status_of_the_go_operator_is_read() -> None:
+def test_status_of_the_go_operator_is_parsed() -> None:
     status = read_status(
         {
             "conditions": [{"type": "Created", "status": "True", "reason": None}],
@@ -228,16 +228,16 @@ def test_a_status_of_the_go_operator_is_read() -> None:
             "startTime": "2026-01-02T03:04:05Z",
         }
     )
-    assert status.conditions == (Condition(ConditionType.CREATED, "True"),)
+    assert status.conditions == (JobCondition(ConditionType.CREATED, "True"),)
     assert status.replica_statuses == {"Worker": ReplicaStatus(active=1)}
 
 
-def test_a_broken_status_is_an_error_that_says_where() -> None:
+def test_invalid_status_is_an_error_with_its_path() -> None:
     with pytest.raises(ManifestError, match=r"startTime"):
         read_status({"startTime": "yesterday"})
 
 
-def test_a_job_of_a_server_is_known_by_uid_and_by_its_end() -> None:
+def test_job_from_a_server_has_uid_and_deletion_state() -> None:
     document = manifest()
     document["metadata"] |= {"uid": "7", "deletionTimestamp": "2026-01-02T03:04:05Z"}
     job = read_job(document, framework("PyTorchJob"))
@@ -245,13 +245,13 @@ def test_a_job_of_a_server_is_known_by_uid_and_by_its_end() -> None:
 
 
 @pytest.mark.parametrize("kind", SIZES)
-def test_a_job_goes_through_json_and_pickle_unchanged(kind: str) -> None:
+def test_job_round_trips_through_json_and_pickle(kind: str) -> None:
     job = read_job(manifest(kind), framework(kind))
     assert msgspec.json.decode(msgspec.json.encode(job), type=Job) == job
     assert pickle.loads(pickle.dumps(job)) == job
 
 
-def test_every_error_s_findings_are_given_as_they_are() -> None:
+def test_manifest_error_keeps_its_findings() -> None:
     document = manifest()
     document["metadata"]["name"] = "A"
     document["spec"]["runPolicy"] = {"suspend": 1}

@@ -1,4 +1,4 @@
-"""The examples of the training operator 1.9 (MXJob: 1.7), in short: all are read as they are."""
+"""The examples of the training operator 1.9 (MXJob: 1.7), shortened: all are accepted."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from danlu.training.manifest import dump_yaml, read_documents, read_job, write_job
-from danlu.training.registry import framework_of
+from danlu.training.manifest import dump_yaml, read_job, read_manifest_file, write_job
+from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import CleanPodPolicy, Job, ReplicaId, ReplicaType, RestartPolicy
 
 FILES = {path.stem: path for path in sorted((Path(__file__).parent / "examples").glob("*.yaml"))}
 
-# Kind and replicas of each.
+# Kind and replicas of each example.
 EXAMPLES = {
     "jax-cpu-demo": ("JAXJob", {"Worker": 2}),
     "jax-spmd-mnist-gloo": ("JAXJob", {"Worker": 2}),
@@ -49,16 +49,16 @@ EXAMPLES = {
 
 
 def read(example: str) -> Job:
-    job = read_documents(FILES[example].read_text(), f"{example}.yaml").job
-    return read_job(job, framework_of(job["kind"]))
+    job = read_manifest_file(FILES[example].read_text(), f"{example}.yaml").job
+    return read_job(job, find_framework(job["kind"]))
 
 
-def test_every_example_has_its_line_here() -> None:
+def test_every_example_is_tested() -> None:
     assert set(FILES) == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_is_read_as_it_is(example: str) -> None:
+def test_example_is_parsed(example: str) -> None:
     kind, replicas = EXAMPLES[example]
     job = read(example)
     assert job.kind == kind
@@ -66,16 +66,16 @@ def test_an_example_is_read_as_it_is(example: str) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_written_again_is_the_same_job(example: str) -> None:
+def test_example_round_trips(example: str) -> None:
     job = read(example)
-    again = read_documents(dump_yaml(write_job(job)), "again.yaml").job
-    assert read_job(again, framework_of(job.kind)) == job
+    again = read_manifest_file(dump_yaml(write_job(job)), "again.yaml").job
+    assert read_job(again, find_framework(job.kind)) == job
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_every_replica_of_an_example_has_a_pod_with_the_user_s_command(example: str) -> None:
+def test_every_replica_of_an_example_runs_the_command_of_the_user(example: str) -> None:
     job = read(example)
-    framework = framework_of(job.kind)
+    framework = find_framework(job.kind)
     for type, spec in job.replicas.items():
         user = spec.template["spec"]["containers"][0]
         for index in range(spec.replicas):
@@ -88,7 +88,7 @@ def test_every_replica_of_an_example_has_a_pod_with_the_user_s_command(example: 
             assert pod["metadata"]["labels"]["training.kubeflow.org/job-name"] == job.name
 
 
-def test_what_examples_say_beyond_replicas() -> None:
+def test_other_fields_of_examples_are_parsed() -> None:
     imagenet = read("pytorch-elastic-imagenet").elastic_policy
     assert imagenet is not None
     assert (imagenet.min_replicas, imagenet.max_replicas, imagenet.rdzv_port) == (1, 3, 2379)
@@ -103,9 +103,9 @@ def test_what_examples_say_beyond_replicas() -> None:
     assert read("tensorflow-simple").namespace == "kubeflow"
 
 
-def test_objects_without_a_meaning_here_are_named() -> None:
+def test_unused_objects_are_listed() -> None:
     text = FILES["tensorflow-mnist-with-summaries"].read_text()
-    found = read_documents(text, "job.yaml")
+    found = read_manifest_file(text, "job.yaml")
     assert found.others == (
         "PersistentVolume/tfevent-volume",
         "PersistentVolumeClaim/tfevent-volume",

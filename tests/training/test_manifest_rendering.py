@@ -1,26 +1,28 @@
-"""The pods of replicas are those that the training operator makes."""
+"""Pods of replicas are the same as those of the training operator."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 
-from danlu.training.framework import FieldRef
+from danlu.training.framework import EnvVar, FieldRef
+from danlu.training.frameworks.jax import JaxFramework
 from danlu.training.manifest import read_job
 from danlu.training.rendering import render_pod, type_labels
 from danlu.training.topology import ServiceTopology
-from danlu.training.types import Job, ReplicaId, ReplicaType
+from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
 from tests.training.manifests import KINDS, framework, manifest
 
 P = "training.kubeflow.org"
 
 
-def rendered(job: Job, type: str, index: int = 0, *, decorated: bool = True) -> dict[str, Any]:
+def render_replica(
+    job: Job, type: str, index: int = 0, *, for_cluster: bool = True
+) -> dict[str, Any]:
     it = framework(job.kind)
     replica = ReplicaId(ReplicaType(type), index)
-    return render_pod(job, it, replica, ServiceTopology(job), decorated=decorated)
+    return render_pod(job, it, replica, ServiceTopology(job), for_cluster=for_cluster)
 
 
 def read(document: dict[str, Any]) -> Job:
@@ -32,7 +34,7 @@ def environment(pod: dict[str, Any], container: int = 0) -> list[tuple[str, str]
     return [(entry["name"], entry.get("value", "")) for entry in entries]
 
 
-def test_a_pytorch_worker_whole() -> None:
+def test_complete_pod_of_a_pytorch_worker() -> None:
     document = manifest("PyTorchJob", Master=1, Worker=1)
     worker = document["spec"]["pytorchReplicaSpecs"]["Worker"]
     worker["restartPolicy"] = "ExitCode"
@@ -40,7 +42,7 @@ def test_a_pytorch_worker_whole() -> None:
     template["metadata"] = {"labels": {"team": "a"}, "annotations": {"sidecar": "false"}}
     template["spec"]["restartPolicy"] = "Always"
     template["spec"]["containers"][0]["env"] = [{"name": "RANK", "value": "mine"}]
-    pod = rendered(read(document), "Worker", decorated=False)
+    pod = render_replica(read(document), "Worker", for_cluster=False)
     assert pod == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -83,50 +85,65 @@ def test_a_pytorch_worker_whole() -> None:
     }
 
 
-def test_what_a_cluster_alone_needs_is_left_out_where_it_is_not_asked_for() -> None:
+def test_cluster_only_fields_are_omitted_for_a_local_job() -> None:
     job = read(manifest("PyTorchJob"))
-    assert [one["name"] for one in rendered(job, "Worker")["spec"]["initContainers"]] == [
-        "init-pytorch"
-    ]
-    assert "initContainers" not in rendered(job, "Worker", decorated=False)["spec"]
+    assert [
+        container["name"] for container in render_replica(job, "Worker")["spec"]["initContainers"]
+    ] == ["init-pytorch"]
+    assert "initContainers" not in render_replica(job, "Worker", for_cluster=False)["spec"]
 
 
-def test_sidecars_get_the_variables_too_but_not_of_tensorflow() -> None:
+def test_sidecars_get_the_variables_except_for_tensorflow() -> None:
     sidecar = {"name": "proxy", "image": "proxy"}
     for kind, everywhere in (("PyTorchJob", True), ("TFJob", False)):
         document = manifest(kind)
         field = framework(kind).replicas_field
         document["spec"][field]["Worker"]["template"]["spec"]["containers"].insert(0, sidecar)
-        pod = rendered(read(document), "Worker")
+        pod = render_replica(read(document), "Worker")
         assert bool(environment(pod, 0)) is everywhere
         assert environment(pod, 1)
 
 
-def test_a_tensorflow_job_of_one_replica_gets_no_variable() -> None:
-    pod = rendered(read(manifest("TFJob", Worker=1)), "Worker")
+def test_sidecar_variables_of_the_manifest_are_kept() -> None:
+    own = [{"name": "RANK", "value": "mine"}, {"name": "MASTER_PORT", "value": "1"}]
+    document = manifest("PyTorchJob")
+    field = framework("PyTorchJob").replicas_field
+    containers = document["spec"][field]["Worker"]["template"]["spec"]["containers"]
+    containers.append({"name": "proxy", "image": "proxy", "env": own})
+    pod = render_replica(read(document), "Worker")
+    found = [(entry["name"], entry["value"]) for entry in pod["spec"]["containers"][1]["env"]]
+    assert found[:2] == [("RANK", "mine"), ("MASTER_PORT", "1")]
+    assert "WORLD_SIZE" in dict(found)
+    assert len({name for name, _ in found}) == len(found)
+
+
+def test_tensorflow_job_with_one_replica_gets_no_variable() -> None:
+    pod = render_replica(read(manifest("TFJob", Worker=1)), "Worker")
     assert "env" not in pod["spec"]["containers"][0]
 
 
-def test_variables_of_mpi_go_to_the_first_container_whatever_its_name() -> None:
+def test_mpi_variables_go_to_the_first_container() -> None:
     document = manifest("MPIJob")
     for spec in document["spec"]["mpiReplicaSpecs"].values():
         spec["template"]["spec"]["containers"][0]["name"] = "program"
     job = read(document)
-    assert environment(rendered(job, "Launcher"))[0] == (
+    assert environment(render_replica(job, "Launcher"))[0] == (
         "OMPI_MCA_plm_rsh_agent",
         "/etc/mpi/kubexec.sh",
     )
-    assert environment(rendered(job, "Worker")) == []
-    assert rendered(job, "Launcher")["metadata"]["name"] == "job-launcher"
+    assert environment(render_replica(job, "Worker")) == []
+    assert render_replica(job, "Launcher")["metadata"]["name"] == "job-launcher"
 
 
-def test_what_only_the_pod_knows_is_a_field_reference() -> None:
-    it = dataclasses.replace(
-        framework("JAXJob"),
-        environment=lambda job, replica, topology: [("IP", FieldRef("status.podIP")), ("A", "b")],
-    )
+def test_values_known_only_to_the_pod_are_field_references() -> None:
+    class PodIpFramework(JaxFramework):
+        def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+            return [("IP", FieldRef("status.podIP")), ("A", "b")]
+
     job = read(manifest("JAXJob"))
-    pod = render_pod(job, it, ReplicaId(ReplicaType("Worker"), 0), ServiceTopology(job))
+    pod = render_pod(
+        job, PodIpFramework(), ReplicaId(ReplicaType("Worker"), 0), ServiceTopology(job)
+    )
     assert pod["spec"]["containers"][0]["env"] == [
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "A", "value": "b"},
@@ -144,10 +161,10 @@ def test_what_only_the_pod_knows_is_a_field_reference() -> None:
         ("MXJob", "job-server-0"),
     ],
 )
-def test_one_pod_has_the_role_of_master(kind: str, master: str) -> None:
+def test_exactly_one_pod_has_the_master_role(kind: str, master: str) -> None:
     job = read(manifest(kind))
     pods = [
-        rendered(job, type, index)
+        render_replica(job, type, index)
         for type, spec in job.replicas.items()
         for index in range(spec.replicas)
     ]
@@ -158,22 +175,22 @@ def test_one_pod_has_the_role_of_master(kind: str, master: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
-def test_the_kubelet_restarts_what_the_policy_says(policy: str) -> None:
+def test_pod_restart_policy_follows_the_replica_restart_policy(policy: str) -> None:
     document = manifest("JAXJob")
     document["spec"]["jaxReplicaSpecs"]["Worker"]["restartPolicy"] = policy
-    assert rendered(read(document), "Worker")["spec"]["restartPolicy"] == policy
+    assert render_replica(read(document), "Worker")["spec"]["restartPolicy"] == policy
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rendering_leaves_the_job_as_it_was(kind: str) -> None:
+def test_rendering_does_not_change_the_job(kind: str) -> None:
     job = read(manifest(kind))
     for type in job.replicas:
-        rendered(job, type)
+        render_replica(job, type)
     assert job == read(manifest(kind))
 
 
-def test_labels_of_a_type_select_its_replicas() -> None:
+def test_labels_of_a_replica_type_select_its_replicas() -> None:
     job = read(manifest("TFJob"))
     wanted = type_labels(job, framework("TFJob"), ReplicaType("PS"))
-    assert wanted.items() <= rendered(job, "PS")["metadata"]["labels"].items()
-    assert not wanted.items() <= rendered(job, "Worker")["metadata"]["labels"].items()
+    assert wanted.items() <= render_replica(job, "PS")["metadata"]["labels"].items()
+    assert not wanted.items() <= render_replica(job, "Worker")["metadata"]["labels"].items()

@@ -1,4 +1,4 @@
-"""Names and ports of replicas on a cluster are Kubeflow's."""
+"""Names and ports of replicas on a cluster are the same as in Kubeflow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def job(kind: str = "PyTorchJob", namespace: str = "team-a") -> Job:
     return read_job(document, framework(kind))
 
 
-def test_a_replica_is_reached_by_its_bare_name_in_its_namespace() -> None:
+def test_replica_host_is_its_name_within_the_namespace() -> None:
     assert ServiceTopology(job()).host(WORKER_1) == "mnist-worker-1"
 
 
@@ -38,16 +38,16 @@ def test_a_replica_is_reached_by_its_bare_name_in_its_namespace() -> None:
         ("cluster.example", "mnist-worker-1.team-a.svc.cluster.example"),
     ],
 )
-def test_the_qualified_name_has_the_namespace_and_the_domain(domain: str, name: str) -> None:
+def test_qualified_host_has_namespace_and_domain(domain: str, name: str) -> None:
     assert ServiceTopology(job(), domain).host(WORKER_1, qualified=True) == name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_port_is_the_framework_s_unless_declared(kind: str) -> None:
+def test_port_defaults_to_the_framework_port(kind: str) -> None:
     assert ServiceTopology(job(kind)).port(WORKER_1) == PORTS[kind]
 
 
-def test_a_declared_port_holds_for_the_replicas_that_declare_it() -> None:
+def test_declared_port_applies_to_its_replica_type() -> None:
     document = manifest()
     spec = document["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     spec["containers"][0]["ports"] = [
@@ -62,10 +62,10 @@ def test_a_declared_port_holds_for_the_replicas_that_declare_it() -> None:
     assert topology.port(ReplicaId(ReplicaType("Master"), 0)) == 23456
 
 
-def test_a_type_that_the_job_lacks_has_the_framework_s_port() -> None:
+def test_missing_replica_type_has_the_framework_port() -> None:
     found = declared_port(job("JAXJob"), ReplicaId(ReplicaType("Master"), 0), framework("JAXJob"))
     assert found == 6666
 
 
-def test_the_files_of_mpi_are_where_kubeflow_mounts_them() -> None:
+def test_mpi_files_are_mounted_as_in_kubeflow() -> None:
     assert ServiceTopology(job("MPIJob")).directory(WORKER_1) == "/etc/mpi"

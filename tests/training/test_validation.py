@@ -1,4 +1,4 @@
-"""Every finding: what is wrong, by the exact path of the field, with what to write instead."""
+"""Every finding has the exact path of its field, a message and a hint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.training.framework import Finding
+from danlu.training.framework import FieldError
 from danlu.training.manifest import read_job, validate, validate_change
 from danlu.training.types import MANAGER, Job, SchedulingPolicy
 from tests.training.manifests import KINDS, SIZES, framework, manifest
@@ -20,7 +20,7 @@ OF_KINDS = kinds.OF_KINDS
 
 def findings(document: dict[str, Any], kind: str = "PyTorchJob") -> list[tuple[str, str, str]]:
     found = validate(document, framework(kind))
-    return [(one.path, one.message, one.hint) for one in found]
+    return [(finding.path, finding.message, finding.hint) for finding in found]
 
 
 @pytest.mark.parametrize("case", MISTAKES)
@@ -32,7 +32,7 @@ def test_finding(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in MISTAKES if case not in ("no name", "kind")])
-def test_one_mistake_is_one_finding_or_its_consequence(case: str) -> None:
+def test_one_mistake_gives_one_finding_or_its_consequence(case: str) -> None:
     spoil, path, *_ = MISTAKES[case]
     document = manifest()
     spoil(document)
@@ -50,12 +50,12 @@ def test_finding_of_a_kind(case: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_right_manifest_has_no_findings(kind: str) -> None:
+def test_valid_manifest_has_no_findings(kind: str) -> None:
     assert findings(manifest(kind), kind) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_finds_the_same_in_its_run_policy_and_templates(kind: str) -> None:
+def test_run_policy_and_templates_are_validated_for_every_kind(kind: str) -> None:
     it = framework(kind)
     document = manifest(kind)
     policy(managedBy="nobody", backoffLimit=-1)(document)
@@ -68,7 +68,7 @@ def test_every_kind_finds_the_same_in_its_run_policy_and_templates(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_refuses_a_null_replica_spec_and_an_unknown_type(kind: str) -> None:
+def test_null_replica_spec_and_unknown_type_are_findings_for_every_kind(kind: str) -> None:
     it = framework(kind)
     document = manifest(kind)
     document["spec"][it.replicas_field] |= {"Driver": {}, next(iter(SIZES[kind])): None}
@@ -77,14 +77,14 @@ def test_every_kind_refuses_a_null_replica_spec_and_an_unknown_type(kind: str) -
     assert {f"{base}[Driver]", f"{base}[{next(iter(SIZES[kind]))}]"} <= paths
 
 
-def test_an_mpi_program_may_be_in_a_container_of_any_name() -> None:
+def test_mpi_container_may_have_any_name() -> None:
     document = manifest("MPIJob")
     for spec_ in document["spec"]["mpiReplicaSpecs"].values():
         spec_["template"]["spec"]["containers"][0]["name"] = "mpi-program"
     assert findings(document, "MPIJob") == []
 
 
-def test_the_longest_name_that_fits_is_taken() -> None:
+def test_longest_valid_name_is_accepted() -> None:
     document = manifest()
     meta(name="a" * 54)(document)
     assert findings(document) == []
@@ -99,7 +99,7 @@ def test_null_and_empty_policies_count_as_absent(value: object) -> None:
 
 
 @pytest.mark.parametrize("amount", [1, 0.5, "1", "500m", "4Gi", "1e3", ".5", "1.5G", "+2"])
-def test_amounts_of_resources_in_every_form(amount: object) -> None:
+def test_resource_quantities_are_accepted_in_every_form(amount: object) -> None:
     document = manifest()
     of_box(resources={"limits": {"memory": amount}, "requests": {"nvidia.com/gpu": amount}})(
         document
@@ -109,7 +109,7 @@ def test_amounts_of_resources_in_every_form(amount: object) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 0, "x", [], True, 1.5])
 @pytest.mark.parametrize("path", ["metadata", "spec", "pytorchReplicaSpecs", "worker", "template"])
-def test_no_wrong_shape_breaks_validation(path: str, wrong: object) -> None:
+def test_wrong_types_are_findings(path: str, wrong: object) -> None:
     document = manifest()
     match path:
         case "metadata" | "spec":
@@ -123,7 +123,7 @@ def test_no_wrong_shape_breaks_validation(path: str, wrong: object) -> None:
     assert findings(document)
 
 
-def test_findings_are_sorted_by_path_and_gathered_whole() -> None:
+def test_all_findings_are_collected_and_sorted_by_path() -> None:
     document = manifest()
     policy(suspend=1, backoffLimit=-1)(document)
     meta(name="X")(document)
@@ -140,11 +140,11 @@ def job(**fields: Any) -> Job:
     )
 
 
-def test_manager_and_queue_never_change_of_any_kind() -> None:
+def test_managed_by_and_queue_are_immutable_for_every_kind() -> None:
     old = job(managed_by="", scheduling_policy=SchedulingPolicy(queue="a"))
     new = job(managed_by=MANAGER, scheduling_policy=None)
     assert validate_change(old, new) == (
-        Finding("spec.runPolicy.managedBy", "cannot change", "it is not set"),
-        Finding("spec.runPolicy.schedulingPolicy.queue", "cannot change", "it is 'a'"),
+        FieldError("spec.runPolicy.managedBy", "field is immutable", "it is not set"),
+        FieldError("spec.runPolicy.schedulingPolicy.queue", "field is immutable", "it is 'a'"),
     )
     assert validate_change(old, job(scheduling_policy=SchedulingPolicy(queue="a"))) == ()

@@ -1,4 +1,4 @@
-"""Whatever stands in a manifest, it is a job or a list of findings, and never anything else."""
+"""Any manifest gives a job or a list of findings, never another error."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POD: dict[str, Any] = {
     "resources": {"limits": {"memory": "1Gi"}},
     "volumeMounts": [{"name": "v", "mountPath": "/v"}],
 }
-# As JSON, so that each is a value of its own.
+# As JSON, so that every use gets its own copy.
 JUNK = st.sampled_from(
     [
         *("null", "true", "0", "-1", "1.5", "123456789012", '""', '"x"', '"Worker"', '{"x": null}'),
@@ -45,9 +45,9 @@ JUNK = st.sampled_from(
 
 
 def full(kind: str) -> dict[str, Any]:
-    """A job of this kind with all fields that it has, and no findings."""
+    """Return a valid job of this kind with all fields set."""
     document = manifest(kind)
-    known = (*framework(kind).options, "runPolicy")
+    known = (*framework(kind).spec_options, "runPolicy")
     document["spec"] |= {name: value for name, value in FULL.items() if name in known}
     document["metadata"] |= {"namespace": "a", "labels": {"b": "c"}, "annotations": {"d": "e"}}
     for spec in document["spec"][framework(kind).replicas_field].values():
@@ -60,15 +60,15 @@ def full(kind: str) -> dict[str, Any]:
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every place below ``value``: what holds it, and its key there."""
+    """Return every place below ``value`` as its container and key."""
     keys = list(value) if isinstance(value, dict) else range(len(value))
     own = [(value, key) for key in keys]
     inner = [value[key] for key in keys if isinstance(value[key], dict | list)]
-    return own + [place for one in inner for place in places(one)]
+    return own + [place for child in inner for place in places(child)]
 
 
 @st.composite
-def spoilt(draw: st.DrawFn) -> dict[str, Any]:
+def damaged_documents(draw: st.DrawFn) -> dict[str, Any]:
     document = full(draw(st.sampled_from(sorted(KINDS))))
     for _ in range(draw(st.integers(1, 3))):
         holder, key = draw(st.sampled_from(places(document)))
@@ -76,14 +76,14 @@ def spoilt(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
-def test_the_documents_to_be_spoilt_are_right() -> None:
+def test_unmodified_documents_have_no_findings() -> None:
     for kind in KINDS:
         assert validate(full(kind), framework(kind)) == ()
 
 
 @settings(deadline=None, max_examples=120)
-@given(spoilt(), st.sampled_from(sorted(KINDS)))
-def test_a_manifest_is_a_job_or_has_findings(document: dict[str, Any], kind: str) -> None:
+@given(damaged_documents(), st.sampled_from(sorted(KINDS)))
+def test_any_manifest_is_a_job_or_has_findings(document: dict[str, Any], kind: str) -> None:
     named = document["kind"]
     it = framework(named if isinstance(named, str) and named in KINDS else kind)
     findings = validate(document, it)

@@ -13,7 +13,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "config.toml"
 
 
-def test_absent_file_is_the_default(file: Path) -> None:
+def test_missing_file_means_defaults(file: Path) -> None:
     config = load_configuration(file, {})
     assert (config.builder, config.jobs, config.mirrors) == ("embedded", 0, {})
 
@@ -35,15 +35,15 @@ def test_flag_wins_over_variable_over_file(file: Path) -> None:
     [
         ("bilder = 'x'", "unknown field `bilder`", "did you mean `builder`?"),
         ("[mirrors.debian]\nurl = ['x']", "unknown field `url`", "did you mean `urls`?"),
-        ("[registries.a]\nzzz = 1", "unknown field `zzz`", "there are: insecure, mirror, ca"),
+        ("[registries.a]\nzzz = 1", "unknown field `zzz`", "settings: insecure, mirror, ca"),
         ("jobs = 'x'", "Expected `int`", ""),
         ("jobs = -1", "jobs must be 0", ""),
         ("jobs = ", "config.toml", ""),
-        ("store_limit = '10 parsecs'", "not a size", ""),
+        ("store_limit = '10 parsecs'", "invalid size", ""),
         ("[mirrors]\ndebian = 3", "Expected `object`", ""),
     ],
 )
-def test_wrong_file_is_named_with_what_is_wrong(
+def test_error_names_the_invalid_file_and_setting(
     file: Path, text: str, message: str, hint: str
 ) -> None:
     file.write_text(text)
@@ -65,7 +65,7 @@ def test_directory_in_place_of_the_file_is_named(file: Path) -> None:
         load_configuration(file, {})
 
 
-def test_wrong_variable_and_flag_are_named(file: Path) -> None:
+def test_error_names_the_invalid_variable_or_flag(file: Path) -> None:
     with pytest.raises(UsageError, match="DANLU_JOBS=many"):
         load_configuration(file, {"DANLU_JOBS": "many"})
     with pytest.raises(UsageError, match="--store-limit"):

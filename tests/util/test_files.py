@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from danlu.util.files import mounts_below, remove_tree, spread_below, write_atomic
+from danlu.util.files import mounts_below, remove_tree, set_topdir_flag, write_atomic
 
 
 def test_write_replaces_the_whole_file(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_file_of_the_longest_name_can_be_written(tmp_path: Path) -> None:
     assert path.read_bytes() == b"x"
 
 
-def test_removing_what_is_absent_is_nothing(tmp_path: Path) -> None:
+def test_removing_a_missing_path_does_nothing(tmp_path: Path) -> None:
     remove_tree(tmp_path / "absent")
 
 
@@ -81,7 +81,7 @@ assert not root.exists()
 """
 
 
-def test_closed_directories_are_removed_by_their_owner() -> None:
+def test_directories_without_permissions_are_removed() -> None:
     # Not tmp_path: only root may pass through the directories above it.
     with tempfile.TemporaryDirectory() as place:
         os.chmod(place, 0o777)
@@ -90,7 +90,7 @@ def test_closed_directories_are_removed_by_their_owner() -> None:
 
 @pytest.mark.real
 @pytest.mark.needs("root")
-def test_tree_with_a_mount_is_left_alone(tmp_path: Path) -> None:
+def test_tree_with_a_mount_is_not_removed(tmp_path: Path) -> None:
     root, target = tmp_path / "a tree", tmp_path / "a tree" / "b" / "mount point"
     target.mkdir(parents=True)
     project = tmp_path / "project"
@@ -108,9 +108,9 @@ def test_tree_with_a_mount_is_left_alone(tmp_path: Path) -> None:
     assert not root.exists()
 
 
-def test_spreading_is_asked_of_the_file_system_once_and_harms_nothing(tmp_path: Path) -> None:
-    spread_below(tmp_path)
-    spread_below(tmp_path)
+def test_topdir_flag_is_set_once_and_ignored_if_unsupported(tmp_path: Path) -> None:
+    set_topdir_flag(tmp_path)
+    set_topdir_flag(tmp_path)
     (tmp_path / "new").mkdir()
     assert (tmp_path / "new").is_dir()
-    spread_below(tmp_path / "absent")
+    set_topdir_flag(tmp_path / "absent")

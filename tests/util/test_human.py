@@ -21,13 +21,13 @@ from danlu.util.human import format_duration, format_size, parse_duration, parse
         ("7b", 7),
     ],
 )
-def test_size_is_read(text: str, count: int) -> None:
+def test_size_is_parsed(text: str, count: int) -> None:
     assert parse_size(text) == count
 
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", "1iB", "1 XB", "1e9", "1.GB", "١GB"[1:], "1GB1"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a size"):
+def test_invalid_size_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid size"):
         parse_size(text)
 
 
@@ -46,12 +46,12 @@ def test_what_is_no_size_is_refused(text: str) -> None:
         (-1500, "-1.5 kB"),
     ],
 )
-def test_size_is_written(count: int, text: str) -> None:
+def test_size_is_formatted(count: int, text: str) -> None:
     assert format_size(count) == text
 
 
 @given(st.integers(0, 10**15))
-def test_written_size_reads_back_to_within_its_digits(count: int) -> None:
+def test_formatted_size_parses_to_the_same_digits(count: int) -> None:
     assert parse_size(format_size(count)) == pytest.approx(count, rel=0.06)
 
 
@@ -59,13 +59,13 @@ def test_written_size_reads_back_to_within_its_digits(count: int) -> None:
     ("text", "seconds"),
     [("90", 90), ("90s", 90), ("1h30m", 5400), ("1h 30m", 5400), ("2d", 172800), ("250ms", 0.25)],
 )
-def test_duration_is_read(text: str, seconds: float) -> None:
+def test_duration_is_parsed(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "1y", "-1s", "1h30"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a duration"):
+def test_invalid_duration_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid duration"):
         parse_duration(text)
 
 
@@ -83,5 +83,5 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         (187200, "2 d 4 h"),
     ],
 )
-def test_duration_is_written(seconds: float, text: str) -> None:
+def test_duration_is_formatted(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text

@@ -5,7 +5,7 @@ from pathlib import Path
 from danlu.util.paths import Paths
 
 
-def test_danlu_home_moves_all_of_it() -> None:
+def test_danlu_home_moves_all_directories() -> None:
     paths = Paths.of({"DANLU_HOME": "/x", "XDG_DATA_HOME": "/y", "HOME": "/z"})
     for path in (paths.store, paths.cache, paths.logs, paths.config_file):
         assert path.is_relative_to("/x")

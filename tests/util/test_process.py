@@ -9,19 +9,19 @@ import pytest
 from danlu.util.process import run, stream
 
 
-def test_both_outputs_and_the_code_are_gathered() -> None:
+def test_both_outputs_and_the_exit_code_are_returned() -> None:
     done = anyio.run(run, ["sh", "-c", "cat; echo bad >&2; exit 3"])
     assert (done.code, done.stdout, done.stderr) == (3, b"", b"bad\n")
 
 
-def test_input_is_given() -> None:
+def test_input_is_passed() -> None:
     async def main() -> bytes:
         return (await run(["cat"], input=b"x" * 200_000)).stdout
 
     assert anyio.run(main) == b"x" * 200_000
 
 
-def test_child_that_does_not_read_its_input_is_no_error() -> None:
+def test_child_that_ignores_its_input_is_fine() -> None:
     async def main() -> int:
         return (await run(["true"], input=b"x" * 2_000_000)).code
 

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from danlu.errors import OutsideError, TemporaryError
-from danlu.util.retry import Backoff, retry
+from danlu.util.retry import RetryPolicy, retry
 
 
 class Busy(TemporaryError):
-    """A server that says when to come back."""
+    """A server that sends Retry-After."""
 
     retry_after = 20.0
 
 
 class Scene:
-    """An attempt that fails with each of ``errors`` in turn, and time that only waits move."""
+    """An attempt that raises each of ``errors`` in turn, and a clock that only waits advance."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -33,7 +33,7 @@ class Scene:
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
 
-    def run(self, backoff: Backoff = Backoff()) -> str:
+    def run(self, backoff: RetryPolicy = RetryPolicy()) -> str:
         return asyncio.run(
             retry(
                 self.attempt,
@@ -45,13 +45,13 @@ class Scene:
         )
 
 
-def test_success_waits_for_nothing() -> None:
+def test_success_does_not_wait() -> None:
     scene = Scene()
     assert scene.run() == "done"
     assert scene.waits == []
 
 
-def test_temporary_errors_are_tried_again_with_doubling_waits() -> None:
+def test_temporary_errors_are_retried_with_doubling_delays() -> None:
     scene = Scene(*[TemporaryError("x")] * 3)
     assert scene.run() == "done"
     assert scene.waits == [0.5, 1.0, 2.0]
@@ -71,34 +71,34 @@ def test_permanent_error_is_raised_at_once() -> None:
     assert scene.attempts == 1
 
 
-def test_what_the_server_asks_for_is_waited_for() -> None:
+def test_retry_after_of_the_server_is_the_shortest_wait() -> None:
     scene = Scene(Busy("busy"))
     scene.run()
     assert scene.waits == [20.0]
 
 
-def test_no_attempt_begins_after_the_limit() -> None:
+def test_no_attempt_starts_after_the_deadline() -> None:
     scene = Scene(*[Busy("busy")] * 9)
     with pytest.raises(Busy):
-        scene.run(Backoff(attempts=99, within=50))
+        scene.run(RetryPolicy(attempts=99, deadline=50))
     assert scene.waits == [20.0, 20.0]
 
 
-def test_each_wait_is_told() -> None:
-    told: list[tuple[str, float]] = []
+def test_each_wait_is_reported() -> None:
+    reported: list[tuple[str, float]] = []
     scene = Scene(TemporaryError("x"))
     asyncio.run(
         retry(
             scene.attempt,
             sleep=scene.sleep,
             draw=lambda: 0.0,
-            on_retry=lambda error, wait: told.append((error.message, wait)),
+            on_retry=lambda error, wait: reported.append((error.message, wait)),
         )
     )
-    assert told == [("x", 0.25)]
+    assert reported == [("x", 0.25)]
 
 
 @given(st.integers(1, 10**6), st.floats(0, 1))
-def test_wait_is_never_longer_than_the_longest(failures: int, draw: float) -> None:
-    backoff = Backoff()
-    assert 0.25 <= backoff.wait(failures, draw) <= backoff.longest
+def test_delay_never_exceeds_the_maximum(failures: int, draw: float) -> None:
+    backoff = RetryPolicy()
+    assert 0.25 <= backoff.delay(failures, draw) <= backoff.max_delay

@@ -1,104 +1,284 @@
-"""The order of a build: base, system packages, Python, configuration, then the user's steps."""
+"""The order of a build: base, system packages, Python, other declarations, configuration, steps.
+
+Pure: an environment and its lock in, a graph out.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
-from danlu.assemble.base import base_vertex
-from danlu.assemble.files import config_vertex
-from danlu.assemble.layout import VENV, base_environment
-from danlu.assemble.python import package_vertices, venv_vertex
-from danlu.assemble.steps import Situation, step_over
-from danlu.assemble.system import system_vertex
-from danlu.environment.inputs import Inputs
-from danlu.environment.lock import FunctionLock
-from danlu.environment.types import Environment, Other
-from danlu.graph import Graph, ImageConfig, Merge, Platform, Unbuilt, Vertex
+from msgspec.structs import replace
 
-__all__ = ["assemble", "assemble_system"]
+from danlu.assemble.conda import make_conda_vertices
+from danlu.assemble.interpreter import make_interpreter_vertex
+from danlu.assemble.python import make_package_vertices, make_venv_vertex, make_wheel_vertices
+from danlu.environment.image_layout import HOME, USER_ID, USER_NAME
+from danlu.environment.lock import FunctionLock
+from danlu.environment.requirements import (
+    list_system_packages,
+    needs_python,
+    requested_python_version,
+)
+from danlu.environment.types import (
+    Environment,
+    GraphContext,
+    ImageOwner,
+    PlannedCall,
+    ProjectDigests,
+    PythonInterpreter,
+    UvTool,
+)
+from danlu.errors import Span
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import (
+    AddUser,
+    AptInstall,
+    Bootstrap,
+    Files,
+    ForeignAptInstall,
+    ForeignBootstrap,
+    ImageSource,
+    Merge,
+    Op,
+    Platform,
+    Unbuilt,
+    Unresolved,
+    parse_platform,
+)
+from danlu.graph.types import Graph, Vertex
+
+_MAX_NAMES_SHOWN = 4
 
 
 def assemble(
     environment: Environment,
     lock: FunctionLock | None,
-    inputs: Inputs | None = None,
+    digests: ProjectDigests | None = None,
     *,
     platform: Platform | None = None,
+    tools: FunctionLock | None = None,
 ) -> Graph:
-    """The build graph of an environment under its lock.
+    """Return the build graph of an environment under its lock.
 
-    Without a lock, what only a lock can tell is an ``Unresolved`` vertex: such a graph can be
-    shown, not built. Functions that are planned but not built are ``Unbuilt`` vertices.
+    ``tools`` is the lock for this machine's platform if ``platform`` is another one: the programs
+    of that system configure the packages of the foreign one.
+
+    Without a lock, what a lock would pin is an ``Unresolved`` vertex: such a graph can be shown,
+    but not built. Calls that are planned but not built are ``Unbuilt`` vertices.
     """
     platform = platform or Platform()
-    situation = Situation(
-        environment=environment,
-        lock=lock,
-        inputs=inputs or Inputs(),
-        platform=platform,
-        python=lock.python if lock else None,
-        epoch=lock.base.epoch if lock else 0,
-    )
-    base = base_vertex(environment, lock, platform)
-    system = system_vertex(environment, lock, base)
-    root = _merged([system, *_leaves(situation, system)])
+    context = GraphContext(environment, lock, digests or ProjectDigests(), platform)
+    system = _make_native_or_foreign_system(environment, lock, platform, tools)
+    toolchains = _make_toolchain_vertices(environment, lock)
+    below = _merge_vertices([system, *toolchains])
+    wheels = make_wheel_vertices(environment, lock, below, context.digests.copies)
+    context = replace(context, system=system, wheels=wheels)
+    leaves = _make_leaves(context, below)
+    root = _merge_vertices([_make_user_vertex(context, system), *toolchains, *leaves])
     for step in environment.steps:
-        root = step_over(step, root, situation)
+        root = step.add_to(root, context)
     return Graph(
-        root=_with_unbuilt(root, environment),
-        config=_config(situation),
+        root=_add_unbuilt(root, environment),
+        config=_make_image_config(context),
         platform=platform,
-        epoch=situation.epoch,
+        epoch=context.epoch,
     )
 
 
-def assemble_system(environment: Environment, lock: FunctionLock, platform: Platform) -> Graph:
-    """The graph of the base with the system packages alone: where packages are built."""
-    root = system_vertex(environment, lock, base_vertex(environment, lock, platform))
+def assemble_system(
+    environment: Environment,
+    lock: FunctionLock,
+    platform: Platform,
+    tools: FunctionLock | None = None,
+) -> Graph:
+    """Return the graph of the base with system packages and toolchains: where wheels are built.
+
+    ``tools`` is as in :func:`assemble`.
+    """
+    root = _make_toolchain_stack(environment, lock, platform, tools)
     return Graph(root=root, config=ImageConfig(), platform=platform, epoch=lock.base.epoch)
 
 
-def _leaves(situation: Situation, system: Vertex) -> Sequence[Vertex]:
-    environment, lock = situation.environment, situation.lock
+def _make_toolchain_stack(
+    environment: Environment,
+    lock: FunctionLock,
+    platform: Platform,
+    tools: FunctionLock | None,
+) -> Vertex:
+    """Return the base with its system packages, conda packages and a standalone Python."""
+    system = _make_native_or_foreign_system(environment, lock, platform, tools)
+    return _merge_vertices([system, *_make_toolchain_vertices(environment, lock)])
+
+
+def _make_toolchain_vertices(
+    environment: Environment, lock: FunctionLock | None
+) -> tuple[Vertex, ...]:
+    conda = tuple(make_conda_vertices(environment, lock))
+    if lock is None or lock.python is None or lock.python.archive is None:
+        return conda
+    declared = environment.python or environment.find(UvTool)
+    span = declared.span if declared else None
+    return (*conda, make_interpreter_vertex(lock.python.archive, span))
+
+
+def _make_native_or_foreign_system(
+    environment: Environment,
+    lock: FunctionLock | None,
+    platform: Platform,
+    tools: FunctionLock | None,
+) -> Vertex:
+    """Return the base with its system packages, configured by the programs of ``tools`` if any."""
+    base = _make_base_vertex(environment, lock, platform)
+    if lock is None or tools is None:
+        return _make_system_vertex(environment, lock, base)
+    native_base = _make_base_vertex(environment, tools, parse_platform(tools.platform))
+    if isinstance(base.op, Bootstrap):
+        base = _make_foreign_vertex(ForeignBootstrap, base, (native_base,))
+    system = _make_system_vertex(environment, lock, base)
+    if not isinstance(system.op, AptInstall):
+        return system
+    native = _make_system_vertex(environment, tools, native_base)
+    return _make_foreign_vertex(ForeignAptInstall, system, (base, native))
+
+
+def _make_foreign_vertex(kind: type[Op], vertex: Vertex, inputs: tuple[Vertex, ...]) -> Vertex:
+    """Return ``vertex`` with its op as ``kind``, a subclass of the op's class."""
+    op = kind(**{name: getattr(vertex.op, name) for name in vertex.op.__struct_fields__})
+    return dataclasses.replace(vertex, op=op, inputs=inputs)
+
+
+def _make_base_vertex(
+    environment: Environment, lock: FunctionLock | None, platform: Platform
+) -> Vertex:
+    base = environment.base
+    label = base.os or base.image
+    if lock is None:
+        op = Unresolved("base", (label,))
+        return Vertex(op, name=f"base {label}", branch="base", spans=(base.span,))
+    if lock.base.image is not None:
+        image = lock.base.image
+        source = ImageSource(image.reference, image.digest, platform)
+        name = f"image {image.reference}"
+        return Vertex(source, name=name, branch="base", spans=(base.span,))
+    bootstrap = Bootstrap(
+        distribution=lock.base.distribution,
+        codename=lock.base.codename,
+        packages=lock.base.packages,
+        epoch=lock.base.epoch,
+    )
+    name = f"base {label} ({len(lock.base.packages)} packages)"
+    return Vertex(bootstrap, name=name, branch="base", spans=(base.span,))
+
+
+def _make_system_vertex(
+    environment: Environment, lock: FunctionLock | None, below: Vertex
+) -> Vertex:
+    """Return ``below`` with the system packages, or ``below`` itself if there are none."""
+    spans = _find_system_spans(environment)
+    if lock is None:
+        names = list(list_system_packages(environment))
+        if needs_python(environment) and not environment.base.image:
+            names.append(f"python{requested_python_version(environment)}")
+        if not names:
+            return below
+        op = Unresolved("system packages", tuple(names))
+        return Vertex(op, (below,), _make_apt_label(names), "system", spans)
+    if lock.system is None or not lock.system.packages:
+        return below
+    install = AptInstall(
+        packages=lock.system.packages,
+        requested=lock.system.requested,
+        epoch=lock.base.epoch,
+        codename=lock.base.codename,
+    )
+    return Vertex(install, (below,), _make_apt_label(lock.system.requested), "system", spans)
+
+
+def _make_apt_label(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES_SHOWN} more" if len(names) > _MAX_NAMES_SHOWN else ""
+    return "apt " + ", ".join(names[:_MAX_NAMES_SHOWN]) + more
+
+
+def _find_system_spans(environment: Environment) -> tuple[Span, ...]:
+    """Return the lines that ask for system packages, or for an interpreter made of them."""
+    spans = [
+        declaration.span
+        for declaration in (environment.base, *environment.declarations)
+        if declaration.system_packages() or isinstance(declaration, (PythonInterpreter, UvTool))
+    ]
+    return tuple(sorted(span for span in spans if span.line))
+
+
+def _make_user_vertex(context: GraphContext, below: Vertex) -> Vertex:
+    """Return ``below`` with the user of ``base(dev=True)`` or ``config.owner``, if there is one."""
+    environment, owner = context.environment, context.environment.find(ImageOwner)
+    is_root = owner is None or owner.uid == 0
+    if is_root and not environment.base.dev:
+        return below
+    add_user = AddUser(
+        name=USER_NAME,
+        uid=USER_ID if owner is None or is_root else owner.uid,
+        gid=USER_ID if owner is None or is_root else owner.gid,
+        home=HOME,
+        shell=dict(_make_image_config(context).environment).get("SHELL", "/bin/bash"),
+        epoch=context.epoch,
+        groups=("sudo",) if environment.base.dev else (),
+        sudo=environment.base.dev,
+    )
+    spans = tuple(item.span for item in (environment.base, owner) if item and item.span.line)
+    return Vertex(add_user, (below,), f"user {USER_NAME}", "system", spans)
+
+
+def _make_leaves(context: GraphContext, system: Vertex) -> Sequence[Vertex]:
+    """Return what goes over the system packages; ``system`` is where wheels are built."""
     leaves: list[Vertex] = []
-    if lock and lock.python:
-        visible = lock.python.provider == "image"
-        leaves.append(venv_vertex(lock.python, situation.epoch, visible_base=visible))
-    leaves.extend(package_vertices(environment, lock, system))
-    config = config_vertex(environment, situation.epoch)
+    if context.python is not None:
+        sees_base = context.python.provider != "apt"
+        leaves.append(make_venv_vertex(context.python, context.epoch, visible_base=sees_base))
+    copies = context.digests.copies
+    leaves.extend(make_package_vertices(context.environment, context.lock, system, copies))
+    for declaration in context.environment.list_by_rank():
+        leaves.extend(declaration.vertices(context))
+    config = _make_config_vertex(context)
     return [*leaves, config] if config else leaves
 
 
-def _merged(vertices: Sequence[Vertex]) -> Vertex:
+def _make_config_vertex(context: GraphContext) -> Vertex | None:
+    """Return one layer with the configuration files of all declarations, if there are any."""
+    declaring = [item for item in context.environment.list_by_rank() if item.config_files()]
+    # The order of the files is part of the digest, and the order of declarations must not be.
+    declaring.sort(key=lambda item: (item.rank, item.config_files()[0].path))
+    entries = tuple(entry for item in declaring for entry in item.config_files())
+    if not entries:
+        return None
+    name = "write " + ", ".join(entry.path for entry in entries)
+    spans = tuple(item.span for item in declaring)
+    return Vertex(Files(entries, context.epoch), name=name, branch="config", spans=spans)
+
+
+def _merge_vertices(vertices: Sequence[Vertex]) -> Vertex:
     if len(vertices) == 1:
         return vertices[0]
     return Vertex(Merge(), tuple(vertices), name="environment", branch="environment")
 
 
-def _with_unbuilt(root: Vertex, environment: Environment) -> Vertex:
-    unbuilt = [_unbuilt(one) for one in environment.other if not one.at_start]
+def _add_unbuilt(root: Vertex, environment: Environment) -> Vertex:
+    unbuilt = [_make_unbuilt(call) for call in environment.planned_calls if not call.at_start]
     return Vertex(Merge(), (root, *unbuilt), name="environment") if unbuilt else root
 
 
-def _unbuilt(call: Other) -> Vertex:
+def _make_unbuilt(call: PlannedCall) -> Vertex:
     name = f"{call.function} (not built by this version)"
     return Vertex(Unbuilt(call.function, call.arguments), (), name, "unbuilt", (call.span,))
 
 
-def _config(situation: Situation) -> ImageConfig:
-    environment = situation.environment
-    variables = dict(base_environment(situation.python))
-    path: tuple[str, ...] = (f"{VENV}/bin",) if situation.python else ()
-    for declared in environment.environ:
-        variables.update(declared.variables)
-        path = (*declared.extra_path, *path)
-    if environment.shell:
-        variables["SHELL"] = f"/usr/bin/{environment.shell.name}"
-    owner = environment.owner
-    return ImageConfig(
-        environment=tuple(sorted(variables.items())),
-        path=path,
-        entrypoint=environment.entrypoint.args if environment.entrypoint else (),
+def _make_image_config(context: GraphContext) -> ImageConfig:
+    config = ImageConfig(
+        environment=tuple(sorted(context.variables().items())),
+        path=context.path(),
         working_directory="",
-        user=f"{owner.uid}:{owner.gid}" if owner else "",
     )
+    for declaration in context.environment.list_by_rank():
+        config = declaration.configure(config)
+    return config

@@ -1,48 +1,49 @@
-"""Python: the virtual environment, and a layer for each wheel (D4)."""
+"""Vertices for Python: the virtual environment, and a layer for each wheel (D4)."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from danlu.assemble.layout import VENV, scheme_of
-from danlu.environment.lock import FunctionLock, LockedPackage, LockedPython
-from danlu.environment.names import name_of, normalised
-from danlu.environment.needs import python_needs
+from danlu.environment.image_layout import CONDA_PREFIX, PROJECT, VENV, make_scheme
+from danlu.environment.lock import FunctionLock, LockedCondaPackage, LockedPackage, LockedPython
+from danlu.environment.package_names import normalize_name, requirement_name
+from danlu.environment.requirements import list_python_packages
 from danlu.environment.types import Environment, PythonPackages
-from danlu.errors import Span
-from danlu.graph import (
+from danlu.errors import LockError, Span
+from danlu.graph.ops import (
+    BuildEditable,
+    BuildRequirement,
     BuildWheel,
     FileEntry,
     Files,
+    InstallScheme,
     Op,
-    Scheme,
     Squash,
     Unresolved,
-    Vertex,
     Wheel,
     WheelSource,
 )
+from danlu.graph.types import Vertex
 
-__all__ = ["GROUP_ABOVE", "LARGE", "grouped", "package_vertices", "venv_vertex"]
-
-#: Up to so many wheels each has a layer of its own (container engines stop at 127 layers).
+#: Up to this number of wheels, each is a separate layer (container engines allow 127 layers).
 GROUP_ABOVE = 100
 
-#: A wheel file of so many bytes is never grouped.
+#: A wheel file of at least this size in bytes is never grouped.
 LARGE = 4 << 20
 
-#: On average so many small wheels make a group.
+#: The average number of small wheels in a group.
 _GROUP_SIZE = 16
 
 
-def venv_vertex(python: LockedPython, epoch: int, *, visible_base: bool) -> Vertex:
-    """The files of an empty virtual environment.
+def make_venv_vertex(python: LockedPython, epoch: int, *, visible_base: bool) -> Vertex:
+    """Return a vertex with the files of an empty virtual environment.
 
-    ``visible_base`` lets it see the packages that the base image brought
-    (``include-system-site-packages``, PEP 405).
+    ``visible_base`` makes the packages of the base image importable in it
+    (``include-system-site-packages``, PEP 405). Those of the environment are visible in conda's own
+    Python too: that is what runs the programs of conda packages.
     """
-    scheme = scheme_of(python)
+    scheme = make_scheme(python)
     home = python.executable.rsplit("/", 1)[0]
     visible = "true" if visible_base else "false"
     config = (
@@ -58,70 +59,120 @@ def venv_vertex(python: LockedPython, epoch: int, *, visible_base: bool) -> Vert
         FileEntry(f"{VENV}/lib64", "link", target="lib"),
         FileEntry(f"{VENV}/pyvenv.cfg", content=config),
     ]
+    if python.provider == "conda":
+        path = f"{CONDA_PREFIX}/{scheme.site_packages}/venv.pth"
+        entries.append(FileEntry(path, content=f"{VENV}/{scheme.site_packages}\n"))
     name = f"python {python.version} in {VENV}"
     return Vertex(Files(tuple(entries), epoch), name=name, branch="python")
 
 
-def package_vertices(
-    environment: Environment, lock: FunctionLock | None, system: Vertex
+def make_package_vertices(
+    environment: Environment,
+    lock: FunctionLock | None,
+    system: Vertex,
+    copies: Mapping[str, str] = {},
 ) -> tuple[Vertex, ...]:
-    """A vertex for each Python package, by normalised name; small ones grouped above a number.
+    """Return a vertex for each Python package, by normalized name, with small ones grouped.
 
-    ``system`` is where source distributions are built.
+    ``system`` is the stack in which source distributions are built, ``copies`` is as for
+    :func:`make_wheel_vertices`.
     """
     if lock is None:
-        names = [name for one in python_needs(environment) for name in _described(one)]
+        names = [
+            name
+            for packages in list_python_packages(environment)
+            for name in _describe_packages(packages)
+        ]
         if not names:
             return ()
         op = Unresolved("Python packages", tuple(names))
         label = f"{len(names)} Python requirements"
-        return (Vertex(op, (), label, "python", _spans(environment, "")),)
-    if lock.python is None:
-        return ()
-    scheme = scheme_of(lock.python)
-    ordered = sorted(lock.packages, key=lambda one: normalised(one.name))
-    pairs = [
-        (one, _package_vertex(environment, one, scheme, lock.base.epoch, system)) for one in ordered
-    ]
-    return grouped(pairs)
+        return (Vertex(op, (), label, "python", _find_spans(environment, "")),)
+    wheels = make_wheel_vertices(environment, lock, system, copies)
+    pairs = [(package, wheels[package.name]) for package in _sort_packages(lock)]
+    return group_small_packages(pairs, Squash()) if is_crowded(lock) else tuple(wheels.values())
 
 
-def grouped(pairs: Sequence[tuple[LockedPackage, Vertex]]) -> tuple[Vertex, ...]:
-    """The vertices of ``pairs`` (sorted by name), small ones squashed where there are too many.
+def make_wheel_vertices(
+    environment: Environment,
+    lock: FunctionLock | None,
+    system: Vertex,
+    copies: Mapping[str, str] = {},
+) -> dict[str, Vertex]:
+    """Return the vertex of each locked Python package by name, none of them grouped.
 
-    A group ends after a package whose name's hash says so: boundaries depend on the names that
-    are there and on nothing else, so that one package more changes one group.
+    ``copies`` are the directories of editable packages to be copied (:class:`ProjectDigests`).
     """
-    if len(pairs) <= GROUP_ABOVE:
-        return tuple(vertex for _, vertex in pairs)
+    if lock is None or lock.python is None:
+        return {}
+    scheme, epoch = make_scheme(lock.python), lock.base.epoch
+    builds = {
+        f"{wheel.name}=={wheel.version}": BuildRequirement(
+            wheel.name, wheel.version, wheel.file, wheel.sha256
+        )
+        for wheel in lock.build_packages
+    }
+    return {
+        package.name: _make_package_vertex(
+            environment, package, builds, scheme, epoch, system, copies
+        )
+        for package in _sort_packages(lock)
+    }
+
+
+def _sort_packages(lock: FunctionLock) -> list[LockedPackage]:
+    packages = lock.packages if lock.python is not None else ()
+    return sorted(packages, key=lambda package: normalize_name(package.name))
+
+
+def is_crowded(lock: FunctionLock) -> bool:
+    """Return whether there are too many packages for each to be a layer."""
+    conda = lock.conda.packages if lock.conda else ()
+    return len(lock.packages) + len(conda) > GROUP_ABOVE
+
+
+def group_small_packages(
+    pairs: Sequence[tuple[LockedPackage | LockedCondaPackage, Vertex]], op: Squash
+) -> tuple[Vertex, ...]:
+    """Return the vertices of ``pairs`` (sorted by name), the small ones in groups under ``op``.
+
+    The hash of a package's name decides whether a group ends after it. The boundaries depend only
+    on the names, so that adding a package changes one group.
+    """
     large = [vertex for package, vertex in pairs if package.size >= LARGE]
     groups: list[list[Vertex]] = [[]]
     for package, vertex in pairs:
         if package.size >= LARGE:
             continue
         groups[-1].append(vertex)
-        first = hashlib.sha256(normalised(package.name).encode()).digest()[0]
+        first = hashlib.sha256(normalize_name(package.name).encode()).digest()[0]
         if first % _GROUP_SIZE == 0:
             groups.append([])
-    return (*large, *(_squashed(group) for group in groups if group))
+    return (*large, *(_make_squash_vertex(group, op) for group in groups if group))
 
 
-def _squashed(group: Sequence[Vertex]) -> Vertex:
+def _make_squash_vertex(group: Sequence[Vertex], op: Squash) -> Vertex:
     if len(group) == 1:
         return group[0]
     name = f"{group[0].name} … {group[-1].name}"
-    return Vertex(Squash(), tuple(group), name=name, branch="python")
+    return Vertex(op, tuple(group), name=name, branch=group[0].branch)
 
 
-def _package_vertex(
-    environment: Environment, package: LockedPackage, scheme: Scheme, epoch: int, system: Vertex
+def _make_package_vertex(
+    environment: Environment,
+    package: LockedPackage,
+    builds: Mapping[str, BuildRequirement],
+    scheme: InstallScheme,
+    epoch: int,
+    system: Vertex,
+    copies: Mapping[str, str],
 ) -> Vertex:
     name = f"{package.name} {package.version}"
-    spans = _spans(environment, package.name)
+    spans = _find_spans(environment, package.name)
     inputs: tuple[Vertex, ...] = ()
-    source = _wheel_source(package)
+    source = _make_wheel_source(package)
     if source.kind == "built":
-        build = _build_op(package, scheme, epoch)
+        build = _make_build_op(package, builds, scheme, epoch, copies)
         inputs = (Vertex(build, (system,), f"build {name}", "python", spans),)
     op = Wheel(
         name=package.name,
@@ -134,7 +185,7 @@ def _package_vertex(
     return Vertex(op, inputs, name, "python", spans)
 
 
-def _wheel_source(package: LockedPackage) -> WheelSource:
+def _make_wheel_source(package: LockedPackage) -> WheelSource:
     if not package.file.endswith(".whl"):
         return WheelSource("built")
     if package.source == "index":
@@ -144,30 +195,61 @@ def _wheel_source(package: LockedPackage) -> WheelSource:
     return WheelSource("url", package.location)
 
 
-def _build_op(package: LockedPackage, scheme: Scheme, epoch: int) -> Op:
+def _make_build_op(
+    package: LockedPackage,
+    builds: Mapping[str, BuildRequirement],
+    scheme: InstallScheme,
+    epoch: int,
+    copies: Mapping[str, str],
+) -> Op:
     assert package.source != "index"
+    requires = tuple(builds[pin] for pin in package.build or ())
+    sha256 = package.sha256
+    if package.editable and not copies:
+        return BuildEditable(
+            name=package.name,
+            version=package.version,
+            location=package.location,
+            sha256=sha256,
+            project=PROJECT,
+            scheme=scheme,
+            epoch=epoch,
+            requires=requires,
+        )
+    if package.editable:
+        if package.location not in copies:
+            raise LockError(
+                f"{package.location}, which is locked, is not among the editable packages",
+                hint="run `danlu lock`",
+            )
+        sha256 = copies[package.location].removeprefix("sha256:")
     return BuildWheel(
         name=package.name,
         version=package.version,
         source=package.source,
         location=package.location,
-        sha256=package.sha256,
+        sha256=sha256,
         file=package.file,
         commit=package.commit,
         subdirectory=package.subdirectory,
         scheme=scheme,
         epoch=epoch,
+        requires=requires,
     )
 
 
-def _described(packages: PythonPackages) -> tuple[str, ...]:
-    files = (packages.requirements,) if packages.requirements else ()
+def _describe_packages(packages: PythonPackages) -> tuple[str, ...]:
+    files = filter(None, (packages.requirements, packages.pyproject))
     return (*packages.names, *files, *packages.local_wheels)
 
 
-def _spans(environment: Environment, package: str) -> tuple[Span, ...]:
-    """The lines that name ``package`` (all lines that ask for packages where none does)."""
-    needs = [one for one in python_needs(environment) if one.span.line]
-    wanted = normalised(package)
-    naming = [one.span for one in needs if any(name_of(name) == wanted for name in one.names)]
-    return tuple(sorted(set(naming or [one.span for one in needs])))
+def _find_spans(environment: Environment, package: str) -> tuple[Span, ...]:
+    """Return the lines that name ``package``, or all lines with packages if none does."""
+    needs = [packages for packages in list_python_packages(environment) if packages.span.line]
+    wanted = normalize_name(package)
+    naming = [
+        packages.span
+        for packages in needs
+        if any(requirement_name(name) == wanted for name in packages.names)
+    ]
+    return tuple(sorted(set(naming or [packages.span for packages in needs])))

@@ -1,1 +1,1 @@
-"""Builders: a graph becomes an image. Each builder is a package of its own beside this module."""
+"""Builders turn a graph into an image. Each builder is a subpackage."""

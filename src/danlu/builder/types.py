@@ -1,4 +1,4 @@
-"""What every builder is asked for and what it answers."""
+"""The request and the result of every builder."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import msgspec
 from danlu.errors import Span
 
 if TYPE_CHECKING:
-    from danlu.environment.types import AptSource, PipIndex
+    from danlu.environment.conda import CondaChannels
+    from danlu.environment.types import AptSource, PipIndex, PythonPackages
     from danlu.oci.digest import DiffId
     from danlu.store import Layer, StoredImage
 
-__all__ = ["Built", "Request", "VertexReport"]
 
+class SolveRequest(msgspec.Struct, frozen=True):
+    """How to build a graph.
 
-class Request(msgspec.Struct, frozen=True):
-    """How a graph is to be built.
-
-    ``names`` are references the image gets; ``secrets`` maps ids to files of this machine, ``ssh``
-    is the socket of an agent; ``metadata`` is kept with the image; ``fresh`` runs every step again
-    (``--no-cache``); ``debug`` gives a shell where a step fails. ``apt_source``, ``pip_index`` and
-    the files ``requirements`` are where the user says packages come from.
+    * ``names`` are references for the image; ``metadata`` is stored with it.
+    * ``secrets`` maps ids to files of this machine, ``ssh`` is the socket of an agent.
+    * ``fresh`` runs every step again (``--no-cache``); ``debug`` opens a shell if a step fails.
+    * ``apt_source``, ``pip_index``, ``conda_channels`` and ``python_packages`` are the package
+      sources that the user declared; ``addresses`` maps addresses without credentials to those with
+      them; ``mirrors`` are those that the build file sets, by name.
     """
 
     project: Path
@@ -37,11 +38,14 @@ class Request(msgspec.Struct, frozen=True):
     debug: bool = False
     apt_source: AptSource | None = None
     pip_index: PipIndex | None = None
-    requirements: tuple[Path, ...] = ()
+    conda_channels: CondaChannels | None = None
+    python_packages: tuple[PythonPackages, ...] = ()
+    addresses: Mapping[str, str] = {}
+    mirrors: Mapping[str, str] = {}
 
 
 class VertexReport(msgspec.Struct, frozen=True):
-    """How one vertex went: seconds it took, whether a record answered for it, what it added."""
+    """What happened to a vertex: its time in seconds, whether it was cached, and its layers."""
 
     name: str
     digest: str
@@ -52,8 +56,8 @@ class VertexReport(msgspec.Struct, frozen=True):
     layers: tuple[DiffId, ...] = ()
 
 
-class Built(msgspec.Struct, frozen=True):
-    """A finished build: the image in the store, its layers, and how each vertex went."""
+class SolveResult(msgspec.Struct, frozen=True):
+    """A finished build: the image in the store, its layers, and a report for each vertex."""
 
     image: StoredImage
     layers: tuple[Layer, ...]

@@ -1,5 +1,5 @@
-"""Arguments, terminal output and exit codes: the only place that knows click and rich.
+"""The command line: arguments, terminal output and exit codes.
 
-Every command is one module of :mod:`danlu.cli.verbs` and one line of
-:mod:`danlu.cli.registry`; nothing else of danlu is imported before a command asks for it.
+Only this package knows click and rich. A command of ``danlu`` is a module, which is loaded when the
+command is used, and a line in :mod:`danlu.cli.app`; :mod:`danlu.commands` does the work.
 """

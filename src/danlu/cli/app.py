@@ -1,34 +1,88 @@
-"""The root command: global options, and commands imported when they are used."""
+"""The root command: global options and the registry of commands."""
 
 from __future__ import annotations
 
 import click
 
-from danlu.cli.lazy import LazyGroup
+from danlu import __version__
+from danlu.cli.groups import CommandSpec, LazyGroup
 from danlu.cli.options import verbosity_options
-from danlu.cli.registry import COMMANDS, SECTIONS
+from danlu.cli.session import current_session
 
-__all__ = ["root"]
+#: In the order in which a user needs them. Adding a command is a module and a line here.
+COMMANDS = (
+    CommandSpec("init", "Environments", "Generate a build file for this project."),
+    CommandSpec("plan", "Environments", "Show what would be built, without using the network."),
+    CommandSpec("lock", "Environments", "Resolve dependencies and write danlu.lock."),
+    CommandSpec("build", "Environments", "Build the image."),
+    CommandSpec(
+        "run", "Environments", "Run a command in the environment, with the project mounted."
+    ),
+    CommandSpec("fmt", "Environments", "Format build files."),
+    CommandSpec("train", "Training", "Run a training job: script, module or Kubeflow manifest."),
+    CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
+    CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
+    CommandSpec("kernel", "Training", "Manage danlu's kernel for Jupyter."),
+    CommandSpec("image", "Images", "List, inspect, move and remove images."),
+    CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
+    CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
+    CommandSpec("completion", "This machine", "Generate a shell completion script."),
+    CommandSpec("version", "This machine", "Show the versions of danlu and its dependencies."),
+)
 
-_ABOUT = """From a laptop to a cluster in one tool: describe an environment with Python functions,
-lock it, build it into an OCI image in seconds, and work in it."""
+_RUN_HINT = "use `danlu run -- bash` for a shell in the environment"
+_IMAGE_HINT = "use `danlu image {}`"
+_JOBS_HINT = "use `danlu jobs {}`"
+
+#: Commands of envd, Docker and Podman that danlu has under another name, or does not need.
+_FAMILIAR_COMMANDS = {
+    "bootstrap": "danlu needs no set-up; `danlu doctor` checks this machine",
+    "debug": "use `danlu plan --why`, or `danlu build --debug` for a shell in a failed step",
+    "destroy": "environments stop with their command; use `danlu image rm` to remove an image",
+    "down": "environments stop with their command; use `danlu jobs stop` to stop a job",
+    "envs": "use `danlu image ls` for environments, `danlu jobs ls` for jobs",
+    "exec": "use `danlu run -- CMD` to run a command in the environment",
+    "images": _IMAGE_HINT.format("ls"),
+    "inspect": _IMAGE_HINT.format("show"),
+    "login": "danlu uses the credentials of `docker login` and `podman login`",
+    "new": "use `danlu init --template NAME`",
+    "ps": "use `danlu jobs ls` for jobs; `danlu run` leaves nothing running",
+    "rmi": _IMAGE_HINT.format("rm"),
+    "rm": "use `danlu image rm` for images, `danlu jobs rm` for jobs",
+    "prune": "use `danlu image prune` for images, `danlu jobs prune` for jobs",
+    "shell": _RUN_HINT,
+    "ssh": _RUN_HINT,
+    "start": _RUN_HINT,
+    "up": _RUN_HINT,
+    **{
+        name: _IMAGE_HINT.format(name)
+        for name in ("diff", "history", "load", "ls", "pull", "push", "save", "tag")
+    },
+    **{
+        name: _JOBS_HINT.format(name)
+        for name in ("attach", "logs", "resume", "scale", "stop", "suspend", "wait")
+    },
+    "kill": _JOBS_HINT.format("stop"),
+    "pause": _JOBS_HINT.format("suspend"),
+    "top": _JOBS_HINT.format("show"),
+}
+
+_HELP = """From a laptop to a cluster in one tool: describe an environment in a few lines of Python,
+lock it, build it into an OCI image in seconds, and run commands and training jobs in it."""
 
 
 def _show_version(context: click.Context, option: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
-        from danlu import __version__
-        from danlu.cli.session import session
-
-        session(context).terminal.data(f"danlu {__version__}")
+        current_session(context).terminal.write_stdout(f"danlu {__version__}")
         context.exit()
 
 
 @click.command(
     cls=LazyGroup,
     name="danlu",
-    entries=COMMANDS,
-    sections=SECTIONS,
-    help=_ABOUT,
+    specs=COMMANDS,
+    hints=_FAMILIAR_COMMANDS,
+    help=_HELP,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=False,
     invoke_without_command=True,
@@ -40,10 +94,10 @@ def _show_version(context: click.Context, option: click.Parameter, value: bool) 
     expose_value=False,
     is_eager=True,
     callback=_show_version,
-    help="Show danlu's version.",
+    help="Show the version and exit.",
 )
 @click.pass_context
 def root(context: click.Context) -> None:
-    """Show the help where no command is given."""
+    """Show the help if no command is given."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())

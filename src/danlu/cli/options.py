@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Options and argument types that several commands share."""
 
 from __future__ import annotations
 
@@ -6,107 +6,62 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-__all__ = [
-    "FORMATS",
-    "BuildFile",
-    "file_option",
-    "format_option",
-    "on_option",
-    "progress_option",
-    "quiet_options",
-    "verbosity_options",
-]
+from danlu.cli.session import current_session
+from danlu.util.human import parse_size
+from danlu.util.paths import Paths
+
+# What completes values is imported when a shell asks: `danlu --help` loads this module.
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS = ("text", "json")
+
+# -- verbosity
 
 
-def _more(context: click.Context, option: click.Parameter, value: int) -> None:
+def _increase_verbosity(context: click.Context, option: click.Parameter, value: int) -> None:
     if value and not context.resilient_parsing:
-        from danlu.cli.session import session
-
-        session(context).verbosity += value
+        current_session(context).verbosity += value
 
 
-def _less(context: click.Context, option: click.Parameter, value: bool) -> None:
+def _set_quiet(context: click.Context, option: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
-        from danlu.cli.session import session
-
-        session(context).terminal.quiet = True
+        current_session(context).terminal.quiet = True
 
 
-def _verbose(*names: str) -> Callable[[F], F]:
+def _verbose_option(*names: str) -> Callable[[F], F]:
     return click.option(
         *names,
         count=True,
         expose_value=False,
-        callback=_more,
-        help="Say more: cached vertices, all output, tracebacks.",
+        callback=_increase_verbosity,
+        help="Verbose output, including tracebacks.",
     )
 
 
-_quiet = click.option(
+_quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
     expose_value=False,
-    callback=_less,
-    help="Say nothing but errors.",
+    callback=_set_quiet,
+    help="Print errors only.",
 )
 
 
 def verbosity_options(function: F) -> F:
-    """``-v`` and ``-q``."""
-    return _verbose("-v", "--verbose")(_quiet(function))
+    """Add ``-v`` and ``-q``."""
+    return _verbose_option("-v", "--verbose")(_quiet_option(function))
 
 
 def quiet_options(function: F) -> F:
-    """``--verbose`` and ``-q``, for commands whose ``-v`` is another option."""
-    return _verbose("--verbose")(_quiet(function))
+    """Add ``--verbose`` and ``-q``, for commands whose ``-v`` is another option."""
+    return _verbose_option("--verbose")(_quiet_option(function))
 
 
-def _place(context: click.Context, option: click.Parameter, value: str) -> None:
-    if not context.resilient_parsing:
-        from danlu.cli.session import session
+# -- output
 
-        session(context).on = value
-
-
-def on_option(*, exposed: bool = False) -> Callable[[F], F]:
-    """``--on``: the place of jobs, kept in the session, or given to the command."""
-    return click.option(
-        "--on",
-        "on",
-        default="",
-        metavar="PLACE",
-        expose_value=exposed,
-        callback=None if exposed else _place,
-        help="Where jobs run: local, or kubernetes[:CONTEXT[/NAMESPACE]] (default: local).",
-    )
-
-
-class BuildFile(click.ParamType[str]):
-    """``FILE[:FUNC]``, completed as a file name."""
-
-    name = "FILE[:FUNC]"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
-        """Ask the shell for files."""
-        from click.shell_completion import CompletionItem
-
-        return [CompletionItem(incomplete, type="file")]
-
-
-file_option = click.option(
-    "-f",
-    "--file",
-    "file",
-    type=BuildFile(),
-    metavar="FILE[:FUNC]",
-    help="The build file, and its function (default: build.envd or build.py, build).",
-)
 
 progress_option = click.option(
     "--progress",
@@ -114,17 +69,181 @@ progress_option = click.option(
     default="auto",
     envvar="DANLU_PROGRESS",
     show_default=True,
-    help="How progress is shown on stderr; auto is a live tree on a terminal, else plain lines.",
+    help="Progress on stderr; auto is live on a terminal, plain elsewhere.",
 )
 
 
 def format_option(*formats: str) -> Callable[[F], F]:
-    """``--format``, text unless asked otherwise."""
+    """Add ``--format``: text or JSON unless ``formats`` says otherwise."""
     return click.option(
         "--format",
         "form",
-        type=click.Choice(formats or FORMATS),
+        type=click.Choice(formats or ("text", "json")),
         default="text",
         show_default=True,
-        help="How the result is written to stdout.",
+        help="Output format.",
+    )
+
+
+def compression_option(*, default: str | None, help: str) -> Callable[[F], F]:
+    """Add ``--compression``."""
+    return click.option(
+        "--compression",
+        type=click.Choice(["zstd", "gzip", "none"]),
+        default=default,
+        show_default=default is not None,
+        help=help,
+    )
+
+
+# -- builds
+
+
+class BuildFileParam(click.ParamType[str]):
+    """``FILE[:FUNC]``, completed as a file name."""
+
+    name = "FILE[:FUNC]"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Let the shell complete file names."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+def file_option(function: F) -> F:
+    """Add ``--file`` and ``--set``; the session keeps the values of the latter."""
+    function = click.option(
+        "--set",
+        multiple=True,
+        expose_value=False,
+        callback=_keep_build_parameters,
+        metavar="NAME=VALUE",
+        help="Set a parameter of the build function. Repeatable.",
+    )(function)
+    return click.option(
+        "-f",
+        "--file",
+        "file",
+        type=BuildFileParam(),
+        metavar="FILE[:FUNC]",
+        help="Build file and function [default: build.envd or build.py, build].",
+    )(function)
+
+
+def _keep_build_parameters(
+    context: click.Context, _: click.Parameter, values: tuple[str, ...]
+) -> None:
+    if values and not context.resilient_parsing:
+        current_session(context).build_parameters = values
+
+
+frozen_option = click.option(
+    "--frozen", is_flag=True, help="Fail if the lockfile is missing or out of date."
+)
+
+offline_option = click.option("--offline", is_flag=True, help="Use only what is cached locally.")
+
+
+class ByteSize(click.ParamType[int]):
+    """A size in bytes, with a unit: ``20GB``, ``1GiB``."""
+
+    name = "size"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        """Parse the size."""
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+# -- images and jobs
+
+
+class ImageNameParam(click.ParamType[str]):
+    """A name or digest of an image, completed from the store."""
+
+    name = "image"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Complete names of images."""
+        from danlu.commands.image.manage import list_image_names
+        from danlu.store import Store
+
+        root = Paths.of().store
+        if not root.is_dir():
+            return []
+        with Store.open(root) as store:
+            names = list_image_names(store)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def image_argument(name: str = "image", **options: Any) -> Callable[[F], F]:
+    """Add an argument that names an image."""
+    return click.argument(name, type=ImageNameParam(), **options)
+
+
+class JobNameParam(click.ParamType[str]):
+    """The name of a job, completed from those that ``--on`` selects."""
+
+    name = "job"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Complete names of jobs."""
+        import anyio
+
+        from danlu.commands.jobs.targets import select_backend
+        from danlu.commands.settings import load_settings
+
+        on = str(ctx.params.get("on") or "")
+        names = anyio.run(select_backend(on, load_settings()).names)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def job_argument(name: str = "name", **options: Any) -> Callable[[F], F]:
+    """Add an argument that names a job."""
+    return click.argument(name, type=JobNameParam(), **options)
+
+
+class FrameworkParam(click.ParamType[str]):
+    """The name of a training framework, completed from the registry."""
+
+    name = "framework"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Complete names of frameworks."""
+        from danlu.training.registry import list_frameworks
+
+        names = [framework.name for framework in list_frameworks()]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
+
+
+def _set_target(context: click.Context, option: click.Parameter, value: str) -> None:
+    if not context.resilient_parsing:
+        current_session(context).on = value
+
+
+def on_option(*, exposed: bool = False) -> Callable[[F], F]:
+    """Add ``--on``: the target that runs jobs, kept in the session or passed to the command."""
+    return click.option(
+        "--on",
+        "on",
+        default="",
+        metavar="TARGET",
+        expose_value=exposed,
+        callback=None if exposed else _set_target,
+        help="Where jobs run: local or kubernetes[:CONTEXT[/NAMESPACE]] [default: local].",
+    )
+
+
+def grace_option() -> Callable[[F], F]:
+    """Add ``--grace``: the time that replicas have to exit after SIGTERM."""
+    return click.option(
+        "--grace",
+        type=click.IntRange(min=0),
+        metavar="SECONDS",
+        help="Time between SIGTERM and SIGKILL [default: the manifest's, else 30].",
     )

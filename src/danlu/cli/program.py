@@ -1,173 +1,188 @@
-"""The program: runs a command, renders what went wrong, gives the exit code."""
+"""Run a command, report its failure, and return the exit code."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
+from danlu.cli.app import root
 from danlu.cli.session import Session
 from danlu.cli.terminal import OutputClosed
-from danlu.errors import DanluError, OutsideError, UsageError
+from danlu.errors import DanluError, OutsideError, StepFailed, UsageError
+from danlu.util.exception_groups import iter_leaf_errors
+from danlu.util.files import is_disk_failure
 
-__all__ = ["run"]
+# What only failures and completion need is imported in functions: every command loads this module.
 
-_INTERRUPTED = 130
-_TERMINATED = 143
-_FAILED = 3
-#: What a shell reports of a program that wrote into a closed pipe: 128 + SIGPIPE.
-_OUTPUT_CLOSED = 141
+_FREE_SPACE_HINT = "free some space with `danlu jobs rm --all` and `danlu image prune`"
+_EXIT_INTERRUPTED = 130
+_EXIT_TERMINATED = 143
+#: 128 + SIGPIPE, as shells report a program that wrote into a closed pipe.
+_EXIT_OUTPUT_CLOSED = 141
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command that ``arguments`` name, and give the program's exit code."""
+    """Run the command given by ``arguments`` and return the program's exit code."""
     if "_DANLU_COMPLETE" in os.environ:
-        return _complete()
+        return _complete_shell()
     _fill_standard_descriptors()
-    this = Session(arguments)
-    _listen_for_termination()
+    session = Session(arguments)
+    _handle_sigterm()
+    before = _interrupt_handler()
     try:
-        return _invoke(this, arguments)
-    except BaseException as error:
-        return _failed(this, error)
+        try:
+            return _invoke_command(session, arguments)
+        except BaseException as error:
+            # The command has cleaned up: another Ctrl-C now ends the process at once.
+            _set_interrupt_handler(signal.SIG_DFL)
+            return _report_failure(session, error)
+        finally:
+            session.close()
+    except KeyboardInterrupt:  # pressed again before the handler was reset
+        return _EXIT_INTERRUPTED
     finally:
-        this.close()
+        _set_interrupt_handler(before)
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: ends a run as Ctrl-C does, with children killed and the terminal restored."""
+# -- signals and descriptors
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
+class _TerminationSignal(KeyboardInterrupt):
+    """SIGTERM: unwinds as Ctrl-C does, which kills children and restores the terminal."""
 
 
-def _listen_for_termination() -> None:
-    import signal
-    import threading
+def _interrupt_handler() -> Any:
+    return signal.getsignal(signal.SIGINT)
 
+
+def _set_interrupt_handler(handler: Any) -> None:
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _raise_terminated(number: int, frame: object) -> None:
+    raise _TerminationSignal
+
+
+def _handle_sigterm() -> None:
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _terminate)
+        signal.signal(signal.SIGTERM, _raise_terminated)
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null where a standard stream is closed, or the next file would become our stdout.
+    """Open /dev/null for closed standard streams.
 
-    Python has None for such a stream, which much code does not expect.
+    Otherwise the next file that is opened would become our stdout. Python sets such a stream to
+    None, which much code does not expect.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if number == 0 else "w", closefd=False))
 
 
-def _invoke(this: Session, arguments: list[str]) -> int:
-    from danlu.cli.app import root
+# -- commands
 
+
+def _invoke_command(session: Session, arguments: list[str]) -> int:
     try:
-        with root.make_context("danlu", arguments, obj=this) as context:
+        with root.make_context("danlu", arguments, obj=session) as context:
             result = root.invoke(context)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     return result if isinstance(result, int) else 0
 
 
-def _complete() -> int:
-    from click.shell_completion import shell_complete
-
-    from danlu.cli.app import root
-
+def _complete_shell() -> int:
     instruction = os.environ["_DANLU_COMPLETE"]
     try:
         return shell_complete(root, {"obj": Session([])}, "danlu", "_DANLU_COMPLETE", instruction)
     except (Exception, KeyboardInterrupt):
-        return 1  # a shell that asks while its user types is told nothing
+        return 1  # a traceback would end up in the command line that the user is typing
 
 
-def _failed(run: Session, error: BaseException) -> int:
-    """Say what went wrong, and give the exit code for it."""
-    run.stop_progress()
-    causes = list(_leaves(error))
-    if any(isinstance(one, KeyboardInterrupt | click.Abort) for one in causes):
-        terminated = any(isinstance(one, _Terminated) for one in causes)
-        run.terminal.insist("terminated" if terminated else "interrupted")
-        return _TERMINATED if terminated else _INTERRUPTED
-    if all(isinstance(one, OutputClosed) for one in causes):
-        return _OUTPUT_CLOSED
-    if all(isinstance(one, SystemExit) for one in causes):
+# -- failures
+
+
+def _report_failure(session: Session, error: BaseException) -> int:
+    """Print what went wrong and return the exit code."""
+    session.stop_progress()
+    causes = list(iter_leaf_errors(error))
+    if any(isinstance(cause, KeyboardInterrupt | click.Abort) for cause in causes):
+        terminated = any(isinstance(cause, _TerminationSignal) for cause in causes)
+        session.terminal.write_stderr("terminated" if terminated else "interrupted")
+        return _EXIT_TERMINATED if terminated else _EXIT_INTERRUPTED
+    if all(isinstance(cause, OutputClosed) for cause in causes):
+        return _EXIT_OUTPUT_CLOSED
+    if all(isinstance(cause, SystemExit) for cause in causes):
         raise error
-    known = [_as_ours(one, run) for one in causes]
-    for one in known:
-        _show(run, one)
-    code = known[0].exit_code
-    return code if run.failure_code is None else run.failure_code
+    failures = [_to_danlu_error(cause, session) for cause in causes]
+    for failure in failures:
+        _print_failure(session, failure)
+    return failures[0].exit_code if session.failure_code is None else session.failure_code
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of nested groups, without those that only say that others were cancelled."""
-    if isinstance(error, BaseExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error
-
-
-def _as_ours(error: BaseException, run: Session) -> DanluError:
-    if isinstance(error, DanluError):
-        _write_traceback(run, error)
-        return error
+def _to_danlu_error(error: BaseException, session: Session) -> DanluError:
     if isinstance(error, click.ClickException):
-        return _usage(error)
+        return _to_usage_error(error)
+    _write_traceback(session, error)
+    if isinstance(error, DanluError):
+        return error
+    if isinstance(error, OSError) and is_disk_failure(error):
+        file = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+        return OutsideError(f"{file}{error.strerror}", hint=_FREE_SPACE_HINT)
     if isinstance(error, OSError) and error.filename is not None:
-        _write_traceback(run, error)
         return OutsideError(f"{os.fsdecode(error.filename)}: {error.strerror}")
-    return _unexpected(run, error)
+    return _to_defect_error(session, error)
 
 
-def _usage(error: click.ClickException) -> UsageError:
+def _to_usage_error(error: click.ClickException) -> UsageError:
     message = error.format_message().rstrip(".")
     message = message[:1].lower() + message[1:]
-    context = getattr(error, "ctx", None)
-    path = context.command_path if context is not None else "danlu"
     if isinstance(error, click.FileError):
         return UsageError(message)
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "danlu"
     return UsageError(message, hint=f"see `{path} --help`")
 
 
-def _unexpected(run: Session, error: BaseException) -> OutsideError:
-    """A defect of danlu's: one line, and where the rest is."""
-    _write_traceback(run, error)
+def _to_defect_error(session: Session, error: BaseException) -> OutsideError:
+    """Summarize a bug of danlu in one line; its traceback is in the log."""
     first = (str(error).splitlines() or [""])[0]
-    message = f"danlu failed in a way it should not: {type(error).__name__}: {first}".rstrip(": ")
-    if run.log.written:
-        hint = f"this is a defect; please report it with the traceback in {run.log.path}"
+    message = f"internal error: {type(error).__name__}: {first}".rstrip(": ")
+    if session.log.exists:
+        hint = f"this is a bug in danlu; please report it with the traceback in {session.log.path}"
     else:
-        hint = "this is a defect; please report it with the output of `danlu --verbose …`"
+        hint = "this is a bug in danlu; please report it with the output of `danlu --verbose …`"
     return OutsideError(message, hint=hint)
 
 
-def _write_traceback(run: Session, error: BaseException) -> None:
+def _write_traceback(session: Session, error: BaseException) -> None:
     import traceback
 
     text = "".join(traceback.format_exception(error)).rstrip()
-    run.log.write(text)
-    if run.verbosity and not isinstance(error, DanluError):
-        run.terminal.insist(text)
+    session.log.write(text)
+    if session.verbosity and not isinstance(error, DanluError):
+        session.terminal.write_stderr(text)
 
 
-def _show(run: Session, error: DanluError) -> None:
-    from danlu.cli import messages
+def _print_failure(session: Session, error: DanluError) -> None:
+    from danlu.cli import error_rendering
 
-    if run.progress == "json":
-        import json
-
-        run.terminal.insist(json.dumps(messages.as_fields(error)))
+    if session.progress == "json":
+        error_rendering.print_error_event(error, session.terminal)
     else:
-        messages.render(error, run.terminal, directory=run.project_directory)
-    if run.verbosity and run.log.written:
-        run.terminal.insist(f"log: {run.log.path}")
+        if isinstance(error, StepFailed) and session.is_on_screen(error.details):
+            error.details = ()
+        error_rendering.print_error(error, session.terminal, directory=session.project_directory)
+    if session.verbosity and session.log.exists:
+        session.terminal.write_stderr(f"log: {session.log.path}")

@@ -1,4 +1,4 @@
-"""One run of danlu: its terminal, its log, the user's settings, how talkative it is."""
+"""One run of the program: its terminal, log, settings and verbosity."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from danlu.cli.logs import RunLog
+from danlu.cli.run_log import RunLog
 from danlu.cli.terminal import Terminal
 from danlu.errors import OutsideError, UsageError
 from danlu.util.paths import Paths
+from danlu.util.urls import mask_values
 
+# Imported by the methods that need them: `danlu --help` has a session, but no project, no
+# settings and no progress.
 if TYPE_CHECKING:
-    from danlu.cli.progress import Renderer
+    from danlu.cli.progress import BuildRenderer
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.graph.progress import Event
 
-__all__ = ["Session", "session"]
-
 
 class Session:
-    """What commands are given by the program around them."""
+    """What commands get from the program."""
 
     def __init__(self, arguments: Sequence[str], *, terminal: Terminal | None = None) -> None:
         self.arguments = tuple(arguments)
@@ -33,91 +34,108 @@ class Session:
         self.paths = Paths.of()
         self.log = RunLog(self.paths.logs, arguments)
         self.verbosity = 0
+        #: The value of ``--progress``.
         self.progress = "auto"
-        #: Where jobs are (``--on``).
+        #: The values of ``--set``: parameters of the build function.
+        self.build_parameters: tuple[str, ...] = ()
+        #: The value of ``--on``: where jobs run.
         self.on = ""
-        #: The exit code of danlu's own failures where it is not the error's (125 of ``run``).
+        #: Replaces the exit codes of danlu's own errors (125 for ``danlu run``).
         self.failure_code: int | None = None
-        #: Where the files that errors name are.
+        #: Source lines of errors are read from files in this directory.
         self.project_directory: Path | None = None
-        self._renderer: Renderer | None = None
+        self._renderer: BuildRenderer | None = None
 
     @property
     def quiet(self) -> bool:
-        """Whether only errors and data are to be written."""
+        """Whether only errors and results are written."""
         return self.terminal.quiet
 
     @cached_property
     def settings(self) -> Settings:
-        """The user's paths and configuration; raises :class:`UsageError` where it is wrong."""
+        """The user's paths and configuration; raises :class:`UsageError` if it is invalid."""
         from danlu.commands.settings import load_settings
 
         return load_settings(self.paths)
 
     @property
     def directory(self) -> Path:
-        """The current directory, as the user named it where that is still right."""
+        """The current directory."""
         try:
-            here = os.getcwd()
+            return Path(os.getcwd())
         except OSError as error:
             raise OutsideError(
-                f"the current directory cannot be read: {error.strerror}",
-                hint="it may have been removed; `cd` somewhere that exists",
+                f"cannot read the current directory: {error.strerror}",
+                hint="it may have been removed; `cd` to an existing directory",
             ) from error
-        return Path(here)
 
-    def project(self, file: str | None) -> Project:
-        """The project that ``-f`` names, or that of the current directory."""
+    def open_project(self, file: str | None) -> Project:
+        """Open the project that ``-f`` names, or that of the current directory."""
         from danlu.commands.project import Project
 
-        found = Project.open(file, directory=self.directory)
-        self.project_directory = found.directory
-        return found
+        project = Project.open(file, directory=self.directory, settings=self.build_parameters)
+        self.project_directory = project.directory
+        return project
 
-    def renderer(self, kind: str | None = None) -> Renderer:
-        """The progress renderer of this run; made once, stopped by :meth:`close`."""
+    def build_renderer(self, kind: str | None = None) -> BuildRenderer:
+        """Return the renderer of this run, which is created once and stopped by :meth:`close`."""
         if self._renderer is None:
-            from danlu.cli.progress import make
+            from danlu.cli.progress import make_build_renderer
 
             if kind is not None:
                 self.progress = kind
-            self.terminal.mute = self.progress == "json"
-            chosen = "quiet" if self.quiet and self.progress == "auto" else self.progress
-            self._renderer = make(chosen, self.terminal, verbosity=self.verbosity)
+            self.terminal.muted = self.progress == "json"
+            kind = "quiet" if self.quiet and self.progress == "auto" else self.progress
+            self._renderer = make_build_renderer(kind, self.terminal, verbosity=self.verbosity)
         return self._renderer
 
-    def watch(self, kind: str) -> Callable[[Event], None]:
-        """What a builder is given: shows each event and writes it to the log."""
-        renderer = self.renderer(kind)
+    def start_progress(self, kind: str) -> Callable[[Event], None]:
+        """Return the callback for a builder's events, which shows and logs them."""
+        from danlu.commands.build_view_model import format_log_entry
 
-        def notice(event: Event) -> None:
+        renderer = self.build_renderer(kind)
+
+        def handle_event(event: Event) -> None:
+            event = _mask_event(event)
             renderer.handle(event)
-            self._record(event)
+            entry = format_log_entry(event)
+            if entry is not None:
+                self.log.write(entry)
 
-        return notice
+        return handle_event
+
+    def is_on_screen(self, lines: Sequence[str]) -> bool:
+        """Return whether these lines of a step's output are on the screen already."""
+        return self._renderer is not None and self._renderer.is_on_screen(lines)
 
     def stop_progress(self) -> None:
-        """Take progress off the screen, so that other words can follow."""
+        """Remove progress from the screen, so that messages can follow."""
         if self._renderer is not None:
             self._renderer.stop()
 
     def close(self) -> None:
-        """End the run's progress and its log."""
+        """Stop progress and close the log."""
         self.stop_progress()
         self.log.close()
 
-    def _record(self, event: Event) -> None:
-        from danlu.cli.progress.lines import log_line
 
-        line = log_line(event)
-        if line is not None:
-            self.log.write(line)
+def _mask_event(event: Event) -> Event:
+    """Mask the credentials of URLs in an event's texts."""
+    texts = {
+        name: value
+        for name in event.__struct_fields__
+        if isinstance(value := getattr(event, name), str) and "@" in value
+    }
+    if not texts:
+        return event
+    from msgspec.structs import replace
+
+    return replace(event, **mask_values(texts))
 
 
-def session(context: click.Context | None = None) -> Session:
-    """The run that the current command belongs to."""
-    found: Any = (context or click.get_current_context()).find_object(Session)
-    if found is None:  # a command used without the program around it
-        raise UsageError("this command needs danlu's program around it")
-    assert isinstance(found, Session)
-    return found
+def current_session(context: click.Context | None = None) -> Session:
+    """Return the run that the current command belongs to."""
+    session = (context or click.get_current_context()).find_object(Session)
+    if session is None:
+        raise UsageError("this command must be run by danlu's program")
+    return session

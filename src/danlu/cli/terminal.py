@@ -1,4 +1,4 @@
-"""The two streams: data on stdout, talk on stderr, and what each of them can show."""
+"""The standard streams: results on stdout, messages on stderr, and what each can display."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from danlu.errors import OutsideError
-from danlu.util.plaintext import clean
-
-__all__ = ["OutputClosed", "Terminal", "clean", "columns"]
 
 _STYLES = {
     "bold": "1",
@@ -26,25 +23,25 @@ _STYLES = {
 
 
 class OutputClosed(Exception):
-    """Whoever read our stdout has gone (``danlu image ls | head``): not a failure of ours."""
+    """The reader of stdout has exited (``danlu image ls | head``), which is not an error."""
 
 
-def columns(text: str) -> int:
-    """Terminal columns that ``text`` takes: two for wide characters, none for combining ones."""
+def text_width(text: str) -> int:
+    """Return the terminal columns of ``text``: two for wide characters, none for combining ones."""
     if text.isascii():
         return len(text)
-    import unicodedata
+    import unicodedata  # 1 MB of tables, and most text is ASCII
 
-    wide = sum(unicodedata.east_asian_width(one) in "WF" for one in text)
-    return len(text) + wide - sum(unicodedata.combining(one) > 0 for one in text)
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
 
 
 class Terminal:
-    """Where a run's words go.
+    """Writes to stdout and stderr.
 
-    ``interactive``: talk goes to a terminal that can move its cursor. ``color``: it may be
-    coloured (https://no-color.org). ``unicode``: it shows more than ASCII. What begins with
-    ``out_`` is the same of stdout.
+    ``interactive`` says that stderr is a terminal that can move its cursor, ``color`` that it may
+    be coloured (https://no-color.org), ``unicode`` that it can show more than ASCII; names that
+    begin with ``out_`` say the same about stdout.
     """
 
     def __init__(
@@ -55,7 +52,7 @@ class Terminal:
         environ: Mapping[str, str] | None = None,
     ) -> None:
         env = os.environ if environ is None else environ
-        # Both are None where the process was started with the descriptor closed.
+        # Python sets these to None if the process was started with the descriptor closed.
         self.out: TextIO | None = sys.stdout if out is None else out
         self.err: TextIO | None = sys.stderr if err is None else err
         dumb = env.get("TERM", "") in ("", "dumb")
@@ -66,26 +63,26 @@ class Terminal:
         self.unicode = _is_unicode(self.err)
         self.out_unicode = _is_unicode(self.out)
         self.quiet = False
-        #: Set where stderr is for machines: then only what insists is written.
-        self.mute = False
-        #: Set while something is drawn at the bottom of the terminal: puts a line above it.
-        self.above: Callable[[str], None] | None = None
+        #: Set while stderr carries JSON events: :meth:`info` then writes nothing.
+        self.muted = False
+        #: Set while something is drawn at the bottom of the terminal: writes a line above it.
+        self.write_above: Callable[[str], None] | None = None
 
     @property
     def width(self) -> int:
-        """Columns of the terminal; 80 where there is none."""
+        """Columns of the terminal; 80 if stdout is none."""
         return max(20, shutil.get_terminal_size().columns)
 
-    def data(self, text: str) -> None:
-        """Write one line (or several) of the command's result to stdout."""
+    def write_stdout(self, text: str) -> None:
+        """Write one or several lines of the command's result to stdout."""
         encoding = getattr(self.out, "encoding", None) or "utf-8"
         try:
             data = (text + "\n").encode(encoding, errors="surrogateescape")
         except UnicodeEncodeError:
             data = (text + "\n").encode(encoding, errors="backslashreplace")
-        self.data_bytes(data)
+        self.write_stdout_bytes(data)
 
-    def data_bytes(self, data: bytes) -> None:
+    def write_stdout_bytes(self, data: bytes) -> None:
         """Write bytes of the command's result to stdout."""
         if self.out is None:
             return
@@ -98,22 +95,22 @@ class Terminal:
                 binary.write(data)
             self.out.flush()
         except BrokenPipeError as error:
-            self._abandon_out()
+            self._discard_stdout()
             raise OutputClosed from error
         except OSError as error:
-            self._abandon_out()
+            self._discard_stdout()
             raise OutsideError(f"cannot write to stdout: {error.strerror}") from error
 
-    def say(self, text: str) -> None:
-        """Write one line of talk to stderr, unless the run is to be quiet."""
-        if not (self.quiet or self.mute):
-            self.insist(text)
+    def info(self, text: str) -> None:
+        """Write a message to stderr, unless ``-q`` was given or stderr carries JSON."""
+        if not (self.quiet or self.muted):
+            self.write_stderr(text)
 
-    def insist(self, text: str) -> None:
-        """Write one line of talk to stderr, also in a quiet run: errors."""
-        above = self.above
-        if above is not None:
-            above(text)
+    def write_stderr(self, text: str) -> None:
+        """Write a line to stderr, even with ``-q``: errors and JSON events."""
+        write_above = self.write_above
+        if write_above is not None:
+            write_above(text)
             return
         if self.err is None:
             return
@@ -123,18 +120,18 @@ class Terminal:
             self.err.write(line + "\n")
             self.err.flush()
         except (OSError, ValueError):
-            self.err = None  # nobody listens: a build goes on without words
+            self.err = None  # a build does not fail because nobody reads its messages
 
     def style(self, text: str, *names: str) -> str:
-        """``text`` for stderr in these styles, or as it is where there are no colours."""
-        return _styled(text, names) if self.color and names else text
+        """Style ``text`` for stderr, if it may be coloured."""
+        return _apply_style(text, names) if self.color and names else text
 
-    def out_style(self, text: str, *names: str) -> str:
-        """``text`` for stdout in these styles, or as it is where there are no colours."""
-        return _styled(text, names) if self.out_color and names else text
+    def style_stdout(self, text: str, *names: str) -> str:
+        """Style ``text`` for stdout, if it may be coloured."""
+        return _apply_style(text, names) if self.out_color and names else text
 
-    def _abandon_out(self) -> None:
-        # The interpreter flushes stdout at its end, and would complain there.
+    def _discard_stdout(self) -> None:
+        # The interpreter flushes stdout when it exits, and would report the error again.
         null = os.open(os.devnull, os.O_WRONLY)
         try:
             os.dup2(null, 1)
@@ -143,7 +140,7 @@ class Terminal:
         self.out = None
 
 
-def _styled(text: str, names: tuple[str, ...]) -> str:
+def _apply_style(text: str, names: tuple[str, ...]) -> str:
     codes = ";".join(_STYLES[name] for name in names)
     return f"\x1b[{codes}m{text}\x1b[0m"
 

@@ -1,4 +1,4 @@
-"""Use cases, one module a verb: what the command line, notebooks and the Python API call.
+"""Commands as functions, for the command line, the notebook and the Python API.
 
-No terminal code: progress goes to a callback, results are values, failures are errors.
+They do not know the terminal: progress goes to a callback, results are values, failures are errors.
 """

@@ -1,42 +1,49 @@
-"""``danlu build``: lock what is not locked, build what is not built, hand out what is asked for."""
+"""Find or build the image of a project, then tag, export and push it.
+
+Whether there is anything to build is decided here, with few imports, because every build and every
+``danlu run`` waits for it. The builder (:mod:`danlu.commands.build_image`) is imported only if
+something has to be built.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from danlu.errors import NotBuiltYet, UsageError
+from danlu.commands import build_cache
+from danlu.errors import DanluError, UsageError
 from danlu.oci.digest import sha256
+from danlu.store import Store
+from danlu.util.files import write_atomic
 
+# Values of these types come from modules that a build without changes does not load.
 if TYPE_CHECKING:
-    from danlu.builder.types import Built, Request, VertexReport
-    from danlu.commands.buildreport import BuildReport
-    from danlu.commands.lock import Locking
+    from danlu.builder.types import VertexReport
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
-    from danlu.environment.inputs import Inputs
-    from danlu.environment.lock import FunctionLock
-    from danlu.environment.types import Environment
-    from danlu.graph import Graph, Platform, Progress
-    from danlu.sources.pypi.ahead import Ahead
-    from danlu.store import Layer, Store, StoredImage
+    from danlu.graph.ops import Platform
+    from danlu.graph.progress import Progress
+    from danlu.store import Layer, StoredImage
 
-T = TypeVar("T")
+#: The builders by name; they differ in where commands run (docs/architecture/buildkit.md).
+_BUILDERS = ("embedded", "buildkit", "kubernetes")
 
-__all__ = ["BuildOptions", "build", "image_of"]
+#: The platforms whose packages danlu knows, whatever this machine is.
+_PLATFORMS = ("linux/amd64", "linux/arm64")
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
-    """The flags of ``danlu build``; see the command line's reference.
+    """The options of ``danlu build``; see the reference of the command line.
 
-    An empty ``compression`` is zstd for what is written here, and gzip for what is pushed. ``ssh``
-    is the socket of the agent that steps with ``ssh=True`` may use, None for no agent.
+    An empty ``compression`` means zstd for outputs and gzip for pushes. ``ssh`` is the socket of
+    the agent for steps with ``ssh=True``, or None for no agent. ``cache_from`` and ``cache_to`` are
+    caches of BuildKit, as ``buildctl`` reads them.
     """
 
     tags: tuple[str, ...] = ()
@@ -52,384 +59,348 @@ class BuildOptions(msgspec.Struct, frozen=True):
     debug: bool = False
     metadata_file: Path | None = None
     compression: str = ""
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+
+    @property
+    def ignores_cache(self) -> bool:
+        """Whether to solve every vertex again.
+
+        A cache is exported from the steps that BuildKit was asked for, cached there or not, so all
+        of them are.
+        """
+        return self.no_cache or bool(self.cache_to)
 
 
-class _Order(msgspec.Struct, frozen=True):
-    """A build as it was ordered."""
+class BuildRequest(msgspec.Struct, frozen=True):
+    """What to build, and how; ``started`` is a monotonic time."""
 
     project: Project
     settings: Settings
     options: BuildOptions
     progress: Progress
-    began: float = msgspec.field(default_factory=time.monotonic)
+    started: float = msgspec.field(default_factory=time.monotonic)
+
+    @property
+    def builder(self) -> str:
+        """The name of the builder: the option's, else the configuration's."""
+        return self.options.builder or self.settings.config.builder
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """An order with what the build file says: all that decides whether it was done before."""
+class BuildOutcome(msgspec.Struct, frozen=True):
+    """An image, the vertices that were solved for it, and how the lock changed.
 
-    order: _Order
-    environment: Environment
-    inputs: Inputs
-    platform: Platform
+    ``depends_on`` and ``epoch`` are as in :class:`BuildReport`.
+    """
 
-    def key(self, lock_text: str) -> str:
-        """Under what a finished build of exactly this is remembered."""
-        from danlu.graph.digest import digest_of
-
-        # A lock is taken by its bytes: it need not even be parsed where nothing changed.
-        lock = sha256(lock_text.encode())
-        return digest_of(["build", _VERSION, self.environment, self.inputs, self.platform, lock])
+    image: StoredImage
+    vertices: tuple[VertexReport, ...] = ()
+    lock_changes: tuple[str, ...] = ()
+    unchanged: bool = False
+    depends_on: tuple[Path, ...] = ()
+    epoch: str = ""
 
 
-#: What is loaded while the build file is evaluated in a child: first what the next moves need.
-_NEXT = (
-    "danlu.environment.inputs",
-    "danlu.sources.context",
-    "danlu.sources.pypi.requirements",
-    "danlu.graph.digest",
-    "danlu.sandbox.userns",
-    "tomllib",
-    "danlu.commands.lock",
-    "danlu.resolve.lockfile",
-    "danlu.assemble.assemble",
-    "danlu.builder.embedded.ahead",
-    "danlu.sources.pypi.ahead",
-    "asyncio.base_events",
-    "asyncio",
-    "anyio",
-    "danlu.builder.embedded.build",
-)
+class LayerReport(msgspec.Struct, frozen=True):
+    """A layer of a built image; ``digest`` is empty until the layer is compressed."""
 
-#: Raised when the same environment and lock are to give another image than before.
-_VERSION = 2
+    digest: str
+    diff_id: str
+    size: int
+    created_by: str
+
+
+class StepReport(msgspec.Struct, frozen=True):
+    """A vertex of a build; ``line`` is its place in the build file, or empty."""
+
+    name: str
+    cached: bool
+    seconds: float
+    line: str
+    digest: str = ""
+    size: int = 0
+
+
+class BuildReport(msgspec.Struct, frozen=True):
+    """The result of a build.
+
+    ``digest`` is the manifest's, empty if nothing was exported or pushed. ``depends_on`` lists the
+    files and layers that an unchanged build was recognised by, and ``epoch`` is the store's from
+    before it was read; both are empty if the build file had to be evaluated.
+    """
+
+    digest: str
+    config: str
+    size: int
+    layers: tuple[LayerReport, ...]
+    lock: str
+    vertices: tuple[StepReport, ...]
+    seconds: float
+    builder: str
+    names: tuple[str, ...] = ()
+    lock_changes: tuple[str, ...] = ()
+    unchanged: bool = False
+    outputs: tuple[str, ...] = ()
+    depends_on: tuple[Path, ...] = ()
+    epoch: str = ""
 
 
 def build(
     project: Project, *, settings: Settings, options: BuildOptions, progress: Progress
 ) -> BuildReport:
-    """Build the project's environment and give what ``options`` ask for.
+    """Build the project's image, then tag, export and push it as ``options`` say.
 
-    Raises :class:`~danlu.errors.DanluError` of many kinds; nothing is half-done then: the lock is
-    replaced whole or not at all, and names move only to finished images.
+    Raises :class:`~danlu.errors.DanluError`. Nothing is left half-done then: the lock is replaced
+    atomically, and names only ever move to finished images.
     """
-    order = _Order(project, settings, options, progress)
-    return _fulfil(order, lambda store, image: _finish(order, store, image))
+    if options.outputs or options.push:
+        # Where the image goes, the project is not mounted.
+        project = replace(project, portable=True)
+    request = BuildRequest(project, settings, options, progress)
+    if "," in options.platform:
+        from danlu.commands.build_platforms import build_platforms  # most builds have one
+
+        return build_platforms(request)
+    with find_or_build(request) as (store, outcome):
+        return export_images(request, store, (outcome,))
 
 
-def image_of(
+def find_or_build_image(
     project: Project, *, settings: Settings, options: BuildOptions, progress: Progress
 ) -> StoredImage:
-    """The image of the project's environment, built where it is not there yet."""
-    order = _Order(project, settings, options, progress)
-    return _fulfil(order, lambda store, outcome: outcome.image)
-
-
-def _fulfil(order: _Order, give: Callable[[Store, _Outcome], T]) -> T:
-    """What ``give`` makes of the image, which is found or built."""
-    from danlu.store import Store
-
-    if order.options.outputs or order.options.push:
-        from danlu.sandbox import userns
-
-        # Layers are read with their owners, whom only root of our namespace sees as they are.
-        userns.enter(order.settings.paths)
-    with Store.open(order.settings.paths.store) as store:
-        known = _known(order, store)
-        if known is not None:
-            return give(store, _Outcome(known, unchanged=True))
-        asked = _asked(order)
-        known = None if order.options.no_cache else _built_before(asked, store)
-        if known is not None:
-            return give(store, _Outcome(known, unchanged=True))
-        return _build(asked, store, give)
-
-
-class _Outcome(msgspec.Struct, frozen=True):
-    """An image, and how it came about."""
-
-    image: StoredImage
-    vertices: tuple[VertexReport, ...] = ()
-    changes: tuple[str, ...] = ()
-    unchanged: bool = False
-
-
-def _known(order: _Order, store: Store) -> StoredImage | None:
-    """The project's image, if nothing at all changed since it was built."""
-    from danlu.commands.known import find
-
-    if order.options.no_cache or order.options.platform:
-        return None
-    return find(store, order.project)
-
-
-def _asked(order: _Order) -> _Asked:
-    environment = order.project.environment(offline=order.options.offline, meanwhile=_loading())
-    # The builder refuses such a graph too, but only after all that was locked for it.
-    for call in environment.other:
-        if not call.at_start:
-            raise NotBuiltYet(call.function, span=call.span)
-    return _Asked(
-        order=order,
-        environment=environment,
-        inputs=order.project.inputs(environment),
-        platform=parse_platform(order.options.platform),
-    )
-
-
-def _loading() -> Iterator[None]:
-    """Load what a build needs next, a module a step; it is needed whether there is time or not."""
-    from importlib import import_module
-
-    for name in _NEXT:
-        import_module(name)
-        yield
-
-
-def parse_platform(text: str) -> Platform:
-    """``linux/amd64`` as a platform; empty for this machine's."""
-    import os
-
-    from danlu.graph import Platform
-
-    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
-    if not text:
-        return Platform("linux", machine)
-    words = text.split("/")
-    if len(words) not in (2, 3) or words[0] != "linux":
-        raise UsageError(f"{text!r} is not a platform", hint="platforms look like linux/amd64")
-    if words[1] != machine:
-        raise UsageError(
-            f"this machine is linux/{machine}; building for {text} is not possible here yet",
-            hint="build on a machine of that kind",
-        )
-    return Platform(*words)
-
-
-def _built_before(asked: _Asked, store: Store) -> StoredImage | None:
-    """The image an earlier build of exactly this gave, if it is still there."""
-    from danlu.commands.known import remember
-
-    project = asked.order.project
-    if not project.lock_text:
-        return None
-    record = store.record(asked.key(project.lock_text))
-    image = store.image(record["config"]) if record else None
-    if image is not None:
-        remember(store, project, asked.inputs, image)
-    return image
-
-
-def _build(asked: _Asked, store: Store, give: Callable[[Store, _Outcome], T]) -> T:
-    from danlu.commands import upkeep
-    from danlu.graph.progress import Ended
-    from danlu.sandbox import userns
-
-    settings = asked.order.settings
-    # Before any thread or event loop: a process with threads cannot enter a user namespace.
-    userns.enter(settings.paths)
-    with store.lease():
-        planned = _planned_already(asked)
-        with _begun(asked, planned, store) as ahead:
-            import anyio  # only now, and what stands on it: something else can be under way
-
-            outcome = anyio.run(partial(_build_async, asked, store, planned, ahead))
-        # Whoever draws must have ended before a program that is to run has the terminal.
-        asked.order.progress(Ended(time.monotonic() - asked.order.began))
-        given = give(store, outcome)
-    upkeep.start(outcome.image.digest, settings)
-    return given
-
-
-class _Planned(msgspec.Struct, frozen=True):
-    """A graph, how it is to be built, and what of the lock had to change for it."""
-
-    graph: Graph
-    request: Request
-    lock_changes: tuple[str, ...] = ()
-
-
-def _planned_already(asked: _Asked) -> _Planned | None:
-    """The plan, if the lock is as it should be."""
-    locking = _locking(asked)
-    lock = locking.section
-    return _plan(asked, lock) if lock is not None and not locking.stale else None
+    """Return the project's image; build it if needed."""
+    with find_or_build(BuildRequest(project, settings, options, progress)) as (_, outcome):
+        return outcome.image
 
 
 @contextmanager
-def _begun(asked: _Asked, planned: _Planned | None, store: Store) -> Iterator[Ahead | None]:
-    if planned is None:
-        yield None
-        return
-    from danlu.builder.embedded.ahead import begun
+def find_or_build(request: BuildRequest) -> Iterator[tuple[Store, BuildOutcome]]:
+    """Yield the open store and the project's image, which is built unless it exists.
 
-    paths = asked.order.settings.paths
-    with begun(planned.graph, planned.request, store=store, paths=paths) as ahead:
-        yield ahead
+    A new image is protected from garbage collection until the block ends.
+    """
+    project, options, paths = request.project, request.options, request.settings.paths
+    _check_builder(request)
+    if options.outputs or options.push:
+        from danlu.sandbox import userns  # most builds export nothing
+
+        # Layers keep the owners of their files, which only root of our user namespace can read.
+        userns.enter(paths)
+    with Store.open(paths.store) as store:
+        # 1. No file has changed since an earlier build: nothing is evaluated.
+        if not options.ignores_cache and not options.platform:
+            epoch = store.epoch()
+            image = build_cache.lookup(store, project)
+            if image is not None:
+                depends_on = _list_dependencies(request, store, image)
+                outcome = BuildOutcome(image, unchanged=True, depends_on=depends_on, epoch=epoch)
+                yield store, outcome
+                return
+        # 2. The build file describes an environment that was built with this lock before.
+        environment = project.environment(offline=options.offline, while_waiting=_import_builder)
+        from danlu.commands import build_image
+
+        lock_request = build_image.make_lock_request(request, environment)
+        image = None if options.ignores_cache else build_image.lookup(store, lock_request)
+        if image is not None:
+            yield store, BuildOutcome(image, unchanged=True)
+            return
+        # 3. Lock what is not locked, and run what is not cached.
+        with build_image.solve(request, lock_request, store) as outcome:
+            yield store, outcome
 
 
-async def _build_async(
-    asked: _Asked, store: Store, planned: _Planned | None, ahead: Ahead | None
-) -> _Outcome:
-    if planned is None:
-        from danlu.commands.lock import bring_up_to_date
+def _check_builder(request: BuildRequest) -> None:
+    """Raise :class:`UsageError` for an unknown builder, or options that it does not have."""
+    builder, options = request.builder, request.options
+    if builder == "docker":
+        raise UsageError(
+            "the BuildKit inside Docker Engine cannot run steps: it has no oci-layout:// sources",
+            hint="create a BuildKit in a container: `docker buildx create --name danlu --driver"
+            " docker-container --bootstrap`, then set"
+            " BUILDKIT_HOST=docker-container://buildx_buildkit_danlu0 and use --builder buildkit",
+        )
+    if builder not in _BUILDERS:
+        raise UsageError(f"unknown builder {builder!r}", hint=f"use {', '.join(_BUILDERS)}")
+    if builder != "embedded" and options.debug:
+        raise UsageError(
+            "BuildKit cannot open a shell in a failed step",
+            hint="use --debug with --builder embedded",
+        )
+    if builder == "embedded" and (options.cache_from or options.cache_to):
+        raise UsageError(
+            "--cache-from and --cache-to are caches of BuildKit", hint="add --builder buildkit"
+        )
 
-        locked = await bring_up_to_date(_locking(asked), store)
-        planned = _plan(asked, locked.lock, locked.lines)
-    built = await _run_builder(asked, planned, store, ahead)
-    _remember(asked, store, built, planned.graph)
-    return _Outcome(built.image, built.vertices, planned.lock_changes)
+
+def _import_builder() -> None:
+    """Import the builder while a child process evaluates the build file."""
+    import danlu.commands.build_image  # noqa: F401
 
 
-def _locking(asked: _Asked) -> Locking:
-    from danlu.commands.lock import Locking
-
-    order = asked.order
-    return Locking(
-        order.project,
-        asked.environment,
-        asked.inputs,
-        asked.platform,
-        order.settings,
-        order.progress,
-        frozen=order.options.frozen,
-        offline=order.options.offline,
+def _list_dependencies(request: BuildRequest, store: Store, image: StoredImage) -> tuple[Path, ...]:
+    """List what an unchanged build was recognised by; empty if that is not only files."""
+    files = build_cache.list_dependencies(store, request.project)
+    layers = store.layers(image.layers)
+    if files is None or layers is None:
+        return ()
+    return (
+        *(request.project.directory / file for file in files),
+        request.settings.paths.config_file,
+        *(layer.tree for layer in layers),
     )
 
 
-def _plan(asked: _Asked, lock: FunctionLock, changes: tuple[str, ...] = ()) -> _Planned:
-    from danlu.assemble import assemble
+def choose_platforms(text: str) -> tuple[Platform, ...]:
+    """Parse ``linux/amd64,linux/arm64``; an empty text means this machine's platform.
 
-    chosen = asked.order.options.builder or asked.order.settings.config.builder
-    if chosen != "embedded":
-        raise UsageError(f"there is no builder {chosen!r} yet", hint="use --builder embedded")
-    graph = assemble(asked.environment, lock, asked.inputs, platform=asked.platform)
-    return _Planned(graph, _request(asked, lock), changes)
+    Raises :class:`UsageError` for an invalid platform, and for one that is neither this machine's
+    nor one of those that danlu knows the packages of.
+    """
+    from danlu.graph.ops import parse_platform  # an unchanged build needs neither
+    from danlu.sandbox.emulation import host_platform
+
+    if not text:
+        return (host_platform(),)
+    platforms = tuple(dict.fromkeys(parse_platform(part) for part in text.split(",")))
+    for platform in platforms:
+        if str(platform) not in _PLATFORMS and platform != host_platform():
+            raise UsageError(f"cannot build for {platform}", hint=f"use {' or '.join(_PLATFORMS)}")
+    return platforms
 
 
-def _request(asked: _Asked, lock: FunctionLock) -> Request:
-    from danlu.builder.types import Request
+def choose_platform(text: str) -> Platform:
+    """Parse one platform as :func:`choose_platforms` does; raise for several."""
+    platforms = choose_platforms(text)
+    if len(platforms) > 1:
+        raise UsageError(f"expected one platform, not {text!r}", hint="name a single platform")
+    return platforms[0]
 
-    return Request(
-        project=asked.order.project.directory,
-        names=asked.order.options.tags,
-        offline=asked.order.options.offline,
-        fresh=asked.order.options.no_cache,
-        secrets=dict(asked.order.options.secrets),
-        ssh=asked.order.options.ssh,
-        metadata=_metadata(asked, lock),
-        debug=asked.order.options.debug,
-        apt_source=asked.environment.apt_source,
-        pip_index=asked.environment.pip_index,
-        requirements=tuple(
-            asked.order.project.directory / one.requirements
-            for one in asked.environment.python_packages
-            if one.requirements
-        ),
+
+# -- export and report
+
+
+def export_images(
+    request: BuildRequest, store: Store, outcomes: Sequence[BuildOutcome]
+) -> BuildReport:
+    """Tag, export and push the images, one for each platform, and report the build.
+
+    The report is of the first one.
+    """
+    outcome, *others = outcomes
+    image, options = outcome.image, request.options
+    if others or not set(options.tags) <= set(image.names):
+        from danlu.commands.image.platforms import tag_platforms  # an unchanged build tags nothing
+
+        for name in options.tags:
+            tag_platforms(store, name, [built.image for built in outcomes])
+    manifest, destinations = _write_outputs(
+        request, store, image, [other.image for other in others]
     )
-
-
-async def _run_builder(
-    asked: _Asked, planned: _Planned, store: Store, ahead: Ahead | None
-) -> Built:
-    from danlu.builder.embedded.build import build as embedded
-
-    return await embedded(
-        planned.graph,
-        planned.request,
-        store=store,
-        paths=asked.order.settings.paths,
-        config=asked.order.settings.config,
-        progress=asked.order.progress,
-        ahead=ahead,
-    )
-
-
-def _metadata(asked: _Asked, lock: FunctionLock) -> dict[str, str]:
-    """What the store keeps with the image, beside what the image itself says."""
-    from danlu.assemble.layout import scheme_of
-    from danlu.commands.bytecode import described
-
-    own = {"file": asked.order.project.file, "function": asked.order.project.function}
-    if lock.python is None:
-        return own
-    return own | described(lock.python.executable, scheme_of(lock.python))
-
-
-def _remember(asked: _Asked, store: Store, built: Built, graph: Graph) -> None:
-    from danlu.commands.known import remember
-
-    text = asked.order.project.lock_path.read_text(encoding="utf-8")
-    layers = [layer.diff_id for layer in built.layers]
-    store.put_record(asked.key(text), {"config": built.image.digest}, layers=layers)
-    vertices = [
-        {"name": one.name, "digest": one.digest, "spans": [str(span) for span in one.spans]}
-        for one in graph.walk()
-    ]
-    key = f"last-build:{asked.order.project.directory}:{asked.order.project.function}"
-    store.put_record(key, {"vertices": vertices, "config": built.image.digest})
-    remember(store, asked.order.project, asked.inputs, built.image)
-
-
-def _finish(order: _Order, store: Store, outcome: _Outcome) -> BuildReport:
-    from danlu.commands.buildreport import BuildReport, layer_report, step_report, write_metadata
-
-    image = outcome.image
-    for name in order.options.tags:
-        store.tag(name, image.digest)
-    manifest, outputs = _hand_out(order, store, image)
-    layers = _layers(store, image)
+    layers = [layer for layer in map(store.layer, image.layers) if layer is not None]
+    # Docker before version 23 cannot read zstd, and a registry serves any client.
+    compression = options.compression or ("gzip" if options.push else "zstd")
     report = BuildReport(
         digest=manifest,
         config=image.digest,
-        layers=tuple(layer_report(store, layer, _compression(order.options)) for layer in layers),
+        layers=tuple(_describe_layer(store, layer, compression) for layer in layers),
         size=sum(layer.size for layer in layers),
-        lock=sha256(order.project.lock_path.read_bytes()),
-        vertices=tuple(map(step_report, outcome.vertices)),
-        seconds=time.monotonic() - order.began,
-        builder="embedded",
-        names=order.options.tags,
-        lock_changes=outcome.changes,
-        unchanged=outcome.unchanged,
-        outputs=outputs,
+        lock=sha256(request.project.lock_path.read_bytes()),
+        vertices=tuple(_describe_step(step) for built in outcomes for step in built.vertices),
+        seconds=time.monotonic() - request.started,
+        builder=request.builder,
+        names=options.tags,
+        lock_changes=tuple(line for built in outcomes for line in built.lock_changes),
+        unchanged=all(built.unchanged for built in outcomes),
+        outputs=destinations,
+        depends_on=outcome.depends_on,
+        epoch=outcome.epoch,
     )
-    if order.options.metadata_file:
-        write_metadata(report, order.options.metadata_file)
+    if options.metadata_file:
+        write_metadata(report, options.metadata_file)
     return report
 
 
-def _hand_out(order: _Order, store: Store, image: StoredImage) -> tuple[str, tuple[str, ...]]:
-    """Write and push what was asked for; the digest of the last manifest made, and places."""
-    options = order.options
+def _write_outputs(
+    request: BuildRequest, store: Store, image: StoredImage, others: Sequence[StoredImage]
+) -> tuple[str, tuple[str, ...]]:
+    """Export and push the image; return the last manifest's digest and the destinations.
+
+    ``others`` are the same image for other platforms.
+    """
+    options = request.options
     if not options.outputs and not options.push:
         return "", ()
-    from danlu.commands.export import push_names, write_output
+    from danlu.commands.image.export import push_names, write_output  # loads registries, archives
 
-    manifest, places = "", []
-    for text in options.outputs:
-        manifest, place = write_output(
-            store, image, text, names=options.tags, compression=options.compression or "zstd"
+    manifest, destinations = "", []
+    for output in options.outputs:
+        manifest, destination = write_output(
+            store,
+            image,
+            output,
+            names=options.tags,
+            compression=options.compression or "zstd",
+            others=others,
         )
-        places.append(place)
+        destinations.append(destination)
     if options.push:
         if not options.tags:
-            raise UsageError("--push needs a name", hint="give one with -t REGISTRY/NAME:TAG")
+            raise UsageError("--push needs a name", hint="add -t REGISTRY/NAME:TAG")
         manifest = push_names(
             store,
             image,
             options.tags,
-            settings=order.settings,
+            settings=request.settings,
             compression=options.compression or "gzip",
-            progress=order.progress,
+            progress=request.progress,
+            others=others,
         )
-        places.extend(options.tags)
-    return manifest, tuple(places)
+        destinations.extend(options.tags)
+    return manifest, tuple(destinations)
 
 
-def _layers(store: Store, image: StoredImage) -> list[Layer]:
-    found = [store.layer(diff_id) for diff_id in image.layers]
-    return [layer for layer in found if layer is not None]
+def _describe_layer(store: Store, layer: Layer, compression: str) -> LayerReport:
+    blob = store.compressed_blob(layer.diff_id, compression)
+    return LayerReport(blob.digest if blob else "", layer.diff_id, layer.size, layer.created_by)
 
 
-def _compression(options: BuildOptions) -> str:
-    # Docker before version 23 cannot read zstd, and a registry serves whoever asks.
-    return options.compression or ("gzip" if options.push else "zstd")
+def _describe_step(vertex: VertexReport) -> StepReport:
+    line = str(vertex.spans[0]) if vertex.spans else ""
+    return StepReport(vertex.name, vertex.cached, vertex.seconds, line, vertex.digest, vertex.size)
+
+
+def build_metadata(report: BuildReport) -> dict[str, Any]:
+    """Return the report as ``--metadata-file`` contains it."""
+    return {
+        "image": {
+            "digest": report.digest,
+            "config": report.config,
+            "size": report.size,
+            "layers": msgspec.to_builtins(report.layers),
+        },
+        "lock": report.lock,
+        "vertices": [
+            {
+                "name": vertex.name,
+                "cached": vertex.cached,
+                "seconds": vertex.seconds,
+                "line": vertex.line,
+            }
+            for vertex in report.vertices
+        ],
+        "seconds": report.seconds,
+        "builder": report.builder,
+    }
+
+
+def write_metadata(report: BuildReport, path: Path) -> None:
+    """Write :func:`build_metadata` to ``path`` atomically.
+
+    Raises :class:`DanluError` if the file cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(build_metadata(report)), indent=2) + b"\n"
+    try:
+        write_atomic(path, text)
+    except OSError as error:
+        raise DanluError(f"cannot write {path}: {error.strerror}") from error

@@ -1,50 +1,64 @@
-"""Byte code for a start: what an image says of its Python, and making what is missing (D4)."""
+"""Bytecode of installed packages: what an image records about its Python, and compiling it."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from danlu.builder.embedded.bytecode import bytecode_key, wheels_of
+from danlu.builder.embedded.bytecode_layers import (
+    bytecode_key,
+    find_unmodified_wheels,
+    list_prefixes,
+    site_directory,
+)
+from danlu.sandbox.emulation import is_foreign_image
 
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
-    from danlu.graph import Scheme
-    from danlu.store import Store, StoredImage
+    from danlu.graph.ops import InstallScheme
+    from danlu.store import Layer, Store, StoredImage
 
-__all__ = ["compile_image", "described"]
+_SCHEME_FIELDS = ("prefix", "version", "site_packages", "interpreter")
 
 
-def described(executable: str, scheme: Scheme) -> dict[str, str]:
-    """What an image's metadata keeps of its Python (:mod:`danlu.builder.embedded.bytecode`)."""
-    return {
-        "python": executable,
-        "prefix": scheme.prefix,
-        "version": scheme.version,
-        "site_packages": scheme.site_packages,
-        "interpreter": scheme.interpreter,
-    }
+def describe_python(executable: str, scheme: InstallScheme) -> dict[str, str]:
+    """Return an image's metadata about its Python, which :func:`compile_image` reads."""
+    return {"python": executable} | {name: getattr(scheme, name) for name in _SCHEME_FIELDS}
 
 
 async def compile_image(store: Store, image: StoredImage, settings: Settings) -> None:
-    """Make the byte code that the image's wheels lack; nothing where it has no Python of ours."""
-    stack = store.layers(image.layers)
-    wheels = wheels_of(image, stack or ())
-    if not stack or not wheels:
+    """Compile the bytecode that the layers of the image's Python packages lack.
+
+    Does nothing for an image without a Python installed by danlu, and for another processor.
+    """
+    if is_foreign_image(image.config):
         return
+    stack = store.layers(image.layers)
+    packages = {
+        prefix: find_unmodified_wheels(stack or (), site_directory(image, prefix))
+        for prefix in list_prefixes(image)
+    }
+    if not stack or not any(packages.values()):
+        return
+    from msgspec.structs import replace
+
+    # Builds only need `describe_python`; the sandbox is loaded by the maintenance process.
     from danlu.builder.embedded.build import run_sync
-    from danlu.builder.embedded.context import Context
-    from danlu.builder.embedded.interpreter import find_interpreter
+    from danlu.builder.embedded.bytecode_layers import find_interpreter
+    from danlu.builder.embedded.context import OpContext
     from danlu.builder.embedded.ops.bytecode import compile_layers
+    from danlu.graph.ops import InstallScheme
     from danlu.sandbox.sandbox import Sandbox
 
     interpreter = find_interpreter(store, stack, str(image.metadata["python"]))
+    scheme = InstallScheme(**{name: str(image.metadata[name]) for name in _SCHEME_FIELDS})
+    config = settings.config
     with store.staging() as work:
-        context = Context(
+        context = OpContext(
             store=store,
             paths=settings.paths,
-            config=settings.config,
-            sandbox=partial(Sandbox, work, name=settings.config.runtime),
+            config=config,
+            sandbox=partial(Sandbox, work, name=config.runtime, seccomp=config.seccomp),
             project=work,
             below=tuple(stack),
             inputs=(),
@@ -53,13 +67,9 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             run_sync=run_sync,
             offline=True,
         )
-        made = await compile_layers(wheels, interpreter, _scheme(image), context)
-    diff_ids = [layer.diff_id for layer in made]
+        layers: list[Layer] = []
+        for prefix, wheels in packages.items():
+            place = replace(scheme, prefix=prefix)
+            layers += await compile_layers(wheels, interpreter, place, context)
+    diff_ids = [layer.diff_id for layer in layers]
     store.put_record(bytecode_key(image), {"layers": diff_ids}, layers=diff_ids)
-
-
-def _scheme(image: StoredImage) -> Scheme:
-    from danlu.graph import Scheme
-
-    fields = ("prefix", "version", "site_packages", "interpreter")
-    return Scheme(**{name: str(image.metadata[name]) for name in fields})

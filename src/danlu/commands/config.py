@@ -1,35 +1,34 @@
-"""``danlu config``: every setting as it holds now, and where its value comes from."""
+"""The effective value of every setting, and where it comes from."""
 
 from __future__ import annotations
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from danlu.util.config import load_configuration
+from danlu.util.urls import mask_values
+
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
 
-__all__ = ["Setting", "effective"]
-
-#: The variable that decides each directory where ``DANLU_HOME`` does not.
-_DIRECTORIES = {
+#: The variable that selects each directory unless ``DANLU_HOME`` is set.
+_DIRECTORY_VARIABLES = {
     "config": "XDG_CONFIG_HOME",
     "store": "XDG_DATA_HOME",
     "cache": "XDG_DATA_HOME",
     "logs": "XDG_STATE_HOME",
 }
 
-#: ``user:password@`` in an address: shown on a screen, it is in the next screenshot.
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 
+class EffectiveSetting(msgspec.Struct, frozen=True):
+    """A setting: its dotted name, its value, and the file or variable that sets it.
 
-class Setting(msgspec.Struct, frozen=True):
-    """One setting: dotted name, value as plain data, and the file or variable it is from.
-
-    Passwords within addresses are left out.
+    Passwords in URLs are masked.
     """
 
     name: str
@@ -37,78 +36,82 @@ class Setting(msgspec.Struct, frozen=True):
     origin: str
 
 
-def effective(paths: Paths, environ: Mapping[str, str] | None = None) -> tuple[Setting, ...]:
-    """All settings, then the directories, in a fixed order.
+def list_settings(
+    paths: Paths, environ: Mapping[str, str] | None = None
+) -> tuple[EffectiveSetting, ...]:
+    """Return all settings, then the directories, in a fixed order.
 
-    Raises :class:`~danlu.errors.UsageError` where the configuration is wrong.
+    Raises :class:`~danlu.errors.UsageError` if the configuration is invalid.
     """
-    from danlu.util.config import load_configuration
-
     env = os.environ if environ is None else environ
     config = load_configuration(paths.config_file, env)
-    return (*_settings(config, _written(paths), paths, env), *_directories(paths, env))
+    return (
+        *_list_fields(config, _read_config_file(paths), paths, env),
+        *_list_directories(paths, env),
+    )
 
 
-def _written(paths: Paths) -> Mapping[str, Any]:
-    """What the file itself says."""
-    import tomllib
-
+def _read_config_file(paths: Paths) -> Mapping[str, Any]:
+    """Return the content of the configuration file."""
     if not paths.config_file.exists():
         return {}
     return tomllib.loads(paths.config_file.read_text(encoding="utf-8"))
 
 
-def _settings(
+def _list_fields(
     config: Any, written: Mapping[str, Any], paths: Paths, env: Mapping[str, str]
-) -> Iterator[Setting]:
+) -> Iterator[EffectiveSetting]:
     file = str(paths.config_file)
     for name, value in msgspec.structs.asdict(config).items():
         if isinstance(value, dict):
             origin = file if name in written else "default"
-            yield from _nested(name, value, written.get(name, {}), origin)
+            yield from _list_table(name, value, written.get(name, {}), origin)
         elif isinstance(value, msgspec.Struct):
-            said = written.get(name, {})
-            for field, one in msgspec.structs.asdict(value).items():
-                origin = _origin(f"{name}_{field}", env, file if field in said else "default")
-                yield Setting(f"{name}.{field}", _shown(one), origin)
+            given = written.get(name, {})
+            for field, field_value in msgspec.structs.asdict(value).items():
+                origin = _find_origin(f"{name}_{field}", env, file if field in given else "default")
+                yield EffectiveSetting(
+                    f"{name}.{field}", _to_plain_data(mask_values(field_value)), origin
+                )
         else:
-            origin = _origin(name, env, file if name in written else "default")
-            yield Setting(name, _shown(value), origin)
+            origin = _find_origin(name, env, file if name in written else "default")
+            yield EffectiveSetting(name, _to_plain_data(mask_values(value)), origin)
 
 
-def _origin(name: str, env: Mapping[str, str], otherwise: str) -> str:
+def _find_origin(name: str, env: Mapping[str, str], otherwise: str) -> str:
     variable = f"DANLU_{name.upper()}"
     return variable if env.get(variable) else otherwise
 
 
-def _nested(
+def _list_table(
     name: str, value: Mapping[str, Any], written: Mapping[str, Any], origin: str
-) -> Iterator[Setting]:
-    """``[mirrors.debian]``: a setting for each field of each table; an empty one is one setting."""
+) -> Iterator[EffectiveSetting]:
+    """List a setting for each field of each table (``[mirrors.debian]``); an empty one for none."""
     if not value:
-        yield Setting(name, {}, origin)
+        yield EffectiveSetting(name, {}, origin)
     for key, struct in value.items():
         quoted = key if re.fullmatch(r"[\w-]+", key) else f'"{key}"'
-        for field, one in msgspec.to_builtins(struct).items():
-            said = field in written.get(key, {})
-            yield Setting(f"{name}.{quoted}.{field}", _shown(one), origin if said else "default")
+        for field, field_value in msgspec.to_builtins(struct).items():
+            field_origin = origin if field in written.get(key, {}) else "default"
+            yield EffectiveSetting(
+                f"{name}.{quoted}.{field}", _to_plain_data(mask_values(field_value)), field_origin
+            )
 
 
-def _shown(value: Any) -> Any:
-    if isinstance(value, str):
-        return _CREDENTIALS.sub("…@", value)
-    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
+def _to_plain_data(value: Any) -> Any:
+    """Convert a tuple to a list, as in TOML and JSON."""
+    return list(value) if isinstance(value, tuple) else value
 
 
-def _directories(paths: Paths, env: Mapping[str, str]) -> Iterator[Setting]:
-    places = {
+def _list_directories(paths: Paths, env: Mapping[str, str]) -> Iterator[EffectiveSetting]:
+    directories = {
         "config": paths.config_file,
         "store": paths.store,
         "cache": paths.cache,
         "logs": paths.logs,
     }
-    for name, path in places.items():
-        variable = "DANLU_HOME" if env.get("DANLU_HOME") else _DIRECTORIES[name]
+    for name, path in directories.items():
+        variable = "DANLU_HOME" if env.get("DANLU_HOME") else _DIRECTORY_VARIABLES[name]
         chosen = env.get(variable, "")
         given = bool(chosen) and (variable == "DANLU_HOME" or chosen.startswith("/"))
-        yield Setting(f"paths.{name}", str(path), variable if given else "default")
+        yield EffectiveSetting(f"paths.{name}", str(path), variable if given else "default")

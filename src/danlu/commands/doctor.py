@@ -1,28 +1,33 @@
-"""``danlu doctor``: what this machine has and lacks for building and running environments."""
+"""Check that this machine can build and run environments."""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from danlu.commands import driver_check
+from danlu.environment.cuda_releases import find_supported_cuda
 from danlu.errors import DanluError
+from danlu.sandbox import doctor
+from danlu.sandbox.nvidia_driver import read_driver
+from danlu.store import Store
+from danlu.util.config import load_configuration
 
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
 
-__all__ = ["Check", "examine"]
-
-#: Less free space than this is too little for a first environment.
-_ENOUGH = 5 << 30
+#: A first environment with PyTorch needs about this much.
+_MIN_FREE_BYTES = 5 << 30
 
 
-class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at; ``fix`` says what to do where it is not ``ok``."""
+class DoctorCheck(msgspec.Struct, frozen=True):
+    """The result of a check; ``fix`` says what to do if it failed."""
 
     name: str
     ok: bool
@@ -30,76 +35,87 @@ class Check(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-def examine(paths: Paths) -> tuple[Check, ...]:
-    """Everything danlu stands on, looked at without changing anything.
-
-    A check that itself fails counts as not ok.
-    """
-    checks: dict[str, Callable[[Paths], Iterator[Check]]] = {
-        "configuration": _configuration,
-        "directories": _directories,
-        "uv": _uv,
-        "sandbox": _sandbox,
-        "store": _store,
+def run_checks(paths: Paths) -> tuple[DoctorCheck, ...]:
+    """Run all checks, without changing anything; an error in a check fails it."""
+    checks: dict[str, Callable[[Paths], Iterator[DoctorCheck]]] = {
+        "configuration": _check_configuration,
+        "directories": _check_directories,
+        "uv": _check_uv,
+        "sandbox": _check_sandbox,
+        "NVIDIA driver": _check_driver,
+        "store": _check_store,
     }
-    found: list[Check] = []
+    found: list[DoctorCheck] = []
     for name, check in checks.items():
         try:
             found += check(paths)
         except DanluError as error:
-            found.append(Check(name, False, error.message, error.hint))
+            found.append(DoctorCheck(name, False, error.message, error.hint))
         except Exception as error:
-            found.append(Check(name, False, f"{type(error).__name__}: {error}"))
+            found.append(DoctorCheck(name, False, f"{type(error).__name__}: {error}"))
     return tuple(found)
 
 
-def _configuration(paths: Paths) -> Iterator[Check]:
-    from danlu.util.config import load_configuration
-
+def _check_configuration(paths: Paths) -> Iterator[DoctorCheck]:
     load_configuration(paths.config_file)
-    detail = str(paths.config_file) if paths.config_file.exists() else "no file; all is default"
-    yield Check("configuration", True, detail)
+    detail = (
+        str(paths.config_file) if paths.config_file.exists() else "no config file, using defaults"
+    )
+    yield DoctorCheck("configuration", True, detail)
 
 
-def _directories(paths: Paths) -> Iterator[Check]:
+def _check_directories(paths: Paths) -> Iterator[DoctorCheck]:
     for name, path in (("data", paths.data), ("state", paths.state)):
-        place = next(one for one in (path, *path.parents) if one.exists())
-        writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-        fix = "" if writable else f"make {place} writable, or set DANLU_HOME to another directory"
-        yield Check(f"{name} directory", writable, str(path), fix)
+        existing = next(parent for parent in (path, *path.parents) if parent.exists())
+        writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+        fix = "" if writable else f"make {existing} writable, or set DANLU_HOME"
+        yield DoctorCheck(f"{name} directory", writable, str(path), fix)
         if name == "data":
-            yield _space(place)
+            yield _check_disk_space(existing)
 
 
-def _space(place: Path) -> Check:
-    free = shutil.disk_usage(place).free
-    detail = f"{free / 1e9:.1f} GB free at {place}"
-    fix = "" if free >= _ENOUGH else "`danlu image prune` makes room; DANLU_HOME moves the store"
-    return Check("disk space", free >= _ENOUGH, detail, fix)
+def _check_disk_space(path: Path) -> DoctorCheck:
+    free = shutil.disk_usage(path).free
+    detail = f"{free / 1e9:.1f} GB free at {path}"
+    fix = (
+        ""
+        if free >= _MIN_FREE_BYTES
+        else "free space with `danlu image prune`, or move the store with DANLU_HOME"
+    )
+    return DoctorCheck("disk space", free >= _MIN_FREE_BYTES, detail, fix)
 
 
-def _uv(paths: Paths) -> Iterator[Check]:
-    from importlib.metadata import PackageNotFoundError, version
-
+def _check_uv(paths: Paths) -> Iterator[DoctorCheck]:
     try:
-        yield Check("uv", True, version("uv"))
+        yield DoctorCheck("uv", True, version("uv"))
     except PackageNotFoundError:
-        yield Check("uv", False, "not installed beside danlu", "pip install --upgrade danlu")
+        yield DoctorCheck("uv", False, "not installed in danlu's environment", "reinstall danlu")
 
 
-def _sandbox(paths: Paths) -> Iterator[Check]:
-    from danlu.sandbox import doctor
-
-    for name, ok, detail, fix in doctor.check(paths):
-        yield Check(name, ok, detail, fix)
+def _check_sandbox(paths: Paths) -> Iterator[DoctorCheck]:
+    for name, ok, detail, fix in doctor.run_checks(paths):
+        yield DoctorCheck(name, ok, detail, fix)
 
 
-def _store(paths: Paths) -> Iterator[Check]:
-    if not paths.store.is_dir():
-        yield Check("store", True, "not made yet")
+def _check_driver(paths: Paths) -> Iterator[DoctorCheck]:
+    name = "NVIDIA driver"
+    driver = read_driver(driver_check.ROOT)
+    if driver is None:
+        yield DoctorCheck(name, True, "none: environments run on the CPU")
         return
-    from danlu.store import Store
+    cuda = find_supported_cuda(driver.version)
+    supported = f", supports CUDA {cuda[0]}.{cuda[1]}" if cuda else ""
+    devices = f"; {', '.join(driver.devices)}" if driver.devices else "; no devices"
+    conflict = driver_check.find_conflict(Path("danlu.lock"), "", root=driver_check.ROOT)
+    yield DoctorCheck(name, True, f"{driver.version}{supported}{devices}")
+    if conflict is not None:
+        yield DoctorCheck("CUDA of danlu.lock", False, conflict.message, conflict.hint)
 
+
+def _check_store(paths: Paths) -> Iterator[DoctorCheck]:
+    if not paths.store.is_dir():
+        yield DoctorCheck("store", True, "not created yet")
+        return
     with Store.open(paths.store) as store:
         total = store.usage().total
-        yield Check("store", True, f"{len(store.images())} images, {total / 1e9:.1f} GB")
+        yield DoctorCheck("store", True, f"{len(store.images())} images, {total / 1e9:.1f} GB")

@@ -1,4 +1,4 @@
-"""``danlu lock``: pin what the build file asks for, and say what that changed."""
+"""Update the lock of a build function, describe what changed, and export it."""
 
 from __future__ import annotations
 
@@ -8,36 +8,43 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import msgspec
+from msgspec.structs import replace
 
-from danlu.environment.inputs import Inputs
-from danlu.environment.lock import FunctionLock, Lock
-from danlu.environment.needs import fits, wants_python
-from danlu.environment.types import Environment
-from danlu.errors import Difference, LockError, UsageError
-from danlu.graph import Log, Message, Platform, Progress
-from danlu.util.space import told
+from danlu.commands.build import choose_platforms
+from danlu.environment.conda import CondaChannels
+from danlu.environment.lock import FunctionLock
+from danlu.environment.requirements import needs_python
+from danlu.environment.types import Environment, ProjectDigests
+from danlu.errors import DifferenceFound, LockError, UsageError
+from danlu.graph.ops import Platform, parse_platform
+from danlu.graph.progress import Log, Message, Progress
+from danlu.lang.functions import LOCK_SECTIONS
+from danlu.resolve.lockfile import find_stale_section
+from danlu.sandbox import userns
+from danlu.sandbox.emulation import host_platform, is_foreign, require_emulation
+from danlu.sources import downloads
+from danlu.store import Layer, Store
+from danlu.util.disk_full import translate_disk_full
+from danlu.util.files import write_atomic
 
+# Builds import this module, and the resolver takes 40 ms to load: it is imported when something
+# has to be resolved or exported.
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
-    from danlu.resolve.resolve import Resolving
-    from danlu.store import Layer, Store
+    from danlu.resolve.resolve import ResolveContext
 
-__all__ = ["STDOUT", "LockReport", "Locking", "Outcome", "bring_up_to_date", "changes", "lock"]
-
-#: The place to export to that is no file.
+#: Export to the report instead of a file.
 STDOUT = Path("-")
 
-#: So many changes of one kind are named one by one; more are counted.
-_NAMED = 12
+#: More changes of one kind than this are counted, not listed.
+_MAX_LISTED_CHANGES = 12
 
 
 class LockReport(msgspec.Struct, frozen=True):
-    """What ``danlu lock`` did: whether the file changed, how, and where it is.
-
-    ``exported`` is the text of the ``pylock.toml`` that was asked for.
-    """
+    """The result of ``danlu lock``; ``exported`` is the text of the exported ``pylock.toml``."""
 
     changed: bool
     lines: tuple[str, ...]
@@ -45,23 +52,23 @@ class LockReport(msgspec.Struct, frozen=True):
     exported: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """A lock that fits, and a line for each thing that had to change."""
+class LockResult(msgspec.Struct, frozen=True):
+    """An up-to-date lock, and a line for each change."""
 
     lock: FunctionLock
     lines: tuple[str, ...] = ()
 
 
-class Locking(msgspec.Struct, frozen=True):
-    """What is to be locked, and what that may do.
+class LockRequest(msgspec.Struct, frozen=True):
+    """What to lock, and what may change.
 
-    ``upgrade`` names packages that may take a newer version, ``upgrade_all`` lets all; ``frozen``
-    forbids every change.
+    ``upgrade`` names packages to upgrade, ``upgrade_all`` upgrades everything; ``frozen`` forbids
+    every change.
     """
 
     project: Project
     environment: Environment
-    inputs: Inputs
+    inputs: ProjectDigests
     platform: Platform
     settings: Settings
     progress: Progress
@@ -72,14 +79,23 @@ class Locking(msgspec.Struct, frozen=True):
 
     @property
     def section(self) -> FunctionLock | None:
-        """The lock of the project's function as it is."""
-        return self.project.lock.functions.get(self.project.function)
+        """The current lock of the project's function."""
+        return self.project.lock.find(self.project.target, self.platform)
+
+    @property
+    def host(self) -> LockRequest:
+        """The request for the platform of this machine."""
+        return replace(self, platform=host_platform())
 
     @property
     def stale(self) -> str:
-        """What of the lock no longer fits, or an empty string."""
+        """What is out of date (``"Python packages"``), or an empty string."""
         old = self.section
-        return fits(self.environment, old, self.platform, self.inputs) if old else "everything"
+        return (
+            find_stale_section(self.environment, old, self.platform, self.inputs)
+            if old
+            else "everything"
+        )
 
 
 def lock(
@@ -91,52 +107,71 @@ def lock(
     upgrade_all: bool = False,
     check: bool = False,
     export: Path | None = None,
+    platform: str = "",
 ) -> LockReport:
-    """Bring the lock up to date with the build file, or with ``check`` only say whether it is.
+    """Update the lock, or with ``check`` only verify that it is up to date.
 
-    ``upgrade`` names packages that may take a newer version, ``upgrade_all`` lets all. ``export``
-    is the ``pylock.toml`` to write then; ``-`` writes none, its text is in the report. Raises
-    :class:`Difference` where ``check`` finds the lock stale, :class:`UsageError` for an ``export``
-    that cannot be, :class:`OutsideError` where an index no longer has a file to name in it.
+    ``platform`` are platforms to lock as well (``linux/amd64,linux/arm64``); this machine's and
+    those that are locked already always are. ``export`` is the ``pylock.toml`` to write (for the
+    first platform), or :data:`STDOUT`. Raises :class:`DifferenceFound`
+    if ``check`` finds the lock out of date, :class:`UsageError` if it cannot be exported,
+    :class:`OutsideError` if an index no longer has a locked file, whose URL the export needs.
     """
-    import anyio
-
     fresh = upgrade_all or bool(upgrade)
-    locking = _locking(project, settings, progress, upgrade, upgrade_all=upgrade_all)
+    request = _make_request(project, settings, progress, upgrade, upgrade_all=upgrade_all)
     if export:
-        _check_export(locking, export)
-    stale = locking.stale
-    if check and stale:
-        raise Difference(
-            f"{project.lock_path.name} does not fit {project.file}: {stale}",
-            hint="run `danlu lock`",
+        _check_export(request, export)
+    requests = [
+        replace(request, platform=target) for target in _choose_locked_platforms(project, platform)
+    ]
+    first = next((item for item in requests if str(item.platform) in platform), requests[0])
+    lines: list[str] = []
+    for item in requests:
+        if check and item.stale:
+            raise _difference_error(item)
+        if item.section is None or item.stale or fresh:
+            # Source distributions are built in the sandbox, which needs a user namespace.
+            userns.enter(settings.paths)
+            lines += anyio.run(_lock_in_store, item).lines
+    assert first.section is not None
+    exported = anyio.run(_export_pylock, first, first.section, export) if export else ""
+    return LockReport(bool(lines), tuple(lines), project.lock_path, exported)
+
+
+def _choose_locked_platforms(project: Project, text: str) -> tuple[Platform, ...]:
+    """Return the platforms to lock, this machine's first: others are configured by its programs."""
+    asked = choose_platforms(text) if text else ()
+    locked = project.lock.list_platforms(project.target)
+    return tuple(dict.fromkeys((host_platform(), *locked, *asked)))
+
+
+def _difference_error(request: LockRequest) -> DifferenceFound:
+    project, platform = request.project, request.platform
+    if request.section is None and project.lock.list_platforms(project.target):
+        return DifferenceFound(
+            f"{project.lock_path.name} is out of date: {project.file} is not locked for {platform}",
+            hint=f"run `danlu lock --platform {platform}` to update it",
         )
-    outcome = Outcome(locking.section) if locking.section else None
-    if outcome is None or stale or fresh:
-        from danlu.sandbox import userns
-
-        userns.enter(settings.paths)
-        outcome = anyio.run(_lock_async, locking)
-    exported = anyio.run(_export, locking, outcome.lock, export) if export else ""
-    return LockReport(bool(outcome.lines), outcome.lines, project.lock_path, exported)
+    return DifferenceFound(
+        f"{project.lock_path.name} is out of date: {request.stale} changed in {project.file}",
+        hint="run `danlu lock` to update it",
+    )
 
 
-def _locking(
+def _make_request(
     project: Project,
     settings: Settings,
     progress: Progress,
     upgrade: tuple[str, ...] | None,
     *,
     upgrade_all: bool,
-) -> Locking:
-    from danlu.commands.build import parse_platform
-
+) -> LockRequest:
     environment = project.environment(refresh=upgrade_all or bool(upgrade))
-    return Locking(
+    return LockRequest(
         project,
         environment,
         project.inputs(environment),
-        parse_platform(""),
+        host_platform(),
         settings,
         progress,
         upgrade=upgrade or (),
@@ -144,157 +179,197 @@ def _locking(
     )
 
 
-def _check_export(locking: Locking, path: Path) -> None:
-    """Raise :class:`UsageError` for what cannot be exported, before anything is resolved."""
-    from danlu.resolve.pylock import check_pylock_name
+def _check_export(request: LockRequest, path: Path) -> None:
+    """Raise :class:`UsageError` if the lock cannot be exported, before anything is resolved."""
+    from danlu.resolve.python.pylock import check_pylock_name
 
     if path != STDOUT:
         check_pylock_name(path.name)
-    if not wants_python(locking.environment):
-        project = locking.project
+    if not needs_python(request.environment):
+        project = request.project
         raise UsageError(
-            f"{project.file}:{project.function} has no Python, so there is nothing to export",
-            hint="a pylock.toml holds Python packages only",
+            f"cannot export {project.file}:{project.target}: it has no Python packages",
+            hint="a pylock.toml contains only Python packages",
         )
 
 
-async def _export(locking: Locking, lock: FunctionLock, path: Path) -> str:
-    """The ``pylock.toml`` of ``lock``, written to ``path`` unless that is stdout."""
-    from danlu.resolve.pylock import export_pylock
-    from danlu.resolve.python_addresses import file_addresses
-    from danlu.sources import downloads
-    from danlu.util.files import write_atomic
+async def _export_pylock(request: LockRequest, lock: FunctionLock, path: Path) -> str:
+    """Return the ``pylock.toml`` of ``lock``; write it to ``path`` unless that is stdout."""
+    from danlu.resolve.python.packages import find_file_urls
+    from danlu.resolve.python.pylock import export_pylock, files_outside
 
-    project, paths = locking.project, locking.settings.paths
-    with told(f"danlu's data ({paths.data})"), downloads.in_use(paths.cache):
-        urls = await file_addresses(
-            locking.environment, lock, project=project.directory, paths=paths
+    project, paths = request.project, request.settings.paths
+    with (
+        translate_disk_full(f"danlu's data ({paths.data})"),
+        downloads.prevent_pruning(paths.cache),
+    ):
+        urls = await find_file_urls(
+            request.environment,
+            lock,
+            project=project.directory,
+            paths=paths,
+            config=request.settings.config,
         )
     text = export_pylock(lock, urls, project=project.directory, directory=path.parent)
+    outside = files_outside(urls, project.directory)
+    if outside:
+        warning = f"warning: {path.name} contains paths that only exist on this machine: "
+        more = f" and {len(outside) - 3} more" if outside[3:] else ""
+        request.progress(Message(warning + ", ".join(outside[:3]) + more, 0.0))
     if path != STDOUT:
-        with told(str(path)):
+        with translate_disk_full(str(path)):
             write_atomic(path, text.encode())
     return text
 
 
-async def _lock_async(locking: Locking) -> Outcome:
-    from danlu.store import Store
-
-    with Store.open(locking.settings.paths.store) as store, store.lease():
-        return await bring_up_to_date(locking, store)
+async def _lock_in_store(request: LockRequest) -> LockResult:
+    with Store.open(request.settings.paths.store) as store, store.lease():
+        return await update_lock(request, store)
 
 
-async def bring_up_to_date(locking: Locking, store: Store) -> Outcome:
-    """The project's lock, resolved where it does not fit, and written where it changed.
+async def update_lock(request: LockRequest, store: Store) -> LockResult:
+    """Return the project's lock; resolve and write what is out of date.
 
-    Raises :class:`LockError` where it does not fit and ``frozen`` forbids to change it.
+    Raises :class:`LockError` if that is needed but ``frozen``.
     """
-    old, stale = locking.section, locking.stale
-    if old and not stale and not locking.upgrade and not locking.upgrade_all:
-        return Outcome(old)
-    project = locking.project
-    if locking.frozen:
-        raise _frozen(project, f"{stale} changed" if old else "there is no section for it")
+    old, stale = request.section, request.stale
+    if old and not stale and not request.upgrade and not request.upgrade_all:
+        return LockResult(old)
+    project = request.project
+    if request.frozen:
+        locked = project.lock.list_platforms(project.target)
+        missing = f"it is not locked for {request.platform}" if locked else "it is not locked yet"
+        raise _frozen_error(request, f"{stale} changed" if old else missing)
     from danlu.resolve.resolve import resolve
-    from danlu.sources import downloads
 
-    resolving = _resolving(locking, store)
-    everything = not old or locking.upgrade_all
-    resolving.say(f"locking {'everything' if everything else ', '.join(locking.upgrade) or stale}")
-    paths = locking.settings.paths
-    with told(f"danlu's data ({paths.data})"), downloads.in_use(paths.cache):
-        new = await resolve(locking.environment, old, locking.inputs, resolving)
-    lines = tuple(changes(old, new))
-    project.write_lock(Lock({**project.lock.functions, project.function: new}))
-    return Outcome(new, lines)
+    context = _make_resolve_context(request, store)
+    everything = not old or request.upgrade_all
+    context.report(
+        f"resolving {'dependencies' if everything else ', '.join(request.upgrade) or stale}…"
+    )
+    paths = request.settings.paths
+    with (
+        translate_disk_full(f"danlu's data ({paths.data})"),
+        downloads.prevent_pruning(paths.cache),
+    ):
+        # A platform or variant that is not locked yet keeps the versions of the first platform or
+        # of the function's defaults.
+        functions = project.lock.functions
+        known = old or functions.get(project.target) or functions.get(project.function)
+        new = await resolve(request.environment, known, request.inputs, context)
+    lines = tuple(describe_changes(old, new))
+    if is_foreign(request.platform):
+        lines = tuple(f"{request.platform}: {line}" for line in lines)
+    project.write_lock(project.lock.replace_function(project.target, new))
+    return LockResult(new, lines)
 
 
-def _resolving(locking: Locking, store: Store) -> Resolving:
-    from danlu.resolve.resolve import Resolving
+def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
+    from danlu.resolve.resolve import ResolveContext
 
-    began = time.monotonic()
-    progress = locking.progress
-    return Resolving(
-        project=locking.project.directory,
-        paths=locking.settings.paths,
-        config=locking.settings.config,
-        platform=locking.platform,
+    started = time.monotonic()
+    progress = request.progress
+    return ResolveContext(
+        project=request.project.directory,
+        paths=request.settings.paths,
+        config=request.settings.config,
+        platform=request.platform,
         store=store,
-        build_system=partial(_system_layers, locking, store),
-        offline=locking.offline,
-        upgrade=locking.upgrade,
-        upgrade_all=locking.upgrade_all,
-        heard=lambda line: progress(Log("", "resolve", line, time.monotonic() - began)),
-        say=lambda text: progress(Message(text, time.monotonic() - began)),
+        build_system=partial(_build_system_layers, request, store),
+        offline=request.offline,
+        upgrade=request.upgrade,
+        upgrade_all=request.upgrade_all,
+        on_output=lambda line: progress(Log("", "resolve", line, time.monotonic() - started)),
+        report=lambda text: progress(Message(text, time.monotonic() - started)),
     )
 
 
-def _frozen(project: Project, what: str) -> LockError:
+def _frozen_error(request: LockRequest, what: str) -> LockError:
+    project = request.project
+    option = "" if request.platform == host_platform() else f" --platform {request.platform}"
     return LockError(
-        f"{project.lock_path.name} does not fit {project.file}:{project.function}: {what}",
-        hint="run `danlu lock` without --frozen, and commit the lock",
+        f"{project.lock_path.name} is out of date for {project.file}:{project.target}: {what}",
+        hint=f"run `danlu lock{option}` and commit the lockfile",
     )
 
 
-async def _system_layers(locking: Locking, store: Store, lock: FunctionLock) -> Sequence[Layer]:
-    """The layers of the base and the system packages of ``lock``, built where they are not."""
-    from danlu.assemble import assemble_system
+async def _build_system_layers(
+    request: LockRequest, store: Store, lock: FunctionLock
+) -> Sequence[Layer]:
+    """Return the layers of the locked base and system packages; build them if needed.
+
+    Source distributions are built on these layers.
+    """
+    # Most locks have wheels for everything and need no builder.
+    from danlu.assemble.assemble import assemble_system
     from danlu.builder.embedded.build import solve
-    from danlu.builder.types import Request
-    from danlu.commands.build import parse_platform
+    from danlu.builder.types import SolveRequest
 
-    environment = locking.environment
-    request = Request(
-        project=locking.project.directory,
-        offline=locking.offline,
+    environment = request.environment
+    solve_request = SolveRequest(
+        project=request.project.directory,
+        offline=request.offline,
         apt_source=environment.apt_source,
+        conda_channels=environment.find(CondaChannels),
     )
+    platform = parse_platform(lock.platform)
+    require_emulation(platform, "building a source distribution")
+    tools = request.host.section if is_foreign(platform) else None
     result, _ = await solve(
-        assemble_system(environment, lock, parse_platform(lock.platform)),
-        request,
+        assemble_system(environment, lock, platform, tools),
+        solve_request,
         store=store,
-        paths=locking.settings.paths,
-        config=locking.settings.config,
-        progress=locking.progress,
+        paths=request.settings.paths,
+        config=request.settings.config,
+        progress=request.progress,
     )
     return result.stack
 
 
-def changes(old: FunctionLock | None, new: FunctionLock) -> Iterator[str]:
-    """What changed between two locks, a line each, many of one kind as a count."""
-    for what, before, after in _compared(old, new):
-        yield from _changed(what, before, after)
+def describe_changes(old: FunctionLock | None, new: FunctionLock) -> Iterator[str]:
+    """Describe what changed between two locks, in one line for each kind of change."""
+    for what, before, after in _compare_sections(old, new):
+        yield from _format_changes(what, before, after)
 
 
-def _compared(
+def _compare_sections(
     old: FunctionLock | None, new: FunctionLock
 ) -> Iterator[tuple[str, Mapping[str, str], Mapping[str, str]]]:
     for what, versions in (
-        ("base package", _base),
-        ("system package", _system),
-        ("Python package", _python),
-        ("file", lambda lock: {one.url: one.sha256[:12] for one in lock.http}),
-        ("image", lambda lock: {one.reference: one.digest[7:19] for one in lock.images}),
-        ("include", lambda lock: {one.url: one.commit[:12] for one in lock.includes}),
+        ("base package", _base_versions),
+        ("system package", _system_versions),
+        ("conda package", _conda_versions),
+        ("Python package", _python_versions),
     ):
         yield what, versions(old) if old else {}, versions(new)
+    for section in LOCK_SECTIONS.values():
+        before = dict(section.describe(pin) for pin in section.pins(old))
+        after = dict(section.describe(pin) for pin in section.pins(new))
+        yield section.singular, before, after
 
 
-def _base(lock: FunctionLock) -> Mapping[str, str]:
+def _base_versions(lock: FunctionLock) -> Mapping[str, str]:
     if lock.base.image:
         return {lock.base.image.reference: lock.base.image.digest[7:19]}
     return {deb.name: deb.version for deb in lock.base.packages}
 
 
-def _system(lock: FunctionLock) -> Mapping[str, str]:
+def _system_versions(lock: FunctionLock) -> Mapping[str, str]:
     return {deb.name: deb.version for deb in lock.system.packages} if lock.system else {}
 
 
-def _python(lock: FunctionLock) -> Mapping[str, str]:
-    return {one.name: one.version for one in lock.packages}
+def _conda_versions(lock: FunctionLock) -> Mapping[str, str]:
+    packages = lock.conda.packages if lock.conda else ()
+    return {package.name: f"{package.version} {package.build}" for package in packages}
 
 
-def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+def _python_versions(lock: FunctionLock) -> Mapping[str, str]:
+    return {package.name: package.version for package in lock.packages}
+
+
+def _format_changes(
+    what: str, before: Mapping[str, str], after: Mapping[str, str]
+) -> Iterator[str]:
     added = [f"{name} {version}" for name, version in after.items() if name not in before]
     removed = [name for name in before if name not in after]
     moved = [
@@ -303,7 +378,7 @@ def _changed(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> 
         if name in before and before[name] != version
     ]
     for verb, names in (("locked", added), ("changed", moved), ("no longer needed:", removed)):
-        if len(names) > _NAMED:
+        if len(names) > _MAX_LISTED_CHANGES:
             yield f"{verb} {len(names)} {what}s"
         elif names:
             yield f"{verb} {what}{'s' if len(names) > 1 else ''} " + ", ".join(names)

@@ -1,25 +1,28 @@
-"""``danlu operator``: the operator itself, and what a cluster needs for it."""
+"""Run the operator, and render what installs it on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from danlu.errors import OutsideError, UsageError
-
-if TYPE_CHECKING:
-    from danlu.operator.types import OperatorSettings
-
-__all__ = ["Deployment", "crds", "manifests", "run", "settings_of", "text_of"]
+from danlu.oci.reference import Reference
+from danlu.operator.crds import custom_resource_definitions
+from danlu.operator.flags import parse_decorators, parse_settings
+from danlu.operator.manifests import NAMESPACE, InstallOptions, install_manifests
+from danlu.operator.types import OperatorSettings
+from danlu.training.manifest import dump_yaml
+from danlu.training.registry import list_frameworks
+from danlu.training.validation import is_dns_label
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployment:
-    """How the operator is to run in a cluster, besides its flags."""
+class OperatorDeployment:
+    """How the operator is deployed, in addition to its flags."""
 
     image: str
     namespace: str = ""
@@ -27,103 +30,95 @@ class Deployment:
     pull_secret: str = ""
 
 
-def settings_of(flags: Mapping[str, Any]) -> OperatorSettings:
-    """The settings that flags ask for, by the names of their parameters.
+def parse_operator_flags(flags: Mapping[str, Any]) -> OperatorSettings:
+    """Parse the values of flags, by parameter name.
 
-    Raises :class:`UsageError` for unknown kinds, values without sense and files that are none.
+    Raises :class:`UsageError` for unknown kinds and invalid values.
     """
-    from danlu.operator.flags import settings_of
-
-    return settings_of(flags)
+    return parse_settings(flags)
 
 
-def run(settings: OperatorSettings, *, kubeconfig: Path | None, context: str) -> None:
-    """Run the operator until it is told to stop (SIGTERM, SIGINT).
+def run_operator(settings: OperatorSettings, *, kubeconfig: Path | None, context: str) -> None:
+    """Run the operator until SIGTERM or SIGINT.
 
-    Raises :class:`UsageError` where no cluster is configured, and :class:`OutsideError` where it
-    cannot be reached, refuses, or lets somebody else lead.
+    Raises :class:`UsageError` if no cluster is configured, :class:`OutsideError` if the cluster
+    cannot be reached, refuses the request, or another operator becomes the leader.
     """
+    # Printing manifests needs no client and no event loop.
     import anyio
 
-    from danlu.kube.kubeconfig import load_access
-    from danlu.operator.assembly import run
+    from danlu.kube.kubeconfig import load_cluster_config
+    from danlu.operator.setup import run_operator
 
     if settings.decorator_config:
-        settings = _with_decorators(settings)
-    access = load_access(kubeconfig=kubeconfig, context=context)
-    anyio.run(run, access, settings)
+        settings = _load_decorators(settings)
+    access = load_cluster_config(kubeconfig=kubeconfig, context=context)
+    anyio.run(run_operator, access, settings)
 
 
-def crds(settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
-    """The definitions of the enabled kinds."""
-    from danlu.operator.crds import definitions
-    from danlu.training.registry import frameworks
-
-    return definitions(
-        one for one in frameworks() if not settings.kinds or one.kind in settings.kinds
+def list_crds(settings: OperatorSettings) -> Sequence[Mapping[str, Any]]:
+    """Return the CRDs of the enabled kinds."""
+    return custom_resource_definitions(
+        framework
+        for framework in list_frameworks()
+        if not settings.kinds or framework.kind in settings.kinds
     )
 
 
-def manifests(settings: OperatorSettings, wanted: Deployment) -> Sequence[Mapping[str, Any]]:
-    """The objects that a cluster needs to run the operator with these settings.
+def list_manifests(
+    settings: OperatorSettings, deployment: OperatorDeployment
+) -> Sequence[Mapping[str, Any]]:
+    """Return the objects that install the operator with these settings.
 
-    Raises :class:`UsageError` for a file of decorators that is none, or a number of replicas.
+    Raises :class:`UsageError` for an invalid deployment or an invalid file of decorators.
     """
-    from danlu.operator.manifests import NAMESPACE, Deployed, manifests
-    from danlu.training.registry import frameworks
-
-    _check(wanted)
+    _validate_deployment(deployment)
     decorators = ""
     if settings.decorator_config:
-        decorators = _text(settings.decorator_config)
-        _with_decorators(settings)
-    deployed = Deployed(
-        image=wanted.image,
+        decorators = _read_file(settings.decorator_config)
+        _load_decorators(settings)
+    deployed = InstallOptions(
+        image=deployment.image,
         settings=msgspec.structs.replace(settings, leader_elect=True),
-        namespace=wanted.namespace or NAMESPACE,
-        replicas=wanted.replicas,
+        namespace=deployment.namespace or NAMESPACE,
+        replicas=deployment.replicas,
         decorators=decorators,
-        pull_secret=wanted.pull_secret,
+        pull_secret=deployment.pull_secret,
     )
-    return manifests(frameworks(), deployed)
+    return install_manifests(list_frameworks(), deployed)
 
 
-def _check(wanted: Deployment) -> None:
-    """Before a cluster has half of it."""
-    from danlu.oci.reference import Reference
-    from danlu.training.templates import is_label
-
-    if wanted.replicas < 1:
+def _validate_deployment(deployment: OperatorDeployment) -> None:
+    """Reject what the cluster would reject after some objects have been created."""
+    if deployment.replicas < 1:
         raise UsageError("--replicas must be at least 1")
-    Reference.parse(wanted.image)
-    if wanted.namespace and not is_label(wanted.namespace):
+    Reference.parse(deployment.image)
+    if deployment.namespace and not is_dns_label(deployment.namespace):
         raise UsageError(
-            f"--install-namespace {wanted.namespace}: no name that a cluster takes",
-            hint="small letters, digits and '-', at most 63",
+            f"invalid namespace {deployment.namespace!r} for --install-namespace",
+            hint="use lowercase letters, digits and '-', at most 63 characters",
         )
 
 
-def text_of(documents: Iterable[Mapping[str, Any]], *, form: Literal["yaml", "json"]) -> str:
-    """Documents as ``kubectl apply -f -`` reads them."""
+def render_documents(
+    documents: Iterable[Mapping[str, Any]], *, form: Literal["yaml", "json"]
+) -> str:
+    """Render documents for ``kubectl apply -f -``."""
     if form == "json":
-        found = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
-        return msgspec.json.format(msgspec.json.encode(found)).decode()
-    from danlu.training.manifest import dump_yaml
-
-    return "---\n".join(dump_yaml(one) for one in documents).rstrip("\n")
+        items = {"apiVersion": "v1", "kind": "List", "items": list(documents)}
+        return msgspec.json.format(msgspec.json.encode(items)).decode()
+    return "---\n".join(dump_yaml(document) for document in documents).rstrip("\n")
 
 
-def _with_decorators(settings: OperatorSettings) -> OperatorSettings:
-    from danlu.operator.decorating import read_decorators
-
+def _load_decorators(settings: OperatorSettings) -> OperatorSettings:
     file = settings.decorator_config
-    listed = read_decorators(_text(file), file)
+    listed = parse_decorators(_read_file(file), file)
     return msgspec.structs.replace(settings, decorators=(*settings.decorators, *listed))
 
 
-def _text(file: str) -> str:
+def _read_file(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise OutsideError(f"cannot read {file}: {reason}") from error

@@ -1,4 +1,4 @@
-"""``danlu plan``: the build graph of a project, with no network and nothing written."""
+"""Plan a build: its graph under the current lock, without using the network or writing files."""
 
 from __future__ import annotations
 
@@ -8,26 +8,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from danlu.assemble.assemble import assemble
+from danlu.commands.build import choose_platform
 from danlu.environment.types import Environment
-from danlu.graph import Graph, Merge, Platform, Unbuilt, Unresolved, Vertex
+from danlu.errors import LockError, OutsideError
+from danlu.graph.ops import Merge, Platform, Unbuilt, Unresolved
+from danlu.graph.types import Graph, Vertex
+from danlu.resolve.lockfile import find_stale_section
+from danlu.util.urls import mask_credentials, mask_values
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
-    from danlu.environment.inputs import Inputs
     from danlu.environment.lock import FunctionLock
-
-__all__ = ["Forecast", "LockState", "Plan", "PlannedVertex", "plan"]
+    from danlu.environment.types import ProjectDigests
 
 LockState = Literal["fits", "missing", "stale"]
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class VertexForecast(msgspec.Struct, frozen=True):
     """What a build would do with a vertex, and why.
 
-    ``state`` is ``cached``, ``build``, or ``maybe``: it runs on something that is built first, and
-    only if that comes out different. ``size`` is what its layers hold, ``download`` what may have
-    to be fetched, both in bytes, 0 where unknown.
+    ``maybe`` means that an input will be built, and the vertex only if the result differs.
+    ``size`` is that of its layers and ``download`` what may have to be downloaded, both in bytes
+    and 0 if unknown.
     """
 
     state: Literal["cached", "build", "maybe"]
@@ -37,7 +41,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class PlannedVertex(msgspec.Struct, frozen=True):
-    """One vertex of the graph; ``lines`` are places in the build file, ``inputs`` digests."""
+    """A vertex of the graph; ``lines`` are places in the build file, ``inputs`` are digests."""
 
     digest: str
     name: str
@@ -46,16 +50,16 @@ class PlannedVertex(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...]
     lines: tuple[str, ...]
     describes: tuple[str, ...] = ()
-    forecast: Forecast | None = None
+    forecast: VertexForecast | None = None
 
     @property
     def unresolved(self) -> bool:
-        """Whether no lock has pinned it yet."""
+        """Whether the lock does not contain it yet."""
         return self.kind == "Unresolved"
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What would be built. ``stale`` names what no longer fits the lock, where something does."""
+class PlanReport(msgspec.Struct, frozen=True):
+    """What would be built; ``stale`` says what changed since it was locked, or is empty."""
 
     file: str
     function: str
@@ -67,107 +71,118 @@ class Plan(msgspec.Struct, frozen=True):
     at_start: tuple[str, ...] = ()
 
 
-def plan(project: Project, *, settings: Settings, platform: str = "", why: bool = False) -> Plan:
-    """The graph of the project under its lock; with ``why`` also what a build would do.
+def plan_build(
+    project: Project, *, settings: Settings, platform: str = "", why: bool = False
+) -> PlanReport:
+    """Return the project's graph under its lock; with ``why`` also what a build would do.
 
-    Raises :class:`~danlu.errors.UsageError` of several kinds where the build file or the lock is
-    wrong.
+    Raises :class:`~danlu.errors.UsageError` if the build file or the lock is invalid.
     """
-    from danlu.commands.build import parse_platform
-    from danlu.environment.needs import fits
-
-    environment = project.environment(offline=True)
-    inputs, target = project.inputs(environment), parse_platform(platform)
-    section = project.lock.functions.get(project.function)
-    stale = fits(environment, section, target, inputs) if section else ""
-    graph = _graph(environment, section, inputs, target, stale=stale)
-    planned = Plan(
+    environment = _evaluate_offline(project)
+    inputs, target = project.inputs(environment), choose_platform(platform)
+    section = project.lock.find(project.target, target)
+    stale = find_stale_section(environment, section, target, inputs) if section else ""
+    graph = _assemble_graph(environment, section, inputs, target, stale=stale)
+    planned = PlanReport(
         file=project.file,
-        function=project.function,
+        function=project.target,
         platform=str(target),
         digest=graph.digest,
         lock="missing" if section is None else "stale" if stale else "fits",
         stale=stale,
-        vertices=tuple(_planned(one) for one in graph.walk()),
-        at_start=_at_start(environment),
+        vertices=tuple(_plan_vertex(vertex) for vertex in graph.walk()),
+        at_start=_runtime_functions(environment),
     )
-    return _with_forecasts(planned, graph, project, settings, section) if why else planned
+    return _add_forecasts(planned, graph, project, settings, section) if why else planned
 
 
-def _graph(
+def _evaluate_offline(project: Project) -> Environment:
+    """Evaluate the build file; included repositories must be locked and cached."""
+    try:
+        return project.environment(offline=True)
+    except OutsideError as error:
+        raise LockError(
+            f"an included repository is not locked or not cached yet: {error.message}",
+            hint="run `danlu lock`, or `danlu plan --lock`: without it nothing uses the network",
+            span=error.span,
+            details=error.details,
+        ) from error
+
+
+def _assemble_graph(
     environment: Environment,
     section: FunctionLock | None,
-    inputs: Inputs,
+    inputs: ProjectDigests,
     platform: Platform,
     *,
     stale: str,
 ) -> Graph:
-    """The graph, where what no longer fits the lock is as unresolved as without a lock."""
-    from danlu.assemble import assemble
-
-    nothing = assemble(environment, None, inputs, platform=platform)
+    """Return the graph; what is out of date in the lock is unresolved in it."""
+    unlocked = assemble(environment, None, inputs, platform=platform)
     if section is None or stale in ("platform", "base", "python"):
-        return nothing  # all else stands on these
-    open_again: tuple[str, ...] = ("Python packages",) if stale == "Python packages" else ()
+        return unlocked  # everything else depends on these
+    unresolved: tuple[str, ...] = ("Python packages",) if stale == "Python packages" else ()
     if stale == "system packages":
-        open_again = ("system packages", "Python packages")
+        unresolved = ("system packages", "Python packages")
         section = replace(section, system=None)
-    if not open_again:
+    if not unresolved:
         return assemble(environment, section, inputs, platform=platform)
     leaves = tuple(
-        dataclasses.replace(one, inputs=())
-        for one in nothing.walk()
-        if isinstance(one.op, Unresolved) and one.op.kind in open_again
+        dataclasses.replace(vertex, inputs=())
+        for vertex in unlocked.walk()
+        if isinstance(vertex.op, Unresolved) and vertex.op.kind in unresolved
     )
     graph = assemble(environment, replace(section, packages=()), inputs, platform=platform)
-    return dataclasses.replace(graph, root=_with_leaves(graph.root, leaves))
+    return dataclasses.replace(graph, root=_add_leaves(graph.root, leaves))
 
 
-def _with_leaves(root: Vertex, leaves: tuple[Vertex, ...]) -> Vertex:
-    """``root`` with ``leaves`` in the merge that all steps stand on."""
+def _add_leaves(root: Vertex, leaves: tuple[Vertex, ...]) -> Vertex:
+    """Add ``leaves`` to the merge that is the input of the first step."""
     if isinstance(root.op, Merge) and root.branch == "environment":
         return dataclasses.replace(root, inputs=(*root.inputs, *leaves))
     if not root.inputs:
         return Vertex(Merge(), (root, *leaves), name="environment", branch="environment")
-    return dataclasses.replace(
-        root, inputs=(_with_leaves(root.inputs[0], leaves), *root.inputs[1:])
-    )
+    return dataclasses.replace(root, inputs=(_add_leaves(root.inputs[0], leaves), *root.inputs[1:]))
 
 
-def _planned(vertex: Vertex) -> PlannedVertex:
+def _plan_vertex(vertex: Vertex) -> PlannedVertex:
     return PlannedVertex(
         digest=vertex.digest,
-        name=vertex.name,
+        name=mask_credentials(vertex.name),
         branch=vertex.branch,
         kind=type(vertex.op).__name__,
-        inputs=tuple(one.digest for one in vertex.inputs),
+        inputs=tuple(below.digest for below in vertex.inputs),
         lines=tuple(str(span) for span in vertex.spans),
-        describes=_describes(vertex),
+        describes=_describe_op(vertex),
     )
 
 
-def _describes(vertex: Vertex) -> tuple[str, ...]:
+def _describe_op(vertex: Vertex) -> tuple[str, ...]:
     if isinstance(vertex.op, Unresolved):
-        return vertex.op.describes
+        return mask_values(vertex.op.describes)
     if isinstance(vertex.op, Unbuilt):
-        return tuple(f"{name}={value}" for name, value in vertex.op.arguments)
+        return tuple(mask_credentials(f"{name}={value}") for name, value in vertex.op.arguments)
     return ()
 
 
-def _at_start(environment: Environment) -> tuple[str, ...]:
-    return tuple(sorted({one.function for one in environment.other if one.at_start}))
+def _runtime_functions(environment: Environment) -> tuple[str, ...]:
+    return tuple(sorted({call.function for call in environment.planned_calls if call.at_start}))
 
 
-def _with_forecasts(
-    planned: Plan,
+def _add_forecasts(
+    planned: PlanReport,
     graph: Graph,
     project: Project,
     settings: Settings,
     section: FunctionLock | None,
-) -> Plan:
-    from danlu.commands.forecast import forecasts
+) -> PlanReport:
+    from danlu.commands.plan_status import forecast_vertices  # only --why needs the builder
 
-    last = f"last-build:{project.directory}:{project.function}"
-    found: dict[str, Any] = forecasts(graph, settings.paths.store, last=last, lock=section)
-    vertices = (replace(one, forecast=found.get(one.digest)) for one in planned.vertices)
+    last = f"last-build:{project.directory}:{project.target}"
+    forecasts: dict[str, Any] = forecast_vertices(
+        graph, settings.paths.store, last=last, lock=section
+    )
+    vertices = (
+        replace(vertex, forecast=forecasts.get(vertex.digest)) for vertex in planned.vertices
+    )
     return replace(planned, vertices=tuple(vertices))

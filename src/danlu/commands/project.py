@@ -1,28 +1,29 @@
-"""A project: the build file, its function, the lock beside it, and what they say."""
+"""A project: its build file, the lock next to it, and the digests of its files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from danlu.errors import Span, UsageError
+from danlu.errors import UsageError
+from danlu.util.disk_full import translate_disk_full
 from danlu.util.files import write_atomic
-from danlu.util.space import told
+from danlu.util.paths import Paths
+from danlu.util.safe_paths import ProjectTree
 
+# An unchanged build opens the project, but loads neither the language nor the resolver: what
+# evaluates, locks and digests is imported by the methods that do it.
 if TYPE_CHECKING:
-    from danlu.environment.inputs import Inputs
     from danlu.environment.lock import Lock
-    from danlu.environment.types import Environment
-    from danlu.lang.types import Included
-    from danlu.util.paths import Paths
+    from danlu.environment.types import Environment, ProjectDigests
+    from danlu.lang.loader import RepositoryContent
+    from danlu.sources.file_digests import FileDigests
 
-__all__ = ["BUILD_FILES", "Project"]
-
-#: The build files that are looked for where none is named, in this order.
+#: The names of build files, in order of preference.
 BUILD_FILES = ("build.envd", "build.py")
 
 _DEFAULT_FUNCTION = "build"
@@ -30,51 +31,91 @@ _DEFAULT_FUNCTION = "build"
 
 @dataclass(frozen=True)
 class Project:
-    """A build file in its directory, and the function of it that is meant."""
+    """A function of a build file."""
 
     directory: Path
     file: str
     function: str
     paths: Paths
-    #: The project's texts that evaluating read, by their path: :meth:`environment` fills it.
+    #: The values of the function's parameters that are not their defaults, by name.
+    arguments: Mapping[str, bool | int | float | str] = field(default_factory=dict, hash=False)
+    #: The function with these values, as :attr:`target`; empty without any.
+    variant: str = ""
+    #: Whether the image must work without the project: editable packages are copied into it.
+    portable: bool = False
+    #: The files that evaluation read, by path; filled by :meth:`environment`.
     texts: dict[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def open(
-        cls, file: str | None = None, *, directory: Path | None = None, paths: Paths | None = None
+        cls,
+        file: str | None = None,
+        *,
+        directory: Path | None = None,
+        paths: Paths | None = None,
+        settings: Sequence[str] = (),
     ) -> Project:
-        """The project that ``-f FILE[:FUNC]`` names (default: that of ``directory``).
+        """Open the project that ``-f FILE[:FUNC]`` names (default: that of ``directory``).
 
-        ``file`` may name a directory. Raises :class:`UsageError` where there is no build file.
+        ``file`` may be a directory; ``FUNC`` may have values, as in ``build(gpu=true)``, and
+        ``settings`` are further ones (``gpu=true``). Raises :class:`UsageError` if there is no
+        build file, and for parameters that its function does not have.
         """
-        from danlu.util.paths import Paths
-
         base = (directory or Path.cwd()).absolute()
         name, _, function = (file or "").partition(":")
         path = base / name if name else base
         if path.is_dir():
-            found = next((path / one for one in BUILD_FILES if (path / one).is_file()), None)
-            if found is None:
+            build_file = next(
+                (path / candidate for candidate in BUILD_FILES if (path / candidate).is_file()),
+                None,
+            )
+            if build_file is None:
                 raise UsageError(
-                    f"there is no build.envd or build.py in {path}",
-                    hint="`danlu init` writes one, `-f FILE` names another",
+                    f"no build.envd or build.py found in {path}",
+                    hint="run `danlu init` to create one, or name a build file with -f",
                 )
-            path = found
+            path = build_file
         if not path.is_file():
-            raise UsageError(f"there is no {name}", hint="`-f FILE[:FUNCTION]` names a build file")
-        chosen = function or _DEFAULT_FUNCTION
-        return cls(path.parent, path.name, chosen, paths or Paths.of())
+            raise UsageError(f"build file {name} not found", hint="use -f FILE[:FUNCTION]")
+        project = cls(path.parent, path.name, function or _DEFAULT_FUNCTION, paths or Paths.of())
+        if "(" in function or settings:
+            return project.with_parameters(settings)
+        return project
+
+    def with_parameters(self, settings: Sequence[str]) -> Project:
+        """Return the project with values for its function's parameters; see :meth:`open`."""
+        from danlu.lang.build_parameters import (
+            bind_parameters,
+            format_target,
+            parse_settings,
+            parse_target,
+        )
+
+        function, values = parse_target(self.function)
+        function = function or _DEFAULT_FUNCTION
+        values |= parse_settings(settings)
+        with ProjectTree(self.directory) as tree:
+            text = tree.read_text(self.file)
+        arguments = bind_parameters(text, self.file, function, values)
+        variant = format_target(function, arguments)
+        return replace(self, function=function, arguments=arguments, variant=variant)
+
+    @property
+    def target(self) -> str:
+        """The function and its arguments, such as ``build(gpu=True)``: its name in the lock."""
+        return self.variant or self.function
 
     @property
     def lock_path(self) -> Path:
-        """``danlu.lock`` beside the build file."""
+        """``danlu.lock`` next to the build file."""
         return self.directory / "danlu.lock"
 
     @cached_property
     def lock_text(self) -> str:
-        """The text of the lock, empty where there is none."""
+        """The text of the lock, empty if it does not exist."""
         try:
-            return self.lock_path.read_text(encoding="utf-8")
+            with ProjectTree(self.directory) as tree:
+                return tree.read_text(self.lock_path.name)
         except FileNotFoundError:
             return ""
         except UnicodeDecodeError as error:
@@ -82,7 +123,7 @@ class Project:
 
     @cached_property
     def lock(self) -> Lock:
-        """The lock as it is on disk; an empty one where there is none."""
+        """The lock on disk; empty if it does not exist."""
         from danlu.environment.lock import Lock
         from danlu.resolve.lockfile import read_lock
 
@@ -92,102 +133,131 @@ class Project:
         return read_lock(self.lock_text, self.lock_path.name)
 
     def write_lock(self, lock: Lock) -> None:
-        """Replace the lock on disk."""
+        """Replace the lock on disk, atomically."""
         from danlu.resolve.lockfile import write_lock
 
-        with told(str(self.lock_path), hint="free some; what was fetched for the lock is kept"):
+        with translate_disk_full(
+            str(self.lock_path), hint="free some space; downloads for the lock are kept"
+        ):
             write_atomic(self.lock_path, write_lock(lock).encode())
+        # Read again when needed, for the next platform.
+        self.__dict__.pop("lock", None)
+        self.__dict__.pop("lock_text", None)
 
     def environment(
         self,
         *,
         offline: bool = False,
         refresh: bool = False,
-        meanwhile: Iterable[object] = (),
+        while_waiting: Callable[[], object] | None = None,
     ) -> Environment:
-        """What the function describes.
+        """Evaluate the build function.
 
-        ``refresh`` looks again for the commits that ``include`` means; otherwise the locked ones
-        are read, which needs no network once they were fetched. ``meanwhile`` is as in
-        :func:`danlu.lang.evaluate`.
+        ``refresh`` resolves the refs of ``include`` again; otherwise the locked commits are used,
+        which needs no network once they are cached. ``while_waiting`` is as in
+        :func:`danlu.lang.evaluation.evaluate`.
         """
-        from danlu.lang import evaluate
+        from danlu.lang.evaluation import evaluate
 
         loader = ProjectLoader(self, offline=offline, refresh=refresh)
-        return evaluate(self.file, self.function, loader=loader, meanwhile=meanwhile)
+        return evaluate(
+            self.file,
+            self.function,
+            arguments=self.arguments,
+            loader=loader,
+            while_waiting=while_waiting,
+        )
 
-    def inputs(self, environment: Environment) -> Inputs:
-        """Digests of the project's files that ``environment`` names.
+    def inputs(self, environment: Environment) -> ProjectDigests:
+        """Return the digests of the project's files that ``environment`` names.
 
-        Raises :class:`UsageError` with the line that names a file which is not there.
+        Raises :class:`UsageError` with the line of the build file if a file is missing.
         """
-        from danlu.environment.inputs import Inputs, named_files, needs_context
-        from danlu.sources.context import digest_of_path
+        from danlu.environment.types import ProjectDigests
+        from danlu.sources.build_context import digest_path
+        from danlu.sources.file_digests import FileDigests
 
+        digests = FileDigests.of_project(self.directory, self.paths.cache)
         files: dict[str, str] = {}
-        for path in named_files(environment):
+        for path, span in environment.project_files().items():
             try:
-                files[path] = digest_of_path(self.directory, path)
+                files[path] = digest_path(self.directory, path, digests)
             except UsageError as error:
-                error.span = _naming(environment, path)
+                error.span = span
                 raise
-        context = digest_of_path(self.directory, ".") if needs_context(environment) else ""
-        return Inputs(files, self._packages(environment), context)
+        context = ""
+        if environment.uses_project:
+            context = digest_path(self.directory, ".", digests)
+        packages = self._digest_packages(environment, digests)
+        digests.save()
+        return ProjectDigests(files, context=context, **packages)
 
-    def _packages(self, environment: Environment) -> dict[str, str]:
-        """Digests of all that Python packages draw in from this machine, by path."""
+    def _digest_packages(
+        self, environment: Environment, digests: FileDigests
+    ) -> dict[str, dict[str, str]]:
+        """Return the digests of the project's files that its Python packages are installed from.
+
+        They are the fields of :class:`ProjectDigests`, by name.
+        """
         if not environment.python_packages:
             return {}
-        from danlu.sources.context import digest_of_path
-        from danlu.sources.pypi.requirements import drawn_in
+        from danlu.sources.pypi.indexes import read_index_settings
+        from danlu.sources.pypi.requirements import declared_paths, list_editable_paths
+        from danlu.sources.pypi.source_tree import digest_source
 
-        paths = drawn_in(environment.python_packages, self.directory)
-        found = {}
-        for path in paths:
+        declared = environment.python_packages
+        # Raises if an index is a directory outside the project.
+        read_index_settings(environment.pip_index, declared, self.directory)
+        in_place = list_editable_paths(declared, self.directory)
+        packages: dict[str, str] = {}
+        used_in_place: list[Path] = []
+        for path in declared_paths(declared, self.directory):
+            if path in in_place and path.is_dir():
+                used_in_place.append(path)
+            elif path.exists():
+                name = os.path.relpath(path, self.directory)
+                packages[name] = digest_source(self.directory, path, digests)
+        if not used_in_place:
+            return {"packages": packages}
+        from danlu.sources.pypi.editable_metadata import digest_metadata, locate_editable
+
+        editable: dict[str, str] = {}
+        copies: dict[str, str] = {}
+        for path in used_in_place:
             name = os.path.relpath(path, self.directory)
-            outside = name.startswith("..")
-            if path.exists():
-                base, below = (path.parent, path.name) if outside else (self.directory, name)
-                found[name] = digest_of_path(base, below)
-        return found
-
-
-def _naming(environment: Environment, path: str) -> Span | None:
-    """The line of the build file that names ``path``."""
-    for packages in environment.python_packages:
-        if path == packages.requirements or path in packages.local_wheels:
-            return packages.span
-    return next(
-        (step.span for step in environment.steps if getattr(step, "source", None) == path), None
-    )
+            editable[name] = digest_metadata(self.directory, path)
+            if self.portable:
+                place = locate_editable(self.directory, path)
+                copies[place] = digest_source(self.directory, path, digests)
+        return {"packages": packages, "editable": editable, "copies": copies}
 
 
 @dataclass(frozen=True)
 class ProjectLoader:
-    """Gives the language the files of a project, and the repositories it includes."""
+    """Loads the files of a project and the repositories it includes, for the language."""
 
     project: Project
     offline: bool = False
     refresh: bool = False
 
     def read(self, path: str) -> str:
-        """The text of a file of the project; :class:`FileNotFoundError` where there is none."""
-        text = (self.project.directory / path).read_text(encoding="utf-8")
+        """Return the text of a file; raises :class:`FileNotFoundError` if it does not exist."""
+        with ProjectTree(self.project.directory) as tree:
+            text = tree.read_text(path)
         self.project.texts[path] = text
         return text
 
-    def include(self, url: str, ref: str) -> Included:
-        """The build files of a repository, at the locked commit if the lock knows it."""
+    def include(self, url: str, ref: str) -> RepositoryContent:
+        """Return the build files of a repository, at the locked commit if there is one."""
         from danlu.sources.git import read_repository
 
-        locked = "" if self.refresh else self._locked(url, ref)
+        locked = "" if self.refresh else self._locked_commit(url, ref)
         return read_repository(
             url, ref, commit=locked, cache=self.project.paths.cache / "git", offline=self.offline
         )
 
-    def _locked(self, url: str, ref: str) -> str:
-        section = self.project.lock.functions.get(self.project.function)
-        for include in section.includes if section else ():
-            if (include.url, include.ref) == (url, ref):
-                return include.commit
-        return ""
+    def _locked_commit(self, url: str, ref: str) -> str:
+        from danlu.lang.functions.include import INCLUDES
+
+        lock = self.project.lock.functions.get(self.project.target)
+        return INCLUDES.find_commit(INCLUDES.pins(lock), url, ref)

@@ -1,4 +1,4 @@
-"""What every command is given besides its own arguments: the user's paths and configuration."""
+"""The user's paths and configuration, which every command gets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import msgspec
 from danlu.util.config import Configuration, load_configuration
 from danlu.util.paths import Paths
 
-__all__ = ["Settings", "load_settings"]
-
 
 class Settings(msgspec.Struct, frozen=True):
-    """Where things lie, and what the user set once for all projects."""
+    """Paths and configuration of the user, the same for all projects."""
 
     paths: Paths
     config: Configuration
 
 
 def load_settings(paths: Paths | None = None) -> Settings:
-    """The settings of this process's user; raises :class:`UsageError` where a file is wrong."""
+    """Load the settings; raises :class:`UsageError` if the configuration file is invalid."""
     paths = paths or Paths.of()
     return Settings(paths, load_configuration(paths.config_file))

@@ -1,1 +1,1 @@
-"""Running environments: on this machine without a daemon (:mod:`danlu.engine.embedded`)."""
+"""Engines, which run environments; :mod:`danlu.engine.embedded` needs no daemon."""

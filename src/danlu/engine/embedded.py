@@ -1,6 +1,6 @@
-"""Run one command in an image on this machine, with no daemon: what ``danlu run`` does.
+"""Run one command in an image on this machine without a daemon, for ``danlu run``.
 
-Nothing here is asynchronous: a start is measured in milliseconds, and an event loop costs many.
+Nothing here is asynchronous: a start takes milliseconds, and an event loop would add many.
 """
 
 from __future__ import annotations
@@ -8,34 +8,35 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import termios
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danlu.errors import MachineError, UsageError
-from danlu.sandbox import children, runtime, trust, users
-from danlu.sandbox.prepare import prepared
-from danlu.sandbox.types import SYSTEM_PATH, Mount, Process, Root
-from danlu.sandbox.union import Union
+from danlu.sandbox import container_processes, network_env, runtime, users
+from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.prepare import prepare_run
+from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
 
 if TYPE_CHECKING:
-    from danlu.graph.types import ImageConfig
+    from danlu.graph.image_config import ImageConfig
 
-__all__ = ["PROJECT", "WAIT_ONE_STREAM", "process_of", "run", "send"]
+PROJECT_DIRECTORY = "/workspace"
 
-PROJECT = "/workspace"
+_FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+# The first process is a waiting shell, because the kernel drops signals that the first process of
+# a pid namespace does not handle: `sleep` would ignore Ctrl-C. `exit` keeps the shell from exec'ing
+# the program. The trap is for a terminal's Ctrl-C, which reaches the shell too: dash would then
+# exit with 130 even if the program handles it.
+_WAIT_SCRIPT = 'trap : INT; "$@"; exit $?'
+#: The same if stdout and stderr are one file: a runtime copies them from two pipes, which would
+#: lose their order.
+WAIT_SCRIPT_ONE_STREAM = 'trap : INT; "$@" 2>&1; exit $?'
 
-_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
-# A shell that waits is the first process, because the kernel drops the signals that a first
-# process does not handle: `sleep` would not end at Ctrl-C. `exit` keeps it from exec'ing.
-_WAIT = '"$@"; exit $?'
-#: As that, where output and errors are one: a runtime copies them from two pipes, which loses their
-#: order.
-WAIT_ONE_STREAM = '"$@" 2>&1; exit $?'
 
-
-def run(
+def run_command(
     layers: Sequence[Path],
     config: ImageConfig,
     *,
@@ -47,47 +48,49 @@ def run(
     user: str = "",
     terminal: bool = False,
     runtime_name: str = "",
+    seccomp: str = "",
     gpus: str = "",
 ) -> int:
-    """Run ``args`` (the image's own command when empty) in ``layers``; give its exit code.
+    """Run ``args`` (by default the image's command) on ``layers`` and return the exit code.
 
-    ``project`` is writable at ``/workspace``, which then is the working directory. ``work`` is a
-    private directory on the store's file system; what the program changes in its root is
-    dropped. ``user`` (else the image's) is a name or number. With ``terminal`` it has one, joined
-    to ours; without, input and output are ours. SIGINT, SIGTERM, SIGHUP and SIGQUIT go to the
-    program. Exit codes: 128+n for signal n, 126 and 127 as shells do. Needs
-    :func:`danlu.sandbox.userns.enter`, and no threads. Raises :class:`MachineError` where the
-    program could not be started, :class:`UsageError` for a wrong argument.
+    ``project`` is mounted writable at ``/workspace``, the working directory. ``work`` is a private
+    directory on the store's file system; changes that the program makes to its root are discarded.
+    ``user`` (by default the image's) is a name or number. With ``terminal`` it gets a terminal
+    connected to ours; without, it shares our input and output. SIGINT, SIGTERM, SIGHUP and SIGQUIT
+    are forwarded. Exit codes: 128+n for signal n, 126 and 127 as in shells. Requires
+    :func:`danlu.sandbox.userns.enter` and no threads. Raises :class:`MachineError` if the program
+    could not be started, and :class:`UsageError` for an invalid argument.
     """
     if gpus:
-        raise UsageError("--gpus is not built yet", hint="run without it, on the CPU")
-    chosen = runtime.find(runtime_name)
-    union = Union(layers)
+        raise UsageError("--gpus is not supported yet", hint="remove --gpus to run on the CPU")
+    chosen = runtime.find_runtime(runtime_name)
+    view = LayerView(layers)
     command = tuple(args) or (*config.entrypoint, *config.command)
     if not command:
-        raise UsageError("no command was given, and the image has none", hint="danlu run -- CMD")
-    process = process_of(
-        union,
+        raise UsageError("no command given, and the image has none", hint="danlu run -- CMD")
+    process = image_process(
+        view,
         config,
         command,
-        directory=PROJECT if project else "",
+        directory=PROJECT_DIRECTORY if project else "",
         environment=environment or {},
         user=user,
         terminal=terminal,
     )
-    mounts = [*([Mount(PROJECT, project)] if project else []), *volumes]
-    with prepared(
+    mounts = [*([Mount(PROJECT_DIRECTORY, project)] if project else []), *volumes]
+    with prepare_run(
         process,
-        Root(tuple(layers)),
+        RootFilesystem(tuple(layers)),
         mounts=mounts,
-        trust=trust.gather(work),
+        network_env=network_env.detect_network_environment(work),
         network=True,
         work=work,
-        shell=WAIT_ONE_STREAM if _one_stream() and not terminal else _WAIT,
-    ) as place:
-        code = _launch(chosen, place, terminal=terminal)
-        code, reason = runtime.outcome(code, place / "log", process.args[0])
-    if code == runtime.FAILED_BEFORE and reason:
+        shell=WAIT_SCRIPT_ONE_STREAM if _outputs_are_one() and not terminal else _WAIT_SCRIPT,
+        seccomp=seccomp,
+    ) as bundle:
+        code = _run_bundle(chosen, bundle, terminal=terminal)
+        code, reason = runtime.interpret_exit(code, bundle / "log", process.args[0])
+    if code == runtime.FAILED_TO_START and reason:
         raise MachineError(
             f"{chosen.name} could not start the program",
             details=(reason,),
@@ -96,8 +99,8 @@ def run(
     return code
 
 
-def process_of(
-    union: Union,
+def image_process(
+    view: LayerView,
     config: ImageConfig,
     command: tuple[str, ...],
     *,
@@ -105,30 +108,30 @@ def process_of(
     environment: Mapping[str, str],
     user: str = "",
     terminal: bool = False,
-) -> Process:
-    """``command`` as a process of an image: what is not given (directory, user) is the image's.
+) -> ProcessSpec:
+    """Return ``command`` as a process of an image, with the image's directory and user as defaults.
 
     Raises :class:`UsageError` for a user that the image does not have.
     """
-    who = users.find(union, user or config.user)
-    return Process(
+    resolved = users.find_user(view, user or config.user)
+    return ProcessSpec(
         command,
         {
             "PATH": SYSTEM_PATH,
-            "HOME": who.home,
+            "HOME": resolved.home,
             **({"TERM": os.environ.get("TERM", "xterm")} if terminal else {}),
             **dict(config.environment),
             **environment,
         },
         working_directory=directory or config.working_directory or "/",
-        uid=who.uid,
-        gid=who.gid,
-        groups=who.groups,
+        uid=resolved.uid,
+        gid=resolved.gid,
+        groups=resolved.groups,
         terminal=terminal,
     )
 
 
-def _one_stream() -> bool:
+def _outputs_are_one() -> bool:
     try:
         output, errors = os.fstat(1), os.fstat(2)
     except OSError:
@@ -136,14 +139,14 @@ def _one_stream() -> bool:
     return (output.st_dev, output.st_ino) == (errors.st_dev, errors.st_ino)
 
 
-def _launch(chosen: runtime.Runtime, place: Path, *, terminal: bool) -> int:
-    """Start the runtime and wait for it, passing signals on; its exit status, negative for one."""
+def _run_bundle(chosen: runtime.OciRuntime, place: Path, *, terminal: bool) -> int:
+    """Run the bundle, forwarding signals; return the exit status, negative for a signal."""
     command = chosen.command(place)
     killed: list[int] = []
     sys.stdout.flush()
-    with _terminal_kept(terminal), _forwarding(killed) as keeper:
-        # With a terminal the runtime must stay in our session to read it. Without, it gets one
-        # of its own: Ctrl-C then reaches the program once, through us.
+    with _preserve_terminal(terminal), _forward_signals(killed) as keeper:
+        # With a terminal the runtime must stay in our session to read it. Otherwise it gets a
+        # new one, so that Ctrl-C reaches the program only once, through us.
         pid = os.posix_spawn(command[0], command, chosen.environment(), setsid=not terminal)
         keeper(pid)
         _, status = os.waitpid(pid, 0)
@@ -152,10 +155,11 @@ def _launch(chosen: runtime.Runtime, place: Path, *, terminal: bool) -> int:
 
 
 @contextmanager
-def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
-    """Give a function that takes the keeper; pass signals, earlier ones too, on to its program.
+def _forward_signals(killed: list[int]) -> Iterator[Callable[[int], None]]:
+    """Forward signals to the program; yields a function to call with the keeper's process id.
 
-    ``killed`` notes a signal that had to be turned into a kill.
+    Signals that arrive before that are forwarded then. ``killed`` receives a signal that had to be
+    turned into a kill.
     """
     keepers: list[int] = []
     waiting: list[int] = []
@@ -163,7 +167,7 @@ def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
     def forward(number: int, frame: object) -> None:
         if not keepers:
             waiting.append(number)
-        elif not send(keepers[0], number):
+        elif not send_signal(keepers[0], number):
             killed.append(number)
 
     def take(keeper: int) -> None:
@@ -171,8 +175,8 @@ def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
         for number in waiting:
             forward(number, None)
 
-    # What our caller ignores (nohup, a background job) stays ignored.
-    heard = [one for one in _FORWARDED if signal.getsignal(one) != signal.SIG_IGN]
+    # Signals that our parent ignores (nohup, a background job) stay ignored.
+    heard = [number for number in _FORWARDED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, forward) for number in heard}
     try:
         yield take
@@ -181,38 +185,41 @@ def _forwarding(killed: list[int]) -> Iterator[Callable[[int], None]]:
             signal.signal(number, handler)
 
 
-def send(keeper: int, number: int) -> bool:
-    """Send a signal to the program of a keeper (:mod:`danlu.sandbox.children`).
+def send_signal(keeper: int, number: int) -> bool:
+    """Send a signal to the program of a keeper (:mod:`danlu.sandbox.container_processes`).
 
-    False where its whole namespace had to be killed instead.
+    Returns False if its whole namespace had to be killed instead.
     """
-    first = children.program_inside(keeper)
+    first = container_processes.find_container_init(keeper)
     if first is None:
-        children.kill_inside(keeper)
+        container_processes.kill_container(keeper)
         return False
-    if any(script.endswith((_WAIT, WAIT_ONE_STREAM)) for script in children.words(first)[2:3]):
-        # The waiting shell drops it; its one child is the program.
-        for program in children.children(first):
-            children.send(program, number)
-    elif children.heeds(first, number):
-        children.send(first, number)
+    if any(
+        script.endswith((_WAIT_SCRIPT, WAIT_SCRIPT_ONE_STREAM))
+        for script in container_processes.read_cmdline(first)[2:3]
+    ):
+        # The waiting shell would drop it; its only child is the program.
+        for program in container_processes.child_pids(first):
+            container_processes.send_signal(program, number)
+    elif container_processes.handles_signal(first, number):
+        container_processes.send_signal(first, number)
     else:
-        # A first process without a handler: the kernel would drop what ends any other process.
-        children.kill_inside(keeper)
+        # No shell and no handler: the kernel would drop a signal that ends any other process.
+        container_processes.kill_container(keeper)
         return False
     return True
 
 
 @contextmanager
-def _terminal_kept(terminal: bool) -> Iterator[None]:
-    """Give our terminal back as it was, also when the runtime was killed in the middle."""
+def _preserve_terminal(terminal: bool) -> Iterator[None]:
+    """Restore our terminal afterwards, even if the runtime was killed."""
     if not terminal or not os.isatty(0):
         yield
         return
-    import termios
-
     before: list[Any] = termios.tcgetattr(0)
     try:
         yield
     finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
+        # The terminal may be gone if its window was closed.
+        with suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -1,4 +1,4 @@
-"""Environments and locks as frozen values: what the user describes, and what it was pinned to.
+"""Environments and locks as frozen values: what the user describes, and what that was pinned to.
 
-Pure: reading and writing files is done by those who use it.
+Pure: callers read and write the files.
 """

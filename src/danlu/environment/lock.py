@@ -1,32 +1,29 @@
 """The lock: every outside thing an environment is made of, pinned by content, with no addresses.
 
-One :class:`FunctionLock` a build function. Each *section* carries ``inputs``, the digest of what
-was declared when it was resolved: a section whose ``inputs`` still match is not resolved again.
+A :class:`FunctionLock` belongs to one function of the build file. Its *tables* (base, python,
+system) and the Python packages are known to every phase. Its *sections* are lists of pins, each
+owned by a build function that registers a :class:`LockSection`.
+
+Each table carries ``inputs``, the digest of what was declared when it was resolved: a table whose
+``inputs`` still match is not resolved again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from danlu.graph import Deb
+from danlu.environment.archives import LockedArchive
+from danlu.graph.ops import DebPackage, Platform, parse_platform
 
-__all__ = [
-    "LOCK_VERSION",
-    "FunctionLock",
-    "Lock",
-    "LockedBase",
-    "LockedHttp",
-    "LockedImage",
-    "LockedInclude",
-    "LockedPackage",
-    "LockedPython",
-    "LockedSystem",
-]
+if TYPE_CHECKING:
+    from danlu.environment.types import Environment, ProjectDigests
 
 LOCK_VERSION = 1
+
+Pin = TypeVar("Pin", bound=msgspec.Struct)
 
 
 class LockedImage(msgspec.Struct, frozen=True):
@@ -39,10 +36,10 @@ class LockedImage(msgspec.Struct, frozen=True):
 class LockedBase(msgspec.Struct, frozen=True):
     """The base: an image, or a distribution's minimal system as packages.
 
-    ``epoch`` is the archive's release date (or the image's creation), seconds UTC: the
-    SOURCE_DATE_EPOCH of the whole build. ``libc`` is the C library wheels must fit
-    (``glibc 2.36``, ``musl 1.2``). For an image, ``interpreter`` and ``python`` tell its own
-    Python's path and full version, empty where it has none.
+    ``epoch`` is the archive's release date (or the image's creation) in seconds UTC; it becomes
+    SOURCE_DATE_EPOCH for the whole build. ``libc`` is the C library that wheels must fit
+    (``glibc 2.36``, ``musl 1.2``). For an image, ``interpreter`` and ``python`` are the path and
+    the full version of the Python in it, empty if it has none.
     """
 
     inputs: str
@@ -51,39 +48,80 @@ class LockedBase(msgspec.Struct, frozen=True):
     codename: str = ""
     libc: str = ""
     image: LockedImage | None = None
-    packages: tuple[Deb, ...] = ()
+    packages: tuple[DebPackage, ...] = ()
     interpreter: str = ""
     python: str = ""
 
 
 class LockedPython(msgspec.Struct, frozen=True):
-    """The interpreter: its exact version, its path in the image, and who installs it.
+    """The interpreter: its exact version, its path in the image, and who provides it.
 
-    ``provider`` is ``apt`` (its packages are among the system packages) or ``image``.
+    ``provider`` is ``apt`` (its packages are among the system packages), ``image``, ``conda`` (it
+    is one of the conda packages), or ``archive`` (a standalone build, ``archive``).
     """
 
     inputs: str
     version: str
     executable: str
-    provider: Literal["apt", "image"]
+    provider: Literal["apt", "image", "conda", "archive"]
+    archive: LockedArchive | None = None
+
+    @property
+    def lacks_gil(self) -> bool:
+        """Whether it is built without the GIL (``python3.13t``, PEP 703)."""
+        return self.executable.endswith("t")
 
 
 class LockedSystem(msgspec.Struct, frozen=True):
-    """System packages beyond the base: all of them with what they need, and those asked for."""
+    """System packages beyond the base: all of them with their dependencies, and those requested."""
 
     inputs: str
-    packages: tuple[Deb, ...] = ()
+    packages: tuple[DebPackage, ...] = ()
     requested: tuple[str, ...] = ()
 
 
+class LockedCondaPackage(msgspec.Struct, frozen=True):
+    """A conda package.
+
+    ``channel`` is the channel's name, or its address without credentials if the user wrote one;
+    ``file`` the archive's name below ``channel/subdir``, ``size`` its size in bytes.
+    ``noarch_python`` is true for pure Python packages, whose files go where the environment's
+    interpreter looks for them. ``site_packages`` is where that is, if it is not the usual place.
+    """
+
+    name: str
+    version: str
+    build: str
+    channel: str
+    subdir: str
+    file: str
+    sha256: str
+    size: int = 0
+    noarch_python: bool = False
+    site_packages: str = ""
+
+
+class LockedConda(msgspec.Struct, frozen=True):
+    """The conda environment: all packages, sorted by name."""
+
+    inputs: str
+    packages: tuple[LockedCondaPackage, ...] = ()
+
+    def find(self, name: str) -> LockedCondaPackage | None:
+        """Return the package of that name."""
+        return next((package for package in self.packages if package.name == name), None)
+
+
 class LockedPackage(msgspec.Struct, frozen=True):
-    """One Python package.
+    """A Python package.
 
     ``source`` is ``index`` (a wheel), ``sdist``, ``local``, ``url`` or ``git``. ``file`` is the
-    wheel's or the archive's file name, ``sha256`` its hash (of the tree for a checkout or a local
-    directory); ``location`` only what the user's own files say: path, URL or repository;
-    ``commit`` the full object name, ``ref`` the branch or tag that meant it. ``size`` is in bytes,
-    0 where it is unknown.
+    file name of the wheel or archive, ``sha256`` its hash (of the tree for a checkout or a local
+    directory). ``location`` is a path, URL or repository of the user's own files; ``commit`` the
+    full object name, ``ref`` the branch or tag it was resolved from. ``size`` is in bytes, 0 if
+    unknown. ``build`` names the wheels that it is built with (``setuptools==75.1.0``), which are
+    among ``build_packages`` of the lock; None if it is a wheel itself. An ``editable`` package is
+    a directory of the project, and ``sha256`` is the hash of its metadata only.
     """
 
     name: str
@@ -96,40 +134,227 @@ class LockedPackage(msgspec.Struct, frozen=True):
     commit: str = ""
     subdirectory: str = ""
     ref: str = ""
+    build: tuple[str, ...] | None = None
+    editable: bool = False
 
 
-class LockedHttp(msgspec.Struct, frozen=True):
-    """A file of ``io.http``: the user's URL and what it gave."""
+class FunctionLock(msgspec.Struct, frozen=True):
+    """Everything that one function of a build file was resolved to.
+
+    ``sections`` has the pins of each :class:`LockSection`, by its name; in the file they are
+    fields like the others.
+    """
+
+    platform: str
+    base: LockedBase
+    python: LockedPython | None = None
+    system: LockedSystem | None = None
+    conda: LockedConda | None = None
+    packages_inputs: str = ""
+    packages: tuple[LockedPackage, ...] = ()
+    build_packages: tuple[LockedPackage, ...] = ()
+    sections: Mapping[str, tuple[msgspec.Struct, ...]] = {}
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """A lock file: its version, and a :class:`FunctionLock` for each function of the build file.
+
+    The first platform that a function was locked for has the function's name, every other one
+    ``NAME@PLATFORM`` (``build@linux/arm64``).
+    """
+
+    functions: Mapping[str, FunctionLock] = {}
+    version: int = LOCK_VERSION
+
+    def find(self, target: str, platform: Platform) -> FunctionLock | None:
+        """Return what ``target``, a function with its arguments, was resolved to for a platform."""
+        return self.functions.get(self._choose_name(target, platform))
+
+    def replace_function(self, target: str, new: FunctionLock) -> Lock:
+        """Return the lock with ``new`` for ``target`` and the platform of ``new``."""
+        name = self._choose_name(target, parse_platform(new.platform))
+        return Lock({**self.functions, name: new}, self.version)
+
+    def list_platforms(self, target: str) -> tuple[Platform, ...]:
+        """Return the platforms that ``target`` is locked for."""
+        first = self.functions.get(target)
+        others = (self.functions[name] for name in self.functions if name.startswith(f"{target}@"))
+        locks = (*((first,) if first else ()), *others)
+        return tuple(parse_platform(lock.platform) for lock in locks)
+
+    def _choose_name(self, target: str, platform: Platform) -> str:
+        first = self.functions.get(target)
+        is_first = first is None or first.platform == str(platform)
+        return target if is_first else f"{target}@{platform}"
+
+
+class SystemPackagesPin(msgspec.Struct, frozen=True):
+    """A pin of a :class:`LockSection` that the distribution's packages may provide."""
+
+    def system_packages(self) -> tuple[str, ...]:
+        """Return the distribution's packages to install, with ``name=version`` as in apt."""
+        return ()
+
+
+def list_pinned_packages(sections: Mapping[str, tuple[msgspec.Struct, ...]]) -> tuple[str, ...]:
+    """Return the system packages that the pins of ``sections`` need, sorted."""
+    pins = [pin for pins in sections.values() for pin in pins]
+    needed = [pin.system_packages() for pin in pins if isinstance(pin, SystemPackagesPin)]
+    return tuple(sorted({name for names in needed for name in names}))
+
+
+class SystemVersion(msgspec.Struct, frozen=True):
+    """A package of the base's distribution: its full version, and whether the base has it."""
+
+    version: str
+    is_installed: bool = False
+
+
+class MirroredFile(msgspec.Struct, frozen=True):
+    """A file of a mirror: its address (without credentials), SHA-256 and size in bytes."""
 
     url: str
     sha256: str
     size: int
 
 
-class LockedInclude(msgspec.Struct, frozen=True):
-    """A repository of ``include``: the user's URL and ref, and the commit they meant."""
+class HashedTree(msgspec.Struct, frozen=True):
+    """An archive whose files have a Git hash: its SHA-256, its size in bytes, paths and contents.
 
-    url: str
-    ref: str
-    commit: str
+    ``files`` are the contents of the files that were asked for and exist.
+    """
 
-
-class FunctionLock(msgspec.Struct, frozen=True):
-    """All that one build function stands on."""
-
-    platform: str
-    base: LockedBase
-    python: LockedPython | None = None
-    system: LockedSystem | None = None
-    packages_inputs: str = ""
-    packages: tuple[LockedPackage, ...] = ()
-    http: tuple[LockedHttp, ...] = ()
-    images: tuple[LockedImage, ...] = ()
-    includes: tuple[LockedInclude, ...] = ()
+    sha256: str
+    size: int
+    paths: frozenset[str]
+    files: Mapping[str, bytes]
 
 
-class Lock(msgspec.Struct, frozen=True):
-    """A lock file: its version, and one section a build function."""
+class WheelFile(msgspec.Struct, frozen=True):
+    """A wheel of the Python index: its version, file name, SHA-256 and size in bytes."""
 
-    functions: Mapping[str, FunctionLock] = {}
-    version: int = LOCK_VERSION
+    version: str
+    file: str
+    sha256: str
+    size: int
+
+
+class SectionResolver(Protocol):
+    """The network, as a :class:`LockSection` sees it."""
+
+    def may_change(self, name: str) -> bool:
+        """Return whether the user asked to upgrade what the lock calls ``name``."""
+        ...
+
+    async def fetch_file(self, url: str, sha256: str) -> tuple[str, int]:
+        """Download a file and return its SHA-256 and size; ``sha256`` is expected if not empty."""
+        ...
+
+    async def resolve_image(self, reference: str) -> str:
+        """Return the digest of an image's manifest for the platform."""
+        ...
+
+    @property
+    def platform(self) -> Platform:
+        """What the environment runs on."""
+        ...
+
+    async def find_system_versions(self, names: Sequence[str]) -> Mapping[str, SystemVersion]:
+        """Return those packages of ``names`` that the base has or its distribution offers."""
+        ...
+
+    async def read_from_mirror(self, mirror: str, path: str) -> bytes:
+        """Return an index file of a mirror, downloaded again each time; not for large files.
+
+        ``mirror`` is a name of :mod:`danlu.sources.mirrors`. Raises :class:`FileNotFoundError` if
+        the mirrors do not have the file, :class:`OutsideError` if none can be reached.
+        """
+        ...
+
+    async def fetch_from_mirror(
+        self, mirror: str, path: str, sha256: str = "", *, integrity: str = ""
+    ) -> MirroredFile:
+        """Download a file of a mirror; raises as :meth:`read_from_mirror`.
+
+        ``integrity`` is a hash as npm writes it (``sha512-…``, Subresource Integrity). Raises
+        :class:`ChecksumError` for another file.
+        """
+        ...
+
+    async def fetch_tree(
+        self, mirror: str, path: str, tree: str, members: Sequence[str] = ()
+    ) -> HashedTree:
+        """Download a tar of a mirror whose files have the Git hash ``tree``.
+
+        ``members`` are paths of small files to read, of ``*`` every TOML file. Raises as
+        :meth:`read_from_mirror`, and :class:`ChecksumError` for other files.
+        """
+        ...
+
+    async def hash_project_file(self, path: str) -> MirroredFile:
+        """Return the hash of a file of the project; its address is its digest in builds."""
+        ...
+
+    async def read_archive_member(self, mirror: str, path: str, sha256: str, member: str) -> bytes:
+        """Return a file of a zip that was fetched from a mirror; of the project's if that is empty.
+
+        Raises :class:`OutsideError` if it is not a zip or does not contain the file.
+        """
+        ...
+
+    async def find_wheel(self, name: str, version: str) -> WheelFile | None:
+        """Return the newest wheel of ``version`` (``1.25``; empty: any) on the Python index.
+
+        None if the index has none that fits the base.
+        """
+        ...
+
+
+class LockSection(Generic[Pin]):
+    """A list of pins in the lock that a build function owns: how to resolve, check and show it.
+
+    A build function registers one by its ``lock_section``; reading and writing the file, finding
+    what is stale, and reporting changes follow from it.
+    """
+
+    name: ClassVar[str]
+    """The field in the lock file."""
+    singular: ClassVar[str]
+    """A pin in messages: ``locked file https://…``."""
+    plural: ClassVar[str]
+    """All of them in messages: ``HTTP files changed``."""
+
+    def __init__(self, pin: type[Pin]) -> None:
+        self.pin = pin
+
+    def pins(self, lock: FunctionLock | None) -> tuple[Pin, ...]:
+        """Return the section's pins in a lock."""
+        pins = lock.sections.get(self.name, ()) if lock is not None else ()
+        return tuple(pin for pin in pins if isinstance(pin, self.pin))
+
+    def is_stale(self, environment: Environment, pins: tuple[Pin, ...]) -> bool:
+        """Return whether ``pins`` no longer are what the environment asks for."""
+        raise NotImplementedError
+
+    def is_outdated(
+        self, environment: Environment, pins: tuple[Pin, ...], digests: ProjectDigests
+    ) -> bool:
+        """Return whether ``pins`` are stale, also because of files of the project."""
+        return self.is_stale(environment, pins)
+
+    async def resolve(
+        self, environment: Environment, pins: tuple[Pin, ...], resolver: SectionResolver
+    ) -> tuple[Pin, ...]:
+        """Return the pins of ``environment``, sorted; ``pins`` are kept if they may not change.
+
+        An error should carry the span of the call that is to blame.
+        """
+        raise NotImplementedError
+
+    def describe(self, pin: Pin) -> tuple[str, str]:
+        """Return what identifies a pin, and its version in short, for a report of changes."""
+        raise NotImplementedError
+
+    def find_problem(self, pin: Pin) -> str:
+        """Return what is wrong with a pin that was read from a file, or an empty string."""
+        return ""

@@ -1,207 +1,144 @@
-"""What a build function describes: declarations and steps, frozen, each with its place in the file.
+"""The environment that a build function describes, as frozen values.
 
-An :class:`Environment` is what the language evaluates to and all that later phases see of the
-user's file. Declarations have no order between them; ``steps`` has the file's (D1). Repeated
-calls of a list-like function are kept as separate declarations, so that a message or a vertex
-can name the line; a repeated call of a single-valued function is an error of the language
-unless the values are equal.
+A :class:`Declaration` is one call of a build function whose order does not matter; a
+:class:`Step` is one whose order does (D1). Both are base classes: a build function subclasses one
+of them and overrides what its call contributes, so that nothing else has to know the function.
+The declarations in this module are those that other phases ask for by type.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
+from danlu.environment.image_layout import CONDA_PREFIX, USER_ID, VENV
+from danlu.environment.lock import FunctionLock, LockedPython
 from danlu.errors import Span
-
-__all__ = [
-    "AptSource",
-    "Base",
-    "Copy",
-    "Entrypoint",
-    "Environ",
-    "Environment",
-    "GitConfig",
-    "Http",
-    "IncludeUse",
-    "Jupyter",
-    "Other",
-    "Owner",
-    "PipIndex",
-    "Placed",
-    "Python",
-    "PythonPackages",
-    "Run",
-    "Secret",
-    "Shell",
-    "Step",
-    "SystemPackages",
-    "Uv",
-]
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import FileEntry, Platform
+from danlu.graph.types import Vertex
+from danlu.util.urls import strip_credentials
 
 _NOWHERE = Span("", 0)
 
+_D = TypeVar("_D", bound="Declaration")
 
-class Placed(msgspec.Struct, frozen=True, kw_only=True):
-    """What one line of a build file says; where it stands makes no difference to what it is."""
+
+class LocatedValue(msgspec.Struct, frozen=True, kw_only=True, tag_field="declaration", tag=True):
+    """A value from one line of the build file. The line does not take part in comparisons.
+
+    The tag keeps the digests of two declarations apart that have equal fields.
+    """
 
     span: Span = _NOWHERE
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._said() == other._said()
+        return type(other) is type(self) and self._compared_fields() == other._compared_fields()
 
     def __hash__(self) -> int:
-        return hash(self._said())
+        return hash(self._compared_fields())
 
-    def _said(self) -> tuple[object, ...]:
+    def _compared_fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name != "span")
 
 
-class Base(Placed, frozen=True):
-    """``base(…)``: exactly one of ``os`` (``debian12``, ``ubuntu22.04``) and ``image`` is set."""
+class Declaration(LocatedValue, frozen=True):
+    """What one call of a build function declares. Override what the call contributes.
 
-    os: str = ""
-    image: str = ""
-    dev: bool = False
-    language: str = ""
-
-
-class Python(Placed, frozen=True):
-    """``install.python(version)``: ``3.11`` or ``3.11.2``; empty for the distribution's own."""
-
-    version: str = ""
-
-
-class Uv(Placed, frozen=True):
-    """``install.uv(python_version)``: uv in the image, beside a Python of that version."""
-
-    python_version: str = ""
-
-
-class SystemPackages(Placed, frozen=True):
-    """``install.apt_packages(names)``; a name may be pinned as apt does: ``git=1:2.39*``."""
-
-    names: tuple[str, ...]
-
-
-class PythonPackages(Placed, frozen=True):
-    """``install.python_packages(…)``: PEP 508 requirements, a requirements file, local wheels.
-
-    ``names`` may be URLs and VCS addresses (``pkg @ git+https://…@ref``, ``git+https://…``);
-    ``requirements`` and ``local_wheels`` are paths relative to the project. ``source`` says why
-    danlu added it, where the user did not (``config.jupyter``, ``dev=True``).
+    Contributions of several declarations are combined in ascending ``rank``, and in the order of
+    the file within a rank. A rank other than 0 is for the rare contribution that must win.
     """
 
-    names: tuple[str, ...] = ()
-    requirements: str = ""
-    local_wheels: tuple[str, ...] = ()
-    source: str = ""
+    rank: ClassVar[int] = 0
+    needs_python: ClassVar[bool] = False
+    """Whether the environment needs a Python interpreter because of this declaration."""
+
+    def system_packages(self) -> tuple[str, ...]:
+        """Return the distribution's packages to install; ``name=version`` pins one as in apt."""
+        return ()
+
+    def python_packages(self) -> tuple[PythonPackages, ...]:
+        """Return the Python packages to install."""
+        return ()
+
+    def project_files(self) -> tuple[str, ...]:
+        """Return the paths of the project's files whose content the build depends on."""
+        return ()
+
+    def config_files(self) -> tuple[FileEntry, ...]:
+        """Return files to write; those of all declarations become one layer, in this order."""
+        return ()
+
+    def vertices(self, context: GraphContext) -> Sequence[Vertex]:
+        """Return vertices whose layers go over the system packages, below the config files."""
+        return ()
+
+    def virtual_packages(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, version) of conda's virtual packages that the machine will have."""
+        return ()
+
+    def mirrors(self) -> tuple[tuple[str, str], ...]:
+        """Return (name, URL) of mirrors to use instead of the user's; may have credentials."""
+        return ()
+
+    def choose_base(self, base: BaseSystem) -> BaseSystem:
+        """Return the base to use: ``base``, or one that takes its place."""
+        return base
+
+    def explain_conflict(self, reason: str) -> str:
+        """Return a hint if this call is why no packages fit, given the resolver's reason."""
+        return ""
+
+    def check_lock(self, lock: FunctionLock) -> None:
+        """Raise :class:`~danlu.errors.ResolveError` if what was resolved contradicts the call."""
+
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Return environment variables for the image and for steps."""
+        return ()
+
+    def extra_path(self) -> tuple[str, ...]:
+        """Return directories to put before PATH, in the image and in steps."""
+        return ()
+
+    def configure(self, config: ImageConfig) -> ImageConfig:
+        """Return the image's configuration with what this declaration changes in it."""
+        return config
 
 
-class AptSource(Placed, frozen=True):
-    """``config.apt_source(source)``: the text of the image's ``/etc/apt/sources.list``."""
+class Step(LocatedValue, frozen=True):
+    """A call that changes the image after everything declared, in the order of the file."""
 
-    source: str
+    runs_commands: ClassVar[bool] = False
+    """Whether it runs the user's commands; a ``build.envd`` runs those after all other steps."""
 
+    @property
+    def uses_project(self) -> bool:
+        """Whether the step sees the whole project."""
+        return False
 
-class PipIndex(Placed, frozen=True):
-    """``config.pip_index(url, extra_url, trust)``: used to resolve, and written to the image."""
+    def project_files(self) -> tuple[str, ...]:
+        """Return the paths of the project's files whose content the build depends on."""
+        return ()
 
-    url: str
-    extra_url: str = ""
-    trust: bool = False
+    def addresses(self) -> tuple[str, ...]:
+        """Return the addresses that are fetched, with credentials as the user wrote them."""
+        return ()
 
-
-class Owner(Placed, frozen=True):
-    """``config.owner(uid, gid)``, each 0..65535."""
-
-    uid: int
-    gid: int
-
-
-class Entrypoint(Placed, frozen=True):
-    """``config.entrypoint(args)``."""
-
-    args: tuple[str, ...]
+    def add_to(self, below: Vertex, context: GraphContext) -> Vertex:
+        """Return ``below`` with this step's layer over it."""
+        raise NotImplementedError
 
 
-class Jupyter(Placed, frozen=True):
-    """``config.jupyter(token, port)``; ``port`` 0 means any. The token never enters the image."""
-
-    token: str = ""
-    port: int = 0
-
-    def __repr__(self) -> str:
-        return f"Jupyter(port={self.port})"
-
-
-class Shell(Placed, frozen=True):
-    """``shell(name)``."""
-
-    name: Literal["bash", "zsh", "fish"]
-
-
-class GitConfig(Placed, frozen=True):
-    """``git_config(name, email, editor)``; an empty value is not written."""
-
-    name: str = ""
-    email: str = ""
-    editor: str = ""
-
-
-class Environ(Placed, frozen=True):
-    """``runtime.environ(env, extra_path)``; a later one wins over an earlier one."""
-
-    variables: tuple[tuple[str, str], ...] = ()
-    extra_path: tuple[str, ...] = ()
-
-
-class Secret(msgspec.Struct, frozen=True):
-    """A secret that one ``run()`` may read: its id (as in ``--secret id=…``) and its file."""
-
-    id: str
-    target: str
-
-
-class Run(Placed, frozen=True):
-    """``run(commands, mount_host, secrets, ssh)``: one bash script, a line a command, one layer."""
-
-    commands: tuple[str, ...]
-    mount_host: bool = False
-    secrets: tuple[Secret, ...] = ()
-    ssh: bool = False
-
-
-class Copy(Placed, frozen=True):
-    """``io.copy(source, target, image)``: from the project, or from an image."""
-
-    source: str
-    target: str
-    image: str = ""
-
-
-class Http(Placed, frozen=True):
-    """``io.http(url, checksum, filename)``; ``checksum`` is ``sha256:…`` or empty.
-
-    The file goes to ``/home/envd/extra_source/<filename>`` as in envd; ``filename`` defaults to
-    the last part of the URL's path.
-    """
-
-    url: str
-    checksum: str = ""
-    filename: str = ""
-
-
-Step = Run | Copy | Http
-
-
-class Other(Placed, frozen=True):
-    """A call that is validated and planned but not built in this version, or acts only at start.
+class PlannedCall(LocatedValue, frozen=True):
+    """A call that is checked and shown by ``danlu plan``, but adds nothing to the image.
 
     ``arguments`` are (parameter, canonical JSON of the value), sorted, defaults left out.
-    ``at_start`` is true for functions that change nothing in the image (``runtime.expose``,
-    ``runtime.mount`` …): a build goes on, and they wait for ``danlu up``.
+    ``at_start`` is true for functions that act when the environment starts (``runtime.expose``,
+    ``runtime.mount`` …): they don't keep a build from going on.
     """
 
     function: str
@@ -209,36 +146,277 @@ class Other(Placed, frozen=True):
     at_start: bool = False
 
 
-class IncludeUse(Placed, frozen=True):
-    """``include(url, ref)`` as it was used: the commit that was read, full object name."""
+class IncludeRef(LocatedValue, frozen=True):
+    """``include(url, ref)`` and the commit that was read, as a full object name."""
 
     url: str
     ref: str
     commit: str
 
 
-class Environment(msgspec.Struct, frozen=True):
-    """All that one build function described.
+# -- declarations that other phases ask for by type ------------------------------------------------
 
-    ``name`` is the function's, ``file`` the build file as the user named it, ``steps`` are in
-    the order they run (D1: in ``build.envd`` copies and downloads before runs).
+
+class BaseSystem(Declaration, frozen=True):
+    """``base(…)``: exactly one of ``os`` (``debian12``, ``ubuntu22.04``) and ``image`` is set."""
+
+    os: str = ""
+    image: str = ""
+    dev: bool = False
+    language: str = ""
+
+    def system_packages(self) -> tuple[str, ...]:
+        return DEV_TOOLS if self.dev else ()
+
+
+class PythonInterpreter(Declaration, frozen=True):
+    """``install.python(version)``: ``3.11`` or ``3.11.2``; empty for the distribution's own."""
+
+    needs_python = True
+
+    version: str = ""
+
+
+class UvTool(Declaration, frozen=True):
+    """``install.uv(python_version)``: uv in the image, and a Python of that version."""
+
+    needs_python = True
+
+    python_version: str = ""
+
+    def python_packages(self) -> tuple[PythonPackages, ...]:
+        return (PythonPackages(names=("uv",), source="install.uv", span=self.span),)
+
+
+class SystemPackages(Declaration, frozen=True):
+    """``install.apt_packages(names)``."""
+
+    names: tuple[str, ...]
+
+    def system_packages(self) -> tuple[str, ...]:
+        return self.names
+
+
+class PythonPackages(Declaration, frozen=True):
+    """``install.python_packages(…)``: PEP 508 requirements, a requirements file, local wheels.
+
+    ``names`` may be URLs and VCS addresses (``pkg @ git+https://…@ref``, ``git+https://…``);
+    ``requirements``, ``local_wheels`` and ``pyproject`` are paths relative to the project;
+    ``groups`` and ``extras`` are those of the ``pyproject.toml``. ``source`` names the declaration
+    that implies the packages, if the user did not declare them.
+    """
+
+    needs_python = True
+
+    names: tuple[str, ...] = ()
+    requirements: str = ""
+    local_wheels: tuple[str, ...] = ()
+    pyproject: str = ""
+    groups: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+    source: str = ""
+
+    def python_packages(self) -> tuple[PythonPackages, ...]:
+        return (self,)
+
+    def project_files(self) -> tuple[str, ...]:
+        return (*self.local_wheels, *filter(None, (self.requirements, self.pyproject)))
+
+
+class AptSource(Declaration, frozen=True):
+    """``config.apt_source(source)``: the text of the image's ``/etc/apt/sources.list``."""
+
+    source: str
+
+    def config_files(self) -> tuple[FileEntry, ...]:
+        return (FileEntry("/etc/apt/sources.list", content=self.source.rstrip("\n") + "\n"),)
+
+
+class PipIndex(Declaration, frozen=True):
+    """``config.pip_index(url, extra_url, trust)``: used to resolve, and written to the image."""
+
+    url: str
+    extra_url: str = ""
+    trust: bool = False
+
+    def config_files(self) -> tuple[FileEntry, ...]:
+        lines = ["[global]", f"index-url = {strip_credentials(self.url)}"]
+        if self.extra_url:
+            lines.append(f"extra-index-url = {strip_credentials(self.extra_url)}")
+        if self.trust:
+            hosts = [urlsplit(url).hostname for url in (self.url, self.extra_url) if url]
+            lines.append("trusted-host = " + " ".join(sorted({host for host in hosts if host})))
+        return (FileEntry("/etc/pip.conf", content="\n".join(lines) + "\n"),)
+
+
+class ImageOwner(Declaration, frozen=True):
+    """``config.owner(uid, gid)``, each from 0 to 65535."""
+
+    uid: int
+    gid: int
+
+    def configure(self, config: ImageConfig) -> ImageConfig:
+        return replace(config, user=f"{self.uid}:{self.gid}")
+
+
+#: What ``base(dev=True)`` adds: what people expect in a shell, and what services start with.
+DEV_TOOLS = (
+    "bash-completion",
+    "ca-certificates",
+    "curl",
+    "git",
+    "less",
+    "make",
+    "openssh-client",
+    "openssh-server",
+    "procps",
+    "sudo",
+    "tini",
+    "vim-tiny",
+    "wget",
+)
+
+
+# -- the whole environment -------------------------------------------------------------------------
+
+
+class ProjectDigests(msgspec.Struct, frozen=True):
+    """Digests (``sha256:…``) of what an environment takes from the project.
+
+    ``files`` maps a path, as the build file names it, to the digest of its content: requirements
+    files, local wheels, sources of ``io.copy``. ``packages`` maps every path that Python packages
+    come from, also through requirements files: wheels, archives, directories to build.
+    ``context`` is the digest of the whole project if a step sees it, else empty. ``editable`` maps
+    the directories of editable packages to digests of their metadata; ``copies`` maps them to
+    digests of their content if the image must work without the project, else it is empty.
+    """
+
+    files: Mapping[str, str] = {}
+    packages: Mapping[str, str] = {}
+    context: str = ""
+    editable: Mapping[str, str] = {}
+    copies: Mapping[str, str] = {}
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Everything that one build function describes.
+
+    ``name`` is the function's, ``file`` the build file as the user named it. ``declarations`` are
+    in the order of the file, ``steps`` in the order they run.
     """
 
     name: str
     file: str
-    base: Base
-    python: Python | None = None
-    uv: Uv | None = None
-    system_packages: tuple[SystemPackages, ...] = ()
-    python_packages: tuple[PythonPackages, ...] = ()
-    apt_source: AptSource | None = None
-    pip_index: PipIndex | None = None
-    owner: Owner | None = None
-    entrypoint: Entrypoint | None = None
-    jupyter: Jupyter | None = None
-    shell: Shell | None = None
-    git_config: GitConfig | None = None
-    environ: tuple[Environ, ...] = ()
+    base: BaseSystem
+    declarations: tuple[Declaration, ...] = ()
     steps: tuple[Step, ...] = ()
-    other: tuple[Other, ...] = ()
-    includes: tuple[IncludeUse, ...] = ()
+    planned_calls: tuple[PlannedCall, ...] = ()
+    includes: tuple[IncludeRef, ...] = ()
+
+    def find(self, kind: type[_D]) -> _D | None:
+        """Return the declaration of a type that is declared at most once."""
+        return next(iter(self.find_all(kind)), None)
+
+    def find_all(self, kind: type[_D]) -> tuple[_D, ...]:
+        """Return the declarations of a type, in the order of the file."""
+        return tuple(item for item in self.declarations if isinstance(item, kind))
+
+    def list_by_rank(self) -> list[Declaration]:
+        """Return the base and all declarations in the order in which they are combined."""
+        return sorted((self.base, *self.declarations), key=lambda item: item.rank)
+
+    @property
+    def python(self) -> PythonInterpreter | None:
+        """The interpreter that the user declared."""
+        return self.find(PythonInterpreter)
+
+    @property
+    def system_packages(self) -> tuple[SystemPackages, ...]:
+        """The system packages that the user declared."""
+        return self.find_all(SystemPackages)
+
+    @property
+    def python_packages(self) -> tuple[PythonPackages, ...]:
+        """The Python packages that the user declared."""
+        return self.find_all(PythonPackages)
+
+    @property
+    def apt_source(self) -> AptSource | None:
+        """The source of system packages that the user declared."""
+        return self.find(AptSource)
+
+    @property
+    def pip_index(self) -> PipIndex | None:
+        """The index of Python packages that the user declared."""
+        return self.find(PipIndex)
+
+    @property
+    def uses_project(self) -> bool:
+        """Whether a step sees the whole project."""
+        return any(step.uses_project for step in self.steps)
+
+    def mirrors(self) -> dict[str, str]:
+        """Return the mirrors that the build file sets, by name."""
+        return dict(pair for item in self.list_by_rank() for pair in item.mirrors())
+
+    def project_files(self) -> dict[str, Span]:
+        """Return the paths of the project that the environment names, sorted, with their lines."""
+        files: dict[str, Span] = {}
+        calls: tuple[Declaration | Step, ...] = (*self.declarations, *self.steps)
+        for call in calls:
+            for path in call.project_files():
+                files.setdefault(path, call.span)
+        return dict(sorted(files.items()))
+
+
+class GraphContext(msgspec.Struct, frozen=True):
+    """What a declaration or step needs to know to become part of a build graph.
+
+    Without a lock the graph can be shown but not built; what a lock would pin is an
+    ``Unresolved`` vertex then. ``system`` is the stack of the base and the system packages, in
+    which packages of declarations can be built. ``wheels`` are the Python packages over it by
+    name, for declarations that read their files.
+    """
+
+    environment: Environment
+    lock: FunctionLock | None
+    digests: ProjectDigests
+    platform: Platform
+    system: Vertex | None = None
+    wheels: Mapping[str, Vertex] = {}
+
+    @property
+    def python(self) -> LockedPython | None:
+        """The locked interpreter."""
+        return self.lock.python if self.lock else None
+
+    @property
+    def epoch(self) -> int:
+        """The time of what the build writes, in seconds UTC."""
+        return self.lock.base.epoch if self.lock else 0
+
+    @property
+    def owner(self) -> ImageOwner:
+        """The user who owns the files that steps copy: the environment's, or else root."""
+        user = ImageOwner(USER_ID, USER_ID) if self.environment.base.dev else ImageOwner(0, 0)
+        return self.environment.find(ImageOwner) or user
+
+    def variables(self) -> dict[str, str]:
+        """Return the variables of the image and of steps."""
+        variables = {"LANG": "C.UTF-8"}
+        if self.python is not None:
+            variables["VIRTUAL_ENV"] = VENV
+        if self.lock is not None and self.lock.conda is not None:
+            variables["CONDA_PREFIX"] = CONDA_PREFIX
+        for declaration in self.environment.list_by_rank():
+            variables.update(declaration.variables())
+        return variables
+
+    def path(self) -> tuple[str, ...]:
+        """Return the directories before the base's PATH, in the image and in steps."""
+        path: tuple[str, ...] = (f"{VENV}/bin",) if self.python is not None else ()
+        if self.lock is not None and self.lock.conda is not None:
+            path = (*path, f"{CONDA_PREFIX}/bin")
+        for declaration in self.environment.list_by_rank():
+            path = (*declaration.extra_path(), *path)
+        return path

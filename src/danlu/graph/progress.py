@@ -1,4 +1,4 @@
-"""Progress events: what a builder tells whoever watches it."""
+"""Progress events of a build."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
-__all__ = ["Ended", "Event", "Finished", "Log", "Message", "Progress", "Started", "Transfer"]
-
 
 class Started(msgspec.Struct, frozen=True):
-    """A vertex began. ``time`` is seconds since the build began, as in every event."""
+    """A vertex started. ``time`` is in seconds since the start of the build, as in every event."""
 
     vertex: str
     name: str
@@ -19,7 +17,7 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A vertex ended; ``error`` is empty when it went well, ``size`` the bytes its layer holds."""
+    """A vertex ended. ``error`` is empty on success; ``size`` is that of its layers in bytes."""
 
     vertex: str
     name: str
@@ -32,7 +30,7 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """A line (without its end) that a vertex's program printed."""
+    """A line that the program of a vertex printed, without its line end."""
 
     vertex: str
     name: str
@@ -41,7 +39,7 @@ class Log(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Bytes that moved for a vertex so far; ``total`` is 0 where it is unknown."""
+    """Bytes transferred for a vertex so far; ``total`` is 0 if unknown."""
 
     vertex: str
     name: str
@@ -51,16 +49,16 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """Something worth a line that belongs to no vertex (``locked numpy 2.4.0``)."""
+    """A line for the user that belongs to no vertex (``locked numpy 2.4.0``)."""
 
     text: str
     time: float
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """Nothing more is to be shown: what follows (a user's program) has the terminal to itself.
+    """The end of the progress output: the user's program gets the terminal next.
 
-    Whoever draws has taken its drawing off the screen when the call returns.
+    A live display must be off the screen when the call returns.
     """
 
     time: float
@@ -68,5 +66,5 @@ class Ended(msgspec.Struct, frozen=True):
 
 Event = Started | Finished | Log | Transfer | Message | Ended
 
-#: Called with each event, from the thread that builds; must not block.
+#: Called with each event from the thread that builds. Must not block.
 Progress = Callable[[Event], None]

@@ -1,6 +1,7 @@
-"""The jobs protocol: submit, watch, logs, stop, attach, result; the same for every place.
+"""The interface of job backends: submit, watch, read logs, stop and get results, on any target.
 
-Values are frozen; what goes to disk or over a socket is msgspec JSON of exactly these.
+All values are frozen. They are written as JSON to job directories and ConfigMaps, where older
+versions wrote them, too, so names of fields must not change.
 """
 
 from __future__ import annotations
@@ -12,74 +13,84 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from danlu.training.progress import Progress
+from danlu.training.progress import TrainingProgress
 from danlu.training.types import Job, JobStatus, ReplicaId
 
-__all__ = [
-    "Command",
-    "Image",
-    "JobView",
-    "Jobs",
-    "LogLine",
-    "Progress",
-    "ReplicaView",
-    "Result",
-    "Submission",
-]
+KILLED = "Killed"
+"""Reason of a *Stopped* replica that did not terminate in time and was killed (SIGKILL)."""
 
 
-class Image(msgspec.Struct, frozen=True):
-    """What containers of this machine are made of: an image of the store, by config digest."""
+class ContainerImage(msgspec.Struct, frozen=True):
+    """An image of this machine's store, by config digest."""
 
     digest: str
     name: str = ""
 
 
 class Submission(msgspec.Struct, frozen=True):
-    """A job to run, and in what.
+    """A job to run, and what to run it in.
 
-    ``job`` is defaulted and checked. ``images`` maps the image of a container, as the manifest
-    names it, to one of this machine's; a container whose image is not in it runs as a process of
-    ``python`` (a path), in ``directory``. ``directory`` is the project: working directory of
-    processes, mounted at ``/workspace`` in containers. ``objects`` are the further documents of the
-    same file (ConfigMaps, Secrets), by kind and name. ``environment`` is added below the
-    manifest's own variables, as are those below.
-
-    ``files`` is a directory whose content is copied at the submission, and which the main container
-    of every replica then finds, unchanged, in the directory that its variable ``DANLU_FILES``
-    names; words of a command may say ``$(DANLU_FILES)``. ``value`` asks for results (see
-    :class:`Result`), of the leader or of all: each pickles its own to the file which its variable
-    ``DANLU_VALUE_FILE`` names, and what it raised to the one of ``DANLU_RAISED_FILE``. A ``tied``
-    job is stopped when the process that submitted it is gone, however that ended.
-
-    ``code`` are files by their path in the working directory, for places that do not see
-    ``directory``: there they are copied into the working directory before a replica's program
-    starts. Places that see it pass them over.
+    Attributes:
+        job: With defaults applied, and validated.
+        directory: The project: working directory of processes, ``/workspace`` in containers.
+        images: Maps the image of a container in the manifest to one of this machine's. A container
+            whose image is not in it runs as a process in ``directory``.
+        python: Path of the interpreter that processes use.
+        objects: Other documents of the same file (ConfigMaps, Secrets), by kind and name.
+        environment: Variables that those of the manifest override.
+        files: A directory that is copied at submission. The main container of every replica finds
+            the copy, read-only, in the directory named by the variable ``DANLU_FILES``; a command
+            may contain ``$(DANLU_FILES)``.
+        value: Which replicas return a value (see :class:`JobResult`). Each writes it to the file
+            named by ``DANLU_VALUE_FILE``, and exceptions to that of ``DANLU_RAISED_FILE``.
+        trusted: Values are pickles, because the user trusts the environment; otherwise they use
+            the encoding of :mod:`danlu.replica_runtime.encoding`. None for jobs of older versions,
+            which did not record it.
+        displays: The leader writes its displays to the file named by ``DANLU_DISPLAY_FILE``; on
+            this machine only.
+        tied: The job is stopped when the submitting process exits, however it does.
+        code: Files by path in the working directory, for targets that cannot see ``directory``;
+            they are copied there before a replica's program starts. Other targets ignore them.
+        concurrency: How many such jobs of a sweep run at the same time and share the cores.
     """
 
     job: Job
     directory: Path
-    images: Mapping[str, Image] = {}
+    images: Mapping[str, ContainerImage] = {}
     python: str = ""
     objects: Mapping[str, Mapping[str, Any]] = {}
     environment: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}
     files: Path | None = None
     value: Literal["none", "leader", "all"] = "none"
+    trusted: bool | None = None
+    displays: bool = False
     tied: bool = False
     code: Mapping[str, Path] = {}
+    concurrency: int = 1
+
+
+def job_notes(status: JobStatus) -> tuple[str, ...]:
+    """Return remarks about the replicas of a succeeded job."""
+    return status.finishing.notes if status.finishing is not None else ()
+
+
+ReplicaStateName = Literal["Waiting", "Pending", "Running", "Succeeded", "Failed", "Stopped"]
 
 
 class ReplicaView(msgspec.Struct, frozen=True):
-    """One replica as a table shows it; the last attempt where there were several.
+    """One replica as shown in tables: its last attempt.
 
-    ``cpu`` is in cores over the last interval, ``memory`` in bytes, both of the whole tree of its
-    processes; ``gpus`` are the indexes it was given. ``waits`` says for what it waits. *Stopped*
-    is one that was told to end: by a user, or because the job was over.
+    Attributes:
+        state: *Stopped* was ended by the user, or because the job was finished.
+        cpu: Cores over the last interval, ``memory`` bytes, of all its processes.
+        gpus: Indexes of the GPUs assigned to it.
+        waits: What a replica that is not running waits for; on a cluster it begins with the reason
+            of Kubernetes, verbatim.
     """
 
     id: ReplicaId
-    state: Literal["Waiting", "Pending", "Running", "Succeeded", "Failed", "Stopped"]
+    state: ReplicaStateName
     attempt: int = 0
     restarts: int = 0
     exit_code: int | None = None
@@ -95,11 +106,15 @@ class ReplicaView(msgspec.Struct, frozen=True):
 
 
 class JobView(msgspec.Struct, frozen=True):
-    """A job at a moment: what was asked, how it stands, and its replicas in order.
+    """A snapshot of a job, with its replicas in order.
 
-    ``state`` is the latest condition's word, ``Waiting`` while it waits for something of this
-    machine, and ``Lost`` where the supervisor died before the job's end. ``warnings`` are things
-    the user should know (``resources: not enforced``). ``labels`` are those of the submission.
+    Attributes:
+        state: Type of the latest condition, or ``Waiting`` (for resources of this machine),
+            ``Finishing`` (succeeded, other replicas still run), ``Stopping``, or ``Lost`` (the
+            supervisor died before the job's end).
+        warnings: What the user should know (``resources: not enforced: …``).
+        where: The target.
+        labels: Those of the submission.
     """
 
     name: str
@@ -108,7 +123,7 @@ class JobView(msgspec.Struct, frozen=True):
     state: str
     status: JobStatus
     replicas: tuple[ReplicaView, ...] = ()
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     warnings: tuple[str, ...] = ()
     created: datetime | None = None
     directory: str = ""
@@ -117,15 +132,15 @@ class JobView(msgspec.Struct, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it changes any more."""
+        """Whether the job is in a final state."""
         return self.status.finished or self.state == "Lost"
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line of one replica, without its newline, exactly as it was written.
+    """One line of a replica's log: its raw bytes, without the newline.
 
-    ``number`` counts from 0 over all attempts of the replica. ``whole`` is False where the line
-    was cut because it was too long, or the program ended before its newline.
+    ``number`` counts from 0 over all attempts of the replica. ``whole`` is False if the line was
+    cut because it was too long, or the program ended before its newline.
     """
 
     replica: ReplicaId
@@ -136,24 +151,27 @@ class LogLine(msgspec.Struct, frozen=True):
     whole: bool = True
 
 
-class Result(msgspec.Struct, frozen=True):
-    """How a job ended: the view then, and the value the leader returned, pickled, if any.
+class JobResult(msgspec.Struct, frozen=True):
+    """The result of a finished job.
 
-    ``values`` are those of all replicas that left one, ``raised`` what replicas said that they
-    raised (a pickled mapping of danlu.guest.call), both by the replica's name (``worker-0``).
+    ``value`` is the leader's encoded value, if any. ``values`` are those of all replicas, and
+    ``raised`` their exceptions, by replica name (``worker-0``), as written by
+    :mod:`danlu.replica_runtime`. ``trusted`` is whether pickles in them may be loaded
+    (SECURITY.md).
     """
 
     view: JobView
     value: bytes | None = None
     values: Mapping[str, bytes] = {}
     raised: Mapping[str, bytes] = {}
+    trusted: bool = False
 
 
-class Command(msgspec.Struct, frozen=True):
-    """What the last attempt at a replica ran, so that a person can run it by hand.
+class ReplicaCommand(msgspec.Struct, frozen=True):
+    """The command of a replica's last attempt, so that a person can run it by hand.
 
-    ``environment`` is all that the job said (the user's variables and the framework's), in order;
-    ``image`` the name of its image, empty for a process.
+    ``environment`` are the variables of the user and of the framework, in order; ``image`` is the
+    image's name, empty for a process.
     """
 
     args: tuple[str, ...]
@@ -162,28 +180,28 @@ class Command(msgspec.Struct, frozen=True):
     image: str = ""
 
 
-class Jobs(Protocol):
-    """One place where jobs run.
+class JobBackend(Protocol):
+    """A target that runs jobs: this machine, or a namespace of a cluster.
 
-    Every method but ``submit`` raises :class:`danlu.errors.UsageError` for a job that is not
-    there, naming those that are.
+    All methods except ``submit`` raise :class:`danlu.errors.UsageError`, naming existing jobs, if
+    the job does not exist.
     """
 
     async def submit(self, submission: Submission) -> str:
-        """Start a job and give its name, once its supervisor answers for it.
+        """Start a job, and return its name as soon as it accepts requests.
 
-        Raises :class:`UsageError` for a name in use, :class:`MachineError` for what this machine
-        cannot do (a container that asks for a GPU).
+        Raises :class:`UsageError` if the name is in use, :class:`MachineError` if this machine
+        cannot run the job (GPUs in containers).
         """
 
     async def names(self) -> Sequence[str]:
-        """All jobs there are, the newest first."""
+        """Return the names of all jobs, newest first."""
 
     async def view(self, name: str) -> JobView:
-        """A job as it stands now."""
+        """Return the current view of a job."""
 
     def watch(self, name: str) -> AsyncIterator[JobView]:
-        """The job now and after every change; ends after the view that is finished."""
+        """Yield the job's view now and after every change; the last one is finished."""
 
     def logs(
         self,
@@ -194,27 +212,31 @@ class Jobs(Protocol):
         tail: int | None = None,
         newest: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """Lines of these replicas (all of them), in order within each, each once.
+        """Yield the lines of these replicas (default: all), each once and in order per replica.
 
-        ``follow`` waits for more until the job is finished; ``tail`` begins so many lines before
-        the end of each replica's log; ``newest`` may pass over lines where the reader cannot keep
-        up with the replicas, never over the last ones.
+        ``follow`` waits for more lines until the job is finished. ``tail`` starts that many lines
+        before the end of each replica's log. With ``newest``, lines may be skipped if the consumer
+        cannot keep up, but never the last ones.
         """
 
-    async def command(self, name: str, replica: ReplicaId) -> Command:
-        """What a replica ran last; :class:`UsageError` where it has not run yet."""
+    async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
+        """Return a replica's last command; raises :class:`UsageError` if it has not run yet."""
 
-    async def stop(self, name: str, *, grace: float = 5.0) -> None:
-        """End the job: SIGTERM, then SIGKILL after ``grace`` seconds. Its record stays."""
+    async def stop(self, name: str, *, grace: float | None = None) -> None:
+        """Stop the job: SIGTERM, then SIGKILL after ``grace`` seconds. Its record is kept.
+
+        By default each replica has its pod's ``terminationGracePeriodSeconds``, or 30 seconds.
+        Another call with a shorter ``grace`` takes effect while the job is being stopped.
+        """
 
     async def remove(self, name: str) -> None:
-        """Forget a finished job and its logs."""
+        """Delete a finished job and its logs."""
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
-        """Suspend a job (its replicas end, nothing is lost of its record) or resume it."""
+        """Suspend a job, which stops its replicas but keeps its record, or resume it."""
 
     async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
-        """Ask for other numbers of replicas, by type."""
+        """Change the number of replicas, by type."""
 
-    async def result(self, name: str) -> Result:
-        """Wait for the end and give it."""
+    async def result(self, name: str) -> JobResult:
+        """Wait for the end of a job and return its result."""

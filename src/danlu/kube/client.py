@@ -1,4 +1,4 @@
-"""The verbs of Kubernetes' API, on any kind of object."""
+"""The verbs of the Kubernetes API, on any resource."""
 
 from __future__ import annotations
 
@@ -8,28 +8,30 @@ from typing import Any, Literal
 import msgspec
 
 from danlu.errors import OutsideError
-from danlu.kube.access import Access
-from danlu.kube.clock import REAL
-from danlu.kube.failures import Gone
-from danlu.kube.limits import TokenBucket
-from danlu.kube.patches import Patch, apply_patch
-from danlu.kube.podlogs import LogPiece, read_log
+from danlu.kube.clock import REAL_CLOCK, Clock
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import Gone
+from danlu.kube.patch import Patch, apply_patch
+from danlu.kube.pod_logs import PodLogLine, read_log
+from danlu.kube.priorities import DEFAULT_PRIORITY
+from danlu.kube.ratelimit import TokenBucket
 from danlu.kube.resources import Resource
-from danlu.kube.transport import Meter, Request, Transport
-from danlu.kube.types import Clock, Document, Listing, Page, T, WatchEvent
-from danlu.kube.watching import EVERYWHERE, Selection, watch
+from danlu.kube.transport import ApiRequest, RequestObserver, Transport
+from danlu.kube.types import ListPage, Manifest, ObjectList, T, WatchEvent
+from danlu.kube.watch import ALL_OBJECTS, ListOptions, watch_objects
 
-__all__ = ["EVERYWHERE", "Client", "Deletion", "Selection"]
-
-_CHUNK = 500
-_DELETE_SECONDS = 300.0
+_PAGE_SIZE = 500
+_DELETE_TIMEOUT = 300.0
 
 
-class Deletion(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How to delete (meta/v1 DeleteOptions), and only if ``uid`` and ``version`` are these.
+class DeleteOptions(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """How to delete an object (meta/v1 DeleteOptions).
 
-    ``grace`` is in seconds, that of the object where it is None. ``propagation`` is about what the
-    object owns: deleted after it, before it, or left.
+    Args:
+        grace: The grace period in seconds, None for the object's own.
+        propagation: What happens to dependents: deleted after the owner, before it, or kept.
+        uid: Delete the object only if it has this uid.
+        version: Delete the object only if it has this resource version.
     """
 
     grace: int | None = msgspec.field(default=None, name="gracePeriodSeconds")
@@ -39,13 +41,13 @@ class Deletion(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     uid: str = ""
     version: str = ""
 
-    def body(self) -> bytes:
-        """The options as a server reads them."""
-        wanted = {"uid": self.uid, "resourceVersion": self.version}
-        given = {name: value for name, value in wanted.items() if value}
-        options: Document = msgspec.to_builtins(msgspec.structs.replace(self, uid="", version=""))
-        if given:
-            options["preconditions"] = given
+    def encode(self) -> bytes:
+        """Return the options as a request body; empty if they are all defaults."""
+        expected = {"uid": self.uid, "resourceVersion": self.version}
+        preconditions = {name: value for name, value in expected.items() if value}
+        options: Manifest = msgspec.to_builtins(msgspec.structs.replace(self, uid="", version=""))
+        if preconditions:
+            options["preconditions"] = preconditions
         return msgspec.json.encode(options) if options else b""
 
 
@@ -55,42 +57,45 @@ class _ListMeta(msgspec.Struct, rename="camel"):
     remaining_item_count: int = 0
 
 
-class _List(msgspec.Struct):
+class _RawList(msgspec.Struct):
     metadata: _ListMeta
     items: list[msgspec.Raw] | None = None
 
 
-_PLAIN = Deletion()
-_list_decoder = msgspec.json.Decoder(_List)
+_DEFAULT_DELETE_OPTIONS = DeleteOptions()
+_list_decoder = msgspec.json.Decoder(_RawList)
 
 
 class Client:
-    """One API server; use as an async context manager.
+    """A client of one API server; use it as an async context manager.
 
-    At most ``rate`` requests a second are sent, ``burst`` of them at once; 0 for no limit. Every
-    refusal is an :class:`~danlu.kube.failures.ApiError` of its own type, and whether to repeat a
-    property of that. Nothing is repeated that the server did not ask for. An object is decoded as
-    its resource says, and never changed.
+    Every error is an :class:`~danlu.kube.errors.ApiError` of its own type, and how to retry is a
+    property of the type. Nothing is retried unless the server asked for it. Objects are decoded as
+    their resource says.
 
-    ``manager`` is the name under which fields are owned (server-side apply).
+    Args:
+        rate: The maximum of requests per second, 0 for no limit. Requests of a low priority wait
+            for others, but have a reserved share.
+        burst: How many requests may be sent at once.
+        manager: The field manager of server-side apply.
     """
 
     def __init__(
         self,
-        access: Access,
+        config: ClusterConfig,
         *,
         rate: float = 0.0,
         burst: int = 1,
         connections: int = 100,
-        clock: Clock = REAL,
-        meter: Meter | None = None,
+        clock: Clock = REAL_CLOCK,
+        meter: RequestObserver | None = None,
         manager: str = "danlu",
     ) -> None:
         limit = TokenBucket(rate, burst, clock=clock) if rate else None
-        self.access = access
+        self.config = config
         self.clock = clock
         self.transport = Transport(
-            access, limit=limit, connections=connections, clock=clock, meter=meter, agent=manager
+            config, limit=limit, connections=connections, clock=clock, meter=meter, agent=manager
         )
         self.manager = manager
 
@@ -104,106 +109,114 @@ class Client:
     async def get(
         self, resource: Resource[T], name: str, *, namespace: str = "", subresource: str = ""
     ) -> T:
-        """One object; raises :class:`NotFound`."""
+        """Return one object; raises :class:`NotFound`."""
         path = resource.path(namespace=namespace, name=name, subresource=subresource)
-        return await self._object(resource, Request(method="GET", path=path, what=f"get {name}"))
+        request = ApiRequest(method="GET", path=path, what=f"get {name}")
+        return await self._request_object(resource, request)
 
-    async def page(
+    async def list_page(
         self,
         resource: Resource[T],
-        selection: Selection = EVERYWHERE,
+        options: ListOptions = ALL_OBJECTS,
         *,
-        limit: int = _CHUNK,
+        limit: int = _PAGE_SIZE,
         token: str = "",
         version: str = "",
-    ) -> Page[T]:
-        """A part of a list, ``limit`` objects or fewer; ``token`` is that of the part before.
+    ) -> ListPage[T]:
+        """Return one page of a list.
 
-        Raises :class:`Gone` where the rest is too old to be told. A ``version`` of "0" allows an
-        answer from the server's cache, which may be old, and is whole whatever ``limit`` says.
+        Args:
+            limit: The page size, 0 for no limit.
+            token: The ``token`` of the previous page.
+            version: "0" allows an answer from the server's cache, which may be stale and ignores
+                ``limit``.
+
+        Raises:
+            Gone: The token has expired.
         """
-        query = {**selection.query(), "limit": str(limit), "continue": token}
+        query = {**options.query(), "limit": str(limit), "continue": token}
         query["resourceVersion"] = version
-        path = resource.path(namespace=selection.namespace)
-        what = f"list {resource.label}"
-        body = await self.transport.send(Request(method="GET", path=path, query=query, what=what))
+        path = resource.path(namespace=options.namespace)
+        what = f"list {resource.display_name}"
+        request = ApiRequest(method="GET", path=path, query=query, what=what)
+        body = await self.transport.send(request)
         try:
-            found = _list_decoder.decode(body)
-            items = tuple(resource.decode(bytes(raw)) for raw in found.items or ())
+            result = _list_decoder.decode(body)
+            items = tuple(resource.decode(bytes(raw)) for raw in result.items or ())
         except msgspec.MsgspecError as error:
-            raise OutsideError(f"{what}: the answer cannot be read: {error}") from error
-        meta = found.metadata
-        return Page(items, meta.resource_version, meta.token, meta.remaining_item_count)
+            raise OutsideError(f"{what}: invalid response: {error}") from error
+        meta = result.metadata
+        return ListPage(items, meta.resource_version, meta.token, meta.remaining_item_count)
 
-    async def pages(
-        self, resource: Resource[T], selection: Selection = EVERYWHERE, *, chunk: int = _CHUNK
-    ) -> AsyncIterator[Page[T]]:
-        """All parts of a list, all of one version."""
-        page = await self.page(resource, selection, limit=chunk)
+    async def list_pages(
+        self, resource: Resource[T], options: ListOptions = ALL_OBJECTS, *, chunk: int = _PAGE_SIZE
+    ) -> AsyncIterator[ListPage[T]]:
+        """Yield all pages of a list, all as of the same version."""
+        page = await self.list_page(resource, options, limit=chunk)
         yield page
         while page.token:
-            page = await self.page(resource, selection, limit=chunk, token=page.token)
+            page = await self.list_page(resource, options, limit=chunk, token=page.token)
             yield page
 
     async def list(
-        self, resource: Resource[T], selection: Selection = EVERYWHERE, *, chunk: int = _CHUNK
-    ) -> Listing[T]:
-        """A whole list, asked for in parts; in one where it changes too fast for parts."""
+        self, resource: Resource[T], options: ListOptions = ALL_OBJECTS, *, chunk: int = _PAGE_SIZE
+    ) -> ObjectList[T]:
+        """Return a complete list, requested in pages, or at once if the pages expire meanwhile."""
         try:
-            found = [page async for page in self.pages(resource, selection, chunk=chunk)]
+            pages = [page async for page in self.list_pages(resource, options, chunk=chunk)]
         except Gone:
-            found = [await self.page(resource, selection, limit=0)]
-        return Listing(tuple(one for page in found for one in page.items), found[-1].version)
+            pages = [await self.list_page(resource, options, limit=0)]
+        return ObjectList(tuple(item for page in pages for item in page.items), pages[-1].version)
 
     async def create(
         self,
         resource: Resource[T],
-        document: Mapping[str, Any],
+        manifest: Mapping[str, Any],
         *,
         namespace: str = "",
         name: str = "",
         subresource: str = "",
         dry_run: bool = False,
+        priority: int = DEFAULT_PRIORITY,
     ) -> T:
-        """A new object; with ``name`` and ``subresource`` one of those of it (an eviction).
+        """Create an object, or with ``name`` and ``subresource`` a subresource (an eviction).
 
-        ``namespace`` is the document's where none is given. Raises :class:`AlreadyExists`,
-        :class:`Invalid` with the fields that are wrong, :class:`Forbidden` (quotas too).
+        ``namespace`` defaults to that of the manifest.
+
+        Raises:
+            AlreadyExists: An object of that name exists.
+            Invalid: The object fails validation; the causes name the fields.
+            Forbidden: Not allowed, or a quota is exceeded.
         """
-        space, shown = _place(document, namespace)
-        path = resource.path(namespace=space, name=name, subresource=subresource)
-        return await self._object(
-            resource,
-            Request(
-                method="POST",
-                path=path,
-                query=self._writing(dry_run),
-                body=msgspec.json.encode(document),
-                what=f"create {name or shown}",
-            ),
+        target, shown = _namespace_and_name(manifest, namespace)
+        request = ApiRequest(
+            method="POST",
+            path=resource.path(namespace=target, name=name, subresource=subresource),
+            query=self._write_query(dry_run),
+            body=msgspec.json.encode(manifest),
+            what=f"create {name or shown}",
+            priority=priority,
         )
+        return await self._request_object(resource, request)
 
     async def update(
         self,
         resource: Resource[T],
-        document: Mapping[str, Any],
+        manifest: Mapping[str, Any],
         *,
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
-        """An object as ``document`` has it, whole; raises :class:`Conflict` where that is old."""
-        space, name = _place(document, "")
-        path = resource.path(namespace=space, name=name, subresource=subresource)
-        return await self._object(
-            resource,
-            Request(
-                method="PUT",
-                path=path,
-                query=self._writing(dry_run),
-                body=msgspec.json.encode(document),
-                what=f"update {name}",
-            ),
+        """Replace an object; raises :class:`Conflict` if it changed since it was read."""
+        namespace, name = _namespace_and_name(manifest, "")
+        request = ApiRequest(
+            method="PUT",
+            path=resource.path(namespace=namespace, name=name, subresource=subresource),
+            query=self._write_query(dry_run),
+            body=msgspec.json.encode(manifest),
+            what=f"update {name}",
         )
+        return await self._request_object(resource, request)
 
     async def patch(
         self,
@@ -217,45 +230,46 @@ class Client:
         manager: str = "",
         force: bool = False,
     ) -> T:
-        """The object changed; a ``metadata.resourceVersion`` in the patch is a precondition.
+        """Patch an object; ``metadata.resourceVersion`` in the patch is a precondition.
 
-        Raises :class:`Conflict` where that is another, :class:`Invalid` for what may not be.
+        Raises:
+            Conflict: The object has another version.
+            Invalid: The result fails validation, or a ``test`` of a JSON patch fails.
         """
-        query = self._writing(dry_run) | {"force": "true" if force else ""}
+        query = self._write_query(dry_run) | {"force": "true" if force else ""}
         if manager:
             query["fieldManager"] = manager
-        return await self._object(
-            resource,
-            Request(
-                method="PATCH",
-                path=resource.path(namespace=namespace, name=name, subresource=subresource),
-                query=query,
-                body=patch.body,
-                content_type=patch.media_type,
-                what=f"patch {name}",
-            ),
+        request = ApiRequest(
+            method="PATCH",
+            path=resource.path(namespace=namespace, name=name, subresource=subresource),
+            query=query,
+            body=patch.body,
+            content_type=patch.media_type,
+            what=f"patch {name}",
         )
+        return await self._request_object(resource, request)
 
     async def apply(
         self,
         resource: Resource[T],
-        document: Mapping[str, Any],
+        manifest: Mapping[str, Any],
         *,
         manager: str = "",
         force: bool = False,
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
-        """What ``manager`` wants of an object, made where it is not there (server-side apply).
+        """Create or update the fields that ``manager`` owns (server-side apply).
 
-        Raises :class:`ApplyConflict` where a field is another manager's, unless ``force``.
+        Raises:
+            ApplyConflict: Another manager owns a field, and ``force`` is not set.
         """
-        space, name = _place(document, "")
+        namespace, name = _namespace_and_name(manifest, "")
         return await self.patch(
             resource,
             name,
-            apply_patch(document),
-            namespace=space,
+            apply_patch(manifest),
+            namespace=namespace,
             subresource=subresource,
             dry_run=dry_run,
             manager=manager or self.manager,
@@ -268,47 +282,46 @@ class Client:
         name: str,
         *,
         namespace: str = "",
-        how: Deletion = _PLAIN,
+        options: DeleteOptions = _DEFAULT_DELETE_OPTIONS,
         dry_run: bool = False,
     ) -> None:
-        """Ask for an object's end; finalizers and its grace may delay that.
+        """Delete an object; finalizers and the grace period may delay its removal.
 
-        Raises :class:`NotFound`, and :class:`Conflict` where it is not the one that ``how`` means.
+        Raises:
+            NotFound: The object does not exist.
+            Conflict: The preconditions of ``options`` are not met.
         """
         path = resource.path(namespace=namespace, name=name)
-        await self._delete(path, how, f"delete {name}", {"dryRun": "All" if dry_run else ""})
+        query = {"dryRun": "All" if dry_run else ""}
+        await self._send_delete(path, options, f"delete {name}", query)
 
     async def delete_all(
         self,
         resource: Resource[Any],
-        selection: Selection = EVERYWHERE,
+        selection: ListOptions = ALL_OBJECTS,
         *,
-        how: Deletion = _PLAIN,
+        options: DeleteOptions = _DEFAULT_DELETE_OPTIONS,
     ) -> None:
-        """Ask for the end of all objects that ``selection`` names."""
+        """Delete all objects that ``selection`` selects."""
         path = resource.path(namespace=selection.namespace)
-        await self._delete(path, how, f"delete {resource.label}", selection.query())
+        what = f"delete {resource.display_name}"
+        await self._send_delete(path, options, what, selection.query())
 
     def watch(
         self,
         resource: Resource[T],
-        selection: Selection = EVERYWHERE,
+        options: ListOptions = ALL_OBJECTS,
         *,
         since: str,
         seconds: float = 300.0,
         bookmarks: bool = True,
     ) -> AsyncGenerator[WatchEvent[T], None]:
-        """What changes after the version ``since``; see :func:`danlu.kube.watching.watch`."""
-        return watch(
-            self.transport,
-            resource,
-            selection,
-            since=since,
-            seconds=seconds,
-            bookmarks=bookmarks,
+        """Yield the changes after the version ``since``; see :func:`watch_objects`."""
+        return watch_objects(
+            self.transport, resource, options, since=since, seconds=seconds, bookmarks=bookmarks
         )
 
-    def log(
+    def read_log(
         self,
         pod: str,
         *,
@@ -317,8 +330,8 @@ class Client:
         follow: bool = False,
         previous: bool = False,
         since: int = 0,
-    ) -> AsyncGenerator[LogPiece, None]:
-        """What a container wrote, line by line; see :func:`danlu.kube.podlogs.read_log`."""
+    ) -> AsyncGenerator[PodLogLine, None]:
+        """Yield the lines of a container's log; see :func:`danlu.kube.pod_logs.read_log`."""
         return read_log(
             self.transport,
             namespace,
@@ -329,31 +342,33 @@ class Client:
             since=since,
         )
 
-    def _writing(self, dry_run: bool) -> dict[str, str]:
+    def _write_query(self, dry_run: bool) -> dict[str, str]:
         return {"fieldManager": self.manager, "dryRun": "All" if dry_run else ""}
 
-    async def _delete(self, path: str, how: Deletion, what: str, query: Mapping[str, str]) -> None:
+    async def _send_delete(
+        self, path: str, options: DeleteOptions, what: str, query: Mapping[str, str]
+    ) -> None:
         await self.transport.send(
-            Request(
+            ApiRequest(
                 method="DELETE",
                 path=path,
                 query=query,
-                body=how.body(),
+                body=options.encode(),
                 what=what,
-                seconds=_DELETE_SECONDS,
+                seconds=_DELETE_TIMEOUT,
             )
         )
 
-    async def _object(self, resource: Resource[T], request: Request) -> T:
+    async def _request_object(self, resource: Resource[T], request: ApiRequest) -> T:
         body = await self.transport.send(request)
         try:
             return resource.decode(body)
         except msgspec.MsgspecError as error:
-            # The request was carried out: whoever asks must not take this for a refusal.
-            raise OutsideError(f"{request.what}: the answer cannot be read: {error}") from error
+            # The request succeeded, so this must not look like an ApiError to the caller.
+            raise OutsideError(f"{request.what}: invalid response: {error}") from error
 
 
-def _place(document: Mapping[str, Any], namespace: str) -> tuple[str, str]:
-    metadata = document.get("metadata") or {}
+def _namespace_and_name(manifest: Mapping[str, Any], namespace: str) -> tuple[str, str]:
+    metadata = manifest.get("metadata") or {}
     name = metadata.get("name") or f"{metadata.get('generateName', '')}…"
     return namespace or metadata.get("namespace", ""), str(name)

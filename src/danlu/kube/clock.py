@@ -1,4 +1,4 @@
-"""The real clock, and what can be done with any."""
+"""Time as this package sees it: a protocol that tests can replace, and the real clock."""
 
 from __future__ import annotations
 
@@ -7,49 +7,66 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import Protocol
 
 import anyio
 
-from danlu.kube.types import Clock, Timer
 
-__all__ = ["REAL", "RealClock", "sleep", "within"]
+class Timer(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> object:
+        """Cancel the call; does nothing if it has already happened."""
+
+
+class Clock(Protocol):
+    """A source of time, replaced by a virtual one in tests."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+    def now(self) -> datetime:
+        """Return the time of day in UTC, which may jump."""
+
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
+        """Call ``callback`` in the event loop after ``seconds``."""
 
 
 class RealClock:
     """The clock of this machine and of the running event loop."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Return seconds that never go back."""
         return time.monotonic()
 
     def now(self) -> datetime:
-        """The time of day, in UTC."""
+        """Return the time of day in UTC."""
         return datetime.now(UTC)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` after so many seconds, in the event loop."""
+        """Call ``callback`` in the event loop after ``seconds``."""
         return asyncio.get_running_loop().call_later(max(0.0, seconds), callback)
 
 
-REAL: Clock = RealClock()
+REAL_CLOCK: Clock = RealClock()
 
 
 async def sleep(clock: Clock, seconds: float) -> None:
-    """Wait for so many seconds of ``clock``; a checkpoint where they are none."""
+    """Wait for ``seconds`` of ``clock``; only a checkpoint if that is zero or less."""
     if seconds <= 0:
         await anyio.lowlevel.checkpoint()
         return
-    over = anyio.Event()
-    timer = clock.call_later(seconds, over.set)
+    elapsed = anyio.Event()
+    timer = clock.call_later(seconds, elapsed.set)
     try:
-        await over.wait()
+        await elapsed.wait()
     finally:
         timer.cancel()
 
 
 @contextmanager
-def within(clock: Clock, seconds: float) -> Iterator[anyio.CancelScope]:
-    """Cancel the body after so many seconds; ``cancel_called`` of the scope says that it was."""
+def move_on_after(clock: Clock, seconds: float) -> Iterator[anyio.CancelScope]:
+    """Cancel the body after ``seconds``, as :func:`anyio.move_on_after` does, but by ``clock``."""
     with anyio.CancelScope() as scope:
         timer = clock.call_later(seconds, scope.cancel)
         try:

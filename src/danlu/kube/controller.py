@@ -1,6 +1,7 @@
-"""A controller: keys from what changes, workers that reconcile them, outcomes that say what next.
+"""A controller: maps changes to keys, reconciles them with workers, and requeues by the result.
 
-The outcome of work is a value, and one function decides what comes of it.
+The result of a reconciliation is a value, and :meth:`Controller._handle_result` alone decides what
+happens next.
 """
 
 from __future__ import annotations
@@ -13,227 +14,231 @@ from typing import Generic, TypeVar
 import anyio
 
 from danlu.errors import DanluError, TemporaryError
-from danlu.kube.clock import REAL, within
-from danlu.kube.failures import ApiError
-from danlu.kube.informer import Informer
-from danlu.kube.ratelimit import Limiter
-from danlu.kube.store import O
-from danlu.kube.types import Clock, Key, Object
+from danlu.kube.clock import REAL_CLOCK, Clock, move_on_after
+from danlu.kube.errors import ApiError, Retry
+from danlu.kube.informer import Informer, O
+from danlu.kube.priorities import DEFAULT_PRIORITY
+from danlu.kube.ratelimit import RateLimiter
+from danlu.kube.types import Key, Object
 from danlu.kube.workqueue import ShutDown, WorkQueue
-
-__all__ = [
-    "Again",
-    "Controller",
-    "Done",
-    "Failed",
-    "GaveUp",
-    "Later",
-    "Outcome",
-    "Wait",
-    "own_key",
-    "owner_of",
-]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T", bound=Object)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """All is as it should be; come again when something changes."""
+class Success:
+    """Reconcile again when something changes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
-    """All is as it should be until then: come again in so many seconds."""
+class RequeueAfter:
+    """Reconcile again after ``seconds``.
+
+    Resets the failure count of the key. With ``keep_failures``, for a reconciliation that could not
+    decide anything yet, the count stays, and so does the priority that the key had.
+    """
 
     seconds: float
+    priority: int = DEFAULT_PRIORITY
+    keep_failures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """It is too early to look: come again in so many seconds, with as many failures as before."""
+class Requeue:
+    """Reconcile again with rate-limited back-off, without counting an error."""
 
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Again:
-    """Something must be seen first: come again soon, later each time."""
-
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """It did not work; come again, later each time, but not before ``after`` seconds."""
+class ReconcileError:
+    """Reconcile again with rate-limited back-off, or after ``after`` seconds if that is set."""
 
     error: Exception
     after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
-    """It will not work until something changes."""
+class TerminalError:
+    """Do not retry until something changes (controller-runtime's TerminalError)."""
 
     error: Exception
 
 
-Outcome = Done | Later | Wait | Again | Failed | GaveUp
+ReconcileResult = Success | RequeueAfter | Requeue | ReconcileError | TerminalError
+
+#: The values of the label `result` of controller-runtime (pkg/internal/controller/metrics).
+_RESULT_LABELS: dict[type, str] = {
+    Success: "success",
+    RequeueAfter: "requeue_after",
+    Requeue: "requeue",
+    ReconcileError: "error",
+    TerminalError: "terminal_error",
+}
 
 
-def own_key(obj: Object) -> Iterable[Key]:
-    """The key of the object itself."""
+def map_to_self(obj: Object) -> Iterable[Key]:
+    """Return the key of the object itself (handler.EnqueueRequestForObject)."""
     return (obj.key,)
 
 
-def owner_of(kind: str, api_group: str) -> Callable[[Object], Iterable[Key]]:
-    """The key of the controlling owner, where it is of this kind and group (of any version)."""
+def map_to_owner(kind: str, api_group: str) -> Callable[[Object], Iterable[Key]]:
+    """Return a function that maps an object to its controller (handler.EnqueueRequestForOwner).
 
-    def keys(obj: Object) -> Iterable[Key]:
+    Only if the controller is of this kind and group, in any version.
+    """
+
+    def get_keys(obj: Object) -> Iterable[Key]:
         owner = obj.metadata.controller
-        group = owner.api_version.rpartition("/")[0] if owner is not None else ""
-        if owner is None or owner.kind != kind or group != api_group:
+        if owner is None or owner.kind != kind:
+            return ()
+        if owner.api_version.rpartition("/")[0] != api_group:
             return ()
         return (Key(obj.metadata.namespace, owner.name),)
 
-    return keys
+    return get_keys
 
 
 class Controller(Generic[O]):
-    """Reconciles keys with ``workers`` at once, the same key never twice at once.
+    """Reconciles keys with several workers, but never the same key twice at once.
 
-    ``reconcile`` is given a key and gives an :data:`Outcome`; what it raises is one too: an error
-    that is temporary, or that asks to read anew, is tried again, as is one of ours; an API error
-    that will be the same again (Invalid, Forbidden) too, for what it depends on may change without
-    a word, but each time later. A reconciliation that takes more than ``seconds`` is cancelled and
-    has failed. ``meter`` is told of each: what came of it, and its seconds.
+    ``reconcile`` returns a :data:`ReconcileResult`. If it raises, the key is retried with
+    rate-limited back-off: also after an API error such as Invalid or Forbidden, because its cause
+    may be fixed without an event that the controller sees. A reconciliation that takes longer than
+    ``seconds`` is cancelled and counts as an error.
+
+    Args:
+        workers: The number of keys that are reconciled at once.
+        reserved: Additional workers that take only keys of at least the default priority, so that
+            these do not wait for work of a low priority.
+
+    ``meter`` is called with the result label and the duration of each reconciliation.
     """
 
     def __init__(
         self,
         name: str,
-        reconcile: Callable[[Key], Awaitable[Outcome]],
+        reconcile: Callable[[Key], Awaitable[ReconcileResult]],
         *,
         workers: int = 1,
-        limiter: Limiter[Key] | None = None,
-        clock: Clock = REAL,
+        reserved: int = 0,
+        limiter: RateLimiter[Key] | None = None,
+        clock: Clock = REAL_CLOCK,
         seconds: float = 600.0,
     ) -> None:
         self.name = name
-        self.workers = workers
+        self.workers = workers + reserved
         self.active = 0
         self.queue: WorkQueue[Key] = WorkQueue(limiter=limiter, clock=clock)
         self.informers: list[Informer[Object]] = []
+        self._reserved = reserved
         self._reconcile = reconcile
         self._clock = clock
         self._seconds = seconds
-        self.meter: Callable[[str, float], object] = _unmeasured
+        self.meter: Callable[[str, float], object] = _ignore_measurement
 
     def watch(
         self,
         informer: Informer[_T],
-        keys: Callable[[_T], Iterable[Key]],
+        map_to_keys: Callable[[_T], Iterable[Key]],
         *,
-        when: Callable[[_T | None, _T | None], bool] | None = None,
+        predicate: Callable[[_T | None, _T | None], bool] | None = None,
+        priority: Callable[[_T | None, _T | None], int] | None = None,
+        batch_seconds: float = 0.0,
     ) -> None:
-        """Reconcile ``keys`` of what was and of what is, whenever an object changes.
+        """Reconcile the keys of an object whenever it changes.
 
-        Of both, so that an object that changes owners brings both. ``when`` may say that a change
-        is none to this controller.
+        Args:
+            map_to_keys: Called for the old and the new object, so that an object that changes its
+                owner triggers a reconciliation of both owners.
+            predicate: Returns False for changes to ignore.
+            priority: Returns the priority of a change.
+            batch_seconds: If more keys are ready than there are workers, changes within this time
+                are reconciled together.
         """
 
-        def changed(old: _T | None, new: _T | None) -> None:
-            if when is not None and not when(old, new):
+        def enqueue(old: _T | None, new: _T | None) -> None:
+            if predicate is not None and not predicate(old, new):
                 return
+            level = DEFAULT_PRIORITY if priority is None else priority(old, new)
+            delay = batch_seconds if len(self.queue) > self.workers else 0.0
             for obj in (old, new):
                 if obj is not None:
-                    for key in keys(obj):
-                        self.queue.add(key)
+                    for key in map_to_keys(obj):
+                        self.queue.add_after(key, delay, priority=level)
 
-        informer.handle(changed)
+        informer.add_event_handler(enqueue)
         if informer not in self.informers:
             self.informers.append(informer)  # type: ignore[arg-type]
 
     async def run(self) -> None:
-        """Work until the queue is shut down and empty; informers must be synced before."""
+        """Run the workers until the queue is shut down and empty; informers must have synced."""
         async with anyio.create_task_group() as group:
-            for _ in range(self.workers):
-                group.start_soon(self._work)
+            for number in range(self.workers):
+                reserved = number < self._reserved
+                group.start_soon(self._run_worker, DEFAULT_PRIORITY if reserved else None)
 
-    async def _work(self) -> None:
+    async def _run_worker(self, min_priority: int | None) -> None:
         while True:
             try:
-                key = await self.queue.get()
+                key, priority = await self.queue.get_with_priority(min_priority=min_priority)
             except ShutDown:
                 return
             self.active += 1
             begun = self._clock.monotonic()
             try:
-                outcome = await self._outcome(key)
-                self._dispatch(key, outcome, self._clock.monotonic() - begun)
+                result = await self._reconcile_key(key)
+                self._handle_result(key, result, priority)
+                self.meter(_RESULT_LABELS[type(result)], self._clock.monotonic() - begun)
             finally:
                 self.active -= 1
                 self.queue.done(key)
 
-    async def _outcome(self, key: Key) -> Outcome:
-        with within(self._clock, self._seconds) as scope:
+    async def _reconcile_key(self, key: Key) -> ReconcileResult:
+        with move_on_after(self._clock, self._seconds) as scope:
             try:
                 return await self._reconcile(key)
             except DanluError as error:
-                return Failed(error, _asked(error))
+                return ReconcileError(error, _retry_after(error))
             except Exception as error:
-                # A defect of ours in one object must not end the work on all others.
+                # A bug that one object triggers must not stop the work on all others.
                 _log.exception("%s: %s: %s", self.name, key, type(error).__name__)
-                return Failed(error)
+                return ReconcileError(error)
         assert scope.cancel_called
-        return Failed(TimeoutError(f"took more than {self._seconds:.0f} s"))
+        return ReconcileError(TimeoutError(f"took more than {self._seconds:.0f} s"))
 
-    def _dispatch(self, key: Key, outcome: Outcome, seconds: float) -> None:
-        """What comes of an outcome; the only place that decides it."""
-        match outcome:
-            case Done():
+    def _handle_result(self, key: Key, result: ReconcileResult, priority: int) -> None:
+        match result:
+            case Success():
                 self.queue.forget(key)
-            case Later(after):
-                self.queue.forget(key)
-                self.queue.add_after(key, after)
-            case Wait(after):
-                self.queue.add_after(key, after)
-            case Again():
-                self.queue.add_limited(key)
-            case Failed(error, after):
-                _log.log(_level(error), "%s: %s: %s", self.name, key, error)
+            case RequeueAfter(seconds, level, keep_failures):
+                if not keep_failures:
+                    self.queue.forget(key)
+                self.queue.add_after(key, seconds, priority=priority if keep_failures else level)
+            case Requeue():
+                self.queue.add_rate_limited(key, priority=priority)
+            case ReconcileError(error, after):
+                _log.log(_log_level(error), "%s: %s: %s", self.name, key, error)
                 if after:
-                    self.queue.add_after(key, after)
+                    self.queue.add_after(key, after, priority=priority)
                 else:
-                    self.queue.add_limited(key)
-            case GaveUp(error):
-                _log.error("%s: %s: %s; giving up until it changes", self.name, key, error)
+                    self.queue.add_rate_limited(key, priority=priority)
+            case TerminalError(error):
+                _log.error("%s: %s: %s; not retrying until it changes", self.name, key, error)
                 self.queue.forget(key)
-        self.meter(_RESULTS[type(outcome)], seconds)
 
 
-#: The words of controller-runtime's metric (pkg/internal/controller/metrics).
-_RESULTS: dict[type, str] = {
-    Done: "success",
-    Later: "requeue_after",
-    Wait: "requeue_after",
-    Again: "requeue",
-    Failed: "error",
-    GaveUp: "terminal_error",
-}
-
-
-def _unmeasured(result: str, seconds: float) -> None:
+def _ignore_measurement(result: str, seconds: float) -> None:
     pass
 
 
-def _asked(error: DanluError) -> float:
+def _retry_after(error: DanluError) -> float:
     return float(getattr(error, "retry_after", 0.0)) if isinstance(error, TemporaryError) else 0.0
 
 
-def _level(error: Exception) -> int:
+def _log_level(error: Exception) -> int:
     expected = isinstance(error, TemporaryError) or (
-        isinstance(error, ApiError) and error.repeat == "fresh"
+        isinstance(error, ApiError) and error.retry is Retry.REREAD
     )
     return logging.INFO if expected else logging.ERROR

@@ -1,50 +1,52 @@
-"""Events for people: what happened to an object, told once and counted after that.
+"""Events: what happened to an object, sent once and then counted.
 
-As client-go's correlator does (tools/record/events_cache.go): the same event again raises the count
-of the first; more than ten that differ only in words, within ten minutes, become one that says so;
-one object has at most 25 at once, and then one in five minutes.
+Aggregation follows client-go's correlator (tools/record/events_cache.go): an event that occurs
+again raises the count of the first; more than ten events within ten minutes that differ only in the
+message become one; an object has at most 25 events at once, and then one every five minutes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import anyio
+import msgspec
 
 from danlu.errors import DanluError, TemporaryError
-from danlu.kube.backoff import Growing
 from danlu.kube.client import Client
 from danlu.kube.clock import sleep
-from danlu.kube.failures import AlreadyExists, NotFound
-from danlu.kube.limits import TokenBucket
-from danlu.kube.patches import merge_patch
+from danlu.kube.errors import AlreadyExists, NotFound
+from danlu.kube.patch import merge_patch
+from danlu.kube.ratelimit import TokenBucket
 from danlu.kube.resources import EVENTS, Resource
 from danlu.kube.types import Object
-
-__all__ = ["EventRecorder", "Reference", "reference_to"]
+from danlu.util.backoff import ExponentialBackoff
 
 _log = logging.getLogger(__name__)
-_SIMILAR = 10
+_MAX_SIMILAR = 10
 _SIMILAR_SECONDS = 600.0
 _BURST = 25
 _RATE = 1.0 / 300.0
-_REMEMBERED = 4096
-_WAITING = 1000
-#: Tries of one event (client-go's number), the first and the longest pause between two in seconds:
-#: longer than an API server takes to start.
-_TRIES, _FIRST, _LONGEST_PAUSE = 12, 0.2, 10.0
-_LONGEST = 1024
+_CACHE_SIZE = 4096
+#: Enough for the events of a few thousand jobs that start together; they are sent one by one.
+_MAX_QUEUED = 20_000
+#: client-go's number of tries; the delays add up to more than an API server takes to restart.
+_MAX_TRIES, _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS = 12, 0.2, 10.0
+_MAX_MESSAGE_LENGTH = 1024
+#: While the server is busy, pause after each event for a multiple of the time it took to send. The
+#: pause is short because the server may become idle meanwhile.
+_YIELD_FACTOR, _MAX_YIELD_SECONDS = 4.0, 0.5
 
 Severity = Literal["Normal", "Warning"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """The object that an event is about."""
+class ObjectReference:
+    """The object that an event is about (core/v1 ObjectReference)."""
 
     api_version: str
     kind: str
@@ -53,9 +55,9 @@ class Reference:
     uid: str
     version: str = ""
 
-    def document(self) -> dict[str, str]:
-        """As an event names it (core/v1 ObjectReference)."""
-        found = {
+    def to_manifest(self) -> dict[str, str]:
+        """Return the reference as ``involvedObject``."""
+        fields = {
             "apiVersion": self.api_version,
             "kind": self.kind,
             "namespace": self.namespace,
@@ -63,22 +65,45 @@ class Reference:
             "uid": self.uid,
             "resourceVersion": self.version,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in fields.items() if value}
 
 
-def reference_to(resource: Resource[Any], obj: Object) -> Reference:
-    """The reference to an object of a kind."""
+def event_name_prefix(about: ObjectReference) -> str:
+    """Return the prefix of the names of all events about an object."""
+    return f"{about.name[:200]}."
+
+
+def get_reference(resource: Resource[Any], obj: Object) -> ObjectReference:
+    """Return a reference to an object."""
     meta = obj.metadata
     version, kind = resource.api_version, resource.kind
-    return Reference(version, kind, meta.namespace, meta.name, meta.uid, meta.resource_version)
+    return ObjectReference(
+        version, kind, meta.namespace, meta.name, meta.uid, meta.resource_version
+    )
+
+
+class EventEntry(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An event in a form that can be stored with its object until it has been sent.
+
+    Any process that finds the entry can send it: the name is fixed, so the server refuses a
+    duplicate.
+    """
+
+    name: str
+    type: Severity
+    reason: str
+    message: str
+    first_timestamp: str
+    last_timestamp: str
+    count: int = 1
 
 
 @dataclass(slots=True)
-class _Told:
-    """One event on the server, or on its way there."""
+class _EventSeries:
+    """An event on the server, or on its way there, with the number of its occurrences."""
 
-    about: Reference
-    severity: str
+    about: ObjectReference
+    severity: Severity
     reason: str
     message: str
     name: str
@@ -86,163 +111,277 @@ class _Told:
     last: str
     count: int = 0
     sent: bool = False
-    waits: bool = False
+    queued: bool = False
+
+    def to_entry(self) -> EventEntry:
+        return EventEntry(
+            self.name, self.severity, self.reason, self.message, self.first, self.last, self.count
+        )
 
 
 @dataclass(slots=True)
-class _Similar:
+class _AggregateRecord:
+    """The messages of similar events (client-go's aggregateRecord)."""
+
     messages: set[str] = field(default_factory=set)
     last: float = 0.0
 
 
-_Key = tuple[Reference, str, str]
+_Key = tuple[ObjectReference, Severity, str]
 
 
 class EventRecorder:
     """Records events; :meth:`run` sends them in the background.
 
-    Recording never waits and never fails: what cannot be sent in a dozen tries, over a minute and a
-    half, and what comes while a thousand wait, is dropped.
+    Recording never waits and never fails. An event is dropped if it could not be sent in 12 tries,
+    which take more than a minute, or if 20,000 others are queued.
+
+    Args:
+        component: The source of the events.
+        busy: Returns whether others need the server more; events then take a fifth of the time of
+            one connection.
     """
 
-    def __init__(self, client: Client, component: str) -> None:
+    def __init__(
+        self, client: Client, component: str, *, busy: Callable[[], bool] = lambda: False
+    ) -> None:
         self.dropped = 0
+        self._busy = busy
+        self._draining = False
         self._client = client
         self._clock = client.clock
         self._component = component
-        self._similar: OrderedDict[_Key, _Similar] = OrderedDict()
-        self._told: OrderedDict[tuple[_Key, str], _Told] = OrderedDict()
-        self._buckets: OrderedDict[Reference, TokenBucket] = OrderedDict()
-        self._waiting: deque[_Told] = deque()
+        self._aggregates: OrderedDict[_Key, _AggregateRecord] = OrderedDict()
+        self._series: OrderedDict[tuple[_Key, str], _EventSeries] = OrderedDict()
+        self._buckets: OrderedDict[ObjectReference, TokenBucket] = OrderedDict()
+        self._queue: deque[_EventSeries] = deque()
+        self._unsent: dict[ObjectReference, dict[str, _EventSeries]] = {}
         self._changed = anyio.Event()
-        self._idle = True
+        self._idle = anyio.Event()
+        self._idle.set()
         self._count = 0
 
-    def event(self, about: Reference, severity: Severity, reason: str, message: str) -> None:
-        """Say what happened to an object: why in one CamelCase word, and what in words."""
-        about = Reference(about.api_version, about.kind, about.namespace, about.name, about.uid)
-        message = message if len(message) <= _LONGEST else f"{message[: _LONGEST - 1]}…"
-        key, said = self._correlated((about, severity, reason), message)
-        if not self._bucket(about).take():
+    def event(
+        self,
+        about: ObjectReference,
+        severity: Severity,
+        reason: str,
+        message: str,
+        *,
+        name: str = "",
+    ) -> None:
+        """Record an event, as client-go's ``EventRecorder.Event``.
+
+        Args:
+            reason: A CamelCase word, such as ``SuccessfulCreatePod``.
+            name: The name that :meth:`prepare` returned for this event, if it was called.
+        """
+        about, message = _without_version(about), _truncate_message(message)
+        key, message = self._correlate_event((about, severity, reason), message)
+        if not self._get_bucket(about).take():
             return
-        if len(self._waiting) >= _WAITING:
+        if len(self._queue) >= _MAX_QUEUED:
             self.dropped += 1
             return
-        told = self._counted(key, said)
-        if not told.waits:
-            told.waits = True
-            self._waiting.append(told)
-        self._changed.set()
+        series = self._series.get(key)
+        if series is None:
+            now = self._format_now()
+            name = name or self._new_name(about)
+            series = _EventSeries(about, severity, reason, message, name, now, now)
+            self._series[key] = series
+            _evict_oldest(self._series)
+        self._series.move_to_end(key)
+        series.count += 1
+        series.last, series.message = self._format_now(), message
+        self._enqueue_series(series)
+
+    def prepare(
+        self, about: ObjectReference, severity: Severity, reason: str, message: str
+    ) -> EventEntry:
+        """Return the entry of an event to be passed to :meth:`event` later; record nothing yet."""
+        about, message = _without_version(about), _truncate_message(message)
+        now = self._format_now()
+        key, message = self._correlate_event((about, severity, reason), message, remember=False)
+        series = self._series.get(key)
+        if series is None:
+            return EventEntry(self._new_name(about), severity, reason, message, now, now)
+        return EventEntry(
+            series.name, severity, reason, message, series.first, now, series.count + 1
+        )
+
+    def resume(self, about: ObjectReference, entry: EventEntry) -> None:
+        """Send an event that this or another process recorded, unless it is already known here."""
+        about = _without_version(about)
+        key = ((about, entry.type, entry.reason), entry.message)
+        known = self._series.get(key)
+        if known is not None and known.name == entry.name:
+            return
+        series = _EventSeries(
+            about,
+            entry.type,
+            entry.reason,
+            _truncate_message(entry.message),
+            entry.name,
+            entry.first_timestamp,
+            entry.last_timestamp,
+            entry.count,
+        )
+        if known is None:
+            self._series[key] = series
+            _evict_oldest(self._series)
+        self._enqueue_series(series)
+
+    def list_unsent(self, about: ObjectReference) -> tuple[EventEntry, ...]:
+        """Return the events about an object that have not been confirmed by the server."""
+        unsent = self._unsent.get(_without_version(about), {})
+        return tuple(series.to_entry() for series in unsent.values())
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send events until cancelled."""
         while True:
-            while self._waiting:
-                self._idle = False
-                await self._send(self._waiting.popleft())
-            self._idle = True
+            while self._queue:
+                series = self._queue.popleft()
+                begun = self._clock.monotonic()
+                await self._send_with_retries(series)
+                if not series.queued:
+                    self._mark_sent(series)
+                if self._queue and self._busy() and not self._draining:
+                    elapsed = self._clock.monotonic() - begun
+                    await sleep(self._clock, min(_MAX_YIELD_SECONDS, _YIELD_FACTOR * elapsed))
+            self._idle.set()
             self._changed = anyio.Event()
             await self._changed.wait()
 
+    async def drain(self) -> None:
+        """Wait until all events have been sent or dropped; needs :meth:`run` to be running."""
+        self._draining = True
+        await self._idle.wait()
+
     @property
     def idle(self) -> bool:
-        """Whether all that was recorded has been sent or dropped."""
-        return self._idle and not self._waiting
+        """Whether all events have been sent or dropped."""
+        return self._idle.is_set()
 
-    def _correlated(self, key: _Key, message: str) -> tuple[tuple[_Key, str], str]:
+    def _enqueue_series(self, series: _EventSeries) -> None:
+        if not series.queued:
+            series.queued = True
+            self._queue.append(series)
+            self._unsent.setdefault(series.about, {})[series.name] = series
+        if self._idle.is_set():
+            self._idle = anyio.Event()
+        self._changed.set()
+
+    def _mark_sent(self, series: _EventSeries) -> None:
+        unsent = self._unsent.get(series.about, {})
+        if unsent.get(series.name) is series:
+            del unsent[series.name]
+        if not unsent:
+            self._unsent.pop(series.about, None)
+
+    def _new_name(self, about: ObjectReference) -> str:
+        self._count += 1
+        suffix = f"{int(self._clock.now().timestamp() * 1e6):x}{self._count % 4096:03x}"
+        return f"{event_name_prefix(about)}{suffix}"
+
+    def _format_now(self) -> str:
+        return self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _correlate_event(
+        self, key: _Key, message: str, *, remember: bool = True
+    ) -> tuple[tuple[_Key, str], str]:
+        """Return the key under which an event is counted, and its message."""
         now = self._clock.monotonic()
-        similar = _recent(self._similar, key, _Similar)
-        if now - similar.last > _SIMILAR_SECONDS:
-            similar.messages.clear()
-        similar.last = now
-        similar.messages.add(message)
-        if len(similar.messages) <= _SIMILAR:
-            return (key, message), message
-        # Only as many are kept as tell that there are too many.
-        similar.messages.pop()
-        return (key, ""), f"(combined from similar events): {message}"
+        aggregate = self._aggregates.get(key, _AggregateRecord())
+        messages = aggregate.messages if now - aggregate.last <= _SIMILAR_SECONDS else set()
+        combined = len(messages | {message}) > _MAX_SIMILAR
+        if remember:
+            # Once there are too many messages, more need not be stored to know that.
+            messages = messages if combined else messages | {message}
+            self._aggregates[key] = _AggregateRecord(messages, now)
+            self._aggregates.move_to_end(key)
+            _evict_oldest(self._aggregates)
+        if combined:
+            return (key, ""), f"(combined from similar events): {message}"
+        return (key, message), message
 
-    def _bucket(self, about: Reference) -> TokenBucket:
-        found = self._buckets.get(about)
-        if found is None:
-            found = TokenBucket(_RATE, _BURST, clock=self._clock)
-            self._buckets[about] = found
-            _forget(self._buckets)
+    def _get_bucket(self, about: ObjectReference) -> TokenBucket:
+        bucket = self._buckets.get(about)
+        if bucket is None:
+            bucket = self._buckets[about] = TokenBucket(_RATE, _BURST, clock=self._clock)
+            _evict_oldest(self._buckets)
         self._buckets.move_to_end(about)
-        return found
+        return bucket
 
-    def _counted(self, key: tuple[_Key, str], message: str) -> _Told:
-        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        told = self._told.get(key)
-        if told is None:
-            self._count += 1
-            suffix = f"{int(self._clock.now().timestamp() * 1e6):x}{self._count % 4096:03x}"
-            about, severity, reason = key[0]
-            name = f"{about.name[:200]}.{suffix}"
-            told = self._told[key] = _Told(about, severity, reason, message, name, now, now)
-            _forget(self._told)
-        self._told.move_to_end(key)
-        told.count += 1
-        told.last, told.message = now, message
-        return told
-
-    async def _send(self, told: _Told) -> None:
-        told.waits = False
-        pauses = Growing(_FIRST, _LONGEST_PAUSE, reset=float("inf"), clock=self._clock)
-        for tried in range(1, _TRIES + 1):
+    async def _send_with_retries(self, series: _EventSeries) -> None:
+        series.queued = False
+        backoff = ExponentialBackoff(
+            _FIRST_RETRY_SECONDS, _MAX_RETRY_SECONDS, monotonic=self._clock.monotonic
+        )
+        for tries in range(1, _MAX_TRIES + 1):
             try:
-                await self._write(told)
+                await self._create_or_patch(series)
                 return
             except TemporaryError as error:
-                _log.info("event %s: %s", told.reason, error)
-                if tried < _TRIES:
-                    await sleep(self._clock, pauses.next())
+                _log.info("event %s: %s", series.reason, error)
+                if tries < _MAX_TRIES:
+                    await sleep(self._clock, backoff.next_delay())
             except DanluError as error:
-                # A namespace that ends takes no events, for example.
-                _log.info("event %s: %s", told.reason, error)
+                # For example, a namespace that is being deleted accepts no events.
+                _log.info("event %s: %s", series.reason, error)
                 break
         self.dropped += 1
 
-    async def _write(self, told: _Told) -> None:
-        namespace = told.about.namespace or "default"
-        if told.sent:
-            change = {"count": told.count, "lastTimestamp": told.last, "message": told.message}
+    async def _create_or_patch(self, series: _EventSeries) -> None:
+        namespace = series.about.namespace or "default"
+        if series.sent:
             try:
-                await self._client.patch(
-                    EVENTS, told.name, merge_patch(change), namespace=namespace
-                )
+                await self._patch_count(series, namespace)
                 return
             except NotFound:
-                # The server forgets events after an hour: begin anew.
-                told.first = told.last
+                # The server keeps events for an hour: start a new series.
+                series.first = series.last
+        manifest = EVENTS.to_manifest(self._event_fields(series, namespace))
         try:
-            await self._client.create(EVENTS, EVENTS.document(self._fields(told, namespace)))
+            await self._client.create(EVENTS, manifest)
         except AlreadyExists:
-            _log.debug("event %s arrived though its answer did not", told.reason)
-        told.sent = True
+            _log.debug("event %s was already sent, by this or another process", series.reason)
+            if series.count > 1:
+                await self._patch_count(series, namespace)
+        series.sent = True
 
-    def _fields(self, told: _Told, namespace: str) -> Mapping[str, Any]:
+    async def _patch_count(self, series: _EventSeries, namespace: str) -> None:
+        change = {
+            "count": series.count,
+            "lastTimestamp": series.last,
+            "message": series.message,
+        }
+        await self._client.patch(EVENTS, series.name, merge_patch(change), namespace=namespace)
+
+    def _event_fields(self, series: _EventSeries, namespace: str) -> Mapping[str, Any]:
         return {
-            "metadata": {"name": told.name, "namespace": namespace},
-            "involvedObject": told.about.document(),
-            "type": told.severity,
-            "reason": told.reason,
-            "message": told.message,
-            "count": told.count,
-            "firstTimestamp": told.first,
-            "lastTimestamp": told.last,
+            "metadata": {"name": series.name, "namespace": namespace},
+            "involvedObject": series.about.to_manifest(),
+            "type": series.severity,
+            "reason": series.reason,
+            "message": series.message,
+            "count": series.count,
+            "firstTimestamp": series.first,
+            "lastTimestamp": series.last,
             "source": {"component": self._component},
             "reportingComponent": self._component,
         }
 
 
-def _recent(table: OrderedDict[_Key, _Similar], key: _Key, make: type[_Similar]) -> _Similar:
-    found = table.setdefault(key, make())
-    table.move_to_end(key)
-    _forget(table)
-    return found
+def _without_version(about: ObjectReference) -> ObjectReference:
+    return ObjectReference(about.api_version, about.kind, about.namespace, about.name, about.uid)
 
 
-def _forget(table: OrderedDict[Any, Any]) -> None:
-    while len(table) > _REMEMBERED:
+def _truncate_message(message: str) -> str:
+    if len(message) <= _MAX_MESSAGE_LENGTH:
+        return message
+    return f"{message[: _MAX_MESSAGE_LENGTH - 1]}…"
+
+
+def _evict_oldest(table: OrderedDict[Any, Any]) -> None:
+    while len(table) > _CACHE_SIZE:
         table.popitem(last=False)

@@ -1,7 +1,8 @@
-"""What a controller has done and its cache does not show yet (client-go, ControllerExpectations).
+"""What a controller did that its cache does not show yet (client-go's ControllerExpectations).
 
-A controller that made three pods must not look at a cache in which they are missing and make three
-more. It says what it expects, its handlers what they saw, and until both agree it waits.
+A controller that created three pods must not look at a cache in which they are missing and create
+three more. It registers what it expects before each write, its event handlers report what they
+observe, and until both agree the object is not reconciled.
 """
 
 from __future__ import annotations
@@ -10,79 +11,77 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from danlu.kube.clock import REAL
-from danlu.kube.types import Clock
-
-__all__ = ["Expectations"]
+from danlu.kube.clock import REAL_CLOCK, Clock
 
 K = TypeVar("K", bound=Hashable)
-#: After so many seconds something was missed, and looking is better than waiting.
-_TIMEOUT = 300.0
+#: After this time an event was probably missed, and reconciling is better than waiting.
+_TIMEOUT_SECONDS = 300.0
 
 
 @dataclass(slots=True)
-class _Expected:
+class _ExpectationSet:
     since: float
     creations: set[str] = field(default_factory=set)
     deletions: set[str] = field(default_factory=set)
 
 
 class Expectations(Generic[K]):
-    """Creations by name and deletions by uid that are to be seen, for each key.
+    """Expected creations (by name) and deletions (by uid) of each key.
 
-    Named, not counted: what others make or delete is never taken for what was expected, and
-    seeing a thing twice does no harm.
+    client-go counts them; naming them means that objects which others create or delete are never
+    mistaken for the expected ones, and that observing an object twice does no harm.
     """
 
-    def __init__(self, *, clock: Clock = REAL, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, *, clock: Clock = REAL_CLOCK, timeout: float = _TIMEOUT_SECONDS) -> None:
         self._clock = clock
         self._timeout = timeout
-        self._expected: dict[K, _Expected] = {}
+        self._pending: dict[K, _ExpectationSet] = {}
 
     def __len__(self) -> int:
-        """How many keys wait for something."""
-        return len(self._expected)
+        """Return the number of keys with open expectations."""
+        return len(self._pending)
 
     def expect_creation(self, key: K, names: Iterable[str]) -> None:
-        """Objects of these names will be seen; said before they are made."""
-        self._of(key).creations.update(names)
+        """Expect objects of these names to appear; call it before creating them."""
+        self._get_or_create(key).creations.update(names)
 
     def expect_deletion(self, key: K, uids: Iterable[str]) -> None:
-        """Objects of these uids will end; said before that is asked for."""
-        self._of(key).deletions.update(uids)
+        """Expect objects of these uids to disappear; call it before deleting them."""
+        self._get_or_create(key).deletions.update(uids)
 
-    def created(self, key: K, name: str) -> None:
-        """An object was seen, or could not be made."""
-        if (found := self._expected.get(key)) is not None:
-            found.creations.discard(name)
-            self._settle(key, found)
+    def observe_creation(self, key: K, name: str) -> None:
+        """Stop expecting an object: it was seen, or creating it failed."""
+        if (expected := self._pending.get(key)) is not None:
+            expected.creations.discard(name)
+            self._drop_if_empty(key, expected)
 
-    def deleted(self, key: K, uid: str) -> None:
-        """An object's end was seen, or could not be had."""
-        if (found := self._expected.get(key)) is not None:
-            found.deletions.discard(uid)
-            self._settle(key, found)
+    def observe_deletion(self, key: K, uid: str) -> None:
+        """Stop expecting a deletion: it was seen, or deleting the object failed."""
+        if (expected := self._pending.get(key)) is not None:
+            expected.deletions.discard(uid)
+            self._drop_if_empty(key, expected)
 
-    def satisfied(self, key: K) -> bool:
-        """Whether the cache shows all that was done, or it has been waited for long enough."""
-        found = self._expected.get(key)
-        if found is None:
-            return True
-        if self._clock.monotonic() - found.since >= self._timeout:
-            del self._expected[key]
-            return True
-        return False
+    def has_pending(self, key: K) -> bool:
+        """Return whether the cache does not show everything yet and nothing has timed out."""
+        expected = self._pending.get(key)
+        if expected is None:
+            return False
+        if self._clock.monotonic() - expected.since >= self._timeout:
+            del self._pending[key]
+            return False
+        return True
 
     def forget(self, key: K) -> None:
-        """Nobody works on the key any more."""
-        self._expected.pop(key, None)
+        """Drop the expectations of a key that is no longer reconciled."""
+        self._pending.pop(key, None)
 
-    def _of(self, key: K) -> _Expected:
+    def _get_or_create(self, key: K) -> _ExpectationSet:
         now = self._clock.monotonic()
-        found = self._expected.setdefault(key, _Expected(now))
-        found.since = now
-        return found
+        expected = self._pending.setdefault(key, _ExpectationSet(now))
+        # Every write starts the time-out again, as in client-go's SetExpectations.
+        expected.since = now
+        return expected
 
-    def _settle(self, key: K, found: _Expected) -> None:
-        if not found.creations and not found.deletions:
-            del self._expected[key]
+    def _drop_if_empty(self, key: K, expected: _ExpectationSet) -> None:
+        if not expected.creations and not expected.deletions:
+            del self._pending[key]

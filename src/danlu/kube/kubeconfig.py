@@ -1,7 +1,7 @@
-"""Kubeconfigs and service accounts: which server, and as whom.
+"""Load the configuration of a cluster from kubeconfig files or a pod's service account.
 
-As client-go reads them (tools/clientcmd): several files are one, of which the first to say a thing
-has the word; paths in a file are relative to it.
+The rules are those of client-go (tools/clientcmd): several files are merged, and the first to set a
+value wins; relative paths are relative to the file that has them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+import yaml
 
 from danlu.errors import UsageError
-from danlu.kube.access import Access, Credentials
-from danlu.kube.credentials import Stated
-from danlu.kube.execplugin import ExecPlugin, ExecSpec
-
-__all__ = ["from_kubeconfig", "in_cluster", "load_access"]
+from danlu.kube.config import ClusterConfig, Credentials, StaticCredentials
+from danlu.kube.exec_plugin import ExecConfig, ExecPlugin
 
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class _Cluster(msgspec.Struct, rename="kebab"):
+class _ClusterEntry(msgspec.Struct, rename="kebab"):
     server: str = ""
     certificate_authority: str = ""
     certificate_authority_data: str = ""
@@ -35,7 +33,7 @@ class _Cluster(msgspec.Struct, rename="kebab"):
     proxy_url: str = ""
 
 
-class _User(msgspec.Struct, rename="kebab"):
+class _AuthInfo(msgspec.Struct, rename="kebab"):
     token: str = ""
     token_file: str = msgspec.field(default="", name="tokenFile")
     client_certificate: str = ""
@@ -44,13 +42,13 @@ class _User(msgspec.Struct, rename="kebab"):
     client_key_data: str = ""
     username: str = ""
     password: str = ""
-    exec: ExecSpec | None = None
+    exec: ExecConfig | None = None
     auth_provider: dict[str, object] | None = None
     impersonate: str = msgspec.field(default="", name="as")
     impersonate_groups: list[str] | None = msgspec.field(default=None, name="as-groups")
 
 
-class _Context(msgspec.Struct):
+class _ContextEntry(msgspec.Struct):
     cluster: str = ""
     user: str = ""
     namespace: str = ""
@@ -58,152 +56,163 @@ class _Context(msgspec.Struct):
 
 class _NamedCluster(msgspec.Struct):
     name: str
-    cluster: _Cluster
+    cluster: _ClusterEntry
 
 
 class _NamedUser(msgspec.Struct):
     name: str
-    user: _User
+    user: _AuthInfo
 
 
 class _NamedContext(msgspec.Struct):
     name: str
-    context: _Context
+    context: _ContextEntry
 
 
-class _File(msgspec.Struct, rename="kebab"):
+class _KubeconfigFile(msgspec.Struct, rename="kebab"):
     current_context: str = ""
     clusters: list[_NamedCluster] | None = None
     users: list[_NamedUser] | None = None
     contexts: list[_NamedContext] | None = None
 
 
-class _Merged(msgspec.Struct):
-    """All files as one; clusters and users know the directory their paths are relative to."""
+class _MergedKubeconfig(msgspec.Struct):
+    """All files merged; clusters and users come with the directory of their file."""
 
     current: str = ""
-    contexts: dict[str, _Context] = {}
-    clusters: dict[str, tuple[_Cluster, Path]] = {}
-    users: dict[str, tuple[_User, Path]] = {}
+    contexts: dict[str, _ContextEntry] = {}
+    clusters: dict[str, tuple[_ClusterEntry, Path]] = {}
+    users: dict[str, tuple[_AuthInfo, Path]] = {}
 
 
-def load_access(
+def load_cluster_config(
     *,
     kubeconfig: Path | None = None,
     context: str = "",
     environ: Mapping[str, str] = os.environ,
     service_account: Path = _SERVICE_ACCOUNT,
-) -> Access:
-    """The access that was asked for: this file, else ``KUBECONFIG``, else the pod's, else the
-    home's ``.kube/config``.
+) -> ClusterConfig:
+    """Load the first that applies: ``kubeconfig``, ``$KUBECONFIG``, the pod's service account, or
+    ``~/.kube/config``.
 
-    Raises :class:`UsageError` for a configuration that is missing, or says nothing usable.
+    Raises :class:`UsageError` if the configuration is missing or invalid.
     """
     if kubeconfig is not None:
-        return from_kubeconfig([kubeconfig], context=context, environ=environ)
+        return load_kubeconfig([kubeconfig], context=context, environ=environ)
     if environ.get("KUBECONFIG"):
-        paths = [Path(one) for one in environ["KUBECONFIG"].split(os.pathsep) if one]
-        return from_kubeconfig(paths, context=context, environ=environ)
+        paths = [Path(path) for path in environ["KUBECONFIG"].split(os.pathsep) if path]
+        return load_kubeconfig(paths, context=context, environ=environ)
     if not context and environ.get("KUBERNETES_SERVICE_HOST") and service_account.is_dir():
-        return in_cluster(environ=environ, service_account=service_account)
+        return load_in_cluster_config(environ=environ, service_account=service_account)
     home = Path(environ.get("HOME") or Path.home())
-    return from_kubeconfig([home / ".kube" / "config"], context=context, environ=environ)
+    return load_kubeconfig([home / ".kube" / "config"], context=context, environ=environ)
 
 
-def in_cluster(
+def load_in_cluster_config(
     *, environ: Mapping[str, str] = os.environ, service_account: Path = _SERVICE_ACCOUNT
-) -> Access:
-    """The access of a pod by its service account, whose token is read anew as it is rotated."""
+) -> ClusterConfig:
+    """Return the configuration of a pod's service account, whose token is read again on rotation.
+
+    Raises :class:`UsageError` outside a cluster.
+    """
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host:
-        raise UsageError("KUBERNETES_SERVICE_HOST is not set: this is no pod of a cluster")
-    shown = f"[{host}]" if ":" in host else host
+        raise UsageError("not running in a pod: KUBERNETES_SERVICE_HOST is not set")
+    url_host = f"[{host}]" if ":" in host else host
     namespace = service_account / "namespace"
-    return Access(
-        server=f"https://{shown}:{port}",
-        credentials=Stated(token_file=service_account / "token"),
-        ca=_read(service_account / "ca.crt"),
-        namespace=_read(namespace).decode().strip() if namespace.exists() else "default",
+    return ClusterConfig(
+        server=f"https://{url_host}:{port}",
+        credentials=StaticCredentials(token_file=service_account / "token"),
+        ca=_read_file(service_account / "ca.crt"),
+        namespace=_read_file(namespace).decode().strip() if namespace.exists() else "default",
     )
 
 
-def from_kubeconfig(
+def load_kubeconfig(
     paths: Iterable[Path], *, context: str = "", environ: Mapping[str, str] = os.environ
-) -> Access:
-    """The access that a context of kubeconfig files says; the current one where none is named."""
+) -> ClusterConfig:
+    """Return the configuration of a context; of the current context if none is named.
+
+    Raises :class:`UsageError` if the files or the context are missing or invalid.
+    """
     files = [path for path in paths if path.exists()]
     if not files:
         raise UsageError(
-            "there is no kubeconfig",
-            hint="--kubeconfig or KUBECONFIG names one; the usual place is ~/.kube/config",
+            "no kubeconfig found",
+            hint="pass --kubeconfig, set KUBECONFIG, or create ~/.kube/config",
         )
-    merged = _merge(files)
+    merged = _merge_files(files)
     name = context or merged.current
     if not name:
-        raise UsageError("the kubeconfig has no current context", hint=_known(merged.contexts))
-    chosen = _named(merged.contexts, name, "context")
-    cluster, place = _named(merged.clusters, chosen.cluster, "cluster")
-    user, home = _named(merged.users, chosen.user, "user") if chosen.user else (_User(), place)
+        raise UsageError("the kubeconfig has no current context", hint=_list_names(merged.contexts))
+    entry = _lookup_entry(merged.contexts, name, "context")
+    cluster, directory = _lookup_entry(merged.clusters, entry.cluster, "cluster")
+    user, user_directory = (
+        _lookup_entry(merged.users, entry.user, "user") if entry.user else (_AuthInfo(), directory)
+    )
     if not cluster.server:
-        raise UsageError(f"the cluster {chosen.cluster} of the kubeconfig has no server")
+        raise UsageError(f"kubeconfig: cluster {entry.cluster} has no server")
     if urlsplit(cluster.server).scheme not in ("http", "https"):
         raise UsageError(
-            f"{cluster.server!r} of the kubeconfig is no server",
-            hint="it is a URL that begins with https://",
+            f"kubeconfig: invalid server {cluster.server!r}",
+            hint="it must be a URL that begins with https://",
         )
     if cluster.proxy_url.startswith("socks"):
-        raise UsageError(f"{cluster.proxy_url}: a SOCKS proxy is not understood, use an HTTP one")
-    ca = _pem(cluster.certificate_authority_data, cluster.certificate_authority, place)
-    return Access(
+        raise UsageError(
+            f"kubeconfig: SOCKS proxies are not supported: {cluster.proxy_url}",
+            hint="use an HTTP proxy",
+        )
+    ca = _load_pem(cluster.certificate_authority_data, cluster.certificate_authority, directory)
+    ca_bytes = _read_file(ca) if isinstance(ca, Path) else ca or b""
+    return ClusterConfig(
         server=cluster.server.rstrip("/"),
-        credentials=_credentials(user, home, cluster, _as_bytes(ca), environ),
-        namespace=chosen.namespace or "default",
-        ca=_as_bytes(ca),
+        credentials=_build_credentials(user, user_directory, cluster, ca_bytes, environ),
+        namespace=entry.namespace or "default",
+        ca=ca_bytes,
         insecure=cluster.insecure_skip_tls_verify,
         server_name=cluster.tls_server_name,
         proxy=cluster.proxy_url,
     )
 
 
-def _credentials(
-    user: _User, place: Path, cluster: _Cluster, ca: bytes, environ: Mapping[str, str]
+def _build_credentials(
+    user: _AuthInfo,
+    directory: Path,
+    cluster: _ClusterEntry,
+    ca: bytes,
+    environ: Mapping[str, str],
 ) -> Credentials:
     if user.exec is not None:
-        return ExecPlugin(
-            _from(place, user.exec), cluster=_cluster_info(cluster, ca), environ=environ
-        )
+        config = user.exec
+        if os.sep in config.command:
+            config = msgspec.structs.replace(config, command=str(directory / config.command))
+        return ExecPlugin(config, cluster=_cluster_info(cluster, ca), environ=environ)
     if user.auth_provider is not None:
         name = user.auth_provider.get("name", "")
         raise UsageError(
-            f"auth-provider {name} of the kubeconfig has been taken out of Kubernetes",
-            hint="its successor is an exec plug-in; the provider's own tool writes it",
+            f"kubeconfig: auth-provider {name} was removed from Kubernetes",
+            hint="use an exec plugin instead; the provider's own tool writes its configuration",
         )
-    return Stated(
+    return StaticCredentials(
         token=user.token,
-        token_file=place / user.token_file if user.token_file else None,
+        token_file=directory / user.token_file if user.token_file else None,
         user=user.username,
         password=user.password,
-        chain=_pem(user.client_certificate_data, user.client_certificate, place),
-        key=_pem(user.client_key_data, user.client_key, place),
-        headers=_impersonation(user),
+        chain=_load_pem(user.client_certificate_data, user.client_certificate, directory),
+        key=_load_pem(user.client_key_data, user.client_key, directory),
+        headers=_impersonation_headers(user),
     )
 
 
-def _impersonation(user: _User) -> tuple[tuple[str, str], ...]:
+def _impersonation_headers(user: _AuthInfo) -> tuple[tuple[str, str], ...]:
     if not user.impersonate:
         return ()
-    groups = tuple(("Impersonate-Group", one) for one in user.impersonate_groups or ())
+    groups = tuple(("Impersonate-Group", group) for group in user.impersonate_groups or ())
     return (("Impersonate-User", user.impersonate), *groups)
 
 
-def _from(place: Path, spec: ExecSpec) -> ExecSpec:
-    if os.sep not in spec.command:
-        return spec
-    return msgspec.structs.replace(spec, command=str(place / spec.command))
-
-
-def _cluster_info(cluster: _Cluster, ca: bytes) -> Mapping[str, object]:
+def _cluster_info(cluster: _ClusterEntry, ca: bytes) -> Mapping[str, object]:
     return {
         "server": cluster.server,
         "certificate-authority-data": base64.b64encode(ca).decode(),
@@ -213,64 +222,60 @@ def _cluster_info(cluster: _Cluster, ca: bytes) -> Mapping[str, object]:
     }
 
 
-def _merge(paths: Iterable[Path]) -> _Merged:
-    merged = _Merged()
+def _merge_files(paths: Iterable[Path]) -> _MergedKubeconfig:
+    merged = _MergedKubeconfig()
     for path in paths:
-        file, place = _parse(path), path.parent
+        file, directory = _parse_file(path), path.parent
         merged.current = merged.current or file.current_context
         for context in file.contexts or ():
             merged.contexts.setdefault(context.name, context.context)
         for cluster in file.clusters or ():
-            merged.clusters.setdefault(cluster.name, (cluster.cluster, place))
+            merged.clusters.setdefault(cluster.name, (cluster.cluster, directory))
         for user in file.users or ():
-            merged.users.setdefault(user.name, (user.user, place))
+            merged.users.setdefault(user.name, (user.user, directory))
     return merged
 
 
-def _parse(path: Path) -> _File:
-    import yaml
-
+def _parse_file(path: Path) -> _KubeconfigFile:
     try:
-        data = yaml.safe_load(_read(path)) or {}
+        data = yaml.safe_load(_read_file(path)) or {}
     except (yaml.YAMLError, UnicodeDecodeError):
-        # Not the parser's reason, which quotes the file: it may quote a secret.
-        raise UsageError(f"{path} is no YAML") from None
+        # Without the parser's message, which quotes the file and could contain a secret.
+        raise UsageError(f"{path}: invalid YAML") from None
     try:
-        return msgspec.convert(data, _File)
+        return msgspec.convert(data, _KubeconfigFile)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path} is no kubeconfig: {error}") from error
+        raise UsageError(f"{path}: invalid kubeconfig: {error}") from error
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
-def _pem(data: str, file: str, place: Path) -> bytes | Path | None:
+def _load_pem(data: str, file: str, directory: Path) -> bytes | Path | None:
+    """Return the PEM of a ``-data`` field, or the path in the field without ``-data``."""
     if data:
         try:
             return base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
-            raise UsageError("a -data field of the kubeconfig is not base64") from None
-    return place / file if file else None
+            raise UsageError("kubeconfig: a -data field is not valid base64") from None
+    return directory / file if file else None
 
 
-def _as_bytes(source: bytes | Path | None) -> bytes:
-    return _read(source) if isinstance(source, Path) else source or b""
+_Entry = TypeVar("_Entry")
 
 
-_Named = TypeVar("_Named")
-
-
-def _named(known: Mapping[str, _Named], name: str, what: str) -> _Named:
+def _lookup_entry(entries: Mapping[str, _Entry], name: str, what: str) -> _Entry:
     try:
-        return known[name]
+        return entries[name]
     except KeyError:
-        raise UsageError(f"the kubeconfig has no {what} {name!r}", hint=_known(known)) from None
+        raise UsageError(
+            f"kubeconfig: {what} {name!r} not found", hint=_list_names(entries)
+        ) from None
 
 
-def _known(names: Iterable[str]) -> str:
-    shown = ", ".join(sorted(names))
-    return f"it has {shown}" if shown else "it has none"
+def _list_names(names: Mapping[str, object]) -> str:
+    return f"it has: {', '.join(sorted(names))}" if names else "it has none"

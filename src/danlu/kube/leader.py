@@ -1,8 +1,8 @@
-"""One of several acts: leader election by a Lease, with client-go's rules and times.
+"""Leader election by a Lease, with the rules and the default times of client-go.
 
-What it guarantees is what client-go's does (tools/leaderelection): no two lead while clocks run at
-rates that differ by less than lease duration to renew deadline. Times of other machines are never
-compared with ours: what counts is when we saw the record change.
+The guarantee is that of client-go (tools/leaderelection): two processes never lead at the same time
+as long as their clock rates differ by less than lease duration / renew deadline. Timestamps of
+other machines are never compared with ours; what counts is when we saw the record change.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ import msgspec
 
 from danlu.errors import DanluError, OutsideError
 from danlu.kube.client import Client
-from danlu.kube.clock import sleep, within
-from danlu.kube.failures import AlreadyExists, Conflict, NotFound
+from danlu.kube.clock import move_on_after, sleep
+from danlu.kube.errors import AlreadyExists, Conflict, NotFound
 from danlu.kube.resources import LEASES
 from danlu.kube.types import Object
-
-__all__ = ["LeaderElection", "LeadershipLost", "Lease"]
 
 _log = logging.getLogger(__name__)
 _JITTER = 1.2
 
 
 class LeadershipLost(OutsideError):
-    """The lease could not be renewed in time: another may lead now, so nothing more may be done."""
+    """The lease was not renewed in time. Another process may lead now, so this one must stop."""
 
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Who leads, and since when (coordination.k8s.io/v1 LeaseSpec)."""
+    """The holder of a lease (coordination.k8s.io/v1 LeaseSpec)."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0
@@ -45,26 +43,26 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Lease(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The object of which one is the holder."""
+    """A Lease (coordination.k8s.io/v1)."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
-_LEASES = LEASES.decoded(Lease)
+_LEASES = LEASES.with_model(Lease)
 
 
 @dataclass(frozen=True, slots=True)
-class _Observed:
+class _ObservedRecord:
     lease: Lease
     at: float
 
 
 class LeaderElection:
-    """Candidates that share a Lease by ``name``; ``identity`` must differ among them.
+    """A candidate for the Lease ``name``; candidates must differ in ``identity``.
 
-    The holder renews every ``retry`` seconds and stops to lead when it could not for ``renew``
-    seconds; others take over when the record has not changed for ``duration`` seconds. A holder
-    that stops in order gives the lease back at once.
+    The leader renews the lease every ``retry`` seconds, and stops leading if it could not for
+    ``renew`` seconds. Others take over if the record has not changed for ``duration`` seconds. A
+    leader that shuts down gracefully releases the lease at once.
     """
 
     def __init__(
@@ -80,146 +78,146 @@ class LeaderElection:
         draw: Callable[[], float] = random.random,
     ) -> None:
         if not duration > renew > retry * _JITTER:
-            raise ValueError("duration > renew > 1.2 × retry must hold")
+            raise ValueError("must hold: duration > renew > 1.2 × retry")
         self.identity = identity
-        self.leads = False
+        self.is_leader = False
         self._client = client
         self._clock = client.clock
-        self._place = (namespace, name)
+        self._namespace = namespace
+        self._name = name
         self._duration = duration
         self._renew = renew
         self._retry = retry
         self._draw = draw
-        self._observed: _Observed | None = None
+        self._observed: _ObservedRecord | None = None
         # Whether the lease can be renewed without reading it first.
-        self._certain = False
+        self._is_current = False
 
     @property
     def leader(self) -> str:
-        """Who leads, as far as is known; empty for nobody."""
+        """The identity of the last observed leader; empty before the first."""
         return self._observed.lease.spec.holder_identity if self._observed else ""
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        """Wait to become the leader, run ``lead``, and give the lease back when that has ended.
+        """Acquire the lease, run ``lead`` while renewing it, and release it at the end.
 
-        Raises :class:`LeadershipLost`, with ``lead`` cancelled before, where it is lost.
+        If the lease is lost, cancels ``lead`` and raises :class:`LeadershipLost`.
         """
-        await self._acquire()
+        await self._acquire_lease()
         lost = False
         try:
             async with anyio.create_task_group() as group:
 
-                async def leading() -> None:
+                async def run_lead() -> None:
                     await lead()
                     group.cancel_scope.cancel()
 
-                group.start_soon(leading)
-                await self._keep()
+                group.start_soon(run_lead)
+                await self._renew_until_lost()
                 lost = True
                 group.cancel_scope.cancel()
         finally:
-            self.leads = False
+            self.is_leader = False
+            # Only after `lead` has ended: a released lease is acquired by another process at once.
             if not lost:
-                await self._release()
+                await self._release_lease()
         if lost:
             raise LeadershipLost(
-                f"{self.identity} could not renew the lease {self._place[1]} in {self._renew:.0f} s"
+                f"{self.identity} could not renew lease {self._name} within {self._renew:.0f} s"
             )
 
-    async def _acquire(self) -> None:
-        while not await self._attempt():
+    async def _acquire_lease(self) -> None:
+        while not await self._try_acquire_or_renew():
             await sleep(self._clock, self._retry * (1.0 + _JITTER * self._draw()))
-        self.leads = True
-        _log.info("%s leads", self.identity)
+        self.is_leader = True
+        _log.info("%s became leader", self.identity)
 
-    async def _keep(self) -> None:
-        """Renew until that has failed for too long."""
+    async def _renew_until_lost(self) -> None:
         while True:
             await sleep(self._clock, self._retry)
             renewed = False
-            with within(self._clock, self._renew):
+            with move_on_after(self._clock, self._renew):
                 while not renewed:
-                    renewed = await self._attempt()
+                    renewed = await self._try_acquire_or_renew()
                     if not renewed:
                         await sleep(self._clock, self._retry)
             if not renewed:
                 return
 
-    async def _attempt(self) -> bool:
-        """Try to get or to keep the lease; failures are those of the moment."""
+    async def _try_acquire_or_renew(self) -> bool:
         try:
-            with within(self._clock, self._renew):
-                return await self._try()
+            with move_on_after(self._clock, self._renew):
+                return await self._acquire_or_renew()
         except (AlreadyExists, Conflict):
-            _log.info("lease %s: another was faster", self._place[1])
+            _log.info("lease %s: another candidate was faster", self._name)
         except DanluError as error:
-            _log.warning("lease %s: %s", self._place[1], error)
-        self._certain = False
+            _log.warning("lease %s: %s", self._name, error)
+        self._is_current = False
         return False
 
-    async def _try(self) -> bool:
-        if not (self.leads and self._certain):
+    async def _acquire_or_renew(self) -> bool:
+        if not (self.is_leader and self._is_current):
             try:
-                await self._look()
+                lease = await self._client.get(_LEASES, self._name, namespace=self._namespace)
+                self._observe_lease(lease)
             except NotFound:
-                self._see(await self._client.create(_LEASES, self._document(None)))
+                lease = await self._client.create(_LEASES, self._lease_manifest(None))
+                self._observe_lease(lease)
                 return True
         assert self._observed is not None
         lease = self._observed.lease
         mine = lease.spec.holder_identity == self.identity
-        if not mine and lease.spec.holder_identity and not self._run_out():
+        if not mine and lease.spec.holder_identity and not self._lease_ran_out():
             return False
-        if self.leads and not mine:
-            # Somebody took it: whoever led must not lead on as if it had never been away.
+        if self.is_leader and not mine:
+            # Another process held the lease meanwhile, so the previous term is over even if the
+            # lease could be acquired again.
             return False
-        self._see(await self._client.update(_LEASES, self._document(lease)))
+        self._observe_lease(await self._client.update(_LEASES, self._lease_manifest(lease)))
         return True
 
-    async def _look(self) -> None:
-        namespace, name = self._place
-        self._see(await self._client.get(_LEASES, name, namespace=namespace))
-
-    def _see(self, lease: Lease) -> None:
-        self._certain = True
+    def _observe_lease(self, lease: Lease) -> None:
+        self._is_current = True
+        # The time of the first sight of a record counts, so that reading it again, unchanged, does
+        # not prolong the lease of a dead leader.
         if self._observed is not None and self._observed.lease.spec == lease.spec:
-            self._observed = _Observed(lease, self._observed.at)
+            self._observed = _ObservedRecord(lease, self._observed.at)
         else:
-            self._observed = _Observed(lease, self._clock.monotonic())
+            self._observed = _ObservedRecord(lease, self._clock.monotonic())
 
-    def _run_out(self) -> bool:
+    def _lease_ran_out(self) -> bool:
         assert self._observed is not None
         duration = self._observed.lease.spec.lease_duration_seconds or self._duration
         return self._clock.monotonic() >= self._observed.at + duration
 
-    def _document(self, lease: Lease | None, *, release: bool = False) -> dict[str, Any]:
-        now = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _lease_manifest(self, lease: Lease | None, *, release: bool = False) -> dict[str, Any]:
+        now = _format_time(self._clock.now())
         old = lease.spec if lease is not None else LeaseSpec()
-        mine = old.holder_identity == self.identity and old.acquire_time is not None
-        changed = lease is not None and not mine
+        acquired = old.acquire_time if old.holder_identity == self.identity else None
+        changes_holder = lease is not None and acquired is None
         spec: dict[str, Any] = {
             "holderIdentity": "" if release else self.identity,
+            # 0 is invalid; client-go writes 1 as well.
             "leaseDurationSeconds": 1 if release else int(self._duration),
-            "acquireTime": _shown(old.acquire_time) if mine and not release else now,
+            "acquireTime": _format_time(acquired) if acquired and not release else now,
             "renewTime": now,
-            "leaseTransitions": old.lease_transitions + int(changed),
+            "leaseTransitions": old.lease_transitions + int(changes_holder),
         }
-        namespace, name = self._place
-        metadata = {"name": name, "namespace": namespace}
+        metadata = {"name": self._name, "namespace": self._namespace}
         if lease is not None:
             metadata["resourceVersion"] = lease.metadata.resource_version
-        return LEASES.document({"metadata": metadata, "spec": spec})
+        return LEASES.to_manifest({"metadata": metadata, "spec": spec})
 
-    async def _release(self) -> None:
+    async def _release_lease(self) -> None:
         if self._observed is None or self.leader != self.identity:
             return
         with anyio.CancelScope(shield=True), anyio.move_on_after(self._retry):
             try:
-                document = self._document(self._observed.lease, release=True)
-                self._see(await self._client.update(_LEASES, document))
+                manifest = self._lease_manifest(self._observed.lease, release=True)
+                self._observe_lease(await self._client.update(_LEASES, manifest))
             except DanluError as error:
-                _log.info("lease %s not given back: %s", self._place[1], error)
+                _log.info("lease %s: not released: %s", self._name, error)
 
 
-def _shown(moment: datetime | None) -> str:
-    assert moment is not None
+def _format_time(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""Many controllers over one shared cache, started in order and stopped without haste."""
+"""A manager: controllers over shared informers, started in order and shut down gracefully."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
+from prometheus_client import Gauge
 
 from danlu.errors import OutsideError
-from danlu.kube.client import EVERYWHERE, Client, Selection
-from danlu.kube.clock import within
+from danlu.kube.client import Client
+from danlu.kube.clock import move_on_after
 from danlu.kube.controller import Controller
-from danlu.kube.informer import Informer
+from danlu.kube.http import health_routes, metrics_routes, serve
+from danlu.kube.informer import IndexFunc, Informer, O
 from danlu.kube.leader import LeaderElection
-from danlu.kube.meters import ControllerMeters
-from danlu.kube.metrics import Metrics
+from danlu.kube.metrics import ControllerMetrics, MetricsRegistry
 from danlu.kube.resources import Resource
-from danlu.kube.serving import health_routes, metrics_routes, serve
-from danlu.kube.store import Index, O
-
-__all__ = ["Manager"]
+from danlu.kube.watch import ALL_OBJECTS, ListOptions
 
 _log = logging.getLogger(__name__)
 
+Runnable = Callable[[], Coroutine[Any, Any, None]]
+
 
 class Manager:
-    """Runs controllers.
+    """Runs controllers and what they share.
 
-    Order: the addresses answer; informers begin and are waited for, ``sync_seconds`` at most, so
-    that a stand-by has all it needs; with ``election`` it is waited for to lead; then all
-    controllers work. :meth:`stop` ends it the other way round: queues take no more keys, what is
-    ready or under way is finished, for ``grace`` seconds at most, the lease is given back, and then
-    all ends.
+    Start: the HTTP endpoints; the informers, until their caches have synced, so that a stand-by is
+    ready to take over; with ``election`` wait to become the leader; then all controllers.
 
-    ``metrics_address`` and ``health_address`` are ``HOST:PORT``, or empty for none.
+    :meth:`stop` shuts down in reverse: the queues accept no more keys, ready keys are processed and
+    drains run, for at most ``grace`` seconds; the lease is released; then everything ends.
+
+    Args:
+        metrics_address: ``HOST:PORT`` of ``/metrics``; empty for none.
+        health_address: ``HOST:PORT`` of ``/healthz`` and ``/readyz``; empty for none.
+        sync_seconds: How long the caches may take to sync.
     """
 
     def __init__(
         self,
         client: Client,
         *,
-        metrics: Metrics | None = None,
+        metrics: MetricsRegistry | None = None,
         election: LeaderElection | None = None,
         metrics_address: str = "",
         health_address: str = "",
@@ -50,139 +53,154 @@ class Manager:
         grace: float = 30.0,
     ) -> None:
         self.client = client
-        self.metrics = metrics or Metrics()
+        self.metrics = metrics or MetricsRegistry()
         self.ports: dict[str, int] = {}
         self._election = election
         self._addresses = {"metrics": metrics_address, "health": health_address}
         self._sync_seconds = sync_seconds
         self._grace = grace
-        self._informers: dict[tuple[str, Selection], Informer[Any]] = {}
+        self._informers: dict[tuple[str, ListOptions], Informer[Any]] = {}
         self._controllers: list[Controller[Any]] = []
-        self._background: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        self._meters = ControllerMeters(self.metrics, client.clock)
+        self._runnables: list[Runnable] = []
+        self._drains: list[Runnable] = []
+        self._controller_metrics = ControllerMetrics(self.metrics, client.clock)
         self._stopping = anyio.Event()
-        self._leading_metric()
+        if election is not None:
+            gauge = Gauge(
+                "leader_election_master_status",
+                "Whether this process is the leader",
+                ["name"],
+                registry=self.metrics,
+            )
+            gauge.labels(election.identity).set_function(lambda: float(election.is_leader))
 
-    def informer(
+    def get_informer(
         self,
         resource: Resource[O],
-        selection: Selection = EVERYWHERE,
+        options: ListOptions = ALL_OBJECTS,
         *,
-        indexes: Mapping[str, Index] | None = None,
+        indexes: Mapping[str, IndexFunc] | None = None,
     ) -> Informer[O]:
-        """The one informer of a kind and selection, with these indexes too.
+        """Return the shared informer of a resource and selection, with these indexes.
 
-        Raises :class:`ValueError` where another asked for it as another type, and after the start.
+        Raises :class:`ValueError` if the resource is already decoded as another type.
         """
-        found = self._informers.get((resource.label, selection))
-        if found is None:
-            found = Informer(self.client, resource, selection, indexes=indexes)
-            self._informers[resource.label, selection] = found
-        elif found.resource != resource:
-            raise ValueError(f"{resource.label} is decoded as {found.resource.model} already")
+        informer = self._informers.get((resource.display_name, options))
+        if informer is None:
+            informer = Informer(self.client, resource, options, indexes=indexes)
+            self._informers[resource.display_name, options] = informer
+        elif informer.resource != resource:
+            raise ValueError(
+                f"{resource.display_name} is already decoded as {informer.resource.model.__name__}"
+            )
         elif indexes:
-            found.store.add_indexes(indexes)
-        return found
+            informer.indexer.add_indexes(indexes)
+        return informer
 
-    def add(self, controller: Controller[Any]) -> None:
-        """Run a controller too; before the start."""
-        if any(one.name == controller.name for one in self._controllers):
-            raise ValueError(f"there is a controller {controller.name} already")
+    def add_controller(self, controller: Controller[Any]) -> None:
+        """Add a controller; only before :meth:`run`."""
+        if any(existing.name == controller.name for existing in self._controllers):
+            raise ValueError(f"controller {controller.name} already exists")
         self._controllers.append(controller)
-        self._meters.add(controller)
+        self._controller_metrics.add(controller)
 
-    def background(self, task: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a task beside the informers, leading or not; cancelled when controllers are done."""
-        self._background.append(task)
+    def add_runnable(self, task: Runnable) -> None:
+        """Run a task as long as the informers, whether or not this process is the leader."""
+        self._runnables.append(task)
+
+    def add_drain(self, task: Runnable) -> None:
+        """Run a task after the controllers have ended and before the lease is released."""
+        self._drains.append(task)
 
     def stop(self) -> None:
-        """End :meth:`run`, in order."""
+        """Shut down gracefully, so that :meth:`run` returns."""
         self._stopping.set()
 
     @property
-    def not_ready(self) -> str:
-        """Why it is not ready; empty where it is."""
-        behind = [name for (name, _), one in self._informers.items() if not one.synced]
-        return f"not synced: {', '.join(sorted(behind))}" if behind else ""
+    def busy(self) -> bool:
+        """Whether more keys of a controller are ready than it has workers."""
+        return any(len(controller.queue) > controller.workers for controller in self._controllers)
+
+    @property
+    def unready_reason(self) -> str:
+        """Which caches have not synced yet; empty if the manager is ready."""
+        missing = sorted(
+            name for (name, _), informer in self._informers.items() if not informer.has_synced
+        )
+        return f"caches not synced: {', '.join(missing)}" if missing else ""
 
     async def run(self) -> None:
         """Run until stopped.
 
-        Raises :class:`OutsideError` where the caches cannot be filled in time, and
-        :class:`~danlu.kube.leader.LeadershipLost`.
+        Raises:
+            OutsideError: The caches did not sync in time.
+            LeadershipLost: The lease could not be renewed.
         """
         async with AsyncExitStack() as stack:
-            await self._open(stack)
+            await self._open_servers(stack)
             async with anyio.create_task_group() as group:
                 for informer in self._informers.values():
                     group.start_soon(informer.run)
-                for task in self._background:
+                for task in self._runnables:
                     group.start_soon(task)
-                await self._until_stopped(self._work)
+                await self._wait_for_sync()
+                if not self._stopping.is_set():
+                    await self._run_as_leader()
                 group.cancel_scope.cancel()
 
-    async def _open(self, stack: AsyncExitStack) -> None:
-        routes = {"metrics": metrics_routes(self.metrics)}
-        routes["health"] = health_routes(lambda: self.not_ready)
+    async def _open_servers(self, stack: AsyncExitStack) -> None:
+        routes = {
+            "metrics": metrics_routes(self.metrics),
+            "health": health_routes(lambda: self.unready_reason),
+        }
         for name, address in self._addresses.items():
             if address:
                 self.ports[name] = await stack.enter_async_context(serve(address, routes[name]))
 
-    async def _until_stopped(self, work: Any) -> None:
-        """Run ``work``; a stop before controllers began has nothing to wait for."""
-        await self._sync()
-        if self._stopping.is_set():
-            return
-        if self._election is None:
-            await work()
+    async def _wait_for_sync(self) -> None:
+        with move_on_after(self.client.clock, self._sync_seconds) as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._cancel_when_stopping, group.cancel_scope)
+                for informer in self._informers.values():
+                    await informer.wait_for_cache_sync()
+                group.cancel_scope.cancel()
+        if scope.cancel_called and self.unready_reason:
+            raise OutsideError(
+                f"{self.unready_reason} after {self._sync_seconds:.0f} s",
+                hint="check that the CRDs are installed and that RBAC allows to list and watch",
+            )
+
+    async def _cancel_when_stopping(self, scope: anyio.CancelScope) -> None:
+        await self._stopping.wait()
+        scope.cancel()
+
+    async def _run_as_leader(self) -> None:
+        election = self._election
+        if election is None:
+            await self._run_controllers()
             return
         async with anyio.create_task_group() as group:
 
-            async def give_up_waiting() -> None:
+            async def stop_waiting_for_lease() -> None:
                 await self._stopping.wait()
-                if self._election is not None and not self._election.leads:
+                # A leader must not be cancelled: it drains its queues and releases the lease.
+                if not election.is_leader:
                     group.cancel_scope.cancel()
 
-            group.start_soon(give_up_waiting)
-            await self._election.run(work)
+            group.start_soon(stop_waiting_for_lease)
+            await election.run(self._run_controllers)
             group.cancel_scope.cancel()
 
-    async def _sync(self) -> None:
-        with within(self.client.clock, self._sync_seconds) as scope:
-            async with anyio.create_task_group() as group:
-
-                async def give_up() -> None:
-                    await self._stopping.wait()
-                    group.cancel_scope.cancel()
-
-                group.start_soon(give_up)
-                for informer in self._informers.values():
-                    await informer.wait_synced()
-                group.cancel_scope.cancel()
-        if scope.cancel_called and self.not_ready:
-            raise OutsideError(
-                f"{self.not_ready} after {self._sync_seconds:.0f} s",
-                hint="may the operator list and watch these? are their definitions installed?",
-            )
-
-    async def _work(self) -> None:
+    async def _run_controllers(self) -> None:
         async with anyio.create_task_group() as group:
             for controller in self._controllers:
                 group.start_soon(controller.run)
-            _log.info("%d controllers work", len(self._controllers))
+            _log.info("started %d controllers", len(self._controllers))
             await self._stopping.wait()
-            with within(self.client.clock, self._grace):
+            with move_on_after(self.client.clock, self._grace):
                 async with anyio.create_task_group() as draining:
                     for controller in self._controllers:
                         draining.start_soon(controller.queue.drain)
+                for task in self._drains:
+                    await task()
             group.cancel_scope.cancel()
-
-    def _leading_metric(self) -> None:
-        election = self._election
-        if election is not None:
-            self.metrics.gauge(
-                "leader_election_master_status",
-                "Whether this one leads",
-                "name",
-                read=lambda: [((election.identity,), float(election.leads))],
-            )

@@ -1,192 +1,215 @@
-"""Numbers to be read by Prometheus: counters, gauges, histograms, and their text.
+"""Prometheus metrics of controllers, work queues, requests and the process.
 
-The text is that of Prometheus' exposition format 0.0.4.
+The names are those of controller-runtime and client-go, so that existing dashboards show them.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any
 
-__all__ = ["CONTENT_TYPE", "LATENCIES", "Counter", "Gauge", "Histogram", "Metrics"]
+import prometheus_client
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from danlu.kube.clock import Clock
+from danlu.kube.controller import Controller
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LATENCIES = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper ends of a histogram's buckets, in seconds."""
+MetricsRegistry = prometheus_client.CollectorRegistry
 
-Labels = tuple[str, ...]
+_LATENCY_BUCKETS = (
+    0.001,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+)
+_QUEUE_BUCKETS = (1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+
+# The `_created` series of the Python client double the number of series, and the Go client, whose
+# dashboards we serve, has none.
+prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-class _Metric:
-    kind = ""
+def render_metrics(registry: MetricsRegistry) -> str:
+    """Return all metrics in Prometheus' text format 0.0.4."""
+    return prometheus_client.generate_latest(registry).decode()
 
-    def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
-        self.name = name
-        self.help = help
-        self.labels = tuple(labels)
 
-    def _values(self, given: Mapping[str, str]) -> Labels:
-        if given.keys() != set(self.labels):
-            raise ValueError(f"{self.name} has the labels {self.labels}, not {sorted(given)}")
-        return tuple(given[name] for name in self.labels)
+def register_process_metrics(registry: MetricsRegistry) -> None:
+    """Register ``process_cpu_seconds_total``, ``process_resident_memory_bytes`` and so on."""
+    prometheus_client.ProcessCollector(registry=registry)
 
-    def _line(self, values: Labels, number: float, suffix: str = "", *more: str) -> str:
-        pairs = [f'{n}="{_escaped(v)}"' for n, v in zip(self.labels, values, strict=True)]
-        shown = ",".join([*pairs, *more])
-        return (
-            f"{self.name}{suffix}{{{shown}}} {_number(number)}"
-            if shown
-            else (f"{self.name}{suffix} {_number(number)}")
+
+class _WorkQueueMetrics:
+    """The metrics of one work queue (:class:`danlu.kube.workqueue.QueueMeter`)."""
+
+    def __init__(self, metrics: ControllerMetrics, name: str) -> None:
+        self._adds = metrics.adds.labels(name)
+        self._retries = metrics.retries.labels(name)
+        self._queue_seconds = metrics.queue_seconds.labels(name)
+        self._work_seconds = metrics.work_seconds.labels(name)
+
+    def on_add(self) -> None:
+        self._adds.inc()
+
+    def on_retry(self) -> None:
+        self._retries.inc()
+
+    def on_get(self, seconds: float) -> None:
+        self._queue_seconds.observe(seconds)
+
+    def on_done(self, seconds: float) -> None:
+        self._work_seconds.observe(seconds)
+
+
+class ControllerMetrics(Collector):
+    """The metrics of all controllers of a program and of their queues.
+
+    Counters and histograms are updated as things happen; the gauges are read from the queues when
+    Prometheus scrapes them.
+    """
+
+    def __init__(self, registry: MetricsRegistry, clock: Clock) -> None:
+        self._clock = clock
+        self._controllers: list[Controller[Any]] = []
+        self.adds = Counter(
+            "workqueue_adds_total", "Keys added to the queue", ["name"], registry=registry
+        )
+        self.retries = Counter(
+            "workqueue_retries_total",
+            "Keys added again after a failure",
+            ["name"],
+            registry=registry,
+        )
+        self.queue_seconds = Histogram(
+            "workqueue_queue_duration_seconds",
+            "How long keys wait in the queue",
+            ["name"],
+            buckets=_QUEUE_BUCKETS,
+            registry=registry,
+        )
+        self.work_seconds = Histogram(
+            "workqueue_work_duration_seconds",
+            "How long processing a key takes",
+            ["name"],
+            buckets=_QUEUE_BUCKETS,
+            registry=registry,
+        )
+        self.results = Counter(
+            "controller_runtime_reconcile_total",
+            "Reconciliations by result",
+            ["controller", "result"],
+            registry=registry,
+        )
+        self.errors = Counter(
+            "controller_runtime_reconcile_errors_total",
+            "Failed reconciliations",
+            ["controller"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "controller_runtime_reconcile_time_seconds",
+            "How long a reconciliation takes",
+            ["controller"],
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
+        registry.register(self)
+
+    def add(self, controller: Controller[Any]) -> None:
+        """Measure a controller and its queue."""
+        self._controllers.append(controller)
+        controller.queue.meter = _WorkQueueMetrics(self, controller.name)
+        errors = self.errors.labels(controller.name)
+        time = self.seconds.labels(controller.name)
+
+        def on_reconcile(result: str, seconds: float) -> None:
+            self.results.labels(controller.name, result).inc()
+            time.observe(seconds)
+            if result.endswith("error"):
+                errors.inc()
+
+        controller.meter = on_reconcile
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges with their values now."""
+        depth = GaugeMetricFamily(
+            "workqueue_depth", "Keys ready to be processed", labels=["name", "priority"]
+        )
+        for controller in self._controllers:
+            for priority, length in sorted(controller.queue.depths.items()):
+                depth.add_metric([controller.name, str(priority)], length)
+        yield depth
+        yield self._collect_gauge(
+            "workqueue_longest_running_processor_seconds",
+            "How long the oldest key in work has been processed",
+            "name",
+            lambda controller: max(self._work_ages(controller), default=0.0),
+        )
+        yield self._collect_gauge(
+            "workqueue_unfinished_work_seconds",
+            "How long all keys in work have been processed, added up",
+            "name",
+            lambda controller: sum(self._work_ages(controller)),
+        )
+        yield self._collect_gauge(
+            "controller_runtime_active_workers",
+            "Workers that are processing a key",
+            "controller",
+            lambda controller: controller.active,
+        )
+        yield self._collect_gauge(
+            "controller_runtime_max_concurrent_reconciles",
+            "Number of workers",
+            "controller",
+            lambda controller: controller.workers,
         )
 
-    def lines(self) -> Iterator[str]:
-        """The samples, sorted."""
-        raise NotImplementedError
+    def _collect_gauge(
+        self, name: str, help: str, label: str, read: Callable[[Controller[Any]], float]
+    ) -> Metric:
+        gauge = GaugeMetricFamily(name, help, labels=[label])
+        for controller in self._controllers:
+            gauge.add_metric([controller.name], read(controller))
+        return gauge
+
+    def _work_ages(self, controller: Controller[Any]) -> list[float]:
+        now = self._clock.monotonic()
+        return [now - begun for begun in controller.queue.processing.values()]
 
 
-_M = TypeVar("_M", bound=_Metric)
+class RequestMetrics:
+    """Counts requests by method, host and code (client-go's ``rest_client_*``)."""
 
+    def __init__(self, registry: MetricsRegistry, host: str) -> None:
+        self._host = host
+        self._requests = Counter(
+            "rest_client_requests_total",
+            "API requests",
+            ["code", "host", "method"],
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "rest_client_request_duration_seconds",
+            "How long API requests take",
+            ["host", "verb"],
+            buckets=_LATENCY_BUCKETS,
+            registry=registry,
+        )
 
-class Counter(_Metric):
-    """Goes up."""
-
-    kind = "counter"
-
-    def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
-        super().__init__(name, help, labels)
-        self._numbers: dict[Labels, float] = {}
-
-    def add(self, number: float = 1.0, **labels: str) -> None:
-        """Count ``number`` more."""
-        if number < 0:
-            raise ValueError(f"{self.name} cannot go down")
-        values = self._values(labels)
-        self._numbers[values] = self._numbers.get(values, 0.0) + number
-
-    def value(self, **labels: str) -> float:
-        """What has been counted."""
-        return self._numbers.get(self._values(labels), 0.0)
-
-    def lines(self) -> Iterator[str]:
-        """The samples, sorted."""
-        for values, number in sorted(self._numbers.items()):
-            yield self._line(values, number)
-
-
-class Gauge(_Metric):
-    """Goes up and down; ``read`` gives all its values at the moment they are asked for."""
-
-    kind = "gauge"
-
-    def __init__(
-        self,
-        name: str,
-        help: str,
-        labels: Sequence[str] = (),
-        *,
-        read: Callable[[], Iterable[tuple[Labels, float]]] | None = None,
-    ) -> None:
-        super().__init__(name, help, labels)
-        self._numbers: dict[Labels, float] = {}
-        self._read = read
-
-    def set(self, number: float, **labels: str) -> None:
-        """Say how it is."""
-        self._numbers[self._values(labels)] = number
-
-    def lines(self) -> Iterator[str]:
-        """The samples, sorted."""
-        found = self._read() if self._read is not None else self._numbers.items()
-        for values, number in sorted(found):
-            yield self._line(values, number)
-
-
-class Histogram(_Metric):
-    """How many of what was observed are at most as big as each of some bounds."""
-
-    kind = "histogram"
-
-    def __init__(
-        self,
-        name: str,
-        help: str,
-        labels: Sequence[str] = (),
-        *,
-        bounds: Sequence[float] = LATENCIES,
-    ) -> None:
-        super().__init__(name, help, labels)
-        self._bounds = tuple(bounds)
-        self._seen: dict[Labels, tuple[list[int], list[float]]] = {}
-
-    def observe(self, number: float, **labels: str) -> None:
-        """Count one more."""
-        values = self._values(labels)
-        if values not in self._seen:
-            self._seen[values] = ([0] * (len(self._bounds) + 1), [0.0])
-        counts, total = self._seen[values]
-        counts[bisect_left(self._bounds, number)] += 1
-        total[0] += number
-
-    def lines(self) -> Iterator[str]:
-        """The samples, sorted."""
-        for values, (counts, total) in sorted(self._seen.items()):
-            below = 0
-            for bound, count in zip((*self._bounds, math.inf), counts, strict=True):
-                below += count
-                yield self._line(values, below, "_bucket", f'le="{_number(bound)}"')
-            yield self._line(values, total[0], "_sum")
-            yield self._line(values, below, "_count")
-
-
-class Metrics:
-    """All metrics of a program; each name once."""
-
-    def __init__(self) -> None:
-        self._metrics: dict[str, _Metric] = {}
-
-    def counter(self, name: str, help: str, *labels: str) -> Counter:
-        """A new counter, whose name ends in ``_total``."""
-        return self._add(Counter(name, help, labels))
-
-    def gauge(
-        self,
-        name: str,
-        help: str,
-        *labels: str,
-        read: Callable[[], Iterable[tuple[Labels, float]]] | None = None,
-    ) -> Gauge:
-        """A new gauge."""
-        return self._add(Gauge(name, help, labels, read=read))
-
-    def histogram(
-        self, name: str, help: str, *labels: str, bounds: Sequence[float] = LATENCIES
-    ) -> Histogram:
-        """A new histogram."""
-        return self._add(Histogram(name, help, labels, bounds=bounds))
-
-    def text(self) -> str:
-        """All of them as Prometheus reads them."""
-        lines: list[str] = []
-        for name, metric in sorted(self._metrics.items()):
-            lines.append(f"# HELP {name} {_escaped(metric.help)}")
-            lines.append(f"# TYPE {name} {metric.kind}")
-            lines.extend(metric.lines())
-        return "\n".join(lines) + "\n" if lines else ""
-
-    def _add(self, metric: _M) -> _M:
-        if metric.name in self._metrics:
-            raise ValueError(f"there is a metric {metric.name} already")
-        self._metrics[metric.name] = metric
-        return metric
-
-
-def _number(number: float) -> str:
-    if math.isinf(number):
-        return "+Inf" if number > 0 else "-Inf"
-    return str(int(number)) if number == int(number) else repr(number)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    def __call__(self, method: str, code: int, seconds: float) -> None:
+        """Count one attempt; ``code`` is 0 if there was no response."""
+        self._requests.labels(str(code) if code else "<error>", self._host, method).inc()
+        self._seconds.labels(self._host, method).observe(seconds)

@@ -1,38 +1,23 @@
-"""Kinds of objects: where an API server keeps them, and as what they are decoded."""
+"""Resources: where an API server keeps the objects of a kind, and the type they are decoded as."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from danlu.kube.types import Document, T
+from danlu.kube.types import Manifest, T
 
-__all__ = [
-    "CONFIG_MAPS",
-    "CUSTOM_RESOURCE_DEFINITIONS",
-    "EVENTS",
-    "LEASES",
-    "NAMESPACES",
-    "NODES",
-    "PODS",
-    "ROLES",
-    "ROLE_BINDINGS",
-    "SECRETS",
-    "SERVICES",
-    "SERVICE_ACCOUNTS",
-    "Resource",
-]
-
-_As = TypeVar("_As")
+_Model = TypeVar("_Model")
 
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """A kind of objects: group (empty for the core), version and plural; decoded as ``model``."""
+    """A resource by group (empty for the core group), version and plural, decoded as ``model``."""
 
     group: str
     version: str
@@ -41,24 +26,24 @@ class Resource(Generic[T]):
     model: type[T]
     namespaced: bool = True
 
-    def decoded(self, model: type[_As]) -> Resource[_As]:
-        """The same kind, decoded as another type."""
+    def with_model(self, model: type[_Model]) -> Resource[_Model]:
+        """Return the same resource, decoded as another type."""
         return Resource(
             self.group, self.version, self.plural, self.kind, model, namespaced=self.namespaced
         )
 
     @property
     def api_version(self) -> str:
-        """As objects name it: ``v1``, ``apps/v1``."""
+        """The ``apiVersion`` of its objects: ``v1``, ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
-    def label(self) -> str:
-        """As people and metrics name it: ``pods``, ``leases.coordination.k8s.io``."""
+    def display_name(self) -> str:
+        """The name for people and metrics: ``pods``, ``leases.coordination.k8s.io``."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path on the server; without ``namespace`` that of all namespaces."""
+        """Return the URL path; without ``namespace`` that of all namespaces."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace and self.namespaced:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -70,49 +55,48 @@ class Resource(Generic[T]):
         return "/" + "/".join(parts)
 
     def decode(self, data: bytes | msgspec.Raw) -> T:
-        """One object of its bytes; raises :class:`msgspec.MsgspecError`."""
-        return decoder(self.model).decode(data)
+        """Decode one object; raises :class:`msgspec.MsgspecError`."""
+        # T of a dict alias is not known to be hashable, which every class is.
+        decoder: msgspec.json.Decoder[T] = _get_decoder(self.model)  # type: ignore[arg-type]
+        return decoder.decode(data)
 
-    def document(self, fields: Mapping[str, Any]) -> Document:
-        """``fields`` with the version and kind that a server wants to see."""
+    def to_manifest(self, fields: Mapping[str, Any]) -> Manifest:
+        """Return ``fields`` with ``apiVersion`` and ``kind``."""
         return {"apiVersion": self.api_version, "kind": self.kind, **fields}
 
 
-_decoders: dict[Any, Any] = {}
+@cache
+def _get_decoder(model: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(model)
 
 
-def decoder(model: type[T]) -> msgspec.json.Decoder[T]:
-    """The decoder of a type, made once."""
-    if model not in _decoders:
-        _decoders[model] = msgspec.json.Decoder(model)
-    found: msgspec.json.Decoder[T] = _decoders[model]
-    return found
+def _core_resource(plural: str, kind: str, *, namespaced: bool = True) -> Resource[Manifest]:
+    return Resource("", "v1", plural, kind, Manifest, namespaced)
 
 
-def _core(plural: str, kind: str, *, namespaced: bool = True) -> Resource[Document]:
-    return Resource("", "v1", plural, kind, Document, namespaced)
+def _rbac_resource(plural: str, kind: str) -> Resource[Manifest]:
+    return Resource("rbac.authorization.k8s.io", "v1", plural, kind, Manifest)
 
 
-def _rbac(plural: str, kind: str) -> Resource[Document]:
-    return Resource("rbac.authorization.k8s.io", "v1", plural, kind, Document)
-
-
-CONFIG_MAPS = _core("configmaps", "ConfigMap")
-EVENTS = _core("events", "Event")
-NAMESPACES = _core("namespaces", "Namespace", namespaced=False)
-NODES = _core("nodes", "Node", namespaced=False)
-PODS = _core("pods", "Pod")
-SECRETS = _core("secrets", "Secret")
-SERVICES = _core("services", "Service")
-SERVICE_ACCOUNTS = _core("serviceaccounts", "ServiceAccount")
-LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Document)
-ROLES = _rbac("roles", "Role")
-ROLE_BINDINGS = _rbac("rolebindings", "RoleBinding")
+CONFIG_MAPS = _core_resource("configmaps", "ConfigMap")
+EVENTS = _core_resource("events", "Event")
+NAMESPACES = _core_resource("namespaces", "Namespace", namespaced=False)
+NODES = _core_resource("nodes", "Node", namespaced=False)
+PODS = _core_resource("pods", "Pod")
+SECRETS = _core_resource("secrets", "Secret")
+SERVICES = _core_resource("services", "Service")
+SERVICE_ACCOUNTS = _core_resource("serviceaccounts", "ServiceAccount")
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Manifest)
+PRIORITY_CLASSES = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", Manifest, namespaced=False
+)
+ROLES = _rbac_resource("roles", "Role")
+ROLE_BINDINGS = _rbac_resource("rolebindings", "RoleBinding")
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io",
     "v1",
     "customresourcedefinitions",
     "CustomResourceDefinition",
-    Document,
+    Manifest,
     False,
 )

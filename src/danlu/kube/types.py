@@ -1,42 +1,28 @@
-"""What Kubernetes' objects have in common, as partial structs: decoded straight from bytes.
+"""What all Kubernetes objects have in common, as partial structs decoded straight from bytes.
 
-An :class:`Object` has the metadata and nothing else; whoever needs more of a kind declares a
-subclass with those fields, and pays for those only. Fields that are not declared are skipped by
-the decoder. A field of type :class:`msgspec.Raw` keeps its bytes as received, to be decoded when
-they are wanted. Names are Kubernetes' own in camel case.
+An :class:`Object` has its metadata and nothing else. Code that needs more of a kind declares a
+subclass with those fields and pays only for them: the decoder skips fields that are not declared.
+A field of type :class:`msgspec.Raw` keeps its bytes as received, to be decoded on demand. Field
+names are Kubernetes' own, in camel case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-__all__ = [
-    "Clock",
-    "Document",
-    "Key",
-    "Listing",
-    "Object",
-    "ObjectMeta",
-    "OwnerReference",
-    "Page",
-    "T",
-    "Timer",
-    "WatchEvent",
-]
-
-Document = dict[str, Any]
+Manifest = dict[str, Any]
 """An object as plain JSON values."""
 
 T = TypeVar("T")
 
 
 class Key(NamedTuple):
-    """Which object of a kind: ``namespace`` is empty for what belongs to the whole cluster."""
+    """The namespace and name of an object; ``namespace`` is empty for cluster-scoped objects."""
 
     namespace: str
     name: str
@@ -46,7 +32,7 @@ class Key(NamedTuple):
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Who an object belongs to (meta/v1 OwnerReference)."""
+    """A reference to the owner of an object (meta/v1 OwnerReference)."""
 
     api_version: str
     kind: str
@@ -73,7 +59,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The owner that manages the object; there is one at most."""
+        """The owner that manages the object; at most one owner is the controller."""
         for owner in self.owner_references:
             if owner.controller:
                 return owner
@@ -81,7 +67,7 @@ class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_def
 
 
 class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Any object, by its metadata; items of a list have neither version nor kind."""
+    """Any object, by its metadata; the items of a list have no version and kind."""
 
     metadata: ObjectMeta
     api_version: str = ""
@@ -89,13 +75,13 @@ class Object(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_default
 
     @property
     def key(self) -> Key:
-        """Its namespace and name."""
+        """The object's namespace and name."""
         return Key(self.metadata.namespace, self.metadata.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """A part of a list: ``version`` is that of the whole, ``token`` asks for the next part."""
+class ListPage(Generic[T]):
+    """A page of a list: ``version`` is that of the whole list, ``token`` asks for the next page."""
 
     items: tuple[T, ...]
     version: str
@@ -104,8 +90,8 @@ class Page(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing(Generic[T]):
-    """A whole list, as it was at one ``version``; a watch from there misses nothing."""
+class ObjectList(Generic[T]):
+    """A complete list as of one ``version``; a watch from there misses nothing."""
 
     items: tuple[T, ...]
     version: str
@@ -113,28 +99,8 @@ class Listing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent(Generic[T]):
-    """One change, or a bookmark (no ``object``): all before ``version`` has been told."""
+    """One change, or a bookmark (without ``object``): everything up to ``version`` was sent."""
 
     kind: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     version: str
     object: T | None = None
-
-
-class Timer(Protocol):
-    """Something that will happen unless it is cancelled."""
-
-    def cancel(self) -> object:
-        """Make sure that it does not happen; nothing where it has."""
-
-
-class Clock(Protocol):
-    """Time as this package sees it, so that tests can hold it."""
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-
-    def now(self) -> datetime:
-        """The time of day, in UTC; it may jump."""
-
-    def call_later(self, seconds: float, callback: Callable[[], object]) -> Timer:
-        """Call ``callback`` after so many seconds, in the event loop."""

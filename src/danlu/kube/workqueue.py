@@ -1,203 +1,231 @@
-"""Work by key: once however often it is asked for, and never the same key twice at once.
+"""A work queue: a key is processed once however often it was added, and never twice at once.
 
-The semantics are those of client-go's util/workqueue, to the letter: what its tests claim is
-claimed here too.
+The semantics are those of client-go's util/workqueue, and its tests are repeated for this one.
+Priorities are those of controller-runtime's priority queue (pkg/controller/priorityqueue), except
+that every priority has a share (:mod:`danlu.kube.priorities`).
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import anyio
 
-from danlu.kube.clock import REAL
-from danlu.kube.ratelimit import Limiter, default_limiter
-from danlu.kube.types import Clock, Timer
-
-__all__ = ["QueueMeter", "ShutDown", "WorkQueue"]
+from danlu.kube.clock import REAL_CLOCK, Clock, Timer
+from danlu.kube.priorities import DEFAULT_PRIORITY, ReadyItems
+from danlu.kube.ratelimit import RateLimiter
 
 K = TypeVar("K", bound=Hashable)
 
 
 class ShutDown(Exception):
-    """The queue is shut down and empty: there will be no more work."""
+    """The queue is shut down and empty."""
 
 
 class QueueMeter(Protocol):
-    """Told of what a queue does; times are in seconds."""
+    """Receives what a queue does; durations are in seconds."""
 
-    def added(self) -> None:
-        """A key was added that did not wait yet."""
+    def on_add(self) -> None:
+        """A key was added that was not in the queue."""
 
-    def retried(self) -> None:
+    def on_retry(self) -> None:
         """A key was added after a failure."""
 
-    def waited(self, seconds: float) -> None:
-        """A key was given out, so long after it was added."""
+    def on_get(self, seconds: float) -> None:
+        """A key was taken ``seconds`` after it was added."""
 
-    def worked(self, seconds: float) -> None:
-        """The work on a key has ended."""
+    def on_done(self, seconds: float) -> None:
+        """A key was processed within ``seconds``."""
+
+
+@dataclass(slots=True)
+class _QueuedKey:
+    at: float
+    priority: int
 
 
 class WorkQueue(Generic[K]):
-    """Keys to work on.
+    """A queue of keys for the workers of one event loop; only ``get`` and ``drain`` wait.
 
-    ``add`` of a key that waits already does nothing; of one that is being worked on, it comes
-    again when that is :meth:`done`. ``add_after`` adds when so many seconds have passed, the
-    soonest of several counts. ``add_limited`` waits as long as ``limiter`` says, which remembers
-    how often a key failed until it is forgotten.
-
-    A queue is of one event loop; nothing but ``get`` and ``drain`` waits.
+    Adding a key that is already in the queue only raises its priority; a key that is being
+    processed is processed again after :meth:`done`. If a key is added with several delays the
+    shortest counts, and of several priorities the highest (controller-runtime's AddWithOpts).
     """
 
     def __init__(
         self,
         *,
-        limiter: Limiter[K] | None = None,
-        clock: Clock = REAL,
+        limiter: RateLimiter[K] | None = None,
+        clock: Clock = REAL_CLOCK,
         meter: QueueMeter | None = None,
     ) -> None:
         self.meter = meter
         self._clock = clock
-        self._limiter: Limiter[K] = limiter or default_limiter(clock)
-        self._ready: deque[K] = deque()
-        # What must be worked on; what is in `_working` as well comes to `_ready` later.
-        self._dirty: dict[K, float] = {}
-        self._working: dict[K, float] = {}
-        self._later: list[tuple[float, int, K]] = []
-        self._due: dict[K, float] = {}
+        self._limiter: RateLimiter[K] = limiter or RateLimiter(clock=clock)
+        self._ready: ReadyItems[K] = ReadyItems()
+        # All keys to process. Those in `_processing` as well enter `_ready` when they are done.
+        self._dirty: dict[K, _QueuedKey] = {}
+        self._processing: dict[K, float] = {}
+        self._delayed_heap: list[tuple[float, int, K]] = []
+        self._delayed: dict[K, _QueuedKey] = {}
         self._count = 0
         self._timer: tuple[float, Timer] | None = None
-        self._closed = False
+        self._is_shut_down = False
         self._changed = anyio.Event()
 
     def __len__(self) -> int:
-        """How many keys are ready to be worked on."""
+        """Return the number of keys that are ready to be processed."""
         return len(self._ready)
 
     @property
-    def working(self) -> dict[K, float]:
-        """The keys that are worked on, and since when."""
-        return dict(self._working)
+    def processing(self) -> dict[K, float]:
+        """The keys that are being processed, with the time at which that began."""
+        return dict(self._processing)
 
     @property
-    def waiting(self) -> int:
-        """How many keys will be added later."""
-        return len(self._due)
+    def waiting_count(self) -> int:
+        """The number of keys that will be added later."""
+        return len(self._delayed)
 
     @property
-    def closed(self) -> bool:
-        """Whether it is shut down."""
-        return self._closed
+    def is_shut_down(self) -> bool:
+        """Whether the queue is shut down."""
+        return self._is_shut_down
 
-    def add(self, key: K) -> None:
-        """Have a key worked on, once."""
-        if self._closed or key in self._dirty:
+    @property
+    def depths(self) -> dict[int, int]:
+        """The number of ready keys by priority."""
+        return {DEFAULT_PRIORITY: 0, **self._ready.lengths}
+
+    def add(self, key: K, *, priority: int = DEFAULT_PRIORITY) -> None:
+        """Add a key to be processed."""
+        if self._is_shut_down:
             return
-        self._dirty[key] = self._clock.monotonic()
+        queued = self._dirty.get(key)
+        if queued is not None:
+            queued.priority = max(queued.priority, priority)
+            if key in self._ready:
+                self._ready.put(key, queued.priority)
+                # A worker may be waiting for keys of a higher priority only.
+                self._wake_waiters()
+            return
+        self._dirty[key] = _QueuedKey(self._clock.monotonic(), priority)
         if self.meter is not None:
-            self.meter.added()
-        if key not in self._working:
-            self._ready.append(key)
-            self._wake()
+            self.meter.on_add()
+        if key not in self._processing:
+            self._ready.put(key, priority)
+            self._wake_waiters()
 
-    def add_after(self, key: K, seconds: float) -> None:
-        """Add a key when so many seconds have passed, or sooner where that was asked for."""
-        if self._closed:
+    def add_after(self, key: K, seconds: float, *, priority: int = DEFAULT_PRIORITY) -> None:
+        """Add a key after ``seconds``, unless it will be added earlier anyway."""
+        if self._is_shut_down:
             return
         if seconds <= 0:
-            self.add(key)
+            self.add(key, priority=priority)
             return
-        due = self._clock.monotonic() + seconds
-        if self._due.get(key, float("inf")) <= due:
-            return
-        self._due[key] = due
+        delayed = _QueuedKey(self._clock.monotonic() + seconds, priority)
+        before = self._delayed.get(key)
+        if before is not None:
+            delayed.priority = max(delayed.priority, before.priority)
+            if before.at <= delayed.at:
+                before.priority = delayed.priority
+                return
+        self._delayed[key] = delayed
         self._count += 1
-        heapq.heappush(self._later, (due, self._count, key))
+        heapq.heappush(self._delayed_heap, (delayed.at, self._count, key))
         self._set_timer()
 
-    def add_limited(self, key: K) -> None:
-        """Add a key as soon as the limiter allows; counts as a failure of it."""
+    def add_rate_limited(self, key: K, *, priority: int = DEFAULT_PRIORITY) -> None:
+        """Add a key when the rate limiter allows it; counts as a failure of the key."""
         if self.meter is not None:
-            self.meter.retried()
-        self.add_after(key, self._limiter.when(key))
+            self.meter.on_retry()
+        self.add_after(key, self._limiter.when(key), priority=priority)
 
     def forget(self, key: K) -> None:
-        """A key has succeeded: the next failure is its first."""
+        """Reset the failures of a key that succeeded."""
         self._limiter.forget(key)
 
     def failures(self, key: K) -> int:
-        """How often a key has failed since it was forgotten."""
+        """Return the number of failures since the key was forgotten (NumRequeues)."""
         return self._limiter.failures(key)
 
-    async def get(self) -> K:
-        """The next key, which is then being worked on until it is :meth:`done`.
+    async def get(self, *, min_priority: int | None = None) -> K:
+        """Wait for the next key and start processing it, until :meth:`done`.
 
-        Raises :class:`ShutDown` when the queue is shut down and nothing is left.
+        Raises :class:`ShutDown` if the queue is shut down and empty.
         """
-        while not self._ready:
-            if self._closed:
+        return (await self.get_with_priority(min_priority=min_priority))[0]
+
+    async def get_with_priority(self, *, min_priority: int | None = None) -> tuple[K, int]:
+        """Wait for the next key of at least ``min_priority``; also return its priority."""
+        while not self._ready.has(min_priority):
+            if self._is_shut_down:
                 raise ShutDown
             await self._changed.wait()
-        key = self._ready.popleft()
+        key, priority = self._ready.take(min_priority)
         now = self._clock.monotonic()
         if self.meter is not None:
-            self.meter.waited(now - self._dirty[key])
-        self._working[key] = now
+            self.meter.on_get(now - self._dirty[key].at)
+        self._processing[key] = now
         del self._dirty[key]
-        return key
+        return key, priority
 
     def done(self, key: K) -> None:
-        """The work on a key has ended; it comes again where it was added meanwhile."""
-        begun = self._working.pop(key, None)
+        """Finish processing a key; it becomes ready again if it was added meanwhile."""
+        # client-go's guarantee: a key is processed by one worker at a time, and one that was added
+        # meanwhile is processed again, because its object may have changed after it was read.
+        begun = self._processing.pop(key, None)
         if begun is not None and self.meter is not None:
-            self.meter.worked(self._clock.monotonic() - begun)
-        if key in self._dirty:
-            self._ready.append(key)
-        self._wake()
+            self.meter.on_done(self._clock.monotonic() - begun)
+        queued = self._dirty.get(key)
+        if queued is not None:
+            self._ready.put(key, queued.priority)
+        self._wake_waiters()
 
     def shut_down(self) -> None:
-        """Take no more keys; those that are ready are still given."""
-        self._closed = True
-        self._later.clear()
-        self._due.clear()
+        """Accept no more keys; those that are ready can still be taken."""
+        self._is_shut_down = True
+        self._delayed_heap.clear()
+        self._delayed.clear()
         if self._timer is not None:
             self._timer[1].cancel()
             self._timer = None
-        self._wake()
+        self._wake_waiters()
 
     async def drain(self) -> None:
-        """Take no more keys, and wait until all work has been done."""
+        """Shut down, and wait until all ready keys have been processed."""
         self.shut_down()
-        while self._working or self._ready:
+        while self._processing or self._ready:
             await self._changed.wait()
 
-    def _wake(self) -> None:
+    def _wake_waiters(self) -> None:
+        # All of them, for workers differ in the priorities they wait for; each checks again.
         self._changed.set()
         self._changed = anyio.Event()
 
     def _set_timer(self) -> None:
-        """One timer, for the soonest."""
-        if not self._later:
+        """Set the one timer of the queue to the earliest delayed key."""
+        if not self._delayed_heap:
             return
-        due = self._later[0][0]
+        due = self._delayed_heap[0][0]
         if self._timer is not None:
             if self._timer[0] <= due:
                 return
             self._timer[1].cancel()
         wait = due - self._clock.monotonic()
-        self._timer = (due, self._clock.call_later(wait, self._promote))
+        self._timer = (due, self._clock.call_later(wait, self._promote_due))
 
-    def _promote(self) -> None:
+    def _promote_due(self) -> None:
         self._timer = None
         now = self._clock.monotonic()
-        while self._later and self._later[0][0] <= now:
-            due, _, key = heapq.heappop(self._later)
-            # A key that was put off anew, for sooner, is in the heap twice.
-            if self._due.get(key) == due:
-                del self._due[key]
-                self.add(key)
+        while self._delayed_heap and self._delayed_heap[0][0] <= now:
+            due, _, key = heapq.heappop(self._delayed_heap)
+            # A key that was added again with a shorter delay is in the heap twice.
+            delayed = self._delayed.get(key)
+            if delayed is not None and delayed.at == due:
+                del self._delayed[key]
+                self.add(key, priority=delayed.priority)
         self._set_timer()

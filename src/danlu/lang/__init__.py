@@ -1,32 +1,6 @@
-"""The build language: functions in a ``build.envd`` or a ``build.py`` → an Environment.
+"""The build language: a ``build.envd`` or ``build.py`` in, an environment out.
 
-It opens no file and no connection; texts come through the :class:`Loader` that is passed in.
+The language opens no file and no connection; texts come from the
+:class:`~danlu.lang.loader.SourceLoader` that the caller passes to
+:func:`danlu.lang.evaluation.evaluate`.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from danlu.lang.evaluation import evaluate, functions
-    from danlu.lang.table import TABLE
-    from danlu.lang.types import Included, Loader
-
-__all__ = ["TABLE", "Included", "Loader", "evaluate", "functions"]
-
-_HOMES = {
-    "TABLE": "danlu.lang.table",
-    "Included": "danlu.lang.types",
-    "Loader": "danlu.lang.types",
-    "functions": "danlu.lang.evaluation",
-    "evaluate": "danlu.lang.evaluation",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(home), name)

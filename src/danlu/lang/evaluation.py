@@ -1,75 +1,115 @@
-"""Evaluate one build function of a file, in either spelling, to an :class:`Environment`."""
+"""Evaluate a build function of a ``build.envd`` or ``build.py`` to an :class:`Environment`."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
 
 from danlu.environment.types import Environment
-from danlu.lang.declare import declare
-from danlu.lang.desk import Desk
-from danlu.lang.limits import Limits
-from danlu.lang.outcome import Outcome
-from danlu.lang.sources import Sources, build_functions, definition
-from danlu.lang.types import Loader
-
-__all__ = ["evaluate", "functions"]
+from danlu.errors import UsageError
+from danlu.lang.bind import declare_calls
+from danlu.lang.build_parameters import Value
+from danlu.lang.error_messages import missing_file_error, translate_failure
+from danlu.lang.loader import CachingLoader, SourceLoader
+from danlu.lang.protocol import EvaluationLimits, EvaluationResult
+from danlu.lang.source_files import SourceFiles, find_build_functions, find_definition
+from danlu.lang.subprocess_eval import evaluate_in_child, has_one_thread
+from danlu.util.fork import run_in_child
+from danlu.util.sanitize import strip_control_sequences
 
 
 def evaluate(
-    file: str, function: str = "build", *, loader: Loader, meanwhile: Iterable[object] = ()
+    file: str,
+    function: str = "build",
+    *,
+    arguments: Mapping[str, Value] = MappingProxyType({}),
+    loader: SourceLoader,
+    while_waiting: Callable[[], object] | None = None,
 ) -> Environment:
-    """Return what one function of a build file describes.
+    """Return the environment that a function of a build file describes.
 
-    ``file`` is the path that ``loader.read`` understands: a ``.py`` file is Python, any other is
-    Starlark. Starlark runs in a child process with limits on time and memory; ``meanwhile`` is
-    what this process has to do anyway, in small steps: as many are taken as there is time for
-    until the child has ended, be it none. Raises :class:`BuildFileError` with its place for
-    anything wrong in the file, and :class:`UsageError` where there is no such file; what the
-    loader raises passes through.
+    ``arguments`` are passed to the function. ``file`` is passed to ``loader.read``; a ``.py`` file
+    is Python, any other Starlark. Starlark runs in a child process with limits on time and memory,
+    and ``while_waiting`` is called while it works. Raises :class:`BuildFileError` with a location
+    for anything wrong in the file, and :class:`UsageError` if it does not exist; what the loader
+    raises passes through.
     """
-    sources = Sources()
-    desk = Desk(loader, sources)
+    sources = SourceFiles()
+    provider = CachingLoader(loader, sources)
     if file.endswith(".py"):
+        # Loaded for this language only: it makes the Python functions of the language.
         from danlu.lang.python import evaluate_python
 
-        return evaluate_python(file, function, desk=desk, sources=sources)
-    from danlu.lang.child import evaluate_in_child
+        def work() -> Environment:
+            return evaluate_python(file, function, arguments, loader=provider, sources=sources)
 
-    limits = Limits()
-    outcome = evaluate_in_child(file, function, desk, limits, meanwhile=meanwhile)
-    return conclude(outcome, file=file, function=function, sources=sources, limits=limits)
+        # A process with threads cannot be forked safely: in a notebook the file runs in the kernel.
+        if not has_one_thread():
+            return work()
+        provider.read(file)  # fail before a process is started if it cannot be read
+        return run_in_child(work, died=partial(_early_exit_error, file), on_output=_show_output)
+
+    limits = EvaluationLimits()
+    outcome = evaluate_in_child(
+        file, function, provider, limits, arguments=arguments, while_waiting=while_waiting
+    )
+    return build_environment(outcome, file=file, function=function, sources=sources, limits=limits)
 
 
-def conclude(
-    outcome: Outcome, *, file: str, function: str, sources: Sources, limits: Limits
+def _early_exit_error(file: str, code: int) -> UsageError:
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return UsageError(
+        f"{file} ended its process with {how} before the build function returned",
+        hint="return from the build function, or raise an exception with the reason",
+    )
+
+
+def _show_output(data: bytes) -> None:
+    """Print the output of a build file to stderr, without control sequences."""
+    for line in data.decode("utf-8", "replace").splitlines(keepends=True):
+        text = line.rstrip("\r\n")
+        print(
+            strip_control_sequences(text),
+            end="\n" if text != line else "",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def build_environment(
+    outcome: EvaluationResult,
+    *,
+    file: str,
+    function: str,
+    sources: SourceFiles,
+    limits: EvaluationLimits,
 ) -> Environment:
     """Return the environment of an evaluated Starlark file, or raise its first error.
 
-    The calls are looked at first: a wrong one came before whatever ended the evaluation.
+    The calls are checked first: an invalid one came before the failure that ended the evaluation.
     """
     for text in outcome.printed:
-        print(text, file=sys.stderr)
-    environment = declare(
+        _show_output(f"{text}\n".encode())
+    environment = declare_calls(
         outcome.calls,
         name=function,
         file=file,
         sources=sources,
-        place=definition(file, function, sources),
+        span=find_definition(file, function, sources),
         written_order=False,
     )
     if outcome.failure is not None:
-        from danlu.lang.explain import explain
-
-        raise explain(outcome.failure, file=file, function=function, sources=sources, limits=limits)
+        raise translate_failure(
+            outcome.failure, file=file, function=function, sources=sources, limits=limits
+        )
     return environment
 
 
-def functions(file: str, loader: Loader) -> list[str]:
-    """Return the names of a file's build functions, in their order; nothing is evaluated."""
-    text = Desk(loader, Sources()).read(file)
+def list_functions(file: str, loader: SourceLoader) -> list[str]:
+    """Return the names of a file's build functions in their order, without evaluating it."""
+    text = CachingLoader(loader, SourceFiles()).read(file)
     if text is None:
-        from danlu.lang.explain import no_file
-
-        raise no_file(file)
-    return build_functions(text)
+        raise missing_file_error(file)
+    return find_build_functions(text)

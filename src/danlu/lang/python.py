@@ -1,56 +1,68 @@
-"""Evaluate a ``build.py``: ordinary Python, run in this process, whose calls are recorded.
+"""Evaluate a ``build.py``: run it in this process and record its calls of build functions.
 
-It may import the project's other Python files, which are read through the loader too. It is the
-user's own program, so its limits are wide and only there to end what never would.
+It can import the project's other Python files, which are also read through the loader. It is the
+user's own program, so its limits are wide: they only stop what would never end.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
+import resource
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from types import CodeType, ModuleType, TracebackType
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import CodeType, MappingProxyType, ModuleType, TracebackType
 from typing import Any
 
 from danlu.environment.types import Environment
 from danlu.errors import BuildFileError, DanluError
-from danlu.lang.calls import Frame
-from danlu.lang.declare import declare
-from danlu.lang.desk import Desk
-from danlu.lang.explain import missing_function, no_file
-from danlu.lang.finding import suggestion
-from danlu.lang.limits import PYTHON_LIMITS, Limits
-from danlu.lang.project_imports import project_imports
-from danlu.lang.recorder import Recorder, place
-from danlu.lang.sources import Sources, clean, definition
-
-__all__ = ["evaluate_python"]
-
+from danlu.lang.bind import declare_calls
+from danlu.lang.build_parameters import Value
+from danlu.lang.call_recorder import CallRecorder, locate_instruction
+from danlu.lang.error_messages import missing_file_error, missing_function_error
+from danlu.lang.loader import CachingLoader
+from danlu.lang.protocol import PYTHON_LIMITS, CallFrame, EvaluationLimits
+from danlu.lang.python_namespace import LANGUAGE, UnknownNameError
+from danlu.lang.source_files import SourceFiles, find_definition, normalize_newlines
+from danlu.util.suggest import suggest_name
 
 _MODULE = "__danlu__"
 
 
-class _TimeUp(BaseException):
-    """The time is up; no ``except Exception`` of the user's stops it."""
+class _TimeLimitExceeded(BaseException):
+    """The time limit was exceeded. No ``except Exception`` of the user's catches it."""
 
 
 def evaluate_python(
-    file: str, function: str, *, desk: Desk, sources: Sources, limits: Limits = PYTHON_LIMITS
+    file: str,
+    function: str,
+    arguments: Mapping[str, Value] = MappingProxyType({}),
+    *,
+    loader: CachingLoader,
+    sources: SourceFiles,
+    limits: EvaluationLimits = PYTHON_LIMITS,
 ) -> Environment:
-    """Return what a function of a ``build.py`` describes; steps are in the order written."""
-    text = desk.read(file)
+    """Return what a function of a ``build.py`` describes, with the steps in the order written."""
+    text = loader.read(file)
     if text is None:
-        raise no_file(file)
-    recorder = Recorder(desk, sources)
+        raise missing_file_error(file)
+    recorder = CallRecorder(loader, sources)
     recorder.files.add(file)
-    failure = _run(_compile(file, clean(text), sources), file, function, recorder, limits)
-    environment = declare(
+    code = _compile_file(file, normalize_newlines(text), sources)
+    failure = _run_file(code, file, function, arguments, recorder, limits)
+    environment = declare_calls(
         recorder.calls,
         name=function,
         file=file,
         sources=sources,
-        place=definition(file, function, sources),
+        span=find_definition(file, function, sources),
         written_order=True,
     )
     if failure is not None:
@@ -58,9 +70,7 @@ def evaluate_python(
     return environment
 
 
-def _compile(file: str, text: str, sources: Sources) -> CodeType:
-    import warnings
-
+def _compile_file(file: str, text: str, sources: SourceFiles) -> CodeType:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -69,66 +79,129 @@ def _compile(file: str, text: str, sources: Sources) -> CodeType:
         raise _syntax_error(error, file, sources) from None
     except (ValueError, RecursionError, MemoryError) as error:
         span = sources.span(file, 1)
-        raise sources.error(f"syntax error: {error}", span) from None
+        raise sources.make_error(f"syntax error: {error}", span) from None
 
 
-def _syntax_error(error: SyntaxError, file: str, sources: Sources) -> BuildFileError:
+def _syntax_error(error: SyntaxError, file: str, sources: SourceFiles) -> BuildFileError:
     line = error.lineno or 1
     end = error.end_offset or 0 if error.end_lineno == line else 0
     span = sources.span(file, line, error.offset or 0, end)
-    return sources.error(f"syntax error: {error.msg}", span)
+    return sources.make_error(f"syntax error: {error.msg}", span)
 
 
-def _run(
-    code: CodeType, file: str, function: str, recorder: Recorder, limits: Limits
+def _run_file(
+    code: CodeType,
+    file: str,
+    function: str,
+    arguments: Mapping[str, Value],
+    recorder: CallRecorder,
+    limits: EvaluationLimits,
 ) -> DanluError | None:
-    """Run the file and its function; return what went wrong."""
+    """Run the file and its function; return the error if there is one."""
     module = ModuleType(_MODULE)
     module.__file__ = file
     names = module.__dict__
     try:
         with ExitStack() as stack:
-            # dataclasses, pickle and their like look a module up by its name.
+            # dataclasses and pickle look up a module by its name.
             sys.modules[_MODULE] = module
             stack.callback(sys.modules.pop, _MODULE, None)
-            stack.enter_context(recorder.listening())
-            stack.enter_context(project_imports(recorder, file))
-            stack.enter_context(_limited(limits))
+            stack.enter_context(recorder.activate())
+            stack.enter_context(_project_imports(recorder, file))
+            stack.enter_context(_resource_limits(limits))
             exec(code, names)
-            _call_function(names, file, function, recorder.sources)
+            _call_function(names, file, function, arguments, recorder.sources)
     except DanluError as error:
         return error
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        return _translate(error, file, recorder, limits)
+        return _translate_error(error, file, recorder, limits)
     return None
 
 
-def _call_function(names: dict[str, Any], file: str, function: str, sources: Sources) -> None:
+def _call_function(
+    names: dict[str, Any],
+    file: str,
+    function: str,
+    arguments: Mapping[str, Value],
+    sources: SourceFiles,
+) -> None:
     found = names.get(function)
     code = getattr(found, "__code__", None)
     if not callable(found) or not isinstance(code, CodeType):
-        raise missing_function(file, function, sources)
-    required = code.co_argcount - len(found.__defaults__ or ())
-    keyword_only = code.co_kwonlyargcount - len(found.__kwdefaults__ or {})
-    if required > 0 or keyword_only > 0:
-        raise missing_function(file, function, sources)
+        raise missing_function_error(file, function, sources)
+    names_without_default = [
+        *code.co_varnames[: code.co_argcount - len(found.__defaults__ or ())],
+        *code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount],
+    ]
+    if set(names_without_default) - set(found.__kwdefaults__ or {}) - set(arguments):
+        raise missing_function_error(file, function, sources)
     generator_or_coroutine = 0x20 | 0x80 | 0x200
     if code.co_flags & generator_or_coroutine:
-        raise sources.error(
-            f"'{function}' is a generator or a coroutine, so calling it does nothing",
-            definition(file, function, sources),
-            hint=f"write: def {function}(): … without yield and async",
+        raise sources.make_error(
+            f"'{function}' is a generator or coroutine, so calling it does nothing",
+            find_definition(file, function, sources),
+            hint=f"define it as def {function}(): …, without yield and async",
         )
-    found()
+    found(**arguments)
+
+
+# -- modules of the project ----------------------------------------------------------------------
+
+
+class _ProjectFinder(MetaPathFinder, Loader):
+    """Finds modules among the project's files, after the standard library and danlu."""
+
+    def __init__(self, recorder: CallRecorder, directory: str) -> None:
+        self._recorder = recorder
+        self._directory = directory
+        self._texts: dict[str, str] = {}
+        self.found: list[str] = []
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        top = fullname.partition(".")[0]
+        if top in sys.stdlib_module_names or top == "danlu":
+            return None
+        if "." in fullname and top not in self.found:
+            return None
+        base = posixpath.join(self._directory, *fullname.split("."))
+        for file, package in ((f"{base}.py", False), (f"{base}/__init__.py", True)):
+            text = self._recorder.loader.read(file)
+            if text is not None:
+                self._texts[fullname] = file
+                self.found.append(fullname)
+                self._recorder.files.add(file)
+                return ModuleSpec(fullname, self, origin=file, is_package=package)
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        file = self._texts[module.__name__]
+        module.__file__ = file
+        text = self._recorder.sources.text(file)
+        exec(compile(normalize_newlines(text), file, "exec", dont_inherit=True), module.__dict__)
+
+
+@contextmanager
+def _project_imports(recorder: CallRecorder, file: str) -> Iterator[None]:
+    """Make the project's files importable, and forget the imported modules afterwards."""
+    finder = _ProjectFinder(recorder, posixpath.dirname(file))
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in finder.found:
+            sys.modules.pop(name, None)
 
 
 # -- limits ---------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _limited(limits: Limits) -> Iterator[None]:
+def _resource_limits(limits: EvaluationLimits) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(_time_limit(limits.seconds))
         stack.enter_context(_memory_limit(limits.memory))
@@ -137,21 +210,19 @@ def _limited(limits: Limits) -> Iterator[None]:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
-    """Raise :class:`_TimeUp` after ``seconds``; only where signals arrive, in the main thread."""
-    import signal
-    import threading
-    import time
-
+    """Raise :class:`_TimeLimitExceeded` after ``seconds``; only where signals arrive, in the main
+    thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def time_up(number: int, frame: object) -> None:
-        raise _TimeUp
+        raise _TimeLimitExceeded
 
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, time_up)
-    # Again every second: a file may catch everything.
+    # Repeated every second: the file may catch BaseException.
     before, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
@@ -165,9 +236,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def _memory_limit(memory: int) -> Iterator[None]:
-    """Let allocations fail beyond ``memory`` more bytes of data than this process has now."""
-    import resource
-
+    """Let allocations fail that exceed the present data size by more than ``memory`` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
@@ -190,50 +259,50 @@ def _memory_limit(memory: int) -> Iterator[None]:
 # -- what the user's code raised ------------------------------------------------------------------
 
 
-def _translate(
-    error: BaseException, file: str, recorder: Recorder, limits: Limits
+def _translate_error(
+    error: BaseException, file: str, recorder: CallRecorder, limits: EvaluationLimits
 ) -> BuildFileError:
     sources = recorder.sources
     if isinstance(error, SyntaxError) and error.filename in recorder.files:
         return _syntax_error(error, str(error.filename), sources)
-    frames = _frames(error.__traceback__, recorder)
+    frames = _user_frames(error.__traceback__, recorder)
     if not frames:
-        frames = [Frame(file, 1)]
+        frames = [CallFrame(file, 1)]
     last = frames[-1]
     span = sources.span(last.file, last.line, last.column, last.end_column)
-    message, hint = _words(error, limits)
-    return sources.error(message, span, hint=hint, callers=frames[:-1])
+    message, hint = _describe_error(error, limits)
+    return sources.make_error(message, span, hint=hint, callers=frames[:-1])
 
 
-def _frames(traceback: TracebackType | None, recorder: Recorder) -> list[Frame]:
+def _user_frames(traceback: TracebackType | None, recorder: CallRecorder) -> list[CallFrame]:
     frames = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if code.co_filename in recorder.files:
-            frames.append(place(code, traceback.tb_lasti, traceback.tb_lineno, recorder.sources))
+            frames.append(
+                locate_instruction(code, traceback.tb_lasti, traceback.tb_lineno, recorder.sources)
+            )
         traceback = traceback.tb_next
     return frames
 
 
-def _words(error: BaseException, limits: Limits) -> tuple[str, str]:
-    from danlu.lang.api import LANGUAGE, UnknownName
-
-    if isinstance(error, UnknownName):
+def _describe_error(error: BaseException, limits: EvaluationLimits) -> tuple[str, str]:
+    if isinstance(error, UnknownNameError):
         return error.message, error.hint
-    if isinstance(error, _TimeUp):
-        return f"the build file did not end within {limits.seconds:g} s", "it loops here"
+    if isinstance(error, _TimeLimitExceeded):
+        return f"the build file did not finish within {limits.seconds:g} s", "it was here"
     if isinstance(error, MemoryError):
         return (
             f"the build file needs more than {limits.memory >> 20} MiB of memory",
-            "something in it grows for ever",
+            "a value in it may grow without end",
         )
     if isinstance(error, RecursionError):
-        return "functions call each other for ever, or nearly so", ""
+        return "maximum recursion depth exceeded", ""
     if isinstance(error, SystemExit):
-        return "the build file ends the program", "raise an exception with the reason instead"
+        return "the build file called exit()", "raise an exception with the reason instead"
     wanted = re.match(r"cannot import name '(\w+)' from 'danlu'", str(error))
     if isinstance(error, ImportError) and wanted is not None:
-        return f"danlu has no '{wanted[1]}'", suggestion(wanted[1], LANGUAGE, what="it has")
+        return f"danlu has no '{wanted[1]}'", suggest_name(wanted[1], LANGUAGE, what="it has")
     text = str(error)
     name = type(error).__name__
     return (f"{name}: {text}" if text else name), ""

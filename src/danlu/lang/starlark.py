@@ -1,39 +1,50 @@
-"""Evaluate a ``build.envd`` with the Starlark interpreter: the only module that knows it.
+"""Evaluate a ``build.envd`` with the Starlark interpreter; the only module that imports it.
 
-The functions of the table become Starlark functions of a *preamble*; each reports its call with
-the interpreter's call stack and returns. Checking is done elsewhere. Files are known to the
-interpreter as ``<0>``, ``<1>`` …, so that its texts can be read without guessing.
+The build functions become Starlark functions of a *preamble*; each reports its call with the
+interpreter's call stack and returns. Their arguments are checked later, in
+:mod:`danlu.lang.bind`. The interpreter knows files as ``<0>``, ``<1>`` …, so that its messages can
+be parsed without ambiguity.
 
-A call of ``include()`` must return Starlark functions, which a Python function cannot return. So
-the first call of an unknown repository fetches it and starts the evaluation again, with the
-repository's functions in the preamble. Evaluation is hermetic: it takes the same way again.
+``include()`` must return Starlark functions, which a Python callback cannot. So the first call for
+an unknown repository fetches it and restarts the evaluation with the repository's functions in the
+preamble. Evaluation is hermetic, so it reaches the same call again.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
+import resource
 import time
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import starlark
 
-from danlu.lang.bind import bind
-from danlu.lang.calls import Call, Frame
-from danlu.lang.entries.data import DATA_SCHEME
-from danlu.lang.finding import Finding
-from danlu.lang.limits import Limits
-from danlu.lang.memory import Memory
-from danlu.lang.outcome import Channel, Failure, Outcome
-from danlu.lang.preamble import load_text, preamble_text
-from danlu.lang.repository import Repository, inner_path, public_names, refused_address
-from danlu.lang.sources import clean, without_tabs
-from danlu.lang.starlark_text import read_error, read_stack
-from danlu.lang.table import TABLE
-
-__all__ = ["run"]
+from danlu.lang.arg_types import CallError
+from danlu.lang.bind import bind_arguments
+from danlu.lang.build_parameters import Value, format_target
+from danlu.lang.functions import FUNCTIONS
+from danlu.lang.functions.data import DATA_SCHEME
+from danlu.lang.included_repository import (
+    IncludedRepository,
+    check_include_address,
+    list_public_names,
+    resolve_inner_path,
+)
+from danlu.lang.protocol import (
+    CallFrame,
+    EvaluationFailure,
+    EvaluationLimits,
+    EvaluationResult,
+    FunctionCall,
+    SourceProvider,
+)
+from danlu.lang.source_files import normalize_newlines, replace_tabs
+from danlu.lang.starlark_text import load_text, preamble_text, read_error, read_stack
 
 _MAX_CALLS = 20_000
 _MAX_INCLUDES = 64
@@ -41,37 +52,64 @@ _MAX_PRINTED = 64 * 1024
 _EXPORTS = "danlu_exports"
 
 
-class _Stop(Exception):
-    """The failure is known; leave the interpreter."""
+class _MemoryMeter:
+    """Measures the memory of this process; the peak, if the current size is not available."""
+
+    def __init__(self) -> None:
+        self._page = resource.getpagesize()
+        try:
+            self._statm: int | None = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._statm = None
+
+    def __del__(self) -> None:
+        if self._statm is not None:
+            os.close(self._statm)
+
+    def read_bytes(self) -> int:
+        """Return the resident size in bytes."""
+        if self._statm is None:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return int(os.pread(self._statm, 200, 0).split()[1]) * self._page
 
 
-class _Again(Exception):
-    """A repository was fetched; evaluate again."""
+class _StopEvaluation(Exception):
+    """Leaves the interpreter; the failure is recorded."""
 
 
-def run(
-    file: str, function: str, channel: Channel, limits: Limits, *, value: bool = False
-) -> Outcome:
-    """Evaluate a file, call one of its functions, and report what was called.
+class _RestartEvaluation(Exception):
+    """Leaves the interpreter because a repository was fetched."""
 
-    With ``value`` what it returns is reported too, and must be plain.
 
-    Nothing that a file contains raises; only what ``channel`` raises passes through.
+def evaluate_starlark(
+    file: str,
+    function: str,
+    channel: SourceProvider,
+    limits: EvaluationLimits,
+    *,
+    arguments: Mapping[str, Value] = MappingProxyType({}),
+    value: bool = False,
+) -> EvaluationResult:
+    """Evaluate a file, call one of its functions, and return the calls that were made.
+
+    ``arguments`` are passed to the function by name.
+    With ``value`` the result contains what the function returned, which must be plain data. Errors
+    of the file are part of the result; only what ``channel`` raises passes through.
     """
-    repositories: list[Repository] = []
+    repositories: list[IncludedRepository] = []
     waited = 0.0
     started = time.monotonic()
-    memory = Memory()
+    memory = _MemoryMeter()
     while True:
-        evaluation = _Evaluation(channel, limits, repositories, started + waited, memory)
+        evaluation = _StarlarkEvaluation(channel, limits, repositories, started + waited, memory)
         try:
-            evaluation.build(file, function, value=value)
-        except _Stop:
+            evaluation.run_file(file, function, arguments, value=value)
+        except _StopEvaluation:
             pass
-        except _Again:
+        except _RestartEvaluation:
             waited += evaluation.waited
             continue
-        return Outcome(
+        return EvaluationResult(
             tuple(evaluation.calls),
             evaluation.failure,
             tuple(evaluation.printed),
@@ -80,7 +118,7 @@ def run(
 
 
 @cache
-def _dialect() -> starlark.Dialect:
+def _starlark_dialect() -> starlark.Dialect:
     dialect = starlark.Dialect.extended()
     dialect.enable_f_strings = True
     dialect.enable_top_level_stmt = True
@@ -88,27 +126,27 @@ def _dialect() -> starlark.Dialect:
 
 
 @cache
-def _globals() -> starlark.Globals:
+def _starlark_globals() -> starlark.Globals:
     extension = starlark.LibraryExtension
     return starlark.Globals.extended_by(
         [extension.StructType, extension.CallStack, extension.Json, extension.Map, extension.Filter]
     )
 
 
-class _Evaluation:
-    """One evaluation from the start; it ends well, with a failure, or for another start."""
+class _StarlarkEvaluation:
+    """One evaluation from the start. It succeeds, fails, or is restarted."""
 
     def __init__(
         self,
-        channel: Channel,
-        limits: Limits,
-        repositories: list[Repository],
+        channel: SourceProvider,
+        limits: EvaluationLimits,
+        repositories: list[IncludedRepository],
         started: float,
-        memory: Memory,
+        memory: _MemoryMeter,
     ) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[FunctionCall] = []
         self.printed: list[str] = []
-        self.failure: Failure | None = None
+        self.failure: EvaluationFailure | None = None
         self.waited = 0.0
         self.value: object = None
         self._channel = channel
@@ -116,11 +154,11 @@ class _Evaluation:
         self._repositories = repositories
         self._started = started
         self._memory = memory
-        self._held = memory.held()
+        self._initial_memory = memory.read_bytes()
         self._checks = 0
         self._printed = 0
         self._function = ""
-        self._again = False
+        self._restart = False
         self._error: BaseException | None = None
         self._pending: tuple[str, str] | None = None
         self._cancelled = ""
@@ -129,62 +167,64 @@ class _Evaluation:
         self._owners: dict[str, int] = {}
         self._loaded: dict[str, starlark.FrozenModule | None] = {}
         self._exports: list[starlark.FrozenModule] = []
-        self._options = starlark.EvalOptions(check_cancelled=self._check)
+        self._options = starlark.EvalOptions(check_cancelled=self._check_limits)
 
     # -- the phases ---------------------------------------------------------------------------
 
-    def build(self, file: str, function: str, *, value: bool) -> None:
+    def run_file(
+        self, file: str, function: str, arguments: Mapping[str, Value], *, value: bool
+    ) -> None:
         for index in range(len(self._repositories)):
-            self._exports.append(self._repository(index))
-        text = self._ask(self._channel.read, file)
+            self._exports.append(self._evaluate_repository(index))
+        text = self._ask_provider(self._channel.read, file)
         if text is None:
-            self._fail(Failure("nofile", file))
-        preamble = self._preamble(len(self._repositories))
-        module = self._module(preamble)
+            self._stop_with(EvaluationFailure("nofile", file))
+        preamble = self._make_preamble(len(self._repositories))
+        module = self._make_module(preamble)
         self._loaded[file] = None
-        self._run_text(module, file, text, partial(self._load, preamble, file))
+        self._run_text(module, file, text, partial(self._load_project_file, preamble, file))
         if not re.fullmatch(r"[A-Za-z_]\w*", function):
-            self._fail(Failure("missing", function))
-        kind = self._eval(module, "<kind>", f"type({function})")
+            self._stop_with(EvaluationFailure("missing", function))
+        kind = self._evaluate_text(module, "<kind>", f"type({function})")
         if kind != "function":
-            self._fail(Failure("missing", function))
+            self._stop_with(EvaluationFailure("missing", function))
         self._function = function
-        call = f"{function}()"
-        self.value = self._eval(module, "<build>", call if value else f"{call}\nNone")
+        call = format_target(function, arguments) if arguments else f"{function}()"
+        self.value = self._evaluate_text(module, "<build>", call if value else f"{call}\nNone")
 
-    def _repository(self, index: int) -> starlark.FrozenModule:
-        """Evaluate all files of a repository and gather their public names in one struct."""
+    def _evaluate_repository(self, index: int) -> starlark.FrozenModule:
+        """Evaluate all files of a repository and collect their public names in one struct."""
         repository = self._repositories[index]
-        preamble = self._preamble(index)
+        preamble = self._make_preamble(index)
         files = {posixpath.normpath(path): text for path, text in repository.files.items()}
         owners: dict[str, str] = {}
         exports = starlark.Module()
         for path in sorted(files):
-            module = self._stranger(preamble, index, files, path)
-            for name in public_names(files[path]):
+            module = self._load_repository_file(preamble, index, files, path)
+            for name in list_public_names(files[path]):
                 if name in owners:
-                    self._fail(
-                        Failure(
-                            "ours",
+                    self._stop_with(
+                        EvaluationFailure(
+                            "invalid",
                             f"include(): {repository.url} defines '{name}' twice, in "
                             f"{owners[name]} and in {path}",
                         )
                     )
                 owners[name] = path
-            loader = starlark.FileLoader(_always(module))
+            loader = starlark.FileLoader(_constant_loader(module))
             names = [name for name, owner in owners.items() if owner == path]
             for name in names:
-                # A name that no statement bound in the end cannot be loaded; it is not there.
-                load = starlark.parse("<exports>", f'load("x", "{name}")', _dialect())
+                # public_names() may list names that no statement bound: those cannot be loaded.
+                load = starlark.parse("<exports>", f'load("x", "{name}")', _starlark_dialect())
                 try:
-                    starlark.eval(exports, load, _globals(), loader)
+                    starlark.eval(exports, load, _starlark_globals(), loader)
                 except starlark.StarlarkError:
                     del owners[name]
         struct = ", ".join(f"{name}={name}" for name in owners)
-        self._eval(exports, "<exports>", f"{_EXPORTS} = struct({struct})\nNone")
+        self._evaluate_text(exports, "<exports>", f"{_EXPORTS} = struct({struct})\nNone")
         return exports.freeze()
 
-    def _stranger(
+    def _load_repository_file(
         self,
         preamble: starlark.FrozenModule,
         index: int,
@@ -196,131 +236,149 @@ class _Evaluation:
         if done is not None:
             return done
         if key in self._loaded:
-            raise self._refuse(f"load(): '{path}' loads itself, in a circle")
+            raise self._reject_call(f"load(): '{path}' loads itself (circular load)")
         self._loaded[key] = None
         self._owners[key] = index
 
         def load(name: str) -> starlark.FrozenModule:
-            target = inner_path(path, name)
+            target = resolve_inner_path(path, name)
             if target is None:
-                raise self._refuse(
+                raise self._reject_call(
                     f"load(): '{name}' is outside its repository",
-                    "an included repository can load its own files only",
+                    "an included repository can only load its own files",
                 )
             if target not in files:
-                raise self._refuse(f"load(): the repository has no file '{target}'")
-            return self._stranger(preamble, index, files, target)
+                raise self._reject_call(f"load(): file '{target}' not found in the repository")
+            return self._load_repository_file(preamble, index, files, target)
 
-        module = self._module(preamble)
+        module = self._make_module(preamble)
         self._run_text(module, key, files[path], load)
         frozen = module.freeze()
         self._loaded[key] = frozen
         return frozen
 
-    def _load(
+    def _load_project_file(
         self, preamble: starlark.FrozenModule, current: str, name: str
     ) -> starlark.FrozenModule:
         if posixpath.isabs(name) or "\0" in name or not name:
-            raise self._refuse(
-                f"load(): '{name}' is no path in the project",
-                "a path is relative to the file that loads it",
+            raise self._reject_call(
+                f"load(): invalid path '{name}'",
+                "use a path relative to the file that loads it",
             )
         path = posixpath.normpath(posixpath.join(posixpath.dirname(current), name))
+        if path == ".." or path.startswith("../"):
+            raise self._reject_call(
+                f"load(): '{name}' is outside the project",
+                "copy the file into the project, or include() its repository",
+            )
         done = self._loaded.get(path)
         if done is not None:
             return done
         if path in self._loaded:
-            raise self._refuse(f"load(): '{path}' loads itself, in a circle")
+            raise self._reject_call(f"load(): '{path}' loads itself (circular load)")
         self._loaded[path] = None
-        text = self._ask(self._channel.read, path)
+        text = self._ask_provider(self._channel.read, path)
         if text is None:
-            raise self._refuse(f"load(): there is no file '{path}'")
-        module = self._module(preamble)
-        self._run_text(module, path, text, partial(self._load, preamble, path))
+            raise self._reject_call(f"load(): file '{path}' not found")
+        module = self._make_module(preamble)
+        self._run_text(module, path, text, partial(self._load_project_file, preamble, path))
         frozen = module.freeze()
         self._loaded[path] = frozen
         return frozen
 
     # -- the preamble -------------------------------------------------------------------------
 
-    def _preamble(self, repositories: int) -> starlark.FrozenModule:
+    def _make_preamble(self, repositories: int) -> starlark.FrozenModule:
         """Return a module with all functions; ``include`` knows the first ``repositories``."""
         module = starlark.Module()
-        module.add_callable("_call", self._call)
-        module.add_callable("_include", partial(self._include, repositories))
-        module.add_callable("_print", self._print)
+        module.add_callable("_call", self._on_call)
+        module.add_callable("_include", partial(self._on_include, repositories))
+        module.add_callable("_print", self._on_print)
         names = []
         for index in range(repositories):
             names.append(f"_included_{index}")
-            loader = starlark.FileLoader(_always(self._exports[index]))
+            loader = starlark.FileLoader(_constant_loader(self._exports[index]))
             text = f'load("x", {names[-1]}="{_EXPORTS}")'
-            starlark.eval(module, starlark.parse("<include>", text, _dialect()), _globals(), loader)
+            starlark.eval(
+                module,
+                starlark.parse("<include>", text, _starlark_dialect()),
+                _starlark_globals(),
+                loader,
+            )
         text = f"_included = [{', '.join(names)}]\n{preamble_text()}"
-        starlark.eval(module, starlark.parse("<preamble>", text, _dialect()), _globals())
+        starlark.eval(
+            module, starlark.parse("<preamble>", text, _starlark_dialect()), _starlark_globals()
+        )
         return module.freeze()
 
-    def _module(self, preamble: starlark.FrozenModule) -> starlark.Module:
+    def _make_module(self, preamble: starlark.FrozenModule) -> starlark.Module:
         module = starlark.Module()
-        load = starlark.parse("<load>", load_text(), _dialect())
-        starlark.eval(module, load, _globals(), starlark.FileLoader(_always(preamble)))
+        load = starlark.parse("<load>", load_text(), _starlark_dialect())
+        starlark.eval(
+            module, load, _starlark_globals(), starlark.FileLoader(_constant_loader(preamble))
+        )
         return module
 
-    def _call(self, name: str, stack: str, args: list[Any], kwargs: dict[str, Any]) -> str | None:
-        self._record(Call(name, tuple(args), kwargs, read_stack(stack, self._ids)))
+    def _on_call(
+        self, name: str, stack: str, args: list[Any], kwargs: dict[str, Any]
+    ) -> str | None:
+        self._record_call(FunctionCall(name, tuple(args), kwargs, read_stack(stack, self._ids)))
         if name != "data.envd":
             return None
         given = args[0] if args else kwargs.get("name", "")
         return f"{DATA_SCHEME}{given}"
 
-    def _record(self, call: Call) -> None:
+    def _record_call(self, call: FunctionCall) -> None:
         self.calls.append(call)
         if len(self.calls) > _MAX_CALLS:
-            raise self._refuse(f"the file makes more than {_MAX_CALLS} calls")
+            raise self._reject_call(f"the file makes more than {_MAX_CALLS} calls")
 
-    def _print(self, text: str) -> None:
+    def _on_print(self, text: str) -> None:
         room = _MAX_PRINTED - self._printed
         if room > 0:
             self.printed.append(text[:room])
             self._printed += len(text) + 1
 
-    def _include(self, known: int, stack: str, args: list[Any], kwargs: dict[str, Any]) -> int:
+    def _on_include(self, known: int, stack: str, args: list[Any], kwargs: dict[str, Any]) -> int:
         frames = read_stack(stack, self._ids)
         try:
-            values = bind(TABLE["include"], args, kwargs)
-        except Finding:
-            # Reported when the call is bound again, with its place.
-            self._record(Call("include", tuple(args), kwargs, frames))
-            raise self._refuse("include()") from None
+            values = bind_arguments(FUNCTIONS["include"], args, kwargs)
+        except CallError:
+            # Binding the recorded call raises the same error, with its location.
+            self._record_call(FunctionCall("include", tuple(args), kwargs, frames))
+            raise self._reject_call("include()") from None
         url, ref = str(values["url"]), str(values.get("ref", ""))
         for index, repository in enumerate(self._repositories):
             if (repository.url, repository.ref) == (url, ref):
                 if index >= known:
-                    raise self._refuse(f"include(): {url} includes itself, in a circle")
-                self._record(Call("include", tuple(args), kwargs, frames, repository.commit))
+                    raise self._reject_call(f"include(): {url} includes itself (circular include)")
+                self._record_call(
+                    FunctionCall("include", tuple(args), kwargs, frames, repository.commit)
+                )
                 return index
         requester = self._owners.get(frames[-1].file) if frames else None
-        self._fetch(url, ref, requester)
-        self._again = True
-        raise _Again
+        self._fetch_repository(url, ref, requester)
+        self._restart = True
+        raise _RestartEvaluation
 
-    def _fetch(self, url: str, ref: str, requester: int | None) -> None:
-        problem = refused_address(url, ref, stranger=requester is not None)
+    def _fetch_repository(self, url: str, ref: str, requester: int | None) -> None:
+        problem = check_include_address(url, ref, from_repository=requester is not None)
         if problem:
-            raise self._refuse(*problem)
+            raise self._reject_call(*problem)
         if len(self._repositories) >= _MAX_INCLUDES:
-            raise self._refuse(f"more than {_MAX_INCLUDES} repositories are included")
-        commit, files = self._ask(partial(self._channel.include, url), ref)
+            raise self._reject_call(f"the file includes more than {_MAX_INCLUDES} repositories")
+        commit, files = self._ask_provider(partial(self._channel.include, url), ref)
         place = len(self._repositories) if requester is None else requester
-        self._repositories.insert(place, Repository(url, ref, commit, files))
+        self._repositories.insert(place, IncludedRepository(url, ref, commit, files))
 
     # -- evaluation and its errors ------------------------------------------------------------
 
-    def _ask(self, question: Callable[[str], Any], argument: str) -> Any:
+    def _ask_provider(self, question: Callable[[str], Any], argument: str) -> Any:
         started = time.monotonic()
         try:
             return question(argument)
         except BaseException as error:
-            # It would leave the interpreter as text; kept, to be raised as it was.
+            # The interpreter would turn it into text; keep it, to raise the original.
             self._error = error
             raise
         finally:
@@ -338,10 +396,12 @@ class _Evaluation:
         identity = f"<{len(self._files)}>"
         self._ids[identity] = file
         self._files.append(file)
-        # The value of a file's last expression would be turned into a Python value.
-        self._eval(module, identity, f"{without_tabs(clean(text))}\nNone\n", load)
+        # Ending with None avoids converting the value of the last expression to Python.
+        self._evaluate_text(
+            module, identity, f"{replace_tabs(normalize_newlines(text))}\nNone\n", load
+        )
 
-    def _eval(
+    def _evaluate_text(
         self,
         module: starlark.Module,
         identity: str,
@@ -349,61 +409,68 @@ class _Evaluation:
         load: Callable[[str], starlark.FrozenModule] | None = None,
     ) -> object:
         try:
-            tree = starlark.parse(identity, text, _dialect())
+            tree = starlark.parse(identity, text, _starlark_dialect())
             loader = starlark.FileLoader(load) if load is not None else None
             return starlark.eval_with(
-                self._options, module, tree, _globals(), file_loader=loader
+                self._options, module, tree, _starlark_globals(), file_loader=loader
             ).value
         except starlark.StarlarkError as error:
             if identity == "<kind>" and "not found" in str(error):
                 return ""
-            self._explain(str(error))
-        except (_Stop, _Again):
+            self._raise_failure(str(error))
+        except (_StopEvaluation, _RestartEvaluation):
             raise
         except BaseException as error:
             if type(error).__name__ != "PanicException":
                 raise
-            # The interpreter's allocations end so: "out of memory", "AlignedSize must not …".
+            # Failed allocations panic: "out of memory", "AlignedSize must not …".
             file = self._ids.get(identity)
-            self._fail(Failure("memory", str(error), frames=(Frame(file, 1),) if file else ()))
+            self._stop_with(
+                EvaluationFailure(
+                    "memory", str(error), frames=(CallFrame(file, 1),) if file else ()
+                )
+            )
 
-    def _explain(self, text: str) -> NoReturn:
-        """Leave in the way that the cause asks for; ``text`` is what the interpreter says."""
+    def _raise_failure(self, text: str) -> NoReturn:
+        """Raise what caused an interpreter error; ``text`` is its message."""
         if self._error is not None:
             raise self._error
-        if self._again:
-            raise _Again
+        if self._restart:
+            raise _RestartEvaluation
         if self.failure is not None:
-            raise _Stop
+            raise _StopEvaluation
         message, frames = read_error(text, self._ids)
         if not frames and message.startswith("Missing parameter"):
-            # The call of the build function itself.
-            self._fail(Failure("missing", self._function))
+            # It is the call of the build function itself.
+            self._stop_with(EvaluationFailure("missing", self._function))
         if self._cancelled:
-            self._fail(Failure(self._cancelled, message, frames=frames))
+            self._stop_with(EvaluationFailure(self._cancelled, message, frames=frames))
         if self._pending is not None:
-            self._fail(Failure("ours", *self._pending, frames=frames))
-        self._fail(Failure("raw", message, frames=frames))
+            self._stop_with(EvaluationFailure("invalid", *self._pending, frames=frames))
+        self._stop_with(EvaluationFailure("raw", message, frames=frames))
 
-    def _fail(self, failure: Failure) -> NoReturn:
+    def _stop_with(self, failure: EvaluationFailure) -> NoReturn:
         self.failure = failure
-        raise _Stop
+        raise _StopEvaluation
 
-    def _refuse(self, message: str, hint: str = "") -> Exception:
-        """Note a failure whose place only the interpreter knows; to be raised through it."""
+    def _reject_call(self, message: str, hint: str = "") -> Exception:
+        """Return an exception to raise through the interpreter, which knows the location."""
         if self._pending is None:
             self._pending = (message, hint)
-        return _Stop(message)
+        return _StopEvaluation(message)
 
-    def _check(self) -> bool:
-        """Say whether to stop; the interpreter asks every 1,000 steps."""
+    def _check_limits(self) -> bool:
+        """Return whether to stop. The interpreter calls it every 1,000 steps."""
         if time.monotonic() - self._started > self._limits.seconds:
             self._cancelled = "time"
         self._checks += 1
-        if self._checks % 8 == 0 and self._memory.held() - self._held > self._limits.memory:
+        if (
+            self._checks % 8 == 0
+            and self._memory.read_bytes() - self._initial_memory > self._limits.memory
+        ):
             self._cancelled = "memory"
         return bool(self._cancelled)
 
 
-def _always(module: starlark.FrozenModule) -> Callable[[str], starlark.FrozenModule]:
+def _constant_loader(module: starlark.FrozenModule) -> Callable[[str], starlark.FrozenModule]:
     return lambda _: module

@@ -1,4 +1,4 @@
-"""What travels with a cell: its code, the local modules it imports, the variables it is sent."""
+"""Write the directory that is sent with a cell: its code, local modules and pickled variables."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ import ast
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from danlu import guest
-from danlu.commands.imports import imported
-from danlu.commands.modules import Found, entries, find
-from danlu.commands.trees import content
-from danlu.guest.place import AGAIN
-from danlu.guest.versions import python
-from danlu.notebook.bound import check_options, check_returns
-from danlu.notebook.values import Limits, Packed, pack
+from danlu import replica_runtime
+from danlu.commands.function_transport import copy_runtime_package
+from danlu.commands.local_modules import (
+    LocalModules,
+    classify_search_path,
+    find_imports,
+    find_local_modules,
+    read_content,
+)
+from danlu.errors import UsageError
+from danlu.notebook.cell_code import check_return_names, check_sweep_names
+from danlu.notebook.types import Cell, CellOptions, VariableStore
+from danlu.replica_runtime import pickles
+from danlu.replica_runtime.cell_entry import MAIN_MODULE
+from danlu.util.config import TRANSFER_LIMIT
 
-if TYPE_CHECKING:
-    from danlu.notebook.types import Cell, CellOrder, Values
-
-__all__ = ["Bundle", "command", "make"]
-
-#: How words of a job's command name the program (:class:`danlu.jobs.types.Submission`).
+#: The program as a job's command names it (:class:`danlu.jobs.types.Submission`).
 PROGRAM = "$(DANLU_FILES)/run.py"
 
-_GUESTS = ("__init__", "cell", "deliver", "leave", "parcel", "place", "trace", "versions")
-_LONGEST = 100
+_MAX_FILE_NAME = 100
 
 
-class Bundle(msgspec.Struct, frozen=True):
-    """A directory that is sent with a job: what it holds of the user's, and its size in bytes."""
+class CellBundle(msgspec.Struct, frozen=True):
+    """A directory to send with a job, the names of the user's data in it, and its size in bytes."""
 
     directory: Path
     modules: tuple[str, ...] = ()
@@ -42,111 +43,152 @@ class Bundle(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-def command(python: str = "python") -> tuple[str, ...]:
-    """The words that run a cell on a replica; ``--NAME VALUE`` may follow them."""
+class PickledVariable(msgspec.Struct, frozen=True):
+    """A pickled variable.
+
+    ``modules`` are the modules that its pickle mentions. ``libraries`` maps a module to its
+    distribution and version.
+    """
+
+    name: str
+    data: bytes
+    modules: tuple[str, ...] = ()
+    libraries: Mapping[str, Sequence[str]] = {}
+
+
+def replica_command(python: str = "python") -> tuple[str, ...]:
+    """Return the command that runs a cell on a replica; ``--NAME VALUE`` may follow."""
     return (python, PROGRAM)
 
 
-def make(
+def write_bundle(
     cell: Cell,
-    values: Values,
+    values: VariableStore,
     *,
     target: Path,
     place: Path,
     path: Sequence[str],
-    limits: Limits | None = None,
-) -> Bundle:
-    """Fill ``target``, an empty directory or none yet, with what ``cell`` needs on a replica.
+    limit: int = TRANSFER_LIMIT,
+) -> CellBundle:
+    """Fill the empty or missing directory ``target`` with what a replica needs to run ``cell``.
 
-    ``place`` is the notebook's directory and ``path`` where its kernel finds modules. The same
-    cell, variables and files give the same bytes. Raises :class:`SyntaxError`, and
-    :class:`UsageError` for variables and modules that are not there, too large, or cannot travel.
+    ``place`` is the notebook's directory, ``path`` the kernel's ``sys.path``. The output is
+    deterministic. Raises :class:`SyntaxError`, and :class:`UsageError` for variables and modules
+    that do not exist, are too large or cannot be sent.
     """
-    order = cell.order
-    limits = limits or Limits()
+    options = cell.options
     tree = ast.parse(cell.code, "cell")
-    check_options(order.sweep)
-    check_returns(tree, order)
-    packed = pack(order.send, values, limits=limits)
-    found = _modules(tree, order, packed, place=place, path=path)
-    name = _file_name(order.name)
-    _write(target / "cell" / f"{name}.py", cell.code.encode())
-    for one in packed:
-        _write(target / "values" / f"{one.name}.pickle", one.data)
-    _copy_modules(found, target / "modules")
-    _copy_guests(target)
-    told = _told(order, packed, found, limits=limits, code=f"cell/{name}.py")
-    text = json.dumps(told, indent=1, sort_keys=True)
-    _write(target / "order.json", f"{text}\n".encode())
-    return Bundle(target, found.names, tuple(one.name for one in packed), _size(target))
+    check_sweep_names(options.sweep)
+    check_return_names(tree, options)
+    variables = pickle_variables(options.send, values, limit=limit)
+    modules = _find_modules(tree, options, variables, place=place, path=path)
+    code = f"cell/{_file_name(options.name)}.py"
+    _write_file(target / code, cell.code.encode())
+    for variable in variables:
+        _write_file(target / "values" / f"{variable.name}.pickle", variable.data)
+    _copy_modules(modules, target / "modules")
+    _copy_replica_runtime(target)
+    manifest = _cell_manifest(options, variables, modules, limit=limit, code=code)
+    text = json.dumps(manifest, indent=1, sort_keys=True)
+    _write_file(target / "order.json", f"{text}\n".encode())
+    names = tuple(variable.name for variable in variables)
+    return CellBundle(target, modules.names, names, _directory_size(target))
 
 
-def _modules(
+def pickle_variables(
+    names: Iterable[str], values: VariableStore, *, limit: int = TRANSFER_LIMIT
+) -> list[PickledVariable]:
+    """Pickle variables, with cloudpickle if it is installed, in the order of their names.
+
+    ``limit`` is in bytes, for all variables together. Raises :class:`UsageError` for a variable
+    that does not exist, cannot be pickled or is too large.
+    """
+    room = limit
+    variables = []
+    for name in sorted(set(names)):
+        value = values.get(name)
+        try:
+            fields = pickles.pickle_value(name, value, max_bytes=limit, room=room)
+        except pickles.NotSent as error:
+            cause = error.__cause__
+            raise UsageError(f"cannot send {name}: {error}", hint=error.hint) from cause
+        room -= len(fields["data"])
+        variables.append(
+            PickledVariable(name, fields["data"], tuple(fields["modules"]), fields["libraries"])
+        )
+    return variables
+
+
+def _find_modules(
     tree: ast.Module,
-    order: CellOrder,
-    packed: Sequence[Packed],
+    options: CellOptions,
+    variables: Sequence[PickledVariable],
     *,
     place: Path,
     path: Sequence[str],
-) -> Found:
-    wanted = [*imported(tree), *(name for one in packed for name in one.modules)]
-    # Without any of them a job runs this Python.
-    elsewhere = bool(order.image or order.env or order.on not in ("", "local"))
-    places = entries(path, place=place, elsewhere=elsewhere)
-    return find(wanted, places, needed=order.modules, elsewhere=elsewhere)
+) -> LocalModules:
+    names = [*find_imports(tree), *(name for variable in variables for name in variable.modules)]
+    # Otherwise the job runs in the kernel's own Python, which finds installed packages itself.
+    elsewhere = bool(options.image or options.env or options.on not in ("", "local"))
+    entries = classify_search_path(path, place=place, elsewhere=elsewhere)
+    return find_local_modules(names, entries, needed=options.modules, elsewhere=elsewhere)
 
 
-def _told(
-    order: CellOrder, packed: Sequence[Packed], found: Found, *, limits: Limits, code: str
+def _cell_manifest(
+    options: CellOptions,
+    variables: Sequence[PickledVariable],
+    modules: LocalModules,
+    *,
+    limit: int,
+    code: str,
 ) -> dict[str, Any]:
-    """What the guest reads: see danlu.guest.place."""
-    own = set(found.names)
+    """Return the content of ``order.json`` (see :mod:`danlu.replica_runtime.cell_entry`)."""
+    sent = set(modules.names)
     values = {
-        one.name: {
-            "file": f"values/{one.name}.pickle",
-            "modules": [name for name in one.modules if name.partition(".")[0] not in own],
-            "libraries": {name: told for name, told in one.libraries.items() if name not in own},
+        variable.name: {
+            "file": f"values/{variable.name}.pickle",
+            "modules": [name for name in variable.modules if name.partition(".")[0] not in sent],
+            "libraries": {
+                name: version for name, version in variable.libraries.items() if name not in sent
+            },
         }
-        for one in packed
+        for variable in variables
     }
     return {
         "code": code,
-        "python": python(),
+        "python": pickles.python_version(),
         "values": values,
-        "returns": list(order.returns),
-        "every": order.every,
-        "most": limits.one,
-        "most_together": limits.together,
+        "returns": list(options.returns),
+        "every": options.every,
+        "limit": limit,
     }
 
 
 def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]", "_", name)[:_LONGEST].strip(".") or "cell"
+    return re.sub(r"[^\w.-]", "_", name)[:_MAX_FILE_NAME].strip(".") or "cell"
 
 
-def _copy_modules(found: Found, target: Path) -> None:
+def _copy_modules(modules: LocalModules, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
-    for name, source in found.files.items():
-        _write(target / name, content(source))
+    for name, source in modules.files.items():
+        _write_file(target / name, read_content(source))
         if source.stat().st_mode & 0o100:
             (target / name).chmod(0o755)
 
 
-def _copy_guests(target: Path) -> None:
-    source = Path(guest.__file__).parent
-    (target / "danlu_guest").mkdir()
-    for name in _GUESTS:
-        shutil.copyfile(source / f"{name}.py", target / "danlu_guest" / f"{name}.py")
-    shutil.copyfile(source / "run.py", target / "run.py")
-    for directory, name, origin in (("again", AGAIN, "run"), ("last", "danlu", "report")):
+def _copy_replica_runtime(target: Path) -> None:
+    source = Path(replica_runtime.__file__).parent
+    copy_runtime_package(target)
+    shutil.copyfile(source / "main.py", target / "run.py")
+    for directory, name, origin in (("again", MAIN_MODULE, "main"), ("last", "danlu", "report")):
         (target / directory).mkdir()
         shutil.copyfile(source / f"{origin}.py", target / directory / f"{name}.py")
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
-def _size(directory: Path) -> int:
-    return sum(one.stat().st_size for one in directory.rglob("*") if one.is_file())
+def _directory_size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

@@ -1,146 +1,270 @@
-"""A cell from its text to the values that come back: made ready, run, and ended well or not."""
+"""Run a cell as a job: from the parsed cell to the results in the notebook."""
 
 from __future__ import annotations
 
+import re
 import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import Any, Literal
 
-from msgspec.structs import replace
+from danlu.commands.function_transport import is_call
+from danlu.commands.jobs.report import job_error
+from danlu.commands.jobs.results import open_values
+from danlu.commands.sweep.options import SweepOptions, apply_target_defaults
+from danlu.commands.sweep.report import parse_objective
+from danlu.commands.sweep.space import build_grid, parse_axes
+from danlu.commands.train.framework_detection import detect_framework
+from danlu.commands.train.options import ReplicaResources, TrainOptions
+from danlu.errors import JobFailed, UsageError
+from danlu.jobs.types import JobResult
+from danlu.notebook import sweeps
+from danlu.notebook.bundle import replica_command, write_bundle
+from danlu.notebook.cell_code import check_code
+from danlu.notebook.context import CellContext, search_path
+from danlu.notebook.errors import cell_error
+from danlu.notebook.run_job import JobOutcome
+from danlu.notebook.submission import attach_and_follow, run_and_follow, run_detached
+from danlu.notebook.types import Cell, CellOptions
 
-from danlu.commands.jobreport import failure
-from danlu.commands.shipping import is_call
-from danlu.errors import Span, UsageError
-from danlu.notebook import background
-from danlu.notebook.attend import Ended, attached, followed, left
-from danlu.notebook.bundle import command, make
-from danlu.notebook.code import NAME, check
-from danlu.notebook.desk import search_path
-from danlu.notebook.failure import failed
-from danlu.notebook.order import RETURNS, sweep_order, train_order
-from danlu.notebook.prepare import submittable
-from danlu.notebook.values import returned
+_NAME_ERROR = re.compile(r"NameError: name '(\w+)' is not defined.*")
 
-if TYPE_CHECKING:
-    from danlu.commands.trainorder import TrainOrder
-    from danlu.jobs.types import Jobs
-    from danlu.notebook.desk import Desk
-    from danlu.notebook.types import Cell, CellOrder
+#: The label of a job with the names of the variables it returns, separated by commas.
+RETURNS_LABEL = "returns"
 
-__all__ = ["EVERY", "attach", "run"]
-
-#: The label of a job that returns what each replica has.
-EVERY = "every"
+#: The label of a job that returns the variables of every replica.
+EVERY_LABEL = "every"
 
 
-def run(cell: Cell, desk: Desk) -> None:
-    """Run a cell as a job, show it, and set what it returns.
+def run_cell(cell: Cell, context: CellContext) -> None:
+    """Run a cell as a job, show it, and set the variables that it returns.
 
-    Raises :class:`~danlu.notebook.failure.CellFailed` where the job failed, :class:`UsageError` for
-    code that is no Python and :class:`DanluError` of many kinds before; and
-    :class:`KeyboardInterrupt`, while the job is being stopped.
+    Raises :class:`~danlu.notebook.errors.CellFailed` if the job failed, :class:`UsageError` for
+    invalid Python, other :class:`DanluError` if the job cannot be submitted, and
+    :class:`KeyboardInterrupt`, while the job is being stopped in the background.
     """
-    _check(cell.code)
-    jobs = desk.jobs(cell.order.on)
-    sweep = sweep_order(cell.order)
+    check_code(cell.code)
+    context.jobs(cell.options.on)  # rejects an unknown target before the bundle is written
+    sweep = build_sweep_options(cell.options)
     files = TemporaryDirectory(prefix="danlu-cell-", ignore_cleanup_errors=True)
     try:
-        order = _ordered(cell, desk, Path(files.name))
+        options = _prepare_cell(cell, context, Path(files.name))
     except BaseException:
         files.cleanup()
         raise
     if sweep is not None:
-        from danlu.notebook import sweeps
-
-        sweeps.run(sweep, order, desk, jobs=jobs, files=files)
-    elif cell.order.detach:
-        _detached(order, desk, jobs, files)
+        result = sweeps.run_sweep_cell(sweep, options, context, files=files)
+        if result is not None:
+            context.values.put(
+                unpack_results(result, cell.options.returns, every=cell.options.every)
+            )
+    elif cell.options.detach:
+        on = f" --on {options.on}" if options.on else ""
+        run_detached(
+            options,
+            context,
+            attach_command=lambda name: f"%jobs attach {name}{on}",
+            lines=0,
+            files=files,
+        )
     else:
-        _attended(cell.order, order, desk, jobs=jobs, files=files)
+        outcome = run_and_follow(options, context, lines=cell.options.lines, files=files)
+        _set_results(
+            outcome,
+            context,
+            cell.options.returns,
+            every=cell.options.every,
+            trusted=cell.options.trust_results,
+        )
 
 
-def _check(code: str) -> None:
-    """Raise :class:`UsageError` for code that is no Python.
-
-    IPython would show a SyntaxError below the lines of this program.
-    """
-    try:
-        check(code)
-    except SyntaxError as error:
-        told = "".join(traceback.format_exception_only(error)).rstrip("\n").split("\n")
-        line = error.lineno or 1
-        raise UsageError(
-            f"line {line} of the cell is no Python",
-            details=tuple(told),
-            span=Span(NAME, line, error.offset or 1),
-        ) from None
-
-
-def _ordered(cell: Cell, desk: Desk, files: Path) -> TrainOrder:
-    make(cell, desk.values, target=files, place=desk.directory, path=search_path())
-    order = train_order(
-        cell.order,
-        directory=desk.directory,
-        command=command(),
+def _prepare_cell(cell: Cell, context: CellContext, files: Path) -> TrainOptions:
+    """Write the cell's bundle to ``files`` and return the options of its job."""
+    configured_limit = context.settings.config.transfer_bytes
+    write_bundle(
+        cell,
+        context.values,
+        target=files,
+        place=context.directory,
+        path=search_path(),
+        limit=configured_limit if cell.options.limit is None else cell.options.limit,
+    )
+    return build_train_options(
+        cell.options,
+        directory=context.directory,
+        command=replica_command(),
         python=sys.executable,
         files=files,
+        displays=context.is_rich,
     )
-    return replace(order, labels={**order.labels, EVERY: "true"}) if cell.order.every else order
 
 
-def _attended(
-    wanted: CellOrder,
-    order: TrainOrder,
-    desk: Desk,
-    *,
-    jobs: Jobs,
-    files: TemporaryDirectory[str],
-) -> None:
-    view = desk.view(wanted.lines)
+def attach_cell(name: str, context: CellContext, *, on: str = "", trusted: bool = False) -> None:
+    """Show a running or finished job and set the variables that it returns.
 
-    async def act() -> Ended:
-        with files:
-            ready = await submittable(order, desk.settings, view, jobs=jobs)
-            return await followed(jobs, ready, view)
-
-    ended = background.run(act, tick=view.tick)
-    _take(ended, desk, wanted.returns, every=wanted.every)
-
-
-def _detached(order: TrainOrder, desk: Desk, jobs: Jobs, files: TemporaryDirectory[str]) -> None:
-    view = desk.view(0)
-
-    async def act() -> None:
-        with files:
-            ready = await submittable(order, desk.settings, view, jobs=jobs)
-            where = f" --on {order.on}" if order.on else ""
-            await left(jobs, ready, view, how=f"%jobs attach {ready.job.name}{where}")
-
-    background.run(act, tick=view.tick)
-
-
-def attach(name: str, desk: Desk, *, on: str = "") -> None:
-    """Show a job that runs or has run, and set what it returns; an interrupt leaves it alone.
-
-    Raises as :func:`run` does.
+    An interrupt leaves the job running. With ``trusted`` pickled results of any image are opened.
+    Raises the same errors as :func:`run_cell`.
     """
-    jobs = desk.jobs(on)
-    view = desk.view()
-    ended = background.run(lambda: attached(jobs, name, view), tick=view.tick)
-    if is_call(ended.result):
-        if not ended.outcome.succeeded:
-            raise failure(ended.outcome)
+    outcome = attach_and_follow(name, context, on=on)
+    if is_call(outcome.result):
+        if not outcome.summary.is_successful:
+            raise job_error(outcome.summary)
         return
-    labels = ended.result.view.labels
-    names = [one for one in labels.get(RETURNS, "").split(",") if one]
-    _take(ended, desk, names, every=EVERY in labels)
+    labels = outcome.result.view.labels
+    names = [name for name in labels.get(RETURNS_LABEL, "").split(",") if name]
+    _set_results(outcome, context, names, every=EVERY_LABEL in labels, trusted=trusted)
 
 
-def _take(ended: Ended, desk: Desk, names: Sequence[str], *, every: bool) -> None:
-    """Set what a job returned, or raise how it failed."""
-    if not ended.outcome.succeeded:
-        raise failed(ended.outcome, ended.result)
-    desk.values.put(returned(ended.result, names, every=every))
+# -- options --------------------------------------------------------------------------------------
+
+
+#: Options of a cell that the training job has under the same name.
+_SHARED_OPTIONS = {*CellOptions.__struct_fields__} & {*TrainOptions.__struct_fields__} - {
+    "framework",
+    "replicas",
+}
+
+
+def build_train_options(
+    cell: CellOptions,
+    *,
+    directory: Path,
+    command: tuple[str, ...],
+    python: str,
+    files: Path,
+    displays: bool = False,
+) -> TrainOptions:
+    """Return the options of the training job for a cell.
+
+    ``command`` runs the cell on a replica, which has the bundle ``files``. ``directory`` is the
+    notebook's directory, ``python`` the interpreter to use if the cell names neither an image nor a
+    build file. With ``displays`` the outputs of rank 0 are kept. Raises :class:`UsageError` if the
+    cell names no framework and imports none.
+    """
+    labels = {RETURNS_LABEL: ",".join(cell.returns)} if cell.returns else {}
+    if cell.every:
+        labels[EVERY_LABEL] = "true"
+    return TrainOptions(
+        directory=directory,
+        command=command,
+        framework=cell.framework or _detect_framework(files),
+        replicas={name: replica.replicas for name, replica in cell.replicas.items()},
+        resources={
+            name: ReplicaResources(replica.cpu, replica.memory, replica.gpu)
+            for name, replica in cell.replicas.items()
+            if replica.cpu or replica.memory or replica.gpu is not None
+        },
+        python=python,
+        environment=cell.variables,
+        labels=labels,
+        files=files,
+        value=_value_policy(cell),
+        tied=not cell.detach,
+        displays=displays,
+        **{name: getattr(cell, name) for name in _SHARED_OPTIONS},
+    )
+
+
+def _value_policy(cell: CellOptions) -> Literal["none", "leader", "all"]:
+    if not cell.returns:
+        return "none"
+    return "all" if cell.every else "leader"
+
+
+def _detect_framework(files: Path) -> str:
+    """Return the framework that the code in the bundle imports."""
+    for script in sorted(files.glob("cell/*.py")):
+        try:
+            return detect_framework(script).framework
+        except UsageError as error:
+            message = error.message.replace(script.name, "the cell")
+            hint = "name the framework: %framework=pytorch, or --framework pytorch"
+            raise UsageError(message, hint=hint) from error
+    return ""
+
+
+def build_sweep_options(cell: CellOptions) -> SweepOptions | None:
+    """Return the options of a cell's sweep, or None if it has none.
+
+    Raises :class:`UsageError` for duplicate names, and without ``trials`` for continuous ranges and
+    grids with too many points.
+    """
+    if not cell.sweep:
+        return None
+    axes = parse_axes(cell.sweep)
+    if cell.trials is None:
+        build_grid(axes)
+    objective = parse_objective(cell.metric, cell.goal or "min", cell.pattern)
+    return apply_target_defaults(SweepOptions(axes, objective, cell.parallel, cell.trials), cell.on)
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def _set_results(
+    outcome: JobOutcome, context: CellContext, names: Sequence[str], *, every: bool, trusted: bool
+) -> None:
+    """Set the variables that a job returned, or raise why it failed."""
+    if not outcome.summary.is_successful:
+        error = cell_error(outcome.summary, outcome.result, trusted=trusted)
+        error.hint = _undefined_name_hint(error.reason, context) or error.hint
+        raise error
+    context.values.put(unpack_results(outcome.result, names, every=every, trusted=trusted))
+
+
+def _undefined_name_hint(reason: str, context: CellContext) -> str:
+    """Return a hint if a name that the cell misses exists in the notebook."""
+    match = _NAME_ERROR.fullmatch(reason)
+    if match is None:
+        return ""
+    name = match[1]
+    try:
+        value = context.values.get(name)
+    except UsageError:
+        return ""
+    if isinstance(value, ModuleType):
+        return f"the notebook imports {name}: import it in the cell too"
+    return f"the notebook has a variable {name}: send it with --send {name} (%send={name})"
+
+
+def unpack_results(
+    result: JobResult, names: Sequence[str], *, every: bool = False, trusted: bool = False
+) -> dict[str, Any]:
+    """Return the variables that a cell's job returned; with ``every`` each is a dict by replica.
+
+    With ``trusted`` pickles from untrusted environments are opened. Raises :class:`JobFailed` if
+    the job succeeded without returning its variables, and :class:`UsageError` as
+    :func:`~danlu.commands.jobs.results.open_values` does.
+    """
+    if not names:
+        return {}
+    trusted, job = trusted or result.trusted, result.view.name
+    if not every:
+        if result.value is None:
+            raise _missing_results(names)
+        values = open_values(result.value, trusted=trusted, job=job)
+        return {name: values[name] for name in names if name in values}
+    known = [str(replica.id) for replica in result.view.replicas]
+    ordered = [replica for replica in known if replica in result.values]
+    ordered += sorted(set(result.values) - set(known))
+    by_replica = {
+        replica: open_values(result.values[replica], trusted=trusted, job=job)
+        for replica in ordered
+    }
+    variables = {
+        name: {replica: values[name] for replica, values in by_replica.items() if name in values}
+        for name in names
+    }
+    missing = [name for name in names if not variables[name]]
+    if missing:
+        raise _missing_results(missing)
+    return variables
+
+
+def _missing_results(names: Sequence[str]) -> JobFailed:
+    return JobFailed(
+        f"the job ended without returning {', '.join(names)}",
+        hint="the code must set the variable, and run to its end or call sys.exit(0)",
+    )

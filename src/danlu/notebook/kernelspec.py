@@ -1,7 +1,7 @@
-"""Kernelspecs: how Jupyter finds the kernel and starts it, with this Python.
+"""Install, list and remove kernelspecs, which tell Jupyter how to start the kernel.
 
 A kernelspec is a directory ``BASE/kernels/NAME`` with ``kernel.json`` and logos (jupyter_client,
-"Kernel specs"). Where the bases are is asked of jupyter_core.
+"Kernel specs"). jupyter_core knows the base directories.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,34 +20,18 @@ import msgspec
 
 from danlu.errors import DanluError, MachineError, UsageError
 from danlu.util.files import write_atomic
+from danlu.util.suggest import did_you_mean
 
-__all__ = [
-    "NAME",
-    "Kernelspec",
-    "bases",
-    "below",
-    "check_extra",
-    "description",
-    "install",
-    "installed",
-    "uninstall",
-    "user_base",
-]
-
-#: The name it has where no other is asked for.
-NAME = "danlu"
+DEFAULT_NAME = "danlu"
 
 _MODULE = "danlu.notebook.kernel"
 
-#: jupyter_client.kernelspec: ASCII letters and digits, ``.``, ``-`` and ``_``; small letters.
-_NAME = re.compile(r"[a-z0-9._-]+")
+#: The names that jupyter_client.kernelspec accepts, in lower case.
+_VALID_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 class Kernelspec(msgspec.Struct, frozen=True):
-    """One of danlu's kernels as it is installed.
-
-    ``python`` is the interpreter it starts, ``ready`` whether that is still there.
-    """
+    """An installed kernel of danlu; ``ready`` is whether its interpreter ``python`` exists."""
 
     name: str
     display_name: str
@@ -57,19 +40,19 @@ class Kernelspec(msgspec.Struct, frozen=True):
     ready: bool
 
 
-def check_extra() -> None:
-    """Raise :class:`MachineError` where what the kernel stands on is not installed."""
-    missing = [one for one in ("ipykernel", "cloudpickle") if find_spec(one) is None]
+def check_requirements() -> None:
+    """Raise :class:`MachineError` if a package that the kernel requires is missing."""
+    missing = [name for name in ("ipykernel", "cloudpickle") if find_spec(name) is None]
     if missing:
         raise MachineError(
-            f"the kernel needs {' and '.join(missing)}, not installed beside danlu",
-            hint="pip install 'danlu[notebook]'",
+            f"the danlu kernel requires {' and '.join(missing)}",
+            hint=f"`uv pip install --python {sys.executable} {' '.join(missing)}`",
         )
 
 
-def description(display_name: str, *, python: str = sys.executable) -> dict[str, Any]:
-    """``kernel.json``: as ipykernel's own, which starts the interpreter for its debugger."""
-    # Frozen modules have no lines for debugpy to stop at, and it warns of them.
+def kernel_json(display_name: str, *, python: str = sys.executable) -> dict[str, Any]:
+    """Return the content of ``kernel.json``, equivalent to ipykernel's own."""
+    # Frozen modules have no source lines to set breakpoints on, and debugpy warns about them.
     return {
         "argv": [python, "-Xfrozen_modules=off", "-m", _MODULE, "-f", "{connection_file}"],
         "display_name": display_name,
@@ -81,113 +64,117 @@ def description(display_name: str, *, python: str = sys.executable) -> dict[str,
 
 
 def user_base() -> Path:
-    """Where the user's own kernels are, for whichever Jupyter the user starts."""
+    """Return the base directory of the user's kernels, which every Jupyter of the user reads."""
+    # Imported late: jupyter_core is an optional dependency, of danlu[notebook].
     from jupyter_core.paths import jupyter_data_dir
 
     return Path(jupyter_data_dir())
 
 
-def below(prefix: Path) -> Path:
-    """Where kernels are in the environment ``prefix``."""
+def environment_base(prefix: Path) -> Path:
+    """Return the base directory of the kernels in the environment ``prefix``."""
     return prefix.absolute() / "share" / "jupyter"
 
 
-def bases() -> tuple[Path, ...]:
-    """Everywhere that this Python's Jupyter looks, the nearest first."""
+def search_bases() -> tuple[Path, ...]:
+    """Return all base directories that this Python's Jupyter searches, in order of precedence."""
+    # Imported late: see user_base.
     from jupyter_core.paths import jupyter_path
 
-    return tuple(dict.fromkeys(Path(one) for one in jupyter_path()))
+    return tuple(dict.fromkeys(Path(base) for base in jupyter_path()))
 
 
-def install(base: Path, name: str = NAME, *, display_name: str = "", replace: bool = False) -> Path:
-    """Install the kernel as ``name`` below ``base`` and give its directory; danlu's own is renewed.
+def install_kernel(
+    base: Path, name: str = DEFAULT_NAME, *, display_name: str = "", replace: bool = False
+) -> Path:
+    """Install or update the kernel ``name`` in ``base`` and return its directory.
 
-    Raises :class:`UsageError` for what can be no name and, unless ``replace``, where another
-    program's kernel has it; :class:`MachineError` where it may not be written.
+    Raises :class:`UsageError` for an invalid name and, unless ``replace``, if a kernel of another
+    program has it; :class:`MachineError` if the directory is not writable.
     """
-    name = _checked(name)
-    place = base / "kernels" / name
-    if place.exists() and not replace and _read(place) is None:
+    name = _normalize_name(name)
+    directory = base / "kernels" / name
+    if directory.exists() and not replace and _read_kernelspec(directory) is None:
         raise UsageError(
-            f"{place} is a kernel of another program",
-            hint="--replace puts danlu's in its place; --name gives danlu's another name",
+            f"{directory} is a kernel of another program",
+            hint="overwrite it with --replace, or choose another name with --name",
         )
-    shown = display_name or (NAME if name == NAME else f"{name} (danlu)")
+    shown = display_name or (DEFAULT_NAME if name == DEFAULT_NAME else f"{name} (danlu)")
     try:
-        _write(place, json.dumps(description(shown), indent=1) + "\n")
+        _write_kernelspec(directory, json.dumps(kernel_json(shown), indent=1) + "\n")
     except OSError as error:
         raise MachineError(
-            f"{place} cannot be written: {error.strerror}",
-            hint="`danlu kernel install --user` needs no rights but your own",
+            f"cannot write {directory}: {error.strerror}",
+            hint="`danlu kernel install --user` installs into your home directory",
         ) from error
-    return place
+    return directory
 
 
-def _checked(name: str) -> str:
-    small = name.lower()
-    if not _NAME.fullmatch(small):
+def _normalize_name(name: str) -> str:
+    normalized = name.lower()
+    if not _VALID_NAME.fullmatch(normalized):
         raise UsageError(
-            f"{name!r} can be no kernel's name",
-            hint="letters, digits, `.`, `-` and `_`; --display-name may be any text",
+            f"invalid kernel name {name!r}",
+            hint="use letters, digits, `.`, `-` and `_`; --display-name may be any text",
         )
-    return small
+    return normalized
 
 
-def _write(place: Path, text: str) -> None:
-    if place.exists():
-        shutil.rmtree(place)
+def _write_kernelspec(directory: Path, text: str) -> None:
+    if directory.exists():
+        shutil.rmtree(directory)
     for logo in files("danlu.notebook").joinpath("logos").iterdir():
-        write_atomic(place / logo.name, logo.read_bytes())
-    # Last: a directory without it is no kernel.
-    write_atomic(place / "kernel.json", text.encode())
+        write_atomic(directory / logo.name, logo.read_bytes())
+    # Last: Jupyter ignores directories without kernel.json, so no half-written kernel is listed.
+    write_atomic(directory / "kernel.json", text.encode())
 
 
-def installed(where: Sequence[Path]) -> tuple[Kernelspec, ...]:
-    """The kernels of danlu below ``where``, also those that another of the same name hides."""
-    places = [place for base in where for place in sorted((base / "kernels").glob("*"))]
-    return tuple(one for one in map(_read, places) if one is not None)
+def list_kernels(bases: Sequence[Path]) -> tuple[Kernelspec, ...]:
+    """Return danlu's kernels in ``bases``, including those shadowed by another of the same name."""
+    directories = [path for base in bases for path in sorted((base / "kernels").glob("*"))]
+    return tuple(kernel for kernel in map(_read_kernelspec, directories) if kernel is not None)
 
 
-def _read(place: Path) -> Kernelspec | None:
-    """The kernel of danlu that is in ``place``, if it is one."""
+def _read_kernelspec(directory: Path) -> Kernelspec | None:
+    """Return the kernel in ``directory`` if it is one of danlu's."""
     try:
-        told = json.loads((place / "kernel.json").read_bytes())
-        argv = [str(one) for one in told["argv"]]
-        shown = str(told["display_name"])
+        spec = json.loads((directory / "kernel.json").read_bytes())
+        argv = [str(word) for word in spec["argv"]]
+        display_name = str(spec["display_name"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if _MODULE not in argv:
         return None
     ready = shutil.which(argv[0]) is not None
-    return Kernelspec(place.name, shown, place, argv[0], ready)
+    return Kernelspec(directory.name, display_name, directory, argv[0], ready)
 
 
-def uninstall(where: Sequence[Path], name: str = NAME) -> Path:
-    """Remove the first kernel of danlu called ``name`` below ``where`` and give its directory.
+def uninstall_kernel(bases: Sequence[Path], name: str = DEFAULT_NAME) -> Path:
+    """Remove danlu's first kernel called ``name`` in ``bases`` and return its directory.
 
-    Raises :class:`UsageError` where there is none, :class:`MachineError` where it may not be.
+    Raises :class:`UsageError` if there is none, :class:`MachineError` if it cannot be removed.
     """
-    found = installed(where)
-    place = next((one.directory for one in found if one.name == name.lower()), None)
-    if place is None:
-        raise _unknown(name, where, [one.name for one in found])
+    kernels = list_kernels(bases)
+    directory = next((kernel.directory for kernel in kernels if kernel.name == name.lower()), None)
+    if directory is None:
+        raise _not_found(name, bases, [kernel.name for kernel in kernels])
     try:
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
     except OSError as error:
         raise MachineError(
-            f"{place} cannot be removed: {error.strerror}",
-            hint="it may belong to another user or to the system",
+            f"cannot remove {directory}: {error.strerror}",
+            hint="it may belong to another user",
         ) from error
-    return place
+    return directory
 
 
-def _unknown(name: str, where: Sequence[Path], names: Sequence[str]) -> DanluError:
-    if any((base / "kernels" / name.lower()).is_dir() for base in where):
+def _not_found(name: str, bases: Sequence[Path], names: Sequence[str]) -> DanluError:
+    if any((base / "kernels" / name.lower()).is_dir() for base in bases):
         return UsageError(
-            f"the kernel {name} is not danlu's", hint=f"`jupyter kernelspec remove {name}`"
+            f"kernel {name} was not installed by danlu",
+            hint=f"remove it with `jupyter kernelspec remove {name}`",
         )
-    near = get_close_matches(name, names, 1)
-    instead = f"did you mean {near[0]}? " if near else ""
     return UsageError(
-        f"there is no kernel of danlu called {name}", hint=f"{instead}`danlu kernel ls` lists them"
+        f"kernel {name} not found",
+        hint=did_you_mean(name, names, otherwise="`danlu kernel ls` lists danlu's kernels"),
     )

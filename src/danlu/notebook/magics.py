@@ -1,6 +1,6 @@
-"""The magics: ``%%distributed``, cells in ciao's words, ``%jobs`` and ``%danlu``.
+"""The magics: ``%%distributed``, cells with directives, ``%jobs`` and ``%danlu``.
 
-They are loaded by ``%load_ext danlu.notebook``, inside a kernel or at IPython's prompt.
+``%load_ext danlu.notebook`` loads them, in a kernel or in IPython in a terminal.
 """
 
 from __future__ import annotations
@@ -10,183 +10,209 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from danlu.commands.jobs.targets import select_backend
+from danlu.commands.settings import Settings, load_settings
 from danlu.errors import UsageError
-from danlu.notebook import background, cells, jobscommand, programs, transform
-from danlu.notebook.desk import Namespace
-from danlu.notebook.live import Live
-from danlu.notebook.pacing import Paced
-from danlu.notebook.screens import CellScreen, Output, TerminalView
-from danlu.notebook.sweepview import SweepLive, TerminalSweep
-from danlu.notebook.told import plainly
-
-if TYPE_CHECKING:
-    from danlu.commands.settings import Settings
-    from danlu.jobs.types import Jobs
-    from danlu.notebook.attend import View
-    from danlu.notebook.desk import SweepView
-
-__all__ = ["Notebook", "load", "unload"]
+from danlu.jobs.local import file_exchange
+from danlu.jobs.local.job_directory import JobDirectory
+from danlu.jobs.types import JobBackend
+from danlu.notebook import background_loop, cells, jobs_magic
+from danlu.notebook.context import SweepView, UserNamespace
+from danlu.notebook.display_reader import DisplayReader
+from danlu.notebook.errors import hide_traceback
+from danlu.notebook.input_transformer import (
+    CELL_MAGIC,
+    DISTRIBUTED_MAGIC,
+    install_transformers,
+    parse_job_cell,
+    split_distributed,
+    uninstall_transformers,
+)
+from danlu.notebook.job_view import CellOutput, LiveJobView, TerminalJobView
+from danlu.notebook.options import help_text
+from danlu.notebook.parser import is_help_request
+from danlu.notebook.rendering import render_mime_bundle
+from danlu.notebook.run_job import JobViewer
+from danlu.notebook.subprocesses import (
+    ThrottledOutput,
+    danlu_command,
+    raise_for_exit_code,
+    run_program,
+)
+from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView
 
 _VARIABLE = re.compile(r"\{([^\W\d]\w*)\}")
 
+#: The kind and name of each magic.
+_MAGICS = (
+    ("cell", DISTRIBUTED_MAGIC),
+    ("cell", CELL_MAGIC),
+    ("line", "jobs"),
+    ("line", "danlu"),
+)
 
-class Notebook:
-    """What cells of an IPython shell work with (:class:`danlu.notebook.desk.Desk`)."""
+
+class NotebookContext:
+    """The context of cells in an IPython shell (:class:`danlu.notebook.context.CellContext`)."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
     @property
-    def values(self) -> Namespace:
-        """The variables of the user."""
-        return Namespace(self._shell.user_ns)
+    def values(self) -> UserNamespace:
+        """The user's variables."""
+        return UserNamespace(self._shell.user_ns)
 
     @property
     def settings(self) -> Settings:
-        """Where things lie; read anew for each cell, which may have changed them."""
-        from danlu.commands.settings import load_settings
-
+        """The settings, reloaded for every cell because a cell may change them."""
         return load_settings()
 
     @property
     def directory(self) -> Path:
-        """The kernel's working directory, which is the notebook's."""
+        """The kernel's working directory, which is the notebook's directory."""
         return Path.cwd()
 
     @property
     def is_rich(self) -> bool:
-        """Whether outputs may be HTML, and replaced: in a kernel, not at a terminal."""
+        """Whether outputs may be HTML and replaced: in a kernel, not in a terminal."""
         return getattr(self._shell, "kernel", None) is not None
 
-    def view(self, lines: int | None = None) -> View:
-        """A new view of a job."""
+    def view(self, lines: int | None = None) -> JobViewer:
+        """Create a view of a job."""
         if not self.is_rich:
-            return TerminalView()
-        jobs = self.settings.paths.jobs
-        return Live(
-            CellScreen(self._shell.display_pub),
+            return TerminalJobView()
+        publisher, jobs = self._shell.display_pub, self.settings.paths.jobs
+        output = CellOutput(publisher)
+        return LiveJobView(
+            lambda job: output.show(render_mime_bundle(job)),
             lines=lines,
             logs=lambda name: jobs / name / "logs",
             place=self.directory,
+            displays=DisplayReader(
+                lambda name: _find_displays(jobs / name),
+                lambda data: CellOutput(publisher).show(data),
+            ),
         )
 
     def sweep_view(self) -> SweepView:
-        """A new view of a sweep."""
-        return SweepLive(Output(self._shell.display_pub)) if self.is_rich else TerminalSweep()
+        """Create a view of a sweep."""
+        if not self.is_rich:
+            return TerminalSweepView()
+        return LiveSweepView(CellOutput(self._shell.display_pub).show)
 
-    def jobs(self, on: str = "") -> Jobs:
-        """The jobs of a place."""
-        from danlu.commands.places import jobs_on
-
-        return jobs_on(on, self.settings)
+    def jobs(self, on: str = "") -> JobBackend:
+        """Return the jobs of a target."""
+        return select_backend(on, self.settings)
 
     def show(self, data: dict[str, str]) -> None:
-        """Show something by MIME type."""
+        """Show data by MIME type."""
         if self.is_rich:
-            Output(self._shell.display_pub).show(data)
+            CellOutput(self._shell.display_pub).show(data)
         else:
             print(data["text/plain"])
 
-    def expanded(self, line: str) -> str:
-        """``{name}`` as the value of a variable of that name; braces of another meaning stay."""
+    def expand_variables(self, line: str) -> str:
+        """Replace ``{name}`` with the value of that variable if it is a string or a number."""
         names = self._shell.user_ns
 
-        def value(found: re.Match[str]) -> str:
-            known = names.get(found[1])
-            return str(known) if isinstance(known, (str, int, float)) else found[0]
+        def expand(match: re.Match[str]) -> str:
+            value = names.get(match[1])
+            return str(value) if isinstance(value, (str, int, float)) else match[0]
 
-        return _VARIABLE.sub(value, line)
+        return _VARIABLE.sub(expand, line)
 
 
-class Magics:
+def _find_displays(path: Path) -> tuple[Path, bool] | None:
+    """Return the file with the outputs of a local job, and whether the job is trusted."""
+    job = JobDirectory(path)
+    try:
+        file = file_exchange.display_file(job)
+        return None if file is None else (file, file_exchange.may_unpickle(job.read_submission()))
+    except FileNotFoundError:
+        return None
+
+
+class DanluMagics:
     """The magics of one shell."""
 
     def __init__(self, shell: Any) -> None:
-        self._notebook = Notebook(shell)
+        self._context = NotebookContext(shell)
 
-    def distributed(self, line: str, cell: str) -> None:
-        """Run the lines below on the replicas of a job; `%%distributed --help` lists options."""
-        self.written("", f"%%{transform.OPTIONS} {line}\n{cell}")
+    def run_distributed(self, line: str, cell: str) -> None:
+        """Run the cell on the replicas of a job; `%%distributed --help` lists the options."""
+        self.run_cell("", f"%%{DISTRIBUTED_MAGIC} {line}\n{cell}")
 
-    def written(self, line: str, cell: str) -> None:
-        """Run a job's cell, which is the body as a whole."""
-        from danlu.notebook.grammar import asks_help
-
-        found = transform.options_of(cell)
-        if found is not None:
-            above, options, body = found
-            if asks_help(options):
-                from danlu.notebook.reference import help_text
-
+    def run_cell(self, line: str, cell: str) -> None:
+        """Run a job cell; the input transformer passes the whole cell as the body."""
+        parts = split_distributed(cell)
+        if parts is not None:
+            above, options, body = parts
+            if is_help_request(options):
                 print(help_text())
                 return
-            cell = f"{above}%%{transform.OPTIONS} {self._notebook.expanded(options)}\n{body}"
-        with plainly():
-            cells.run(transform.read(cell), self._notebook)
+            options = self._context.expand_variables(options)
+            cell = f"{above}%%{DISTRIBUTED_MAGIC} {options}\n{body}"
+        with hide_traceback():
+            cells.run_cell(parse_job_cell(cell), self._context)
 
-    def jobs(self, line: str) -> None:
-        """Show the jobs, or one of them: `%jobs [show|logs|attach|stop|rm NAME]`."""
-        with plainly():
-            jobscommand.run(line, self._notebook, self._notebook.show)
+    def run_jobs(self, line: str) -> None:
+        """List or control jobs: `%jobs [show|logs|attach|stop|rm NAME]`."""
+        with hide_traceback():
+            jobs_magic.run_jobs_magic(line, self._context, self._context.show)
 
-    def danlu(self, line: str) -> None:
-        """Run danlu's command line, of this Python: `%danlu build`."""
-        with plainly():
-            _command(line, self._notebook.directory)
+    def run_danlu(self, line: str) -> None:
+        """Run danlu's command line: `%danlu build`."""
+        with hide_traceback():
+            _run_command(line, self._context.directory)
 
-    def completed(self, shell: Any, event: Any) -> list[str]:
-        """What may follow ``%jobs``."""
+    def complete_jobs(self, shell: Any, event: Any) -> list[str]:
+        """Complete the arguments of ``%jobs``."""
         words = event.line.split()
         if len(words) < 2 or (len(words) == 2 and event.symbol):
-            return list(jobscommand.WORDS)
-        return jobscommand.known(self._notebook)
+            return list(jobs_magic.SUBCOMMANDS)
+        return jobs_magic.complete_job_names(self._context)
 
 
-def _command(line: str, directory: Path) -> None:
+def _run_command(line: str, directory: Path) -> None:
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise UsageError(f"%danlu: {error}", hint="close the quotes") from None
-    out = Paced(lambda text: print(text, end="", file=sys.stdout, flush=True))
+    output = ThrottledOutput(lambda text: print(text, end="", file=sys.stdout, flush=True))
 
     async def act() -> int:
         try:
-            return await programs.run(programs.danlu(*words), out.line, directory=directory)
+            return await run_program(danlu_command(*words), output.line, directory=directory)
         finally:
-            out.end()
+            output.end()
 
-    code = background.run(act, tick=out.tick)
-    programs.refuse(code, f"danlu {' '.join(words[:1])}".strip())
+    code = background_loop.run(act, tick=output.tick)
+    raise_for_exit_code(code, f"danlu {' '.join(words[:1])}".strip())
 
 
 def load(shell: Any) -> None:
-    """Give ``shell`` the magics; a second time changes nothing."""
-    magics = Magics(shell)
-    kinds: list[tuple[Callable[..., None], str, str]] = [
-        (magics.distributed, "cell", transform.OPTIONS),
-        (magics.written, "cell", transform.MAGIC),
-        (magics.jobs, "line", "jobs"),
-        (magics.danlu, "line", "danlu"),
-    ]
-    for function, kind, name in kinds:
-        # Braces of a pattern (`\d{3}`) are no expressions: what is meant is put in by us.
+    """Register the magics in an IPython shell. Idempotent."""
+    magics = DanluMagics(shell)
+    functions: tuple[Callable[..., None], ...] = (
+        magics.run_distributed,
+        magics.run_cell,
+        magics.run_jobs,
+        magics.run_danlu,
+    )
+    for (kind, name), function in zip(_MAGICS, functions, strict=True):
+        # IPython would expand `{3}` in code such as `\d{3}`; we expand variables in options only.
         raw: Any = function.__func__  # type: ignore[attr-defined]
         raw._ipython_magic_no_var_expand = kind == "cell"
         shell.register_magic_function(function, kind, name)
-    transform.install(shell)
-    shell.set_hook("complete_command", magics.completed, str_key="%jobs")
+    install_transformers(shell)
+    shell.set_hook("complete_command", magics.complete_jobs, str_key="%jobs")
 
 
 def unload(shell: Any) -> None:
-    """Take them away."""
-    transform.uninstall(shell)
-    manager = shell.magics_manager.magics
-    for kind, name in (
-        ("cell", transform.OPTIONS),
-        ("cell", transform.MAGIC),
-        ("line", "jobs"),
-        ("line", "danlu"),
-    ):
-        manager[kind].pop(name, None)
+    """Remove the magics from an IPython shell."""
+    uninstall_transformers(shell)
+    for kind, name in _MAGICS:
+        shell.magics_manager.magics[kind].pop(name, None)

@@ -1,106 +1,352 @@
-"""A sweep from a cell: its jobs, their live table, and what the best of them returned."""
+"""Run a sweep for a cell and show its trials: a live table in a notebook, lines on a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+import html
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TextIO
 
 import anyio
 from msgspec.structs import replace
 
-from danlu.notebook import background
-from danlu.notebook.failure import CellFailed
-from danlu.notebook.order import RETURNS
-from danlu.notebook.prepare import submittable
-from danlu.notebook.sweepview import best_sentence
-from danlu.notebook.values import returned
+from danlu.commands.job_view_model import OutputLine
+from danlu.commands.sweep.options import SweepOptions, create_point_source, execute_sweep
+from danlu.commands.sweep.report import SweepReport, SweepTrial
+from danlu.commands.sweep.runner import PointSource
+from danlu.commands.sweep.view_model import (
+    axis_names,
+    count_finished,
+    describe_best,
+    format_outcome,
+    format_point,
+    trial_row,
+)
+from danlu.commands.train.options import TrainOptions
+from danlu.jobs.types import JobBackend, JobResult, Submission
+from danlu.notebook import background_loop
+from danlu.notebook.context import CellContext, SweepView
+from danlu.notebook.errors import CellFailed
+from danlu.notebook.rendering import (
+    MAX_BYTES,
+    colorize,
+    dim,
+    json_size,
+    prefix_lines,
+    render_html_table,
+    render_text_table,
+)
+from danlu.notebook.submission import NO_FILES, prepare_submission
+from danlu.util.sanitize import strip_control_sequences
 
-if TYPE_CHECKING:
-    from danlu.commands.sweep import Proposals
-    from danlu.commands.sweeporder import SweepOrder
-    from danlu.commands.sweepreport import SweepReport
-    from danlu.commands.trainorder import TrainOrder
-    from danlu.jobs.types import Jobs, Result, Submission
-    from danlu.notebook.desk import Desk, SweepView
+#: The maximum number of rows; the first that fits the message is used.
+_ROW_LIMITS = (60, 20, 5, 1)
 
-__all__ = ["run", "swept"]
+#: Maximum length of a table cell and of the final sentence, and maximum number of columns.
+_MAX_CELL_LENGTH, _MAX_SUMMARY_LENGTH, _MAX_AXES = 60, 1000, 12
+
+_DRAW_INTERVAL = 0.25
+
+#: How many lines of build output to show.
+_MAX_LINES = 40
 
 
-def run(
-    sweep: SweepOrder,
-    order: TrainOrder,
-    desk: Desk,
+def run_sweep_cell(
+    sweep: SweepOptions,
+    options: TrainOptions,
+    context: CellContext,
     *,
-    jobs: Jobs,
-    files: TemporaryDirectory[str],
-) -> None:
-    """Sweep over a cell, show it, and set what the best job returned.
+    files: AbstractContextManager[object],
+) -> JobResult | None:
+    """Run a cell's sweep, show it, and return the result of the best job if the cell returns any.
 
-    Raises :class:`CellFailed` where a job failed, or where nothing could be compared though a
-    metric was named.
+    Raises :class:`CellFailed` if a job failed, or if no job reported the metric.
     """
-    from danlu.commands.sweeporder import proposals
-
-    view = desk.sweep_view()
-    points = proposals(sweep)
-    wanted = replace(sweep, replace=bool(order.name))
-
-    async def act() -> tuple[SweepReport, Result | None]:
-        with files:
-            base = await submittable(order, desk.settings, view, jobs=jobs)
-            report = await swept(wanted, points, base=base, jobs=jobs, view=view)
-        best = report.best
-        wants = order.value != "none" and best is not None and not report.exit_code
-        return report, await jobs.result(best.name) if wants and best is not None else None
-
-    report, result = background.run(act, tick=view.tick, stopping=lambda: view.phase("Stopping"))
+    points = create_point_source(sweep)
+    # A cell is run again and again: replace the finished jobs of a sweep with the same name.
+    sweep = replace(sweep, replace=bool(options.name))
+    report, result = run_sweep(sweep, points, options, context, files=files)
     if report.exit_code:
-        raise _failed(report)
-    names = [one for one in order.labels.get(RETURNS, "").split(",") if one]
-    if result is not None:
-        desk.values.put(returned(result, names, every=order.value == "all"))
+        raise _sweep_error(report)
+    return result
 
 
-async def swept(
-    sweep: SweepOrder,
-    points: Proposals,
+def run_sweep(
+    sweep: SweepOptions,
+    points: PointSource,
+    options: TrainOptions,
+    context: CellContext,
+    *,
+    files: AbstractContextManager[object] = NO_FILES,
+    changed: Callable[[SweepReport], object] = lambda report: None,
+) -> tuple[SweepReport, JobResult | None]:
+    """Run a sweep, show it, and return the result of the best job too if the options ask for it.
+
+    ``changed`` is called after every change of a trial. An interrupt stops the sweep's jobs.
+    """
+    jobs, view = context.jobs(options.on), context.sweep_view()
+
+    async def act() -> tuple[SweepReport, JobResult | None]:
+        with files:
+            base = await prepare_submission(options, context.settings, view, jobs=jobs)
+            report = await _run_trials(
+                sweep, points, base=base, jobs=jobs, view=view, changed=changed
+            )
+        if options.value == "none" or report.best is None or report.exit_code:
+            return report, None
+        return report, await jobs.result(report.best.name)
+
+    return background_loop.run(act, tick=view.tick, stopping=lambda: view.phase("Stopping"))
+
+
+async def _run_trials(
+    sweep: SweepOptions,
+    points: PointSource,
     *,
     base: Submission,
-    jobs: Jobs,
+    jobs: JobBackend,
     view: SweepView,
-    changed: Callable[[SweepReport], object] = lambda report: None,
+    changed: Callable[[SweepReport], object],
 ) -> SweepReport:
-    """Carry a sweep out and show it; where that is cancelled its jobs are stopped first.
-
-    ``changed`` hears of every change as well.
-    """
-    from danlu.commands.sweeporder import carry_out
-
-    def both(report: SweepReport) -> None:
-        view.changed(report)
+    def update(report: SweepReport) -> None:
+        view.update(report)
         changed(report)
 
     view.phase("Running", name=base.job.name)
     try:
-        report = await carry_out(sweep, points, base=base, jobs=jobs, changed=both)
+        report = await execute_sweep(sweep, points, base=base, jobs=jobs, changed=update)
     except anyio.get_cancelled_exc_class():
-        view.ended("Stopped", "interrupted: the jobs that ran are stopped")
+        view.finish("Stopped", "interrupted: the running jobs have been stopped")
         raise
     except Exception as error:
-        view.ended("Failed", str(error))
+        view.finish("Failed", str(error))
         raise
-    view.ended("Failed" if report.exit_code else "Succeeded", best_sentence(report))
+    view.finish("Failed" if report.exit_code else "Succeeded", describe_best(report))
     return report
 
 
-def _failed(report: SweepReport) -> CellFailed:
-    bad = [one for one in report.trials if one.state in ("Failed", "Stopped")]
-    if not bad:
-        return CellFailed(best_sentence(report), hint="danlu.report(loss=…) reports a metric")
-    first = bad[0]
+def _sweep_error(report: SweepReport) -> CellFailed:
+    failed = [trial for trial in report.trials if trial.state in ("Failed", "Stopped")]
+    if not failed:
+        return CellFailed(describe_best(report), hint="report the metric with danlu.report(loss=…)")
     return CellFailed(
-        f"{len(bad)} of {len(report.trials)} jobs of the sweep failed",
-        details=tuple(f"{one.name} {one.state}: {one.reason}" for one in bad[:10]),
-        hint=f"`%jobs attach {first.name}` shows why the first of them failed",
+        f"{len(failed)} of {len(report.trials)} jobs of the sweep failed",
+        details=tuple(f"{trial.name} {trial.state}: {trial.reason}" for trial in failed[:10]),
+        hint=f"`%jobs attach {failed[0].name}` shows why the first of them failed",
     )
+
+
+# -- views ----------------------------------------------------------------------------------------
+
+
+class LiveSweepView:
+    """Passes a sweep by MIME type to ``show``, a few times a second."""
+
+    def __init__(
+        self,
+        show: Callable[[dict[str, str]], object],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._show = show
+        self._clock = clock
+        self._name = "sweep"
+        self._state = "Preparing"
+        self._report: SweepReport | None = None
+        self._summary = ""
+        self._lines: deque[OutputLine] = deque(maxlen=_MAX_LINES)
+        self._drawn = float("-inf")
+        self._changed = True
+
+    def phase(self, state: str, *, name: str = "") -> None:
+        """Show the current step immediately."""
+        self._state, self._name = state, name or self._name
+        self._draw()
+
+    def add_output(self, source: str, text: str) -> None:
+        """Show a line of output of a program that prepares the sweep."""
+        self._lines.append(OutputLine(source, strip_control_sequences(text)))
+        self._changed = True
+
+    def update(self, report: SweepReport) -> None:
+        """Handle a change of a trial."""
+        self._report, self._changed = report, True
+        self._lines.clear()
+        if self._state != "Stopping":
+            self._state = "Running"
+        self.tick()
+
+    def tick(self) -> None:
+        """Redraw if something changed."""
+        is_due = self._clock() - self._drawn >= _DRAW_INTERVAL
+        if self._changed and is_due and not self._summary:
+            self._draw()
+
+    def finish(self, state: str, message: str) -> None:
+        """Show the final state."""
+        self._state, self._summary = state, message
+        self._draw()
+
+    def _draw(self) -> None:
+        self._drawn, self._changed = self._clock(), False
+        self._show(
+            render_sweep(
+                self._report,
+                name=self._name,
+                state=self._state,
+                summary=self._summary,
+                lines=tuple(self._lines),
+            )
+        )
+
+
+class TerminalSweepView:
+    """Writes a line when a trial starts and when it ends."""
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._out = out
+        self._states: dict[int, str] = {}
+
+    def phase(self, state: str, *, name: str = "") -> None:
+        """Write the current step."""
+        self._write_line(f"{name or 'sweep'}: {state}")
+
+    def add_output(self, source: str, text: str) -> None:
+        """Write a line of output of a program that prepares the sweep."""
+        self._write_line(f"{source} │ {text}")
+
+    def update(self, report: SweepReport) -> None:
+        """Write the trials whose state changed."""
+        for trial in report.trials:
+            if self._states.get(trial.number) != trial.state:
+                self._states[trial.number] = trial.state
+                outcome = format_outcome(trial, report)
+                self._write_line(f"{trial.name}  {format_point(trial)}  {outcome}")
+
+    def tick(self) -> None:
+        """Do nothing: lines are written immediately."""
+
+    def finish(self, state: str, message: str) -> None:
+        """Write the final message."""
+        self._write_line(message)
+
+    def _write_line(self, text: str) -> None:
+        text = strip_control_sequences(text)
+        print(text, file=self._out or sys.stdout, flush=True)
+
+
+# -- rendering ------------------------------------------------------------------------------------
+
+
+def render_sweep(
+    report: SweepReport | None,
+    *,
+    name: str,
+    state: str,
+    summary: str = "",
+    lines: Sequence[OutputLine] = (),
+) -> dict[str, str]:
+    """Render a sweep by MIME type, at most :data:`danlu.notebook.rendering.MAX_BYTES` bytes."""
+    summary = strip_control_sequences(summary)[:_MAX_SUMMARY_LENGTH]
+    output = prefix_lines(lines, len(lines))
+    for max_rows in _ROW_LIMITS:
+        renderer = _SweepRenderer(
+            name, state, report, summary=summary, output=output, max_rows=max_rows
+        )
+        data = {"text/html": renderer.render_html(), "text/plain": renderer.render_text()}
+        if sum(map(json_size, data.values())) < MAX_BYTES - 256:
+            break
+    return data
+
+
+class _SweepRenderer:
+    """Renders a sweep with at most ``max_rows`` trials."""
+
+    def __init__(
+        self,
+        name: str,
+        state: str,
+        report: SweepReport | None,
+        *,
+        summary: str,
+        output: Sequence[str],
+        max_rows: int,
+    ) -> None:
+        self._name = name
+        self._state = state
+        self._report = report
+        self._summary = summary
+        self._output = output
+        self._axes = _axis_names(report)
+        self._trials = _visible_trials(report, max_rows)
+        hidden = len(report.trials) - len(self._trials) if report is not None else 0
+        self._more = f"… and {hidden} more" if hidden else ""
+        self._counts = (
+            f"{count_finished(report)} of {report.total} finished" if report is not None else ""
+        )
+
+    def render_text(self) -> str:
+        parts = [" ".join(filter(None, [self._name, self._state, self._counts]))]
+        if self._report is not None and self._trials:
+            rows = [_trial_cells(trial, self._report, self._axes) for trial in self._trials]
+            parts += render_text_table(self._column_titles(self._report), rows)
+        return "\n".join(filter(None, [*parts, self._more, *self._output, self._summary]))
+
+    def render_html(self) -> str:
+        head = f"<b>{_escape(self._name)}</b> {colorize(self._state, self._state)}"
+        parts = [f"<div>{head} {dim(self._counts) if self._counts else ''}</div>"]
+        if self._report is not None and self._trials:
+            rows = [_html_row(trial, self._report, self._axes) for trial in self._trials]
+            titles = [_escape(title) for title in self._column_titles(self._report)]
+            parts.append(render_html_table(titles, rows))
+        if self._more:
+            parts.append(f"<div>{dim(self._more)}</div>")
+        if self._output:
+            output = _escape("\n".join(self._output))
+            parts.append(f"<pre style='margin:4px 0'>{output}</pre>")
+        if self._summary:
+            parts.append(f"<div>{colorize(self._summary, self._state)}</div>")
+        return f"<div class='danlu-sweep'>{''.join(parts)}</div>"
+
+    def _column_titles(self, report: SweepReport) -> list[str]:
+        return _truncate_cells(("job", *self._axes, "state", report.measure.metric, "duration"))
+
+
+def _html_row(trial: SweepTrial, report: SweepReport, axes: list[str]) -> list[str]:
+    cells = [_escape(text) for text in _trial_cells(trial, report, axes)]
+    state = 1 + len(axes)
+    cells[state] = colorize(cells[state], trial.state, escaped=True)
+    best = report.best
+    if best is not None and best.number == trial.number:
+        cells = [f"<b>{cell}</b>" for cell in cells]
+    return cells
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=False)
+
+
+def _axis_names(report: SweepReport | None) -> list[str]:
+    return axis_names(report)[:_MAX_AXES] if report is not None else []
+
+
+def _trial_cells(trial: SweepTrial, report: SweepReport, axes: list[str]) -> list[str]:
+    return _truncate_cells(trial_row(trial, report, axes))
+
+
+def _truncate_cells(cells: Sequence[str]) -> list[str]:
+    return [strip_control_sequences(cell)[:_MAX_CELL_LENGTH] for cell in cells]
+
+
+def _visible_trials(report: SweepReport | None, max_rows: int) -> list[SweepTrial]:
+    """Return all trials if they fit, else running trials and the best of the others."""
+    if report is None:
+        return []
+    if len(report.trials) <= max_rows:
+        return list(report.trials)
+    running = [trial for trial in report.trials if trial.state == "Running"][: max_rows // 2]
+    finished = [trial for trial in report.rank_trials() if trial.state != "Running"]
+    return [*running, *finished[: max_rows - len(running)]]

@@ -1,9 +1,9 @@
-"""What passes between the parts of the notebook: what a cell asks for, its code, what travels.
+"""Types shared by the notebook's modules: a job cell, its options and the user's variables.
 
-The way of a cell::
+A cell takes this path::
 
-    text ── grammar ──> Cell(order, code) ── bundle ──> a directory (code, modules, values)
-         ── submit ──> TrainOrder, Submission ── attend ──> live view, values, or an exception
+    text ── parser ──> Cell(options, code) ── bundle ──> directory (code, modules, variables)
+         ── submission ──> Submission ── run_job ──> live view, then results or an exception
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-__all__ = ["Cell", "CellOrder", "Role", "Values"]
 
-
-class Role(msgspec.Struct, frozen=True):
-    """How many replicas of one type, and what each may use (Kubernetes quantities; empty: any)."""
+class ReplicaOptions(msgspec.Struct, frozen=True):
+    """The options of one replica type: the replica count and Kubernetes quantities for each."""
 
     replicas: int
     cpu: str = ""
@@ -25,42 +23,50 @@ class Role(msgspec.Struct, frozen=True):
     gpu: int | None = None
 
 
-class CellOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cell asks for, in ciao's words or as options of ``%%distributed``.
+class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a cell, from its ``%key=value`` lines or from ``%%distributed``.
 
-    ``roles`` are by replica type in small letters (``ps``, ``worker``, ``master``, ``chief`` …);
-    ``cpu``, ``memory`` and ``gpu`` hold for all that say nothing themselves. ``clean`` is a clean
-    pod policy (``All``, ``Running``, ``None``; empty where not said). ``volumes`` are
-    ``SOURCE:TARGET[:ro]``, ``variables`` those of the environment. ``env`` is a build file
-    (``FILE[:FUNC]``), ``image`` a reference, ``on`` a context's name; without the first two it is
-    this kernel's Python. ``send`` and ``returns`` are names of variables; ``every`` asks for what
-    each replica has of ``returns``. ``modules`` are local modules or packages to be sent that no
-    import of the cell names. ``sweep`` are ranges as ``danlu train --sweep`` takes them, of which
-    a study tries ``trials`` points where that is said. ``lines`` is how many lines of logs are
-    shown at once.
+    Empty strings and None mean "not given".
     """
 
     framework: str = ""
-    roles: Mapping[str, Role] = {}
+    #: By replica type in lower case (``ps``, ``worker``, ``master``, ``chief``, …).
+    replicas: Mapping[str, ReplicaOptions] = {}
+    #: Resources of every replica whose type sets none.
     cpu: str = ""
     memory: str = ""
     gpu: int | None = None
-    clean: str = ""
+    #: A clean pod policy: ``All``, ``Running`` or ``None``.
+    clean_pod_policy: str = ""
     image: str = ""
+    #: A build file, ``FILE[:FUNC]``. Without ``image`` and ``env`` the kernel's Python is used.
     env: str = ""
+    #: The name of a context.
     on: str = ""
     name: str = ""
+    #: Environment variables.
     variables: Mapping[str, str] = {}
+    #: ``SOURCE:TARGET[:ro]``.
     volumes: tuple[str, ...] = ()
+    #: Notebook variables to send to the replicas.
     send: tuple[str, ...] = ()
+    #: Variables of the cell to return: rank 0's values, or with ``every`` each replica's.
     returns: tuple[str, ...] = ()
     every: bool = False
+    #: Local modules or packages to send although the cell does not import them by name.
     modules: tuple[str, ...] = ()
     restart: str = ""
     backoff_limit: int | None = None
+    #: Seconds.
     deadline: float | None = None
     detach: bool = False
+    #: How many log lines to show.
     lines: int | None = None
+    #: Bytes that may be sent, and returned by each replica; None for the configured limit.
+    limit: int | None = None
+    #: Whether to unpickle results of any image, which can run code in the kernel.
+    trust_results: bool = False
+    #: Ranges in the syntax of ``danlu train --sweep``; with ``trials`` Optuna chooses the points.
     sweep: tuple[str, ...] = ()
     metric: str = ""
     goal: str = ""
@@ -70,21 +76,21 @@ class CellOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """A cell that is a job.
+    """A cell to run as a job.
 
-    ``code`` is the cell's text with every magic line (and the line of ``%%distributed``) made
-    empty and nothing else changed: line N of it is line N of the cell.
+    ``code`` is the text of the cell with its option lines blanked and nothing else changed, so
+    line N of the code is line N of the cell.
     """
 
-    order: CellOrder
+    options: CellOptions
     code: str
 
 
-class Values(Protocol):
-    """The variables of whoever works in the notebook."""
+class VariableStore(Protocol):
+    """The user's variables."""
 
     def get(self, name: str) -> Any:
-        """A variable; raises :class:`danlu.errors.UsageError` with the nearest for none."""
+        """Return a variable; raises :class:`danlu.errors.UsageError` if it does not exist."""
 
     def put(self, values: Mapping[str, Any]) -> None:
         """Set variables."""

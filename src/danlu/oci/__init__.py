@@ -1,1 +1,1 @@
-"""danlu."""
+"""OCI images: references, manifests, layers as tar streams, layouts, archives and registries."""

@@ -1,8 +1,8 @@
-"""Compressed streams: the same bytes for the same content, on any number of cores.
+"""Compress and decompress streams reproducibly, on any number of cores.
 
-``zstd`` and ``gzip`` are cut into blocks of a fixed size that threads compress side by side, so
-that the number of threads does not show in the result. It may change with the version of the
-compressing library, which is why nothing but an image's config is its identity.
+``zstd`` and ``gzip`` input is cut into blocks of a fixed size that threads compress in parallel, so
+the number of threads does not change the output. The version of the compression library may, which
+is why the identity of an image is its config digest and never a compressed blob's.
 """
 
 from __future__ import annotations
@@ -16,47 +16,45 @@ from typing import Literal, Protocol
 
 from danlu.oci.tar.read import LayerError, Readable
 
-__all__ = ["Compression", "Compressor", "compressor", "decompressed", "detect"]
-
 Compression = Literal["none", "gzip", "zstd"]
 
-_BLOCK = 1 << 20
-_WINDOW = 1 << 15
+_BLOCK_SIZE = 1 << 20
+_WINDOW_SIZE = 1 << 15
 _GZIP_LEVEL = 4
 _ZSTD_LEVEL = 3
 #: RFC 1952: no name, no time, an unknown operating system.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 
-# A bomb is much that comes out of little. Below the floor anything goes.
+# A stream is a decompression bomb if it expands more than this, once it exceeds the floor.
 _BOMB_FLOOR = 2 << 30
 _BOMB_RATIO = 300
 
 
 class Compressor(Protocol):
-    """Takes content in pieces and passes it on compressed; :meth:`finish` ends the stream."""
+    """A stream that is written in chunks and must be finished."""
 
     def write(self, data: bytes, /) -> object:
-        """Take a piece."""
+        """Compress and forward a chunk."""
         ...
 
     def finish(self) -> None:
-        """Pass on what is left."""
+        """Forward what is left and end the stream."""
         ...
 
 
-def compressor(
+def open_compressor(
     kind: Compression, write: Callable[[bytes], object], *, threads: int | None = None
 ) -> Compressor:
-    """A compressor that passes what it makes to ``write``, always in the caller's thread."""
+    """Return a compressor that passes its output to ``write``, always in the caller's thread."""
     workers = threads or len(os.sched_getaffinity(0))
     if kind == "zstd":
-        return _Zstd(write, workers)
+        return _ZstdCompressor(write, workers)
     if kind == "gzip":
-        return _Gzip(write, workers)
-    return _Plain(write)
+        return _GzipCompressor(write, workers)
+    return _PassThroughCompressor(write)
 
 
-class _Plain:
+class _PassThroughCompressor:
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self.write = write
 
@@ -64,8 +62,8 @@ class _Plain:
         pass
 
 
-class _Blocks:
-    """Gathers pieces of any size to blocks of one size."""
+class _BlockCompressor:
+    """Regroup chunks of any size into blocks of one size."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -74,41 +72,41 @@ class _Blocks:
     def write(self, data: bytes, /) -> None:
         self._pieces.append(data)
         self._size += len(data)
-        if self._size >= _BLOCK:
+        if self._size >= _BLOCK_SIZE:
             whole = b"".join(self._pieces)
-            for at in range(0, len(whole) - _BLOCK + 1, _BLOCK):
-                self._block(whole[at : at + _BLOCK])
-            self._pieces = [whole[len(whole) - len(whole) % _BLOCK :]]
+            for at in range(0, len(whole) - _BLOCK_SIZE + 1, _BLOCK_SIZE):
+                self._compress_block(whole[at : at + _BLOCK_SIZE])
+            self._pieces = [whole[len(whole) - len(whole) % _BLOCK_SIZE :]]
             self._size = len(self._pieces[0])
 
-    def _rest(self) -> bytes:
+    def _remaining_data(self) -> bytes:
         return b"".join(self._pieces)
 
-    def _block(self, data: bytes) -> None:
+    def _compress_block(self, data: bytes) -> None:
         raise NotImplementedError
 
 
-class _Zstd(_Blocks):
+class _ZstdCompressor(_BlockCompressor):
     def __init__(self, write: Callable[[bytes], object], threads: int) -> None:
-        import zstandard
+        import zstandard  # slow to import, and commands without images don't need it
 
         super().__init__()
         self._sink = write
-        # With workers, one or many, the result is the same; without any it is another.
+        # The output is the same for any number of workers, but differs without workers.
         self._zstd = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=threads).compressobj()
 
-    def _block(self, data: bytes) -> None:
-        made = self._zstd.compress(data)
-        if made:
-            self._sink(made)
+    def _compress_block(self, data: bytes) -> None:
+        compressed = self._zstd.compress(data)
+        if compressed:
+            self._sink(compressed)
 
     def finish(self) -> None:
-        self._block(self._rest())
+        self._compress_block(self._remaining_data())
         self._sink(self._zstd.flush())
 
 
-class _Gzip(_Blocks):
-    """Blocks end on a byte's border (a sync flush) and know the 32 KiB before them."""
+class _GzipCompressor(_BlockCompressor):
+    """Compress blocks in parallel; each ends on a byte boundary and knows the 32 KiB before it."""
 
     def __init__(self, write: Callable[[bytes], object], threads: int) -> None:
         super().__init__()
@@ -117,45 +115,45 @@ class _Gzip(_Blocks):
         self._pool: ThreadPoolExecutor | None = None
         self._queue: deque[Future[bytes]] = deque()
         self._window = b""
-        self._sum = 0
+        self._crc32 = 0
         self._total = 0
         write(_GZIP_HEADER)
 
-    def _block(self, data: bytes) -> None:
-        self._count(data)
+    def _compress_block(self, data: bytes) -> None:
+        self._update_trailer(data)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "gzip")
-        self._queue.append(self._pool.submit(_deflate, data, self._window, last=False))
-        self._window = data[-_WINDOW:]
+        self._queue.append(self._pool.submit(_deflate_block, data, self._window, last=False))
+        self._window = data[-_WINDOW_SIZE:]
         while len(self._queue) > 2 * self._threads:
             self._sink(self._queue.popleft().result())
 
-    def _count(self, data: bytes) -> None:
-        self._sum = zlib.crc32(data, self._sum)
+    def _update_trailer(self, data: bytes) -> None:
+        self._crc32 = zlib.crc32(data, self._crc32)
         self._total += len(data)
 
     def finish(self) -> None:
-        rest = self._rest()
-        self._count(rest)
-        for one in self._queue:
-            self._sink(one.result())
+        rest = self._remaining_data()
+        self._update_trailer(rest)
+        for block in self._queue:
+            self._sink(block.result())
         self._queue.clear()
         if self._pool is not None:
             self._pool.shutdown()
-        self._sink(_deflate(rest, self._window, last=True))
+        self._sink(_deflate_block(rest, self._window, last=True))
         self._sink(
-            self._sum.to_bytes(4, "little") + (self._total % (1 << 32)).to_bytes(4, "little")
+            self._crc32.to_bytes(4, "little") + (self._total % (1 << 32)).to_bytes(4, "little")
         )
 
 
-def _deflate(data: bytes, window: bytes, *, last: bool) -> bytes:
+def _deflate_block(data: bytes, window: bytes, *, last: bool) -> bytes:
     arguments = (_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_DEFAULT_STRATEGY)
     maker = zlib.compressobj(*arguments, window) if window else zlib.compressobj(*arguments)
     return maker.compress(data) + maker.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 
-def detect(start: bytes) -> Compression:
-    """How a stream that begins with ``start`` (four bytes are enough) is compressed."""
+def detect_compression(start: bytes) -> Compression:
+    """Return how a stream is compressed, from its first four bytes."""
     if start.startswith(b"\x1f\x8b"):
         return "gzip"
     return "zstd" if _is_zstd(start) else "none"
@@ -168,18 +166,18 @@ def _is_zstd(start: bytes) -> bool:
     )
 
 
-def decompressed(kind: Compression, stream: Readable) -> Readable:
-    """The content of ``stream``, which may be many frames one after the other.
+def open_decompressor(kind: Compression, stream: Readable) -> Readable:
+    """Return the decompressed content of ``stream``, which may have several frames or members.
 
-    Reading raises :class:`LayerError` where the stream is damaged or is a bomb.
+    Reading raises :class:`LayerError` if the stream is damaged or a decompression bomb.
     """
     if kind == "none":
         return stream
-    counted = _Counted(stream)
-    return _Guarded(_Unzstd(counted) if kind == "zstd" else _Gunzip(counted), counted)
+    counted = _CountingReader(stream)
+    return _BombGuard(_ZstdReader(counted) if kind == "zstd" else _GzipReader(counted), counted)
 
 
-class _Counted:
+class _CountingReader:
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
         self.size = 0
@@ -190,8 +188,8 @@ class _Counted:
         return data
 
 
-class _Guarded:
-    def __init__(self, stream: Readable, source: _Counted) -> None:
+class _BombGuard:
+    def __init__(self, stream: Readable, source: _CountingReader) -> None:
         self._stream = stream
         self._source = source
         self._size = 0
@@ -201,19 +199,20 @@ class _Guarded:
         self._size += len(data)
         if self._size > _BOMB_FLOOR and self._size > _BOMB_RATIO * self._source.size:
             raise LayerError(
-                f"the layer is a bomb: {self._source.size} bytes unpack to more than {self._size}"
+                f"the layer is a decompression bomb: {self._source.size} bytes expand to at least "
+                f"{self._size}"
             )
         return data
 
 
-class _Unzstd:
+class _ZstdReader:
     def __init__(self, stream: Readable) -> None:
-        import zstandard
+        import zstandard  # slow to import, and commands without images don't need it
 
         self._error = zstandard.ZstdError
         self._zstd = zstandard.ZstdDecompressor().stream_reader(
             stream,  # type: ignore[arg-type]  # it only reads
-            read_size=_BLOCK,
+            read_size=_BLOCK_SIZE,
             read_across_frames=True,
         )
 
@@ -224,39 +223,39 @@ class _Unzstd:
             raise LayerError(f"the layer is damaged: {error}") from error
 
 
-class _Gunzip:
+class _GzipReader:
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
-        self._waiting = b""
+        self._pending = b""
         self._member = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        self._begun = False
+        self._inside_member = False
 
     def read(self, size: int, /) -> bytes:
         while True:
-            if not self._waiting:
-                self._waiting = self._stream.read(_BLOCK)
-                if not self._waiting:
-                    if self._begun:
-                        raise LayerError("the layer ends early", hint="it was cut off")
+            if not self._pending:
+                self._pending = self._stream.read(_BLOCK_SIZE)
+                if not self._pending:
+                    if self._inside_member:
+                        raise LayerError("the compressed layer is truncated")
                     return b""
-            data = self._more(size)
+            data = self._decompress_pending(size)
             if data:
                 return data
 
-    def _more(self, size: int) -> bytes:
-        if not self._begun:
-            # RFC 1952 knows nothing of zeros after a member, but tapes and tools add them.
-            self._waiting = self._waiting.lstrip(b"\0")
-            if not self._waiting:
+    def _decompress_pending(self, size: int) -> bytes:
+        if not self._inside_member:
+            # RFC 1952 does not allow zeros after a member, but some tools pad with them.
+            self._pending = self._pending.lstrip(b"\0")
+            if not self._pending:
                 return b""
         try:
-            data = self._member.decompress(self._waiting, size)
+            data = self._member.decompress(self._pending, size)
         except zlib.error as error:
             raise LayerError(f"the layer is damaged: {error}") from error
-        self._begun = True
-        self._waiting = self._member.unconsumed_tail
+        self._inside_member = True
+        self._pending = self._member.unconsumed_tail
         if self._member.eof:
-            self._waiting = self._member.unused_data
+            self._pending = self._member.unused_data
             self._member = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            self._begun = False
+            self._inside_member = False
         return data

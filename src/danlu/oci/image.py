@@ -1,4 +1,4 @@
-"""An image as a value: its config's bytes, and what they say."""
+"""Images as values: create them, parse their config, select one for a platform from an index."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from danlu.errors import OutsideError
 from danlu.oci.digest import DiffId, Digest, sha256
-from danlu.oci.types import Config, History, RootFs, RunConfig, encode, parse_config
+from danlu.oci.types import (
+    Config,
+    Descriptor,
+    History,
+    Index,
+    Platform,
+    RootFs,
+    RunConfig,
+    encode_json,
+    parse_config,
+)
+from danlu.util.sanitize import escape_unprintable
 
-__all__ = ["Image", "make_image", "read_image"]
+#: What a platform without a variant means (containerd, platforms/database.go).
+_DEFAULT_VARIANT = {"arm64": "v8", "arm": "v7"}
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image: ``config`` is its identity, byte for byte; ``diff_ids`` its layers, lowest first.
+    """An image; ``config`` is its identity, byte for byte, ``diff_ids`` its layers, lowest first.
 
-    ``created_by`` says, for each layer, how it came to be; empty where nobody said.
+    ``created_by`` says how each layer was created; empty if unknown.
     """
 
     config: bytes
@@ -45,13 +58,13 @@ def make_image(
     exposed_ports: Sequence[str] = (),
     labels: Mapping[str, str] | Sequence[tuple[str, str]] = (),
 ) -> Image:
-    """An image of ``layers`` (diff id and how it was made, lowest first).
+    """Return an image of ``layers`` (diff ID and how it was created, lowest first).
 
-    ``created`` is seconds since 1970 and holds for image and history; ``exposed_ports`` are
-    ``8080`` or ``8080/udp``. Equal arguments give equal bytes.
+    ``created`` is in seconds since 1970, for the image and its history. ``exposed_ports`` are
+    written ``8080`` or ``8080/udp``. Equal arguments give equal bytes.
     """
     time = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ports = {one if "/" in one else f"{one}/tcp": dict[str, object]() for one in exposed_ports}
+    ports = {port if "/" in port else f"{port}/tcp": dict[str, object]() for port in exposed_ports}
     config = Config(
         architecture=architecture,
         os=os,
@@ -67,21 +80,73 @@ def make_image(
             labels=dict(labels) or None,
         ),
         rootfs=RootFs("layers", tuple(diff_id for diff_id, _ in layers)),
-        history=tuple(History(created=time, created_by=made or None) for _, made in layers),
+        history=tuple(
+            History(created=time, created_by=created_by or None) for _, created_by in layers
+        ),
     )
     return Image(
-        encode(config),
+        encode_json(config),
         tuple(diff_id for diff_id, _ in layers),
-        tuple(made for _, made in layers),
+        tuple(text for _, text in layers),
         config,
     )
 
 
-def read_image(config: bytes) -> Image:
-    """The image that ``config`` describes; raises :class:`OutsideError` where it describes none."""
+def parse_image(config: bytes) -> Image:
+    """Return the image with this config. Raises :class:`OutsideError` if the config is invalid."""
     parsed = parse_config(config).value
     diff_ids = tuple(map(DiffId, parsed.rootfs.diff_ids))
-    made = [one.created_by or "" for one in parsed.history or () if not one.empty_layer]
-    # History is optional, and some tools write it wrongly; layers count from the lowest.
-    made = (made + [""] * len(diff_ids))[: len(diff_ids)]
-    return Image(config, diff_ids, tuple(made), parsed)
+    created_by = [entry.created_by or "" for entry in parsed.history or () if not entry.empty_layer]
+    # History is optional and some tools get it wrong; entries are matched from the lowest layer.
+    created_by = (created_by + [""] * len(diff_ids))[: len(diff_ids)]
+    return Image(config, diff_ids, tuple(created_by), parsed)
+
+
+def select_platform(
+    index: Index, *, os: str, architecture: str, variant: str = "", name: str = "the image"
+) -> Descriptor:
+    """Return the manifest of ``index`` for a platform; the first one if several match.
+
+    Raises :class:`OutsideError` listing the platforms that the index has.
+    """
+    wanted = Platform(architecture, os, variant)
+    images = [descriptor for descriptor in index.manifests if _is_image(descriptor)]
+    for exact in (True, False):
+        for descriptor in images:
+            if descriptor.platform is not None and _matches_platform(
+                descriptor.platform, wanted, exact=exact
+            ):
+                return descriptor
+    # An index with one image often names no platform; the image's config does.
+    if len(images) == 1 and images[0].platform is None:
+        return images[0]
+    known = sorted(
+        {
+            _format_platform(descriptor.platform)
+            for descriptor in images
+            if descriptor.platform is not None
+        }
+    )
+    raise OutsideError(
+        f"{name} is not available for {_format_platform(wanted)}",
+        hint=f"available platforms: {', '.join(known)}" if known else "its index is empty",
+    )
+
+
+def _is_image(descriptor: Descriptor) -> bool:
+    """Return whether it is an image; BuildKit's attestations have the platform ``unknown``."""
+    return descriptor.platform is None or descriptor.platform.os != "unknown"
+
+
+def _matches_platform(platform: Platform, wanted: Platform, *, exact: bool) -> bool:
+    if (platform.os, platform.architecture) != (wanted.os, wanted.architecture):
+        return False
+    default = _DEFAULT_VARIANT.get(wanted.architecture, "")
+    if (platform.variant or default) == (wanted.variant or default):
+        return True
+    return not exact and not wanted.variant
+
+
+def _format_platform(platform: Platform) -> str:
+    parts = (platform.os, platform.architecture, platform.variant)
+    return escape_unprintable("/".join(part for part in parts if part))

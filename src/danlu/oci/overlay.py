@@ -1,9 +1,9 @@
-"""How overlayfs and OCI layers say that something of a lower layer is gone.
+"""Whiteouts and opaque directories: how overlayfs and OCI layers delete what a lower layer has.
 
-A tree on disk is in overlayfs's form. A deletion is a device 0/0, or, where no such device can be
-made (on an overlay itself), an empty file with an attribute in a directory marked ``x``. A
-directory marked ``y`` is opaque: it hides what lies below. In a tar both are names that begin
-with ``.wh.``. Sources: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque
+A tree on disk uses overlayfs's form. A whiteout is a device 0/0 or, where no such device can be
+created (on an overlay), an empty file with an extended attribute, in a directory marked ``x``. A
+directory marked ``y`` is opaque: it hides what lies below. In a tar both are names that begin with
+``.wh.``. Sources: Linux, Documentation/filesystems/overlayfs.rst, "whiteouts and opaque
 directories" and "userxattr"; OCI image spec, layer.md, "Whiteouts".
 """
 
@@ -13,56 +13,45 @@ import os
 import stat
 from contextlib import suppress
 
-__all__ = [
-    "META_PREFIX",
-    "OPAQUE_NAME",
-    "OPAQUE_XATTR",
-    "WHITEOUT_PREFIX",
-    "WHITEOUT_XATTR",
-    "is_opaque",
-    "is_whiteout",
-    "make_whiteout",
-    "travels",
-]
-
 WHITEOUT_PREFIX = b".wh."
-#: Names with this prefix are aufs's own remarks; only the opaque one means anything.
+#: Names with this prefix are aufs's metadata; only the opaque marker has a meaning in OCI layers.
 META_PREFIX = b".wh..wh."
 OPAQUE_NAME = b".wh..wh..opq"
 
 OPAQUE_XATTR = "user.overlay.opaque"
 WHITEOUT_XATTR = "user.overlay.whiteout"
 
-# Labels of the machine (SELinux, IMA) say nothing of the content, and `trusted.*` cannot be set
-# in a user namespace. overlayfs's own attributes would, set by a stranger, redirect look-ups.
-_KEPT = ("user.", "security.capability", "system.posix_acl_")
-_DROPPED = ("user.overlay.",)
+# Labels of this machine (SELinux, IMA) are not content, and `trusted.*` cannot be set in a user
+# namespace. overlayfs's own attributes in an untrusted layer would redirect lookups.
+_CONTENT_XATTR_PREFIXES = ("user.", "security.capability", "system.posix_acl_")
+_OVERLAY_XATTR_PREFIXES = ("user.overlay.",)
 
 
-def travels(name: str) -> bool:
-    """Whether the extended attribute ``name`` belongs to a layer's content."""
-    return name.startswith(_KEPT) and not name.startswith(_DROPPED)
+def is_layer_xattr(name: str) -> bool:
+    """Return whether the extended attribute ``name`` is part of a layer's content."""
+    return name.startswith(_CONTENT_XATTR_PREFIXES) and not name.startswith(_OVERLAY_XATTR_PREFIXES)
 
 
 def is_whiteout(path: str | bytes, status: os.stat_result) -> bool:
-    """Whether the entry at ``path``, whose status (of itself, no link) is given, is a deletion."""
+    """Return whether the entry at ``path`` is a whiteout; ``status`` is its lstat(2) result."""
     if stat.S_ISCHR(status.st_mode):
         return status.st_rdev == 0
     if not stat.S_ISREG(status.st_mode) or status.st_size:
         return False
-    return _attribute(path, WHITEOUT_XATTR) is not None
+    return _read_xattr(path, WHITEOUT_XATTR) is not None
 
 
 def is_opaque(path: str | bytes) -> bool:
-    """Whether a directory hides what lies below it."""
-    return _attribute(path, OPAQUE_XATTR) == b"y"
+    """Return whether a directory hides what lies below it."""
+    return _read_xattr(path, OPAQUE_XATTR) == b"y"
 
 
 def make_whiteout(name: str | bytes, *, directory: int) -> None:
-    """Make the deletion ``name`` in the directory open as ``directory``, where nothing is."""
+    """Create the whiteout ``name`` in the open directory ``directory``, which has no such entry."""
     try:
         os.mknod(name, stat.S_IFCHR, os.makedev(0, 0), dir_fd=directory)
         return
+    # mknod of 0/0 is allowed without privileges since Linux 5.8, but never on an overlay.
     except PermissionError:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(name, flags, 0o600, dir_fd=directory)
@@ -70,12 +59,12 @@ def make_whiteout(name: str | bytes, *, directory: int) -> None:
         os.setxattr(file, WHITEOUT_XATTR, b"y")
     finally:
         os.close(file)
-    # Without this mark overlayfs does not look for the attribute; an opaque one stays opaque.
+    # overlayfs looks for the attribute only in marked directories; opaque ones stay opaque.
     with suppress(FileExistsError):
         os.setxattr(directory, OPAQUE_XATTR, b"x", os.XATTR_CREATE)
 
 
-def _attribute(path: str | bytes, name: str) -> bytes | None:
+def _read_xattr(path: str | bytes, name: str) -> bytes | None:
     try:
         return os.getxattr(path, name, follow_symlinks=False)
     except OSError:

@@ -1,4 +1,4 @@
-"""References: how people name images, and what the names mean in full."""
+"""Image references: parse them as all clients do, and format them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from msgspec.structs import replace
 
 from danlu.errors import UsageError
 from danlu.oci.digest import Digest, is_digest
-
-__all__ = ["Reference"]
 
 _DEFAULT_REGISTRY = "docker.io"
 _DEFAULT_NAMESPACE = "library"
@@ -26,9 +24,10 @@ _MAX_NAME = 255
 
 
 class Reference(msgspec.Struct, frozen=True, order=True):
-    """An image of a registry, in full: ``docker.io`` / ``library/debian`` : ``12`` @ ``sha256:…``.
+    """A full image reference: ``docker.io`` / ``library/debian`` : ``12`` @ ``sha256:…``.
 
-    ``tag`` or ``digest`` may be empty, not both; where there is a digest, the tag is a remark.
+    ``tag`` or ``digest`` may be empty, but not both; if there is a digest, the tag is
+    informational.
     """
 
     registry: str
@@ -38,26 +37,26 @@ class Reference(msgspec.Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """What ``text`` means: ``debian`` is ``docker.io/library/debian:latest``.
+        """Return the full reference: ``debian`` is ``docker.io/library/debian:latest``.
 
-        Raises :class:`UsageError` saying what is wrong with it.
+        Raises :class:`UsageError` saying what is invalid.
         """
         rest, at, digest = text.partition("@")
         if at and not is_digest(digest):
-            raise _wrong(text, f"{digest!r} is not a sha256 digest")
+            raise _invalid_reference(text, f"{digest!r} is not a sha256 digest")
         name, tag = _split_tag(rest)
         if tag is not None and not _TAG.fullmatch(tag):
-            raise _wrong(text, f"{tag!r} cannot be a tag")
+            raise _invalid_reference(text, f"invalid tag {tag!r}")
         registry, repository = _split_registry(name)
         if not _REGISTRY.fullmatch(registry):
-            raise _wrong(text, f"{registry!r} cannot be a registry")
+            raise _invalid_reference(text, f"invalid registry {registry!r}")
         if not _REPOSITORY.fullmatch(repository):
             lower = repository.lower()
             hint = f"did you mean {text.replace(repository, lower)}?" if lower != repository else ""
             hint = hint if _REPOSITORY.fullmatch(lower) else ""
-            raise _wrong(text, f"{repository!r} cannot be a repository", hint)
+            raise _invalid_reference(text, f"invalid repository {repository!r}", hint)
         if len(registry) + 1 + len(repository) > _MAX_NAME:
-            raise _wrong(text, f"it is longer than {_MAX_NAME} characters")
+            raise _invalid_reference(text, f"longer than {_MAX_NAME} characters")
         if tag is None:
             tag = "" if digest else _DEFAULT_TAG
         return cls(registry, repository, tag, Digest(digest) if digest else None)
@@ -68,8 +67,8 @@ class Reference(msgspec.Struct, frozen=True, order=True):
         return f"{self.registry}/{self.repository}{tag}{digest}"
 
     @property
-    def familiar(self) -> str:
-        """As people write it: without the registry and namespace that are the default."""
+    def familiar_name(self) -> str:
+        """The reference as people write it, without the default registry and namespace."""
         text = str(self)
         if self.registry != _DEFAULT_REGISTRY:
             return text
@@ -81,16 +80,16 @@ class Reference(msgspec.Struct, frozen=True, order=True):
 
     @property
     def target(self) -> str:
-        """What is asked for in the repository: the digest where there is one, else the tag."""
+        """What to request from the repository: the digest if there is one, else the tag."""
         return self.digest or self.tag
 
     def with_digest(self, digest: Digest) -> Reference:
-        """The same name, pinned."""
+        """Return this reference pinned to ``digest``."""
         return replace(self, digest=digest)
 
 
 def _split_tag(text: str) -> tuple[str, str | None]:
-    # A colon before a slash is that of a port.
+    # A colon before a slash belongs to a port.
     cut = text.rfind(":")
     if cut < 0 or "/" in text[cut:] or text[cut:].endswith("]"):
         return text, None
@@ -101,6 +100,7 @@ def _split_registry(name: str) -> tuple[str, str]:
     first, slash, rest = name.partition("/")
     if not slash or not _is_host(first):
         first, rest = _DEFAULT_REGISTRY, name
+    # Docker's former name for the same registry.
     if first == "index.docker.io":
         first = _DEFAULT_REGISTRY
     if first == _DEFAULT_REGISTRY and "/" not in rest:
@@ -109,12 +109,12 @@ def _split_registry(name: str) -> tuple[str, str]:
 
 
 def _is_host(first: str) -> bool:
-    """Whether the first part of a name is a registry and not a namespace."""
+    """Return whether the first component of a name is a registry and not a namespace."""
     return "." in first or ":" in first or first == "localhost" or first != first.lower()
 
 
-def _wrong(text: str, reason: str, hint: str = "") -> UsageError:
+def _invalid_reference(text: str, reason: str, hint: str = "") -> UsageError:
     return UsageError(
-        f"{text!r} is no image reference: {reason}",
-        hint=hint or "write it like registry.example.com/team/name:tag",
+        f"invalid image reference {text!r}: {reason}",
+        hint=hint or "use the form registry.example.com/team/name:tag",
     )

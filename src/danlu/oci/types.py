@@ -1,4 +1,4 @@
-"""The JSON documents of OCI images, parsed, with their bytes kept as they came.
+"""The JSON documents of OCI images, parsed, with their original bytes.
 
 OCI image spec v1.1 (descriptor.md, manifest.md, image-index.md, config.md) and, for reading,
 Docker's image manifest version 2, schema 2.
@@ -13,38 +13,19 @@ import msgspec
 
 from danlu.errors import OutsideError
 from danlu.oci.digest import Digest, is_digest, sha256
-from danlu.oci.text import printable
+from danlu.util.sanitize import escape_unprintable
 
-__all__ = [
-    "ACCEPTED_MANIFESTS",
-    "MAX_DOCUMENT",
-    "Config",
-    "Descriptor",
-    "Document",
-    "History",
-    "Index",
-    "Manifest",
-    "MediaType",
-    "Platform",
-    "RootFs",
-    "RunConfig",
-    "encode",
-    "layer_compression",
-    "parse_config",
-    "parse_manifest",
-]
-
-#: The most bytes of a manifest or config that are read into memory.
-MAX_DOCUMENT = 8 << 20
+#: Larger manifests and configs are rejected, because they are read into memory.
+MAX_DOCUMENT_SIZE = 8 << 20
 
 _T = TypeVar("_T")
 
-#: A field that is written although it has its default (``omit_defaults`` knows no exceptions).
-_TWO: Any = msgspec.field(default_factory=lambda: 2)
+#: A field that is written even if it has its default (``omit_defaults`` has no exceptions).
+_SCHEMA_VERSION_FIELD: Any = msgspec.field(default_factory=lambda: 2)
 
 
 class MediaType:
-    """The media types danlu writes and reads."""
+    """The media types that danlu writes and reads."""
 
     MANIFEST = "application/vnd.oci.image.manifest.v1+json"
     INDEX = "application/vnd.oci.image.index.v1+json"
@@ -63,7 +44,7 @@ class MediaType:
 _MANIFESTS = (MediaType.MANIFEST, MediaType.DOCKER_MANIFEST)
 _INDEXES = (MediaType.INDEX, MediaType.DOCKER_LIST)
 
-#: What a registry is asked for.
+#: The Accept header of manifest requests.
 ACCEPTED_MANIFESTS = (*_MANIFESTS, *_INDEXES)
 
 _COMPRESSION: dict[str, Literal["none", "gzip", "zstd"]] = {
@@ -85,7 +66,7 @@ class Platform(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What some bytes are called: media type, digest, size in bytes."""
+    """Media type, digest and size of some content (descriptor.md)."""
 
     media_type: str
     digest: Digest
@@ -99,24 +80,24 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
         if not is_digest(self.digest):
             raise ValueError(f"not a sha256 digest: {self.digest!r}")
         if self.size < 0:
-            raise ValueError(f"a size of {self.size} bytes")
+            raise ValueError(f"negative size: {self.size}")
 
 
 class Manifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One image: its config and its layers, lowest first."""
+    """One image: its config and its layers, lowest first (manifest.md)."""
 
     config: Descriptor
     layers: tuple[Descriptor, ...]
-    schema_version: int = _TWO
+    schema_version: int = _SCHEMA_VERSION_FIELD
     media_type: str = ""
     annotations: dict[str, str] | None = None
 
 
 class Index(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Several images, mostly one a platform."""
+    """Several images, usually one per platform (image-index.md)."""
 
     manifests: tuple[Descriptor, ...]
-    schema_version: int = _TWO
+    schema_version: int = _SCHEMA_VERSION_FIELD
     media_type: str = ""
     annotations: dict[str, str] | None = None
 
@@ -137,14 +118,14 @@ class RunConfig(msgspec.Struct, frozen=True, rename="pascal", omit_defaults=True
 
 
 class RootFs(msgspec.Struct, frozen=True):
-    """The layers by their diff ids, lowest first."""
+    """The layers as diff IDs, lowest first."""
 
     type: str
     diff_ids: tuple[str, ...]
 
 
 class History(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a layer came to be; an empty one has no layer."""
+    """How a layer was created; an empty entry has no layer."""
 
     created: str | None = None
     created_by: str | None = None
@@ -154,7 +135,7 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Config(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an image is: platform, how it runs, layers, history (config.md)."""
+    """An image's platform, how it runs, its layers and its history (config.md)."""
 
     architecture: str
     os: str
@@ -167,8 +148,8 @@ class Config(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Document(Generic[_T]):
-    """A document and the bytes it was parsed from, which alone have its digest."""
+class ParsedDocument(Generic[_T]):
+    """A document together with the bytes it was parsed from, because only those have its digest."""
 
     raw: bytes
     media_type: str
@@ -176,21 +157,21 @@ class Document(Generic[_T]):
 
     @property
     def digest(self) -> Digest:
-        """The digest of the bytes."""
+        """The digest of the original bytes."""
         return sha256(self.raw)
 
     @property
     def descriptor(self) -> Descriptor:
-        """What others call it."""
+        """A descriptor of this document."""
         return Descriptor(self.media_type, self.digest, len(self.raw))
 
 
-def encode(value: msgspec.Struct) -> bytes:
-    """``value`` as JSON: the same bytes for equal values (fields in order, mappings sorted)."""
+def encode_json(value: msgspec.Struct) -> bytes:
+    """Return ``value`` as canonical JSON: fields in order, mappings sorted."""
     return msgspec.json.encode(value, order="deterministic")
 
 
-class _Probe(msgspec.Struct, rename="camel"):
+class _ManifestProbe(msgspec.Struct, rename="camel"):
     schema_version: int | None = None
     media_type: str = ""
     config: Any = None
@@ -199,60 +180,63 @@ class _Probe(msgspec.Struct, rename="camel"):
     fs_layers: Any = None
 
 
-def parse_manifest(raw: bytes, media_type: str = "") -> Document[Manifest] | Document[Index]:
-    """A manifest or an index; ``media_type`` is what the sender said it is.
+def parse_manifest(
+    raw: bytes, media_type: str = ""
+) -> ParsedDocument[Manifest] | ParsedDocument[Index]:
+    """Parse a manifest or an index; ``media_type`` is what the sender declared.
 
-    Raises :class:`OutsideError` for anything else, also for a document that could be read both
-    ways (CVE-2021-41190) or contradicts its sender.
+    Raises :class:`OutsideError` for anything else, including a document that could be read both
+    ways (CVE-2021-41190) or that contradicts its sender.
     """
-    probe = _decode(raw, _Probe, "image manifest")
-    said = media_type.partition(";")[0].strip()
+    probe = _decode_json(raw, _ManifestProbe, "image manifest")
+    declared = media_type.partition(";")[0].strip()
     if probe.schema_version == 1 or probe.fs_layers is not None:
         raise OutsideError(
-            "the image has a manifest of the old version 1, which danlu does not read",
-            hint="push it again with a client made after 2016",
+            "the image has a manifest of schema version 1, which is not supported",
+            hint="push the image again with a current client",
         )
     is_index = probe.manifests is not None
     if is_index and (probe.layers is not None or probe.config is not None):
-        raise OutsideError("the manifest says that it is one image and several at once")
+        raise OutsideError("the manifest is ambiguous: it has fields of both an image and an index")
     known = (*_MANIFESTS, *_INDEXES)
-    if said in known and probe.media_type in known and said != probe.media_type:
+    if declared in known and probe.media_type in known and declared != probe.media_type:
         raise OutsideError(
-            f"the manifest is sent as {said} but says that it is {printable(probe.media_type)}"
+            f"the manifest was sent as {declared} but declares "
+            f"{escape_unprintable(probe.media_type)}"
         )
-    kind = probe.media_type or (said if said in known else "")
-    wanted = _INDEXES if is_index else _MANIFESTS
-    kind = kind or wanted[0]
-    if kind not in wanted:
-        raise OutsideError(f"the manifest is of a kind that danlu does not read: {printable(kind)}")
+    kind = probe.media_type or (declared if declared in known else "")
+    expected = _INDEXES if is_index else _MANIFESTS
+    kind = kind or expected[0]
+    if kind not in expected:
+        raise OutsideError(f"unsupported manifest media type: {escape_unprintable(kind)}")
     if is_index:
-        return Document(raw, kind, _decode(raw, Index, "image index"))
-    return Document(raw, kind, _decode(raw, Manifest, "image manifest"))
+        return ParsedDocument(raw, kind, _decode_json(raw, Index, "image index"))
+    return ParsedDocument(raw, kind, _decode_json(raw, Manifest, "image manifest"))
 
 
-def parse_config(raw: bytes) -> Document[Config]:
-    """An image's config; raises :class:`OutsideError` where it is not one."""
-    config = _decode(raw, Config, "image config")
+def parse_config(raw: bytes) -> ParsedDocument[Config]:
+    """Parse an image's config. Raises :class:`OutsideError` if it is invalid."""
+    config = _decode_json(raw, Config, "image config")
     if config.rootfs.type != "layers" or not all(map(is_digest, config.rootfs.diff_ids)):
-        raise OutsideError("the image config names its layers in a way that danlu does not know")
-    return Document(raw, MediaType.CONFIG, config)
+        raise OutsideError("the image config lists its layers in an unsupported form")
+    return ParsedDocument(raw, MediaType.CONFIG, config)
 
 
 def layer_compression(media_type: str) -> Literal["none", "gzip", "zstd"]:
-    """``none``, ``gzip`` or ``zstd``; raises :class:`OutsideError` for what is no layer of ours."""
+    """Return ``none``, ``gzip`` or ``zstd``. Raises :class:`OutsideError` for other media types."""
     try:
         return _COMPRESSION[media_type]
     except KeyError:
         raise OutsideError(
-            f"the image has a layer of a kind that danlu does not read: {printable(media_type)}",
-            hint="is it an image? registries keep other artifacts too",
+            f"unsupported layer media type: {escape_unprintable(media_type)}",
+            hint="is it an image? registries also store other artifacts",
         ) from None
 
 
-def _decode(raw: bytes, kind: type[_T], what: str) -> _T:
-    if len(raw) > MAX_DOCUMENT:
-        raise OutsideError(f"the {what} has {len(raw)} bytes, more than any should have")
+def _decode_json(raw: bytes, kind: type[_T], what: str) -> _T:
+    if len(raw) > MAX_DOCUMENT_SIZE:
+        raise OutsideError(f"the {what} has {len(raw)} bytes; the limit is {MAX_DOCUMENT_SIZE}")
     try:
         return msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise OutsideError(f"the {what} cannot be read: {printable(str(error))}") from error
+        raise OutsideError(f"invalid {what}: {escape_unprintable(str(error))}") from error

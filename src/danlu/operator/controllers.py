@@ -1,4 +1,4 @@
-"""Controllers: one a kind, what they watch, and what they share."""
+"""The controllers: one per kind of job, over shared caches of pods and Services."""
 
 from __future__ import annotations
 
@@ -6,53 +6,63 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from danlu.kube.client import Selection
-from danlu.kube.controller import Controller, own_key, owner_of
+from danlu.kube.clock import Clock
+from danlu.kube.controller import Controller, map_to_owner, map_to_self
+from danlu.kube.core_v1 import Pod
 from danlu.kube.events import EventRecorder
 from danlu.kube.expectations import Expectations
-from danlu.kube.informer import Informer
+from danlu.kube.informer import Informer, O, index_by_label, index_by_owner
 from danlu.kube.manager import Manager
+from danlu.kube.priorities import DEFAULT_PRIORITY, LOW_PRIORITY
 from danlu.kube.resources import PODS, SERVICES, Resource
-from danlu.kube.store import O, by_label, by_owner
-from danlu.kube.types import Clock, Object
-from danlu.operator.adopting import Adopter, frees_name, job_keys, job_of_label
-from danlu.operator.belongings import Belongings
-from danlu.operator.carrying import Carrier
-from danlu.operator.gangs import pod_groups
-from danlu.operator.jobmetrics import JobMetrics
-from danlu.operator.observing import observed_pod
-from danlu.operator.reading import JobReader
+from danlu.kube.types import Object
+from danlu.kube.watch import ListOptions
+from danlu.operator.apply import DecisionApplier, PriorityClassReader
+from danlu.operator.controller_ref import (
+    ControllerRefManager,
+    map_label_to_job,
+    map_to_job,
+    releases_name,
+)
+from danlu.operator.decoding import JobDecoder, observe_pod
+from danlu.operator.gang_scheduling import pod_group_resource
+from danlu.operator.owned_objects import DependentObjects, OwnedObjects
 from danlu.operator.reconcile import Reconciler
-from danlu.operator.telling import EventTeller, StatusWriter
+from danlu.operator.status import (
+    DeletedPods,
+    JobMetrics,
+    PendingEvents,
+    StatusCache,
+    StatusWriter,
+)
 from danlu.operator.types import (
     JobObject,
     OperatorSettings,
     PodDecorator,
     PodGroupObject,
-    PodObject,
     ServiceObject,
 )
-from danlu.operator.vanishing import Vanishing
-from danlu.operator.writing import Children
-from danlu.operator.written import Written
-from danlu.training.cluster import GROUP, VERSION
 from danlu.training.framework import Framework
+from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.rendering import JOB_NAME
-from danlu.training.types import Pace
+from danlu.training.types import RestartBackoff
 
-__all__ = ["Controllers", "job_resource"]
-
-_POD = PODS.decoded(PodObject)
-_SERVICE = SERVICES.decoded(ServiceObject)
+_PODS = PODS.with_model(Pod)
+_SERVICES = SERVICES.with_model(ServiceObject)
+#: Workers for running jobs only, while all others create the pods of large jobs.
+_RESERVED_WORKERS = 1
+#: While many jobs wait, pods of a job that start or end together trigger one reconciliation.
+#: (Kubernetes' Job controller always waits a second: pkg/controller/job, syncJobBatchPeriod).
+_BATCH_SECONDS = 0.5
 
 
 def job_resource(framework: Framework) -> Resource[JobObject]:
-    """The kind of jobs of a framework, as the operator reads them."""
-    return Resource(GROUP, VERSION, framework.plural, framework.kind, JobObject)
+    """Return the resource of a framework's jobs."""
+    return Resource(KUBEFLOW_GROUP, KUBEFLOW_VERSION, framework.plural, framework.kind, JobObject)
 
 
-class Controllers:
-    """Controllers of several kinds over the same pods and Services."""
+class ControllerSet:
+    """Builds the controllers of several kinds over the same pods and Services."""
 
     def __init__(
         self,
@@ -70,126 +80,146 @@ class Controllers:
         self.decorators = decorators
         self.expectations: Expectations[str] = Expectations(clock=clock)
         self.metrics = JobMetrics(manager.metrics)
-        # Only what bears the labels of a job is followed, of all that a cluster has.
-        theirs = Selection(settings.namespace, labels=JOB_NAME)
-        indexes = {"owner": by_owner, "job": by_label(JOB_NAME)}
-        self.pods = manager.informer(_POD, theirs, indexes=indexes)
-        self.services = manager.informer(_SERVICE, theirs, indexes=indexes)
-        self.groups: Informer[PodGroupObject] | None = None
+        # Only objects with the label of a job are watched, not all pods of the cluster.
+        options = ListOptions(settings.namespace, labels=JOB_NAME)
+        indexes = {"owner": index_by_owner, "job": index_by_label(JOB_NAME)}
+        self.pods = manager.get_informer(_PODS, options, indexes=indexes)
+        self.services = manager.get_informer(_SERVICES, options, indexes=indexes)
+        self.pod_groups: Informer[PodGroupObject] | None = None
         if settings.gang_scheduler:
-            groups = pod_groups(settings.gang_scheduler)
-            self.groups = manager.informer(groups, Selection(settings.namespace))
-        self.pod_children = self._children(self.pods)
-        self.service_children = self._children(self.services)
+            resource = pod_group_resource(settings.gang_scheduler)
+            self.pod_groups = manager.get_informer(resource, ListOptions(settings.namespace))
+        self.priority_classes = PriorityClassReader(manager.client)
+        self.owned_pods = self._build_owned_objects(self.pods)
+        self.owned_services = self._build_owned_objects(self.services)
 
-    def _children(self, informer: Informer[O]) -> Children[O]:
-        found = Children(
+    def _build_owned_objects(self, informer: Informer[O]) -> OwnedObjects[O]:
+        owned = OwnedObjects(
             self.manager.client,
             informer.resource,
-            informer.store,
+            informer.indexer,
             expectations=self.expectations,
         )
-        informer.handle(found.seen)
-        return found
+        informer.add_event_handler(owned.on_event)
+        return owned
 
-    def add(self, framework: Framework) -> Informer[JobObject]:
-        """Add the controller of a kind, and give what follows its jobs."""
+    def add_kind(self, framework: Framework) -> Informer[JobObject]:
+        """Add the controller of a kind; return the informer of its jobs."""
         resource = job_resource(framework)
-        jobs = self.manager.informer(resource, Selection(self.settings.namespace))
-        reconciler = self._reconciler(framework, jobs)
+        jobs = self.manager.get_informer(resource, ListOptions(self.settings.namespace))
+        reconciler = self._build_reconciler(framework, jobs)
         controller: Controller[JobObject] = Controller(
             f"{framework.kind.lower()}-controller",
             reconciler,
             workers=self.settings.threads,
+            reserved=_RESERVED_WORKERS,
             clock=self.clock,
         )
-        controller.watch(jobs, own_key, when=reconciler.concerns)
-        keys, matters = job_keys(framework), _matters(framework)
-        controller.watch(self.pods, keys, when=matters)
-        controller.watch(self.services, keys, when=matters)
-        controller.watch(self.pods, job_of_label, when=frees_name)
-        controller.watch(self.services, job_of_label, when=frees_name)
-        if self.groups is not None:
-            controller.watch(self.groups, owner_of(framework.kind, GROUP))
-        jobs.handle(self._ended(framework, reconciler))
-        self.manager.add(controller)
+        controller.watch(
+            jobs,
+            map_to_self,
+            predicate=reconciler.should_reconcile,
+            priority=_get_change_priority,
+        )
+        get_job, predicate = map_to_job(framework), _job_predicate(framework)
+        controller.watch(
+            self.pods,
+            get_job,
+            predicate=predicate,
+            priority=_get_pod_priority,
+            batch_seconds=_BATCH_SECONDS,
+        )
+        controller.watch(self.services, get_job, predicate=predicate, priority=_get_change_priority)
+        controller.watch(self.pods, map_label_to_job, predicate=releases_name)
+        controller.watch(self.services, map_label_to_job, predicate=releases_name)
+        if self.pod_groups is not None:
+            get_owner = map_to_owner(framework.kind, KUBEFLOW_GROUP)
+            # A PodGroup changes when its job may start, which can wait for jobs that run.
+            controller.watch(self.pod_groups, get_owner, priority=lambda old, new: LOW_PRIORITY)
+
+        def on_job_event(old: JobObject | None, new: JobObject | None) -> None:
+            if old is not None and new is None:
+                reconciler.forget(old.metadata.uid)
+                self.metrics.record_deletion(old.metadata.namespace, framework)
+
+        jobs.add_event_handler(on_job_event)
+        self.manager.add_controller(controller)
         return jobs
 
-    def _reconciler(self, framework: Framework, jobs: Informer[JobObject]) -> Reconciler:
-        written = Written(clock=self.clock)
-        teller = EventTeller(self.recorder, jobs.resource)
-        vanishing = Vanishing(self.manager.client, jobs.store, pods=self.pod_children)
-        self.pods.handle(vanishing.seen)
+    def _build_reconciler(self, framework: Framework, jobs: Informer[JobObject]) -> Reconciler:
+        client = self.manager.client
+        status_cache = StatusCache(clock=self.clock)
+        deleted_pods = DeletedPods(client, jobs.indexer, pods=self.owned_pods)
+        self.pods.add_event_handler(deleted_pods.on_event)
+        applier = DecisionApplier(
+            client=client,
+            framework=framework,
+            resource=jobs.resource,
+            jobs=jobs.indexer,
+            settings=self.settings,
+            pods=self.owned_pods,
+            services=self.owned_services,
+            pod_groups=self.pod_groups.indexer if self.pod_groups is not None else None,
+            dependents=DependentObjects(client),
+            priority_classes=self.priority_classes,
+            recorder=self.recorder,
+            decorators=self.decorators,
+        )
         return Reconciler(
             framework=framework,
-            jobs=jobs.store,
-            carrier=self._carrier(framework, jobs, teller),
-            adopter=Adopter(
-                self.manager.client,
-                jobs.resource,
-                framework,
-                children=(self.pod_children, self.service_children),
+            jobs=jobs.indexer,
+            applier=applier,
+            controller_refs=ControllerRefManager(
+                client, jobs.resource, framework, owned=(self.owned_pods, self.owned_services)
             ),
-            vanishing=vanishing,
-            reader=JobReader(framework),
-            written=written,
-            writer=StatusWriter(
-                self.manager.client,
+            deleted_pods=deleted_pods,
+            decoder=JobDecoder(framework),
+            status_cache=status_cache,
+            status_writer=StatusWriter(
+                client,
                 jobs.resource,
                 framework,
-                written=written,
+                cache=status_cache,
                 metrics=self.metrics,
                 seconds=self.settings.status_seconds,
             ),
-            teller=teller,
+            pending_events=PendingEvents(self.recorder, jobs.resource, clock=self.clock),
+            recorder=self.recorder,
             expectations=self.expectations,
             clock=self.clock,
-            pace=msgspec.convert(self.settings.pace, Pace),
+            backoff=msgspec.convert(self.settings.pace, RestartBackoff),
         )
 
-    def _carrier(
-        self, framework: Framework, jobs: Informer[JobObject], teller: EventTeller
-    ) -> Carrier:
-        return Carrier(
-            client=self.manager.client,
-            framework=framework,
-            resource=jobs.resource,
-            jobs=jobs.store,
-            settings=self.settings,
-            pods=self.pod_children,
-            services=self.service_children,
-            groups=self.groups.store if self.groups is not None else None,
-            belongings=Belongings(self.manager.client),
-            teller=teller,
-            decorators=self.decorators,
-        )
 
-    def _ended(
-        self, framework: Framework, reconciler: Reconciler
-    ) -> Callable[[JobObject | None, JobObject | None], None]:
-        def ended(old: JobObject | None, new: JobObject | None) -> None:
-            if old is not None and new is None:
-                reconciler.forget(old.metadata.uid)
-                self.metrics.deleted(old.metadata.namespace, framework)
+def _get_change_priority(old: Object | None, new: Object | None) -> int:
+    """Return the priority of a change of a job or Service.
 
-        return ended
-
-
-def _matters(framework: Framework) -> Callable[[Object | None, Object | None], bool]:
-    """Whether a change of a pod or Service changes anything for its job, where it is of this kind.
-
-    Of a pod's many changes most do not: it was scheduled, it is ready.
+    New jobs must not delay those that run, especially not a thousand that are created together.
     """
-    keys = job_keys(framework)
+    return LOW_PRIORITY if old is None else DEFAULT_PRIORITY
+
+
+def _get_pod_priority(old: Pod | None, new: Pod | None) -> int:
+    """Return the priority of a change of a pod: a new pending pod changes nothing for its job."""
+    created = old is None and new is not None and new.status.phase in ("", "Pending")
+    return LOW_PRIORITY if created else DEFAULT_PRIORITY
+
+
+def _job_predicate(framework: Framework) -> Callable[[Object | None, Object | None], bool]:
+    """Return a predicate for changes of pods and Services that matter to a job of this kind.
+
+    Most changes of a pod do not: it was scheduled, it became ready.
+    """
+    get_job = map_to_job(framework)
 
     def matters(old: Object | None, new: Object | None) -> bool:
         if old is None or new is None:
             return True
         before, after = old.metadata, new.metadata
-        if not keys(old) and not keys(new):
+        if not get_job(old) and not get_job(new):
             return False
-        if isinstance(old, PodObject) and isinstance(new, PodObject):
-            if observed_pod(old, framework) != observed_pod(new, framework):
+        if isinstance(old, Pod) and isinstance(new, Pod):
+            if observe_pod(old, framework) != observe_pod(new, framework):
                 return True
         elif before.deletion_timestamp != after.deletion_timestamp:
             return True

@@ -1,29 +1,43 @@
-"""The CustomResourceDefinition of every kind of training job, made of the framework and the types.
+"""CustomResourceDefinitions of the training jobs, generated from the frameworks and the types.
 
 Group, names, subresources and printer columns are those of the training operator 1.9
-(``manifests/base/crds``), so that its clients and its stored objects go on. What differs:
+(``manifests/base/crds``), so that its clients and stored objects keep working. Differences:
 
-* A pod's template is kept as it is written instead of spelled out: 15 KB a kind instead of 600,
-  which ``kubectl apply`` takes too, and no field of a newer Kubernetes is lost.
-* What danlu refuses the server refuses where it can (bounds, enumerations, CEL), with no webhook:
-  an object that came before, or through a server without these rules, is judged by the operator.
-* Nothing but ``suspend`` has a default: others are filled in where a job is read, as Kubeflow does.
-* Of a status even unknown fields are kept, so that an operator that is newer than its
-  definitions loses nothing it has to remember.
+* The pod template preserves unknown fields instead of spelling all of them out. A CRD has 15 KB
+  instead of 600, which ``kubectl apply`` accepts too, and no field of a newer Kubernetes is lost.
+* The server rejects invalid jobs as far as it can (bounds, enums, CEL), without a webhook. The
+  operator validates the rest, and objects that were stored before these rules.
+* Only ``suspend`` has a default; others are set when a job is decoded, as in Kubeflow.
+* The status preserves unknown fields, so that an operator that is newer than its CRDs loses no
+  state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from danlu.kube.types import Document
-from danlu.operator.celrules import LONGEST, constant, known_types, main_container, short_enough
-from danlu.operator.openapi import ANYTHING, OPEN, QUANTITY, Schema, closed, integer, schema_of
-from danlu.training.cluster import GROUP, VERSION
-from danlu.training.fields import MANAGERS
+from danlu.kube.types import Manifest
+from danlu.operator.cel_rules import (
+    MAX_LABEL_LENGTH,
+    immutable_field_rules,
+    main_container_rule,
+    name_length_rules,
+    replica_type_rules,
+)
+from danlu.operator.openapi import (
+    ANY_VALUE,
+    OPEN_OBJECT,
+    QUANTITY,
+    Schema,
+    closed_object,
+    integer_schema,
+    struct_schema,
+)
 from danlu.training.framework import Framework
 from danlu.training.frameworks.mxnet import MODES
-from danlu.training.frameworks.pytorch import BACKENDS
+from danlu.training.frameworks.pytorch import RDZV_BACKENDS
+from danlu.training.manifest_schema import KNOWN_MANAGERS
+from danlu.training.names import KUBEFLOW_GROUP, KUBEFLOW_VERSION
 from danlu.training.types import (
     CleanPodPolicy,
     ElasticPolicy,
@@ -35,33 +49,39 @@ from danlu.training.types import (
     SchedulingPolicy,
 )
 
-__all__ = ["SCALED", "definition", "definitions"]
-
-SCALED: Mapping[str, ReplicaType] = dict.fromkeys(
+SCALABLE_KINDS: Mapping[str, ReplicaType] = dict.fromkeys(
     ("PyTorchJob", "PaddleJob", "JAXJob"), ReplicaType("Worker")
 )
-"""The kinds that have a scale subresource, and the replicas that it counts."""
+"""The kinds with a scale subresource, and the replica type that it scales."""
 
-# A job's name begins those of its Services: a DNS-1035 label (kubeflow/trainer#1745).
-_NAME: Schema = {"type": "string", "maxLength": LONGEST, "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$"}
-# A bound without which the server could not say that the rules are cheap.
-_MOST_CONTAINERS = 64
+# The name of a job is a prefix of its Services' names, which are DNS-1035 labels
+# (kubeflow/trainer#1745).
+_NAME_SCHEMA: Schema = {
+    "type": "string",
+    "maxLength": MAX_LABEL_LENGTH,
+    "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$",
+}
+# Without a bound the server rejects the CEL rules as too expensive.
+_MAX_CONTAINERS = 64
 
 
-def definitions(frameworks: Iterable[Framework]) -> tuple[Document, ...]:
-    """The definitions of all ``frameworks``, by name."""
-    return tuple(definition(one) for one in sorted(frameworks, key=lambda one: one.plural))
+def custom_resource_definitions(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
+    """Return the CRDs of all ``frameworks``, sorted by name."""
+    return tuple(
+        custom_resource_definition(framework)
+        for framework in sorted(frameworks, key=lambda framework: framework.plural)
+    )
 
 
-def definition(framework: Framework) -> Document:
-    """The CustomResourceDefinition of ``framework``'s kind."""
+def custom_resource_definition(framework: Framework) -> Manifest:
+    """Return the CRD of a framework's kind."""
     kind = framework.kind
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{framework.plural}.{GROUP}"},
+        "metadata": {"name": f"{framework.plural}.{KUBEFLOW_GROUP}"},
         "spec": {
-            "group": GROUP,
+            "group": KUBEFLOW_GROUP,
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
@@ -69,27 +89,27 @@ def definition(framework: Framework) -> Document:
                 "singular": kind.lower(),
             },
             "scope": "Namespaced",
-            "versions": [_version(framework)],
+            "versions": [_crd_version(framework)],
         },
     }
 
 
-def _version(framework: Framework) -> Document:
+def _crd_version(framework: Framework) -> Manifest:
     return {
-        "name": VERSION,
+        "name": KUBEFLOW_VERSION,
         "served": True,
         "storage": True,
         "additionalPrinterColumns": [
             {"name": "State", "type": "string", "jsonPath": ".status.conditions[-1:].type"},
             {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
         ],
-        "schema": {"openAPIV3Schema": _job(framework)},
-        "subresources": {"status": {}, **_scale(framework)},
+        "schema": {"openAPIV3Schema": _job_schema(framework)},
+        "subresources": {"status": {}, **_scale_subresource(framework)},
     }
 
 
-def _scale(framework: Framework) -> Document:
-    type = SCALED.get(framework.kind)
+def _scale_subresource(framework: Framework) -> Manifest:
+    type = SCALABLE_KINDS.get(framework.kind)
     if type is None:
         return {}
     return {
@@ -104,123 +124,125 @@ def _scale(framework: Framework) -> Document:
 # -- the schema -----------------------------------------------------------------------------------
 
 
-def _job(framework: Framework) -> Document:
+def _job_schema(framework: Framework) -> Manifest:
     fields: dict[str, Schema] = {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
-        "metadata": {"type": "object", "properties": {"name": _NAME}},
-        "spec": _spec(framework),
-        "status": _status(),
+        "metadata": {"type": "object", "properties": {"name": _NAME_SCHEMA}},
+        "spec": _spec_schema(framework),
+        "status": _status_schema(),
     }
-    job = closed(fields, ("spec",))
-    return {**job, "x-kubernetes-validations": [*short_enough(framework)]}
+    job = closed_object(fields, ("spec",))
+    return {**job, "x-kubernetes-validations": [*name_length_rules(framework)]}
 
 
-def _spec(framework: Framework) -> Document:
+def _spec_schema(framework: Framework) -> Manifest:
     field = framework.replicas_field
-    options = {name: OPTIONS.get(name, ANYTHING) for name in framework.options}
-    spec = closed({**options, "runPolicy": _run_policy(), field: _replicas(framework)}, (field,))
-    return {**spec, "x-kubernetes-validations": [*constant()]}
+    options = {name: OPTION_SCHEMAS.get(name, ANY_VALUE) for name in framework.spec_options}
+    spec = closed_object(
+        {**options, "runPolicy": _run_policy_schema(), field: _replicas_schema(framework)}, (field,)
+    )
+    return {**spec, "x-kubernetes-validations": [*immutable_field_rules()]}
 
 
-def _replicas(framework: Framework) -> Document:
-    """The replicas by type, whose letter case is the user's."""
+def _replicas_schema(framework: Framework) -> Manifest:
+    """Return the schema of the replica map, whose keys users write in any case."""
     return {
         "type": "object",
         "minProperties": 1,
-        "maxProperties": len(framework.types),
-        "additionalProperties": _replica(framework),
-        "x-kubernetes-validations": [*known_types(framework)],
+        "maxProperties": len(framework.replica_types),
+        "additionalProperties": _replica_schema(framework),
+        "x-kubernetes-validations": [*replica_type_rules(framework)],
     }
 
 
-def _replica(framework: Framework) -> Document:
+def _replica_schema(framework: Framework) -> Manifest:
     fields: dict[str, Schema] = {
-        "replicas": integer(),
-        "restartPolicy": _choice(RestartPolicy),
-        "template": _template(framework),
+        "replicas": integer_schema(),
+        "restartPolicy": _enum_schema(RestartPolicy),
+        "template": _template_schema(framework),
         "label": {"type": "string"},
     }
-    return closed(fields, ("template",))
+    return closed_object(fields, ("template",))
 
 
-def _template(framework: Framework) -> Document:
-    """A PodTemplateSpec: kept as it is, but for what every pod needs."""
-    name: Schema = {"type": "string", "maxLength": LONGEST, "minLength": 1}
+def _template_schema(framework: Framework) -> Manifest:
+    """Return the schema of a PodTemplateSpec: preserved as is, except for required fields."""
+    name: Schema = {"type": "string", "maxLength": MAX_LABEL_LENGTH, "minLength": 1}
     image: Schema = {"type": "string", "minLength": 1}
-    container = {**closed({"name": name, "image": image}, ("name", "image")), **OPEN}
+    container = {**closed_object({"name": name, "image": image}, ("name", "image")), **OPEN_OBJECT}
     containers = {
         "type": "array",
         "minItems": 1,
-        "maxItems": _MOST_CONTAINERS,
+        "maxItems": _MAX_CONTAINERS,
         "items": container,
     }
     if not framework.any_container:
-        containers["x-kubernetes-validations"] = [main_container(framework)]
-    pod = {**closed({"containers": containers}, ("containers",)), **OPEN}
-    return {**closed({"spec": pod}, ("spec",)), **OPEN}
+        containers["x-kubernetes-validations"] = [main_container_rule(framework)]
+    pod = {**closed_object({"containers": containers}, ("containers",)), **OPEN_OBJECT}
+    return {**closed_object({"spec": pod}, ("spec",)), **OPEN_OBJECT}
 
 
-def _run_policy() -> Document:
-    scheduling = schema_of(
+def _run_policy_schema() -> Manifest:
+    scheduling = struct_schema(
         SchedulingPolicy,
-        minAvailable=integer(),
+        minAvailable=integer_schema(),
         minResources={"type": "object", "additionalProperties": QUANTITY},
-        scheduleTimeoutSeconds=integer(),
+        scheduleTimeoutSeconds=integer_schema(),
         queue={"type": "string"},
     )
-    return schema_of(
+    return struct_schema(
         RunPolicy,
-        cleanPodPolicy=_choice(CleanPodPolicy),
-        ttlSecondsAfterFinished=integer(),
-        activeDeadlineSeconds=integer(0, 2**63 - 1),
-        backoffLimit=integer(),
+        cleanPodPolicy=_enum_schema(CleanPodPolicy),
+        ttlSecondsAfterFinished=integer_schema(),
+        activeDeadlineSeconds=integer_schema(0, 2**63 - 1),
+        backoffLimit=integer_schema(),
         schedulingPolicy=scheduling,
         suspend={"type": "boolean", "default": False},
-        managedBy=_choice(MANAGERS),
+        managedBy=_enum_schema(KNOWN_MANAGERS),
     )
 
 
-def _elastic_policy() -> Document:
+def _elastic_policy_schema() -> Manifest:
     key: Schema = {"type": "string", "minLength": 1}
-    policy = schema_of(
+    policy = struct_schema(
         ElasticPolicy,
-        minReplicas=integer(1),
-        maxReplicas=integer(1),
-        rdzvBackend=_choice(BACKENDS),
-        rdzvPort=integer(1, 65535),
+        minReplicas=integer_schema(1),
+        maxReplicas=integer_schema(1),
+        rdzvBackend=_enum_schema(RDZV_BACKENDS),
+        rdzvPort=integer_schema(1, 65535),
         rdzvConf={
             "type": "array",
-            "items": closed({"key": key, "value": {"type": "string"}}, ("key",)),
+            "items": closed_object({"key": key, "value": {"type": "string"}}, ("key",)),
         },
-        nProcPerNode=integer(1),
-        maxRestarts=integer(),
-        metrics={"type": "array", "items": OPEN},
+        nProcPerNode=integer_schema(1),
+        maxRestarts=integer_schema(),
+        metrics={"type": "array", "items": OPEN_OBJECT},
     )
     rule = {
         "rule": "!has(self.minReplicas) || !has(self.maxReplicas)"
         " || self.minReplicas <= self.maxReplicas",
-        "message": "minReplicas is more than maxReplicas",
+        "message": "minReplicas must not exceed maxReplicas",
     }
     return {**policy, "x-kubernetes-validations": [rule]}
 
 
-def _status() -> Document:
-    # Kubeflow's operators before 1.7 wrote a whole selector beside its text.
-    counts = {**schema_of(ReplicaStatus), **OPEN}
-    status = schema_of(
+def _status_schema() -> Manifest:
+    # Kubeflow's operators before 1.7 wrote a whole selector in addition to its text.
+    counts = {**struct_schema(ReplicaStatus), **OPEN_OBJECT}
+    status = struct_schema(
         JobStatus, replicaStatuses={"type": "object", "additionalProperties": counts}
     )
-    return {**status, **OPEN}
+    return {**status, **OPEN_OBJECT}
 
 
-def _choice(names: Iterable[str]) -> Schema:
-    """One of ``names``, or empty text, which counts as absent."""
+def _enum_schema(names: Iterable[str]) -> Schema:
+    """Return a schema for one of ``names``, or the empty string, which counts as absent."""
     return {"type": "string", "enum": ["", *(str(name) for name in names)]}
 
 
-OPTIONS: Mapping[str, Schema] = {
-    "elasticPolicy": _elastic_policy(),
+OPTION_SCHEMAS: Mapping[str, Schema] = {
+    "elasticPolicy": _elastic_policy_schema(),
     "successPolicy": {"type": "string"},
     "enableDynamicWorker": {"type": "boolean"},
     "nprocPerNode": {
@@ -228,9 +250,9 @@ OPTIONS: Mapping[str, Schema] = {
         "anyOf": [{"type": "integer"}, {"type": "string"}],
         "pattern": "^(auto|cpu|gpu|[1-9][0-9]*)$",
     },
-    "slotsPerWorker": integer(1),
+    "slotsPerWorker": integer_schema(1),
     "mainContainer": {"type": "string"},
-    "cleanPodPolicy": _choice(CleanPodPolicy),
-    "jobMode": _choice(MODES),
+    "cleanPodPolicy": _enum_schema(CleanPodPolicy),
+    "jobMode": _enum_schema(MODES),
 }
-"""The kinds' further fields, where Kubeflow's kinds have them; a framework's others are open."""
+"""Schemas of the other fields of Kubeflow's kinds; those of other frameworks accept anything."""

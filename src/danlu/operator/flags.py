@@ -1,7 +1,7 @@
-"""The flags of ``danlu operator run``: one table for the command line and for the manifests.
+"""The flags of ``danlu operator run``: one table for the command line and the manifests.
 
-Where Kubeflow's operator has a flag (``cmd/training-operator.v1/main.go``), this is its name, and
-what it means there.
+Flags that Kubeflow's operator also has (``cmd/training-operator.v1/main.go``) keep their names and
+meanings.
 """
 
 from __future__ import annotations
@@ -9,29 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from danlu.errors import UsageError
 from danlu.operator.types import DecoratorSpec, OperatorSettings
-from danlu.training.registry import framework_of
-from danlu.training.templates import is_label
-
-__all__ = ["DELIVERY_IMAGE", "FLAGS", "IGNORED", "Flag", "arguments", "settings_of"]
+from danlu.training.registry import find_framework
+from danlu.training.validation import is_dns_label
+from danlu.training.yaml_with_lines import read_yaml
+from danlu.util.urls import mask_credentials
 
 DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
-"""The image with ``kubectl`` that an MPIJob's launcher starts with, unless another is named."""
+"""The default image that provides ``kubectl`` to the launcher of an MPIJob."""
 
-_LAST_PORT = 65535
+_MAX_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
-    """A flag: the field of :class:`OperatorSettings` that it sets, and as what.
+class OperatorFlag:
+    """A flag, and the field of :class:`OperatorSettings` that it sets.
 
-    ``pairs`` are ``OLD=NEW``; ``urls`` decorators by their address alone; an ``address`` is
-    ``[HOST]:PORT``, or nowhere (empty, or ``0`` as in Kubeflow's); a ``name`` is one that a cluster
-    takes. ``variable`` of the environment counts where the flag is not given to a process.
+    Attributes:
+        kind: How the value is parsed. ``pairs`` are ``OLD=NEW``; ``urls`` are decorators without
+            options; an ``address`` is ``[HOST]:PORT``, empty or ``0`` (as in Kubeflow) to disable
+            it; a ``name`` is a DNS label.
+        variable: An environment variable that is used if the flag is not given.
     """
 
     name: str
@@ -45,122 +48,125 @@ class Flag:
 
     @property
     def parameter(self) -> str:
-        """Its name as an argument of a function."""
+        """The name as a function parameter."""
         return self.name.removeprefix("--").replace("-", "_")
 
 
 FLAGS = (
-    Flag(
+    OperatorFlag(
         "--enable-scheme",
         "kinds",
         "kinds",
         "KIND",
-        "Run this kind of jobs only; may be given "
-        "more than once, or with commas, in any letter case.",
+        "Enable only this kind of job. Repeatable, or comma-separated; case-insensitive.",
     ),
-    Flag(
+    OperatorFlag(
         "--namespace",
         "namespace",
         "name",
         "NAME",
-        "Only jobs of this namespace.",
+        "Watch only this namespace.",
         "KUBEFLOW_NAMESPACE",
     ),
-    Flag(
+    OperatorFlag(
         "--controller-threads",
         "threads",
         "whole",
         "N",
-        "Jobs of a kind that are looked at at once.",
+        "Concurrent reconciles per kind.",
     ),
-    Flag(
+    OperatorFlag(
         "--kube-api-qps",
         "rate",
         "number",
         "N",
-        "Requests a second to the API server at most; 0 for no limit but the server's.",
+        "Client-side QPS limit for the API server; 0 disables it.",
     ),
-    Flag("--kube-api-burst", "burst", "whole", "N", "Requests at once where they are limited."),
-    Flag(
+    OperatorFlag("--kube-api-burst", "burst", "whole", "N", "Burst of the QPS limit."),
+    OperatorFlag(
         "--metrics-bind-address",
         "metrics_address",
         "address",
         "ADDRESS",
-        "Where /metrics is served; empty for nowhere.",
+        "Address of /metrics; 0 disables it.",
     ),
-    Flag(
+    OperatorFlag(
         "--health-probe-bind-address",
         "health_address",
         "address",
         "ADDRESS",
-        "Where /healthz and /readyz are served.",
+        "Address of /healthz and /readyz; 0 disables them.",
     ),
-    Flag(
+    OperatorFlag(
         "--reports-bind-address",
         "reports_address",
         "address",
         "ADDRESS",
-        "Where replicas report their progress and results, over HTTPS; nowhere unless given.",
+        "Address of the HTTPS server for progress and results of replicas.",
     ),
-    Flag("--reports-url", "reports_url", "text", "URL", "How replicas reach that address."),
-    Flag("--leader-elect", "leader_elect", "truth", "", "Act only as the leader, of several."),
-    Flag("--leader-election-id", "lease_name", "text", "NAME", "The Lease of the leader."),
-    Flag(
+    OperatorFlag(
+        "--reports-url", "reports_url", "text", "URL", "URL at which replicas reach that server."
+    ),
+    OperatorFlag("--leader-elect", "leader_elect", "truth", "", "Enable leader election."),
+    OperatorFlag(
+        "--leader-election-id", "lease_name", "text", "NAME", "Name of the leader election Lease."
+    ),
+    OperatorFlag(
         "--leader-election-namespace",
         "lease_namespace",
         "name",
         "NAME",
-        "Its namespace, unless it is the operator's own.",
+        "Namespace of the Lease [default: the operator's own].",
     ),
-    Flag(
+    OperatorFlag(
         "--gang-scheduler-name",
         "gang_scheduler",
         "text",
         "NAME",
-        "volcano, or the name of a scheduler with scheduler-plugins' coscheduling.",
+        "Gang scheduler: volcano, or a scheduler with scheduler-plugins.",
     ),
-    Flag(
+    OperatorFlag(
         "--cluster-domain",
         "cluster_domain",
         "text",
         "DOMAIN",
-        "Added to the names in TF_CONFIG.",
+        "Cluster domain to append to the names in TF_CONFIG.",
         "CUSTOM_CLUSTER_DOMAIN",
     ),
-    Flag(
+    OperatorFlag(
         "--mpi-kubectl-delivery-image",
         "images",
         "image",
         "IMAGE",
-        "What brings kubectl into the launcher of an MPIJob.",
+        "Image that provides kubectl to the launchers of MPIJobs.",
     ),
-    Flag(
+    OperatorFlag(
         "--replace-image",
         "images",
         "pairs",
         "OLD=NEW",
-        "Use another image for one that a framework names.",
+        "Replace an image that a framework adds to pods. Repeatable.",
     ),
-    Flag(
+    OperatorFlag(
         "--pytorch-init-container-image",
         "wait_for_master",
         "text",
         "IMAGE",
-        "Let workers wait in an init container of this image until their master's name resolves.",
+        "Image of an init container in which workers wait for the master.",
     ),
-    Flag(
+    OperatorFlag(
         "--decorator",
         "decorators",
         "urls",
         "URL",
-        "Ask this server to change pods before they are made.",
+        "Webhook that changes pods before they are created. Repeatable.",
     ),
-    Flag(
+    OperatorFlag(
         "--decorator-config",
         "decorator_config",
         "text",
         "FILE",
-        "Decorators with time-outs, failure policies and authorities, as YAML.",
+        "YAML file of decorators with time-outs, failure policies and CAs.",
     ),
 )
 
@@ -177,109 +183,115 @@ IGNORED = (
     "--zap-stacktrace-level",
     "--zap-time-encoding",
 )
-"""Flags of Kubeflow's that have nothing to set here: there is no webhook."""
+"""Flags of Kubeflow's operator that have no effect here: it has no webhook."""
 
 
-def settings_of(values: Mapping[str, Any]) -> OperatorSettings:
-    """The settings that flags ask for; ``values`` by :attr:`Flag.parameter`, None where absent.
+def parse_settings(values: Mapping[str, Any]) -> OperatorSettings:
+    """Return the settings for flag values, by :attr:`OperatorFlag.parameter`, None if absent.
 
-    Raises :class:`UsageError` for kinds that nobody knows and for values that make no sense.
+    Raises :class:`UsageError` for unknown kinds and invalid values.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for flag in FLAGS:
         value = values.get(flag.parameter)
         if value is None or value == ():
             continue
         if flag.field == "images":
-            found["images"] = {**found.get("images", {}), **dict(_images(flag, value))}
+            fields["images"] = {**fields.get("images", {}), **dict(_parse_images(flag, value))}
         else:
-            found[flag.field] = _read(flag, value)
-    if found.get("threads", 1) < 1:
+            fields[flag.field] = _parse_value(flag, value)
+    if fields.get("threads", 1) < 1:
         raise UsageError("--controller-threads must be at least 1")
-    if found.get("rate", 0) < 0 or found.get("burst", 0) < 0:
+    if fields.get("rate", 0) < 0 or fields.get("burst", 0) < 0:
         raise UsageError("--kube-api-qps and --kube-api-burst must not be negative")
-    return OperatorSettings(**found)
+    return OperatorSettings(**fields)
 
 
-def arguments(settings: OperatorSettings) -> tuple[str, ...]:
-    """The flags that give ``settings``, those of the defaults left out."""
+def format_arguments(settings: OperatorSettings) -> tuple[str, ...]:
+    """Return the flags that result in ``settings``, without those at their defaults."""
     plain = OperatorSettings()
-    found: list[str] = []
+    arguments: list[str] = []
     for flag in FLAGS:
         value = getattr(settings, flag.field)
         if value != getattr(plain, flag.field):
-            found += _written(flag, value)
-    return tuple(found)
+            arguments += _format_flag(flag, value)
+    return tuple(arguments)
 
 
-def _read(flag: Flag, value: Any) -> Any:
+def _parse_value(flag: OperatorFlag, value: Any) -> Any:
     match flag.kind:
         case "kinds":
-            names = [name.strip() for one in value for name in one.split(",")]
-            return tuple(dict.fromkeys(_kind(name) for name in names if name))
+            names = [name.strip() for argument in value for name in argument.split(",")]
+            return tuple(dict.fromkeys(_parse_kind(name) for name in names if name))
         case "urls":
-            return tuple(DecoratorSpec(_url(url)) for url in value)
+            return tuple(DecoratorSpec(_parse_decorator_url(url)) for url in value)
         case "address":
-            return _address(flag, value)
+            return _parse_address(flag, value)
         case "name":
-            return _name(flag, value)
+            return _parse_name(flag, value)
         case _:
             return value
 
 
-def _kind(name: str) -> str:
-    return framework_of(name).kind
+def _parse_kind(name: str) -> str:
+    return find_framework(name).kind
 
 
-def _url(text: str) -> str:
-    # aiohttp comes with it, which nobody waits for who writes manifests without decorators.
-    from danlu.kube.posting import read_url
-
-    read_url(text)
+def _parse_decorator_url(text: str) -> str:
+    try:
+        url = urlsplit(text)
+        valid = url.scheme in ("http", "https") and url.hostname
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"--decorator {mask_credentials(text)}: invalid URL",
+            hint="it must begin with http:// or https:// and a host",
+        )
     return text
 
 
-def _address(flag: Flag, text: str) -> str:
+def _parse_address(flag: OperatorFlag, text: str) -> str:
     if text in ("", "0"):
         return ""
     _, colon, port = text.rpartition(":")
-    if not (colon and port.isascii() and port.isdigit() and 0 < int(port) <= _LAST_PORT):
+    if not (colon and port.isascii() and port.isdigit() and 0 < int(port) <= _MAX_PORT):
         raise UsageError(
-            f"{flag.name} {text}: an address ends in a port", hint="write :8080 or 127.0.0.1:8080"
+            f"{flag.name} {text}: invalid address", hint="write :8080 or 127.0.0.1:8080"
         )
     return text
 
 
-def _name(flag: Flag, text: str) -> str:
-    if text and not is_label(text):
+def _parse_name(flag: OperatorFlag, text: str) -> str:
+    if text and not is_dns_label(text):
         raise UsageError(
-            f"{flag.name} {text}: no name that a cluster takes",
-            hint="small letters, digits and '-', at most 63",
+            f"{flag.name} {text}: invalid name",
+            hint="use lower-case letters, digits and '-', at most 63 characters",
         )
     return text
 
 
-def _images(flag: Flag, value: Any) -> Iterator[tuple[str, str]]:
+def _parse_images(flag: OperatorFlag, value: Any) -> Iterator[tuple[str, str]]:
     if flag.kind == "image":
         yield DELIVERY_IMAGE, value
         return
     for pair in value:
         old, equals, new = pair.partition("=")
         if not (old and equals and new):
-            raise UsageError(f"{flag.name} {pair}: write OLD=NEW")
+            raise UsageError(f"{flag.name} {pair}: must be OLD=NEW")
         yield old, new
 
 
-def _written(flag: Flag, value: Any) -> Sequence[str]:
+def _format_flag(flag: OperatorFlag, value: Any) -> Sequence[str]:
     match flag.kind:
         case "truth":
             return (flag.name,) if value else (f"{flag.name}=false",)
         case "kinds":
             return [f"{flag.name}={kind}" for kind in value]
         case "urls":
-            # What a flag cannot say is in the file of --decorator-config.
-            simple = [one for one in value if one == DecoratorSpec(one.url)]
-            return [f"{flag.name}={one.url}" for one in simple]
+            # Decorators with options are passed in the file of --decorator-config.
+            simple = [spec for spec in value if spec == DecoratorSpec(spec.url)]
+            return [f"{flag.name}={spec.url}" for spec in simple]
         case "image":
             return ()
         case "pairs":
@@ -288,3 +300,32 @@ def _written(flag: Flag, value: Any) -> Sequence[str]:
             return (f"{flag.name}={msgspec.json.encode(value).decode()}",)
         case _:
             return (f"{flag.name}={value}",)
+
+
+# -- the file of --decorator-config --------------------------------------------------------------
+
+
+class _StrictDecoratorSpec(DecoratorSpec, frozen=True, rename="camel", forbid_unknown_fields=True):
+    pass
+
+
+def parse_decorators(text: str, file: str) -> tuple[DecoratorSpec, ...]:
+    """Parse the YAML of ``--decorator-config``; raises :class:`UsageError` if it is invalid."""
+    values: list[Any] = []
+    for value, _ in read_yaml(text, file):
+        values += value if isinstance(value, list) else [value]
+    try:
+        specs = msgspec.convert(values, tuple[_StrictDecoratorSpec, ...])
+    except msgspec.ValidationError as error:
+        raise UsageError(
+            f"{file}: invalid list of decorators: {error}",
+            hint="the fields are url (required), timeoutSeconds, failurePolicy, ca and kinds",
+        ) from error
+    return tuple(_check_spec(spec, file) for spec in specs)
+
+
+def _check_spec(spec: DecoratorSpec, file: str) -> DecoratorSpec:
+    if spec.timeout_seconds <= 0:
+        raise UsageError(f"{file}: timeoutSeconds of {spec.url} must be greater than 0")
+    fields = {name: getattr(spec, name) for name in DecoratorSpec.__struct_fields__}
+    return DecoratorSpec(**fields)

@@ -1,4 +1,4 @@
-"""Everything a cluster needs to run the operator, as documents for ``kubectl apply``."""
+"""The manifests that install the operator, for ``kubectl apply``."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Any
 
 import msgspec
 
-from danlu.kube.types import Document
-from danlu.operator.crds import definitions
-from danlu.operator.flags import arguments
-from danlu.operator.rbac import editors, rights, viewers
+from danlu.kube.types import Manifest
+from danlu.operator.crds import custom_resource_definitions
+from danlu.operator.flags import format_arguments
+from danlu.operator.rbac import editor_rules, operator_rules, viewer_rules
 from danlu.operator.types import OperatorSettings
 from danlu.training.framework import Framework
-
-__all__ = ["NAME", "NAMESPACE", "Deployed", "manifests"]
 
 NAME = "danlu-operator"
 NAMESPACE = "danlu-system"
 _RBAC = "rbac.authorization.k8s.io"
 _CONFIG_DIRECTORY = "/etc/danlu"
 _CONFIG_FILE = "decorators.yaml"
-#: Nobody: the operator's image needs no user of its own.
+#: The conventional "nonroot" UID: the operator's image needs no user.
 _USER = 65532
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deployed:
-    """What is to be deployed: ``image`` has danlu in it, as its ``command``.
+class InstallOptions:
+    """What to install.
 
-    ``replicas`` above one stand by. ``decorators`` is the text of a file of decorators, kept in a
-    ConfigMap. ``pull_secret`` is a Secret of ``namespace`` for the image's registry.
+    Attributes:
+        image: An image that contains danlu.
+        replicas: With more than one, the others are on standby.
+        decorators: The contents of a ``--decorator-config`` file, installed as a ConfigMap.
+        pull_secret: A Secret in ``namespace`` for the registry of the image.
+        command: How to run danlu in the image.
     """
 
     image: str
@@ -44,85 +46,93 @@ class Deployed:
     command: tuple[str, ...] = ("danlu",)
 
 
-def manifests(frameworks: Iterable[Framework], wanted: Deployed) -> tuple[Document, ...]:
-    """The objects in the order in which they can be made, the definitions first."""
-    known = sorted(frameworks, key=lambda one: one.plural)
-    kinds = wanted.settings.kinds
+def install_manifests(
+    frameworks: Iterable[Framework], options: InstallOptions
+) -> tuple[Manifest, ...]:
+    """Return the objects in the order in which they can be created, the CRDs first."""
+    known = sorted(frameworks, key=lambda framework: framework.plural)
+    kinds = options.settings.kinds
     return (
-        *definitions(one for one in known if not kinds or one.kind in kinds),
-        _object("v1", "Namespace", wanted.namespace),
-        _object("v1", "ServiceAccount", NAME, wanted.namespace),
-        *_roles(known, wanted),
-        *_users(known),
-        *_config(wanted),
-        *_services(wanted),
-        _deployment(wanted),
+        *custom_resource_definitions(
+            framework for framework in known if not kinds or framework.kind in kinds
+        ),
+        _build_object("v1", "Namespace", options.namespace),
+        _build_object("v1", "ServiceAccount", NAME, options.namespace),
+        *_role_manifests(known, options),
+        *_user_roles(known),
+        *_config_maps(options),
+        *_service_manifests(options),
+        _deployment_manifest(options),
     )
 
 
-# -- rights ---------------------------------------------------------------------------------------
+# -- RBAC -----------------------------------------------------------------------------------------
 
 
-def _roles(frameworks: Sequence[Framework], wanted: Deployed) -> Iterator[Document]:
-    needed = rights(frameworks, wanted.settings)
-    space = wanted.settings.namespace
-    yield from _bound(NAME, needed.jobs, wanted, space=space)
+def _role_manifests(frameworks: Sequence[Framework], options: InstallOptions) -> Iterator[Manifest]:
+    needed = operator_rules(frameworks, options.settings)
+    namespace = options.settings.namespace
+    yield from _role_and_binding(NAME, needed.jobs, options, namespace=namespace)
+    if needed.cluster:
+        yield from _role_and_binding(f"{NAME}-cluster", needed.cluster, options, namespace="")
     if needed.own:
-        yield from _bound(f"{NAME}-own", needed.own, wanted, space=wanted.namespace)
+        yield from _role_and_binding(
+            f"{NAME}-own", needed.own, options, namespace=options.namespace
+        )
 
 
-def _bound(
-    name: str, rules: Sequence[Document], wanted: Deployed, *, space: str
-) -> Iterator[Document]:
-    """A role and its binding, of the whole cluster where ``space`` is empty."""
-    kind = "Role" if space else "ClusterRole"
-    account = {"kind": "ServiceAccount", "name": NAME, "namespace": wanted.namespace}
-    yield _object(f"{_RBAC}/v1", kind, name, space, rules=list(rules))
-    yield _object(
+def _role_and_binding(
+    name: str, rules: Sequence[Manifest], options: InstallOptions, *, namespace: str
+) -> Iterator[Manifest]:
+    """Yield a role and its binding, cluster-wide if ``namespace`` is empty."""
+    kind = "Role" if namespace else "ClusterRole"
+    account = {"kind": "ServiceAccount", "name": NAME, "namespace": options.namespace}
+    yield _build_object(f"{_RBAC}/v1", kind, name, namespace, rules=list(rules))
+    yield _build_object(
         f"{_RBAC}/v1",
         f"{kind}Binding",
         name,
-        space,
+        namespace,
         subjects=[account],
         roleRef={"apiGroup": _RBAC, "kind": kind, "name": name},
     )
 
 
-def _users(frameworks: Sequence[Framework]) -> Iterator[Document]:
-    """What the cluster's own roles ``view``, ``edit`` and ``admin`` are given."""
+def _user_roles(frameworks: Sequence[Framework]) -> Iterator[Manifest]:
+    """Yield the roles that are aggregated into the built-in roles view, edit and admin."""
     for name, rules, roles in (
-        ("danlu-training-view", viewers(frameworks), ("view",)),
-        ("danlu-training-edit", editors(frameworks), ("edit", "admin")),
+        ("danlu-training-view", viewer_rules(frameworks), ("view",)),
+        ("danlu-training-edit", editor_rules(frameworks), ("edit", "admin")),
     ):
-        role = _object(f"{_RBAC}/v1", "ClusterRole", name, rules=list(rules))
-        labels = {f"{_RBAC}/aggregate-to-{one}": "true" for one in roles}
+        role = _build_object(f"{_RBAC}/v1", "ClusterRole", name, rules=list(rules))
+        labels = {f"{_RBAC}/aggregate-to-{role_name}": "true" for role_name in roles}
         role["metadata"]["labels"] |= labels
         yield role
 
 
-# -- the program ----------------------------------------------------------------------------------
+# -- the operator ---------------------------------------------------------------------------------
 
 
-def _config(wanted: Deployed) -> Iterator[Document]:
-    if wanted.decorators:
-        data = {_CONFIG_FILE: wanted.decorators}
-        yield _object("v1", "ConfigMap", f"{NAME}-decorators", wanted.namespace, data=data)
+def _config_maps(options: InstallOptions) -> Iterator[Manifest]:
+    if options.decorators:
+        data = {_CONFIG_FILE: options.decorators}
+        yield _build_object("v1", "ConfigMap", f"{NAME}-decorators", options.namespace, data=data)
 
 
-def _services(wanted: Deployed) -> Iterator[Document]:
-    """Those that are asked for over the network: metrics, and reports of replicas."""
+def _service_manifests(options: InstallOptions) -> Iterator[Manifest]:
+    """Yield the Services of metrics and of the report server."""
     for name, address in (
-        ("metrics", wanted.settings.metrics_address),
-        ("reports", wanted.settings.reports_address),
+        ("metrics", options.settings.metrics_address),
+        ("reports", options.settings.reports_address),
     ):
         if address:
-            port = {"name": name, "port": _port(address), "targetPort": name}
-            spec = {"selector": _labels(), "ports": [port]}
-            yield _object("v1", "Service", f"{NAME}-{name}", wanted.namespace, spec=spec)
+            port = {"name": name, "port": _port_number(address), "targetPort": name}
+            spec = {"selector": _object_labels(), "ports": [port]}
+            yield _build_object("v1", "Service", f"{NAME}-{name}", options.namespace, spec=spec)
 
 
-def _deployment(wanted: Deployed) -> Document:
-    pod: Document = {
+def _deployment_manifest(options: InstallOptions) -> Manifest:
+    pod: Manifest = {
         "serviceAccountName": NAME,
         "securityContext": {
             "runAsNonRoot": True,
@@ -131,33 +141,33 @@ def _deployment(wanted: Deployed) -> Document:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": 45,
-        "containers": [_container(wanted)],
-        "volumes": _volumes(wanted),
+        "containers": [_container_spec(options)],
+        "volumes": _pod_volumes(options),
     }
-    if wanted.pull_secret:
-        pod["imagePullSecrets"] = [{"name": wanted.pull_secret}]
-    template: Document = {"metadata": {"labels": _labels()}, "spec": pod}
-    if wanted.decorators:
-        # Another file is another pod.
-        mark = {"danlu.dev/decorators": _mark(wanted.decorators)}
+    if options.pull_secret:
+        pod["imagePullSecrets"] = [{"name": options.pull_secret}]
+    template: Manifest = {"metadata": {"labels": _object_labels()}, "spec": pod}
+    if options.decorators:
+        # A change of the file must recreate the pod.
+        mark = {"danlu.dev/decorators": _text_digest(options.decorators)}
         template["metadata"]["annotations"] = mark
-    return _object(
+    return _build_object(
         "apps/v1",
         "Deployment",
         NAME,
-        wanted.namespace,
+        options.namespace,
         spec={
-            "replicas": wanted.replicas,
-            "selector": {"matchLabels": _labels()},
+            "replicas": options.replicas,
+            "selector": {"matchLabels": _object_labels()},
             "template": template,
         },
     )
 
 
-def _container(wanted: Deployed) -> Document:
-    settings = _settled(wanted)
+def _container_spec(options: InstallOptions) -> Manifest:
+    settings = _effective_settings(options)
     ports = [
-        {"name": name, "containerPort": _port(address)}
+        {"name": name, "containerPort": _port_number(address)}
         for name, address in (
             ("metrics", settings.metrics_address),
             ("health", settings.health_address),
@@ -167,9 +177,9 @@ def _container(wanted: Deployed) -> Document:
     ]
     return {
         "name": "operator",
-        "image": wanted.image,
-        "command": [*wanted.command, "operator", "run"],
-        "args": list(arguments(settings)),
+        "image": options.image,
+        "command": [*options.command, "operator", "run"],
+        "args": list(format_arguments(settings)),
         "env": [{"name": "DANLU_HOME", "value": "/tmp/danlu"}],
         "ports": ports,
         "resources": {
@@ -181,66 +191,68 @@ def _container(wanted: Deployed) -> Document:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": _mounts(wanted),
-        **_probes(settings),
+        "volumeMounts": _volume_mounts(options),
+        **_container_probes(settings),
     }
 
 
-def _settled(wanted: Deployed) -> OperatorSettings:
-    """The settings with what only a deployment knows: its names, its files."""
-    settings = wanted.settings
+def _effective_settings(options: InstallOptions) -> OperatorSettings:
+    """Return the settings with the paths and names of this installation."""
+    settings = options.settings
     changes: dict[str, Any] = {}
-    if wanted.decorators:
+    if options.decorators:
         changes["decorator_config"] = f"{_CONFIG_DIRECTORY}/{_CONFIG_FILE}"
     if settings.reports_address and not settings.reports_url:
-        host = f"{NAME}-reports.{wanted.namespace}.svc"
-        changes["reports_url"] = f"https://{host}:{_port(settings.reports_address)}"
+        host = f"{NAME}-reports.{options.namespace}.svc"
+        changes["reports_url"] = f"https://{host}:{_port_number(settings.reports_address)}"
     return msgspec.structs.replace(settings, **changes)
 
 
-def _probes(settings: OperatorSettings) -> Document:
+def _container_probes(settings: OperatorSettings) -> Manifest:
     if not settings.health_address:
         return {}
     return {
-        "livenessProbe": _probe("/healthz", every=20),
-        "readinessProbe": _probe("/readyz", every=5),
+        "livenessProbe": _http_probe("/healthz", every=20),
+        "readinessProbe": _http_probe("/readyz", every=5),
     }
 
 
-def _probe(path: str, *, every: int) -> Document:
-    # A node that is busy for a moment is no reason to begin anew.
+def _http_probe(path: str, *, every: int) -> Manifest:
+    # A generous time-out: a busy node must not cause a restart.
     ask = {"path": path, "port": "health"}
     return {"httpGet": ask, "periodSeconds": every, "timeoutSeconds": 5}
 
 
-def _volumes(wanted: Deployed) -> list[Document]:
-    """A place to write for what danlu keeps of a run (its log), and the file of decorators."""
-    found: list[Document] = [{"name": "tmp", "emptyDir": {}}]
-    if wanted.decorators:
+def _pod_volumes(options: InstallOptions) -> list[Manifest]:
+    """Return a writable directory for danlu's log, and the file of decorators."""
+    found: list[Manifest] = [{"name": "tmp", "emptyDir": {}}]
+    if options.decorators:
         found.append({"name": "decorators", "configMap": {"name": f"{NAME}-decorators"}})
     return found
 
 
-def _mounts(wanted: Deployed) -> list[Document]:
+def _volume_mounts(options: InstallOptions) -> list[Manifest]:
     found = [{"name": "tmp", "mountPath": "/tmp"}]
-    if wanted.decorators:
+    if options.decorators:
         found.append({"name": "decorators", "mountPath": _CONFIG_DIRECTORY})
     return found
 
 
-def _mark(text: str) -> str:
+def _text_digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:16]
 
 
-def _port(address: str) -> int:
+def _port_number(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def _labels() -> dict[str, str]:
+def _object_labels() -> dict[str, str]:
     return {"app.kubernetes.io/name": NAME}
 
 
-def _object(api_version: str, kind: str, name: str, namespace: str = "", **fields: Any) -> Document:
+def _build_object(
+    api_version: str, kind: str, name: str, namespace: str = "", **fields: Any
+) -> Manifest:
     place = {"namespace": namespace} if namespace else {}
-    metadata = {"name": name, **place, "labels": _labels()}
+    metadata = {"name": name, **place, "labels": _object_labels()}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}

@@ -1,8 +1,8 @@
-"""Frozen types as schemas that an API server takes (apiextensions.k8s.io/v1, structural schemas).
+"""Convert msgspec structs to structural schemas (apiextensions.k8s.io/v1).
 
-Everything is written in place, for a structural schema has no references, and nothing is null:
-what a struct leaves out where it is None is not there for Kubernetes either. Defaults are left
-out too, for danlu fills them in where it reads.
+A structural schema has no references, so everything is inlined. ``null`` is not allowed: a field
+that a struct omits if it is None is absent. Defaults are left out, as danlu sets them when it
+decodes an object.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from typing import Any
 
 import msgspec
 
-from danlu.kube.types import Document
-
-__all__ = ["ANYTHING", "OPEN", "QUANTITY", "Schema", "closed", "integer", "schema_of"]
+from danlu.kube.types import Manifest
 
 Schema = Mapping[str, Any]
 
-OPEN: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-"""An object that is kept as it is, whatever its fields."""
+OPEN_OBJECT: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+"""An object with any fields, all of which are preserved."""
 
-ANYTHING: Schema = {"x-kubernetes-preserve-unknown-fields": True}
-"""Any value at all, kept as it is."""
+ANY_VALUE: Schema = {"x-kubernetes-preserve-unknown-fields": True}
+"""Any value, which is preserved."""
 
 # k8s.io/apimachinery, resource.Quantity, as controller-gen writes it.
 QUANTITY: Schema = {
@@ -35,27 +33,27 @@ QUANTITY: Schema = {
 _REFERENCE = "#/$defs/"
 
 
-def integer(least: int = 0, most: int = 2**31 - 1) -> Schema:
-    """A whole number within bounds."""
+def integer_schema(least: int = 0, most: int = 2**31 - 1) -> Schema:
+    """Return the schema of an integer within bounds."""
     size = "int32" if most < 2**31 else "int64"
     bounds = {"minimum": least} if most >= 2**31 - 1 else {"minimum": least, "maximum": most}
     return {"type": "integer", "format": size, **bounds}
 
 
-def closed(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Document:
-    """An object of these fields; the server drops others."""
-    schema: Document = {"type": "object", "properties": dict(properties)}
+def closed_object(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Manifest:
+    """Return the schema of an object with these fields; the server prunes others."""
+    schema: Manifest = {"type": "object", "properties": dict(properties)}
     return {**schema, "required": list(required)} if required else schema
 
 
-def schema_of(type: Any, **instead: Schema) -> Document:
-    """The schema of a struct; ``instead`` has those of fields that a type says too little of.
+def struct_schema(type: Any, **instead: Schema) -> Manifest:
+    """Return the schema of a struct; ``instead`` replaces the schemas of some fields.
 
-    Raises :class:`TypeError` for what a structural schema cannot say, and for a field in
-    ``instead`` that the struct has not.
+    Raises :class:`TypeError` if a structural schema cannot express the type, or if ``instead``
+    names an unknown field.
     """
     (root,), components = msgspec.json.schema_components((type,))
-    found = _structural(root, components)
+    found = _to_structural(root, components)
     for name, schema in instead.items():
         if name not in found["properties"]:
             raise TypeError(f"{type.__name__} has no field {name}")
@@ -63,43 +61,45 @@ def schema_of(type: Any, **instead: Schema) -> Document:
     return found
 
 
-def _structural(schema: Schema, components: Mapping[str, Any]) -> Document:
-    """``schema`` without references, without null and without defaults."""
+def _to_structural(schema: Schema, components: Mapping[str, Any]) -> Manifest:
+    """Return ``schema`` without references, null and defaults."""
     if "$ref" in schema:
-        return _structural(components[schema["$ref"].removeprefix(_REFERENCE)], components)
+        return _to_structural(components[schema["$ref"].removeprefix(_REFERENCE)], components)
     if "anyOf" in schema:
-        return _structural(_present(schema["anyOf"]), components)
-    found: Document = {}
+        return _to_structural(_non_null_schema(schema["anyOf"]), components)
+    found: Manifest = {}
     if "description" in schema:
         found["description"] = schema["description"].split("\n\n")[0]
     if "enum" in schema:
         return {**found, "type": "string", "enum": list(schema["enum"])}
     found["type"] = schema["type"]
-    return {**found, **_members(schema, components)}
+    return {**found, **_member_schemas(schema, components)}
 
 
-def _members(schema: Schema, components: Mapping[str, Any]) -> Document:
-    """What is in an object or a list."""
+def _member_schemas(schema: Schema, components: Mapping[str, Any]) -> Manifest:
+    """Return the schemas of what an object or array contains."""
     match schema["type"]:
         case "array":
-            return {"items": _structural(schema.get("items") or {"type": "object"}, components)}
+            return {"items": _to_structural(schema.get("items") or {"type": "object"}, components)}
         case "object" if "properties" in schema:
             fields = schema["properties"].items()
-            properties = {name: _structural(one, components) for name, one in fields}
+            properties = {name: _to_structural(field, components) for name, field in fields}
             required = schema.get("required")
-            found: Document = {"properties": properties}
+            found: Manifest = {"properties": properties}
             return {**found, "required": list(required)} if required else found
         case "object" if schema.get("additionalProperties"):
-            return {"additionalProperties": _structural(schema["additionalProperties"], components)}
+            return {
+                "additionalProperties": _to_structural(schema["additionalProperties"], components)
+            }
         case "object":
             return {"x-kubernetes-preserve-unknown-fields": True}
         case _:
             return {}
 
 
-def _present(alternatives: list[Schema]) -> Schema:
-    """The one alternative that is not null."""
-    given = [one for one in alternatives if one.get("type") != "null"]
+def _non_null_schema(alternatives: list[Schema]) -> Schema:
+    """Return the single alternative that is not null."""
+    given = [alternative for alternative in alternatives if alternative.get("type") != "null"]
     if len(given) != 1:
-        raise TypeError(f"a structural schema has no room for {len(given)} alternatives")
+        raise TypeError(f"a structural schema cannot express {len(given)} alternatives")
     return given[0]

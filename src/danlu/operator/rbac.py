@@ -1,8 +1,7 @@
-"""The least rights with which the operator works, as Kubernetes' roles say them.
+"""The minimal RBAC rules that the operator needs, depending on its settings.
 
-Nothing is asked for that its settings leave out: without MPIJobs it makes no roles, without a gang
-scheduler it sees no PodGroups, without reports it writes no Secrets; and it never reads one but
-its own.
+Without MPIJob it creates no roles, without a gang scheduler it sees no PodGroups, and without
+reports it writes no Secrets. It never reads a Secret except its own.
 """
 
 from __future__ import annotations
@@ -10,100 +9,126 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from danlu.kube.types import Document
-from danlu.operator.crds import SCALED
-from danlu.operator.gangs import pod_groups
+from danlu.kube.types import Manifest
+from danlu.operator.crds import SCALABLE_KINDS
+from danlu.operator.gang_scheduling import pod_group_resource
 from danlu.operator.types import OperatorSettings
-from danlu.training.cluster import GROUP
 from danlu.training.framework import Framework
-from danlu.training.registry import framework_of
-
-__all__ = ["REPORTS_SECRET", "Rights", "editors", "rights", "viewers"]
+from danlu.training.names import KUBEFLOW_GROUP
+from danlu.training.registry import find_framework
 
 REPORTS_SECRET = "danlu-operator-reports"
-"""The Secret with the key and the certificate of reports, in the operator's own namespace."""
+"""The Secret with the credentials of the report server, in the operator's own namespace."""
 
-_EVERY = ("create", "delete", "get", "list", "patch", "update", "watch")
+_ALL_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 
 
 @dataclass(frozen=True, slots=True)
-class Rights:
-    """Rules of ``PolicyRule``: ``jobs`` where jobs are, ``own`` in the operator's namespace."""
+class OperatorRules:
+    """Lists of ``PolicyRule``.
 
-    jobs: tuple[Document, ...]
-    own: tuple[Document, ...]
+    Attributes:
+        jobs: Rules for the namespaces of jobs.
+        own: Rules for the operator's own namespace.
+        cluster: Rules for cluster-scoped objects, which a Role cannot grant.
+    """
 
-
-def rights(frameworks: Iterable[Framework], settings: OperatorSettings) -> Rights:
-    """What the operator may do that runs ``frameworks`` with these settings."""
-    kinds = {framework_of(kind).kind for kind in settings.kinds}
-    enabled = [one for one in frameworks if not kinds or one.kind in kinds]
-    return Rights(tuple(_jobs(enabled, settings)), tuple(_own(settings)))
-
-
-def viewers(frameworks: Iterable[Framework]) -> tuple[Document, ...]:
-    """What somebody may do who sees jobs."""
-    return tuple(_users(frameworks, ("get", "list", "watch")))
+    jobs: tuple[Manifest, ...]
+    own: tuple[Manifest, ...]
+    cluster: tuple[Manifest, ...] = ()
 
 
-def editors(frameworks: Iterable[Framework]) -> tuple[Document, ...]:
-    """What somebody may do who submits jobs, and ties them to the life of a program."""
-    ties = _rule("coordination.k8s.io", ["leases"], ("create", "delete", "get", "patch", "update"))
-    return (*_users(frameworks, _EVERY), ties)
+def operator_rules(frameworks: Iterable[Framework], settings: OperatorSettings) -> OperatorRules:
+    """Return the rules of an operator that runs ``frameworks`` with these settings."""
+    kinds = {find_framework(kind).kind for kind in settings.kinds}
+    enabled = [framework for framework in frameworks if not kinds or framework.kind in kinds]
+    return OperatorRules(
+        tuple(_job_namespace_rules(enabled, settings)),
+        tuple(_own_namespace_rules(settings)),
+        tuple(_cluster_rules(settings)),
+    )
 
 
-def _users(frameworks: Iterable[Framework], verbs: Sequence[str]) -> Iterator[Document]:
+def viewer_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
+    """Return the rules of a user who may view jobs."""
+    return tuple(_job_access_rules(frameworks, ("get", "list", "watch")))
+
+
+def editor_rules(frameworks: Iterable[Framework]) -> tuple[Manifest, ...]:
+    """Return the rules of a user who may submit jobs, with submitter leases."""
+    leases = _policy_rule(
+        "coordination.k8s.io", ["leases"], ("create", "delete", "get", "patch", "update")
+    )
+    return (*_job_access_rules(frameworks, _ALL_VERBS), leases)
+
+
+def _job_access_rules(frameworks: Iterable[Framework], verbs: Sequence[str]) -> Iterator[Manifest]:
     frameworks = list(frameworks)
-    yield _rule(GROUP, [one.plural for one in frameworks], verbs)
-    scaled = [one.plural for one in frameworks if one.kind in SCALED]
+    yield _policy_rule(KUBEFLOW_GROUP, [framework.plural for framework in frameworks], verbs)
+    scaled = [framework.plural for framework in frameworks if framework.kind in SCALABLE_KINDS]
     changing = [verb for verb in verbs if verb in ("get", "patch", "update")]
-    yield _rule(GROUP, [f"{plural}/scale" for plural in scaled], changing)
-    yield _rule(GROUP, [f"{one.plural}/status" for one in frameworks], ("get",))
+    yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/scale" for plural in scaled], changing)
+    yield _policy_rule(
+        KUBEFLOW_GROUP, [f"{framework.plural}/status" for framework in frameworks], ("get",)
+    )
 
 
-def _jobs(frameworks: Sequence[Framework], settings: OperatorSettings) -> Iterator[Document]:
-    plurals = [one.plural for one in frameworks]
-    # delete: a time to live; patch: a job whose submitter is gone is suspended.
-    yield _rule(GROUP, plurals, ("delete", "get", "list", "patch", "watch"))
-    yield _rule(GROUP, [f"{plural}/status" for plural in plurals], ("patch",))
-    # Where owners must be the owner's to block (OwnerReferencesPermissionEnforcement).
-    yield _rule(GROUP, [f"{plural}/finalizers" for plural in plurals], ("update",))
-    # patch: adopted, and released.
+def _job_namespace_rules(
+    frameworks: Sequence[Framework], settings: OperatorSettings
+) -> Iterator[Manifest]:
+    plurals = [framework.plural for framework in frameworks]
+    # delete: ttlSecondsAfterFinished; patch: to suspend jobs whose submitter is gone.
+    yield _policy_rule(KUBEFLOW_GROUP, plurals, ("delete", "get", "list", "patch", "watch"))
+    yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/status" for plural in plurals], ("patch",))
+    # Needed for blockOwnerDeletion (admission plugin OwnerReferencesPermissionEnforcement).
+    yield _policy_rule(KUBEFLOW_GROUP, [f"{plural}/finalizers" for plural in plurals], ("update",))
+    # patch: adoption and release.
     verbs = ("create", "delete", "get", "list", "patch", "watch")
-    yield _rule("", ["pods", "services"], verbs)
-    yield _rule("", ["events"], ("create", "patch"))
-    # The Leases that tie jobs to whoever submitted them.
-    yield _rule("coordination.k8s.io", ["leases"], ("list", "watch"))
-    if any("elasticPolicy" in one.options for one in frameworks):
+    yield _policy_rule("", ["pods", "services"], verbs)
+    yield _policy_rule("", ["events"], ("create", "patch"))
+    # Submitter leases.
+    yield _policy_rule("coordination.k8s.io", ["leases"], ("list", "watch"))
+    if any("elasticPolicy" in framework.spec_options for framework in frameworks):
         scalers = ["horizontalpodautoscalers"]
-        yield _rule("autoscaling", scalers, ("create", "delete", "get", "patch"))
-    if any(not one.services for one in frameworks):
-        yield from _launchers()
+        yield _policy_rule("autoscaling", scalers, ("create", "delete", "get", "patch"))
+    if any(not framework.services for framework in frameworks):
+        yield from _launcher_rules()
     if settings.reports_address:
-        yield _rule("", ["secrets"], ("create", "patch"))
-    if settings.reports_address or any(not one.services for one in frameworks):
-        yield _rule("", ["configmaps"], ("create", "delete", "get", "patch"))
+        yield _policy_rule("", ["secrets"], ("create", "patch"))
+    if settings.reports_address or any(not framework.services for framework in frameworks):
+        yield _policy_rule("", ["configmaps"], ("create", "delete", "get", "patch"))
     if settings.gang_scheduler:
-        group = pod_groups(settings.gang_scheduler)
-        yield _rule(group.group, [group.plural], verbs)
+        group = pod_group_resource(settings.gang_scheduler)
+        yield _policy_rule(group.group, [group.plural], verbs)
 
 
-def _launchers() -> Iterator[Document]:
-    """To give launchers the right to run their agent, which one must have to give."""
-    yield _rule("", ["serviceaccounts"], ("create", "get"))
-    yield _rule("rbac.authorization.k8s.io", ["rolebindings", "roles"], ("create", "get", "patch"))
-    yield _rule("", ["pods/exec"], ("create",))
+def _launcher_rules() -> Iterator[Manifest]:
+    """Yield what MPI launchers need, as RBAC only lets the operator grant what it has itself."""
+    yield _policy_rule("", ["serviceaccounts"], ("create", "get"))
+    yield _policy_rule(
+        "rbac.authorization.k8s.io", ["rolebindings", "roles"], ("create", "get", "patch")
+    )
+    yield _policy_rule("", ["pods/exec"], ("create",))
 
 
-def _own(settings: OperatorSettings) -> Iterator[Document]:
+def _own_namespace_rules(settings: OperatorSettings) -> Iterator[Manifest]:
     if settings.leader_elect:
-        yield _rule("coordination.k8s.io", ["leases"], ("create",))
-        lease = _rule("coordination.k8s.io", ["leases"], ("get", "update"))
+        yield _policy_rule("coordination.k8s.io", ["leases"], ("create",))
+        lease = _policy_rule("coordination.k8s.io", ["leases"], ("get", "update"))
         yield {**lease, "resourceNames": [settings.lease_name]}
     if settings.reports_address:
-        yield _rule("", ["secrets"], ("create",))
-        yield {**_rule("", ["secrets"], ("get", "update")), "resourceNames": [REPORTS_SECRET]}
+        yield _policy_rule("", ["secrets"], ("create",))
+        yield {
+            **_policy_rule("", ["secrets"], ("get", "update")),
+            "resourceNames": [REPORTS_SECRET],
+        }
 
 
-def _rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Document:
+def _cluster_rules(settings: OperatorSettings) -> Iterator[Manifest]:
+    if settings.gang_scheduler:
+        # They decide which replicas minResources includes first.
+        yield _policy_rule("scheduling.k8s.io", ["priorityclasses"], ("get",))
+
+
+def _policy_rule(group: str, resources: Sequence[str], verbs: Sequence[str]) -> Manifest:
     return {"apiGroups": [group], "resources": sorted(resources), "verbs": sorted(verbs)}

@@ -1,219 +1,264 @@
-"""One job brought to where it is to be: read, decided, told, carried out; no rule of jobs."""
+"""Reconcile one training job: decode it, decide, write its status, apply the actions.
+
+The rules of jobs are in :mod:`danlu.training`; nothing here judges a job.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
-from danlu.errors import TemporaryError
-from danlu.kube.controller import Again, Done, GaveUp, Later, Outcome, Wait
+from danlu.kube.clock import Clock
+from danlu.kube.controller import (
+    ReconcileResult,
+    Requeue,
+    RequeueAfter,
+    Success,
+    TerminalError,
+)
+from danlu.kube.events import EventRecorder, get_reference
 from danlu.kube.expectations import Expectations
-from danlu.kube.store import Store
-from danlu.kube.types import Clock, Key
-from danlu.operator.adopting import Adopter
-from danlu.operator.carrying import Carrier, Task
-from danlu.operator.observing import observed
-from danlu.operator.reading import JobReader, managed_elsewhere, status_of
-from danlu.operator.telling import EventTeller, StatusWriter
+from danlu.kube.informer import Indexer
+from danlu.kube.priorities import LOW_PRIORITY
+from danlu.kube.types import Key, Manifest
+from danlu.operator.apply import FAILED_CREATE_REASONS, DecisionApplier, ReconcileContext
+from danlu.operator.controller_ref import ControllerRefManager
+from danlu.operator.decoding import (
+    JobDecoder,
+    decode_status,
+    is_managed_by_other,
+    observe_pods,
+)
+from danlu.operator.owned_objects import NameConflict
+from danlu.operator.status import DeletedPods, PendingEvents, StatusCache, StatusWriter
 from danlu.operator.types import JobObject
-from danlu.operator.untold import Untold
-from danlu.operator.vanishing import Vanishing
-from danlu.operator.writing import NameTaken
-from danlu.operator.written import Written
-from danlu.training.conditions import saying
+from danlu.training.conditions import set_condition
 from danlu.training.decide import decide
 from danlu.training.framework import Framework
 from danlu.training.manifest import ManifestError
-from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, Pace
+from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, RestartBackoff
 
-__all__ = ["Reconciler"]
+#: The time-out of expectations.
+_EXPECTATION_TIMEOUT = 300.0
+#: The upper limit of a delay, so that a jump of the wall clock is noticed.
+_MAX_REQUEUE_SECONDS = 600.0
+_STALE_CACHE_SECONDS = 5.0
+#: Often the conflicting object is being deleted, so only the third conflict is recorded.
+_REPORT_CONFLICT_AT = 3
+#: A name conflict is retried with back-off 13 times, which takes 41 seconds, then every minute: if
+#: the other object has no label of a job, the operator does not see its deletion.
+_MAX_FAST_CONFLICTS, _CONFLICT_SECONDS = 13, 60.0
+#: A reconciliation takes 20 to 30 µs per replica, and each event of a thousand pods would trigger
+#: one, so large jobs are reconciled at most once per 0.1 ms and pod.
+_LARGE_JOB = 100
+_REST_SECONDS_PER_POD = 1e-4
+_DEFAULT_BACKOFF = RestartBackoff()
 
-#: What was expected and never came is looked for after so many seconds (Expectations' own).
-_EXPECTED_SECONDS = 300.0
-#: No wait is longer, so that a day that jumps is noticed.
-_LONGEST = 600.0
-_EARLY_SECONDS = 5.0
-_TOLD_AT = 3
-#: A name that another has is tried ever more seldom (13 tries take 41 seconds), then once a minute:
-#: of what bears no label of a job the operator does not see the end.
-_SOON, _NAME_SECONDS = 13, 60.0
-#: A job of many is looked at as often as its size allows: a look costs 20 to 30 µs a replica, and
-#: each of a thousand would ask for one.
-_MANY = 100
-_REST_SECONDS = 1e-4
-_PACE = Pace()
+
+class _StatusWrite(Protocol):
+    """Writes the decided status with the events that it lists."""
+
+    async def __call__(self, *, events: Sequence[Manifest]) -> float | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reconciler:
-    """Reconciles the jobs of one kind: given a key, it gives what is to come of it.
+    """Reconciles the jobs of one kind by key; never call it twice at once with the same key.
 
-    The same key must not be given twice at once. Nothing is remembered that a restart would lose
-    but what the cache is about to show, and events of a status whose write was not answered.
+    A restart of the process loses no state that matters: everything remembered here bridges the
+    time until the cache shows it.
     """
 
     framework: Framework
-    jobs: Store[JobObject]
-    carrier: Carrier
-    adopter: Adopter
-    vanishing: Vanishing
-    reader: JobReader
-    written: Written
-    writer: StatusWriter
-    teller: EventTeller
+    jobs: Indexer[JobObject]
+    applier: DecisionApplier
+    controller_refs: ControllerRefManager
+    deleted_pods: DeletedPods
+    decoder: JobDecoder
+    status_cache: StatusCache
+    status_writer: StatusWriter
+    pending_events: PendingEvents
+    recorder: EventRecorder
     expectations: Expectations[str]
     clock: Clock
-    pace: Pace = _PACE
-    untold: Untold = field(default_factory=Untold)
-    taken: Counter[str] = field(default_factory=Counter)
-    resting: dict[str, float] = field(default_factory=dict)
+    backoff: RestartBackoff = _DEFAULT_BACKOFF
+    #: By uid of the job, the number of name conflicts in a row.
+    name_conflicts: Counter[str] = field(default_factory=Counter)
+    #: By uid of a large job, when it may be reconciled next.
+    next_allowed: dict[str, float] = field(default_factory=dict)
 
-    async def __call__(self, key: Key) -> Outcome:
-        """Look at the job of a key once."""
-        found = self.jobs.get(key)
-        if found is None:
-            return Done()
+    async def __call__(self, key: Key) -> ReconcileResult:
+        """Reconcile the job of a key."""
+        job_object = self.jobs.get(key)
+        if job_object is None:
+            return Success()
         try:
-            return await self._look(found)
+            return await self._reconcile(job_object)
         finally:
-            left = self.jobs.get(key)
-            if left is None or left.metadata.uid != found.metadata.uid:
-                self.forget(found.metadata.uid)
+            # If the job was deleted meanwhile, its deletion handler ran before this wrote state.
+            current = self.jobs.get(key)
+            if current is None or current.metadata.uid != job_object.metadata.uid:
+                self.forget(job_object.metadata.uid)
 
-    def concerns(self, old: JobObject | None, new: JobObject | None) -> bool:
-        """Whether a change of a job is more than the echo of what was written of it."""
-        return new is None or not self.written.echoed(new.metadata)
-
-    async def _look(self, found: JobObject) -> Outcome:
-        uid = found.metadata.uid
-        if not self.expectations.satisfied(uid):
-            return Wait(_EXPECTED_SECONDS)
-        rest = self.resting.get(uid, 0.0) - self.clock.monotonic()
-        if rest > 0:
-            return Wait(rest)
-        try:
-            job = self.reader.read(found)
-        except ManifestError as error:
-            return await self._refuse(found, error)
-        if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
-            return Done()
-        version, status = self.written.newest(found.metadata, job.status)
-        job = msgspec.structs.replace(job, status=status)
-        if not status.finished and await self._is_early(job):
-            return Wait(_EARLY_SECONDS)
-        return await self._decide(found, job, version)
+    def should_reconcile(self, old: JobObject | None, new: JobObject | None) -> bool:
+        """Return False if the change of a job is the status that was just written; a predicate."""
+        return new is None or not self.status_cache.is_own_write(new.metadata)
 
     def forget(self, uid: str) -> None:
-        """The job is no more."""
-        self.reader.forget(uid)
-        self.written.forget(uid)
-        self.untold.forget(uid)
-        self.vanishing.settled(uid)
+        """Forget a job that no longer exists."""
+        self.decoder.forget(uid)
+        self.status_cache.forget(uid)
+        self.pending_events.forget(uid)
+        self.deleted_pods.clear(uid)
         self.expectations.forget(uid)
-        self.carrier.belongings.forget(uid)
-        self.taken.pop(uid, None)
-        self.resting.pop(uid, None)
+        self.applier.dependents.forget(uid)
+        self.name_conflicts.pop(uid, None)
+        self.next_allowed.pop(uid, None)
 
-    async def _is_early(self, job: Job) -> bool:
-        """Whether the cache is going to show more, and to bring the job again."""
-        if await self.adopter.settle(job):
+    async def _reconcile(self, job_object: JobObject) -> ReconcileResult:
+        uid = job_object.metadata.uid
+        if self.expectations.has_pending(uid):
+            return RequeueAfter(_EXPECTATION_TIMEOUT, keep_failures=True)
+        wait = self.next_allowed.get(uid, 0.0) - self.clock.monotonic()
+        if wait > 0:
+            return RequeueAfter(wait, keep_failures=True)
+        try:
+            job = self.decoder.decode(job_object)
+        except ManifestError as error:
+            return await self._handle_invalid(job_object, error)
+        if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
+            return Success()
+        version, status = self.status_cache.latest(job_object.metadata, job.status)
+        job = msgspec.structs.replace(job, status=status)
+        if not status.finished and await self._is_cache_stale(job):
+            return RequeueAfter(_STALE_CACHE_SECONDS, keep_failures=True)
+        return await self._decide_and_apply(job_object, job, version)
+
+    async def _is_cache_stale(self, job: Job) -> bool:
+        """Return whether the cache is about to show more, which triggers a reconciliation."""
+        if await self.controller_refs.claim(job):
             return True
-        return await self.vanishing.behind(job, self.carrier.pods.of(job.uid))
+        pods = self.applier.pods.owned_by(job.uid)
+        return await self.deleted_pods.is_cache_stale(job, pods)
 
-    async def _decide(self, found: JobObject, job: Job, version: str) -> Outcome:
+    async def _decide_and_apply(
+        self, job_object: JobObject, job: Job, version: str
+    ) -> ReconcileResult:
         now = self.clock.now()
-        self.teller.decided(found, self.untold.told_by(job.uid, job.status))
-        pods = self.carrier.pods.of(job.uid)
-        if len(pods) >= _MANY:
-            self.resting[job.uid] = self.clock.monotonic() + _REST_SECONDS * len(pods)
-        seen = observed(pods, self.framework)
-        decision = decide(job, seen, self.framework, now=now, pace=self.pace)
-        decided = msgspec.structs.replace(job, status=decision.status)
-        task = Task(found=found, job=decided, pods=pods, observed=seen, decision=decision)
+        self.pending_events.resume(job_object)
+        pods = self.applier.pods.owned_by(job.uid)
+        if len(pods) >= _LARGE_JOB:
+            self.next_allowed[job.uid] = self.clock.monotonic() + _REST_SECONDS_PER_POD * len(pods)
+        observed = observe_pods(pods, self.framework)
+        decision = decide(job, observed, self.framework, now=now, backoff=self.backoff)
+        context = ReconcileContext(
+            job_object=job_object,
+            job=msgspec.structs.replace(job, status=decision.status),
+            pods=pods,
+            observed=observed,
+            decision=decision,
+        )
         write = partial(
-            self.writer.write, found, job.status, decision.status, over=version, now=now
+            self.status_writer.write, job_object, job.status, decision.status, over=version, now=now
         )
         try:
-            wait = await self._carry_out(task, write, begins=_begins(job.status, decision.status))
-        except NameTaken as error:
-            return self._wait_for_name(found, error)
-        self.taken.pop(job.uid, None)
-        return _outcome(wait, decision.requeue_after)
+            wait: float | None = None
+            if _is_first_status(job.status, decision.status):
+                await self._apply_before_status(context, write)
+            else:
+                wait = await self._write_status_and_apply(context, write)
+        except NameConflict as error:
+            return self._handle_name_conflict(job_object, error)
+        self.name_conflicts.pop(job.uid, None)
+        return _next_reconcile(wait, decision.requeue_after)
 
-    async def _carry_out(
-        self, task: Task, write: Callable[[], Awaitable[float | None]], *, begins: bool
+    async def _write_status_and_apply(
+        self, context: ReconcileContext, write: _StatusWrite
     ) -> float | None:
-        """Write the status, then act: who dies between the two decides the same again.
+        """Write the status, record the events, apply the actions, in this order.
 
-        A job that only begins is told of with its pods, once these are seen, in one write: there
-        is nothing in its status yet that would be decided otherwise without it.
+        If the process is killed in between, its successor decides the same again.
         """
-        if begins:
-            made = False
-            try:
-                made = await self.carrier.carry_out(task)
-            finally:
-                if not made:
-                    await write()
-            return None
-        events = [one for one in task.decision.actions if isinstance(one, Event)]
-        try:
-            wait = await write()
-        except TemporaryError:
-            self.untold.keep(task.job.uid, task.job.status, events)
-            raise
-        self.untold.forget(task.job.uid)
-        self.vanishing.settled(task.job.uid)
-        self.teller.decided(task.found, events)
-        await self.carrier.carry_out(task)
+        job_object = context.job_object
+        events = [action for action in context.decision.actions if isinstance(action, Event)]
+        prepared = self.pending_events.prepare(job_object, events)
+        wait = await write(events=self.pending_events.list(job_object, prepared))
+        self.deleted_pods.clear(context.job.uid)
+        self.pending_events.send(job_object, prepared)
+        await self.applier.apply(context)
         return wait
 
-    def _wait_for_name(self, found: JobObject, error: NameTaken) -> Outcome:
-        """What stands in the way is often about to go: it is told of the third time only."""
-        self.taken[found.metadata.uid] += 1
-        if self.taken[found.metadata.uid] == _TOLD_AT:
-            self.teller.failed(found, f"FailedCreate{error.kind}", f"Error creating: {error}")
-        if self.taken[found.metadata.uid] > _SOON:
-            return Wait(_NAME_SECONDS)
-        return Again(str(error))
+    async def _apply_before_status(self, context: ReconcileContext, write: _StatusWrite) -> None:
+        """Create the first pods of a job and leave its first status to the next reconciliation.
 
-    async def _refuse(self, found: JobObject, error: ManifestError) -> Outcome:
-        """A job that is no valid manifest fails; one that has begun already is left as it is."""
-        if found.metadata.deletion_timestamp is not None or managed_elsewhere(found):
-            return Done()
+        The status is empty so far, so without it the decision would be the same, and one write per
+        job is saved. If no pods were created, nothing triggers another reconciliation, so the
+        status is written now.
+        """
+        created = False
+        try:
+            created = await self.applier.apply(context)
+        finally:
+            if not created:
+                await write(events=self.pending_events.list(context.job_object))
+
+    def _handle_name_conflict(self, job_object: JobObject, error: NameConflict) -> ReconcileResult:
+        uid = job_object.metadata.uid
+        self.name_conflicts[uid] += 1
+        if self.name_conflicts[uid] == _REPORT_CONFLICT_AT:
+            reason = FAILED_CREATE_REASONS.get(error.kind, "FailedCreate")
+            self._record_warning(job_object, reason, f"Error creating: {error}")
+        if self.name_conflicts[uid] > _MAX_FAST_CONFLICTS:
+            return RequeueAfter(_CONFLICT_SECONDS, keep_failures=True)
+        return Requeue(str(error))
+
+    async def _handle_invalid(self, job_object: JobObject, error: ManifestError) -> ReconcileResult:
+        """Fail a job whose manifest is invalid; one that has already started keeps running."""
+        if job_object.metadata.deletion_timestamp is not None or is_managed_by_other(job_object):
+            return Success()
         reason = f"{self.framework.kind}FailedValidation"
         message = "; ".join([error.message, *error.details])
         try:
-            version, status = self.written.newest(found.metadata, status_of(found))
+            version, status = self.status_cache.latest(
+                job_object.metadata, decode_status(job_object)
+            )
         except ManifestError as unreadable:
-            return GaveUp(unreadable)
+            return TerminalError(unreadable)
         if status.finished:
-            return Done()
-        self.teller.failed(found, reason, message)
+            return Success()
+        self._record_warning(job_object, reason, message)
         if status.start_time is not None:
-            return GaveUp(error)
-        await self._fail(found, status, reason=reason, message=message, over=version)
-        return Done()
-
-    async def _fail(
-        self, found: JobObject, status: JobStatus, *, reason: str, message: str, over: str
-    ) -> None:
+            return TerminalError(error)
         now = self.clock.now()
-        failed = saying(status, ConditionType.FAILED, reason=reason, message=message, now=now)
+        failed = set_condition(
+            status, ConditionType.FAILED, reason=reason, message=message, now=now
+        )
         failed = msgspec.structs.replace(failed, completion_time=now)
-        await self.writer.write(found, status, failed, over=over, now=now)
+        events = self.pending_events.list(job_object)
+        await self.status_writer.write(
+            job_object, status, failed, over=version, now=now, events=events
+        )
+        return Success()
+
+    def _record_warning(self, job_object: JobObject, reason: str, message: str) -> None:
+        about = get_reference(self.applier.resource, job_object)
+        self.recorder.event(about, "Warning", reason, message)
 
 
-def _begins(old: JobStatus, new: JobStatus) -> bool:
-    """Whether nothing is said of a job but that it was created and starts."""
-    types = [one.type for one in new.conditions]
+def _is_first_status(old: JobStatus, new: JobStatus) -> bool:
+    """Return whether a status says nothing but that the job was created."""
+    types = [condition.type for condition in new.conditions]
     return old == JobStatus() and types == [ConditionType.CREATED] and not new.records
 
 
-def _outcome(*waits: float | None) -> Outcome:
-    known = [one for one in waits if one is not None]
-    return Later(min(_LONGEST, *known)) if known else Done()
+def _next_reconcile(wait: float | None, requeue_after: float | None) -> ReconcileResult:
+    """Return when to reconcile again: to write a status that was put off, or as decided."""
+    if requeue_after is None:
+        return Success() if wait is None else RequeueAfter(wait, LOW_PRIORITY)
+    delays = [seconds for seconds in (wait, requeue_after) if seconds is not None]
+    return RequeueAfter(min(_MAX_REQUEUE_SECONDS, *delays))

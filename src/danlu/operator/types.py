@@ -1,139 +1,64 @@
-"""What the operator reads from a cluster, and what it is told by who runs it.
-
-Objects are partial: a pod here is what decides about a job, 3 KiB of what may be a hundred. All
-values are frozen.
-"""
+"""The objects that the operator reads from a cluster, and its settings; all values are frozen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from danlu.errors import OutsideError
-from danlu.kube.types import Document, Object
-
-__all__ = [
-    "ContainerState",
-    "ContainerStatus",
-    "DecoratorFailed",
-    "DecoratorSpec",
-    "JobObject",
-    "OperatorSettings",
-    "PodCondition",
-    "PodDecorator",
-    "PodGroupObject",
-    "PodObject",
-    "PodStatus",
-    "ServiceObject",
-]
-
-
-class Terminated(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """The end of a container (core/v1 ContainerStateTerminated)."""
-
-    exit_code: int = 0
-    reason: str = ""
-    message: str = ""
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-
-
-class Waiting(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Why a container does not run yet."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class ContainerState(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """One of the two is there, or the container runs."""
-
-    terminated: Terminated | None = None
-    waiting: Waiting | None = None
-
-
-class ContainerStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """How a container stands."""
-
-    name: str
-    restart_count: int = 0
-    state: ContainerState = ContainerState()
-    last_state: ContainerState = ContainerState()
-
-
-class PodCondition(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """What is said of a pod: why it is not scheduled, what disrupted it."""
-
-    type: str
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
-class PodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """How a pod stands."""
-
-    phase: str = ""
-    reason: str = ""
-    message: str = ""
-    start_time: datetime | None = None
-    conditions: tuple[PodCondition, ...] = ()
-    container_statuses: tuple[ContainerStatus, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-
-
-class PodObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A pod, as far as it decides about a job."""
-
-    status: PodStatus = PodStatus()
+from danlu.kube.types import Manifest, Object
 
 
 class ServiceObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A Service: that it is there is all that matters."""
+    """A Service; only its existence matters."""
 
 
 class PodGroupStatus(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """How the pods of a gang stand."""
+    """The status of a PodGroup."""
 
     phase: str = ""
 
 
 class PodGroupObject(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """A PodGroup of either gang scheduler."""
+    """A PodGroup of Volcano or of scheduler-plugins."""
 
     status: PodGroupStatus = PodGroupStatus()
 
 
 class JobObject(Object, frozen=True, rename="camel", omit_defaults=True):
-    """A training job of any kind; its spec and status keep their bytes until they are wanted."""
+    """A training job of any kind, with spec and status as bytes until they are needed."""
 
     spec: msgspec.Raw = msgspec.Raw(b"{}")
     status: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class DecoratorFailed(OutsideError):
-    """A pod could not be decorated, and its decorator's failure policy does not let it pass."""
+class DecoratorError(OutsideError):
+    """A pod could not be decorated, and the failure policy is *Fail*."""
 
 
 class PodDecorator(Protocol):
-    """Something that changes pods before they are made."""
+    """Changes pods before they are created."""
 
-    async def __call__(self, job: Document, pod: Document) -> Document:
-        """The pod to make instead of ``pod``, neither of which is changed in place.
+    async def __call__(self, job: Manifest, pod: Manifest) -> Manifest:
+        """Return the pod to create instead of ``pod``; neither argument is changed in place.
 
-        ``job`` is as its manifest has it. Raises :class:`DecoratorFailed`: the pod is not made.
+        Raises :class:`DecoratorError` if the pod must not be created.
         """
 
 
 class DecoratorSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A server that changes pods before they are made (``danlu operator run --decorator``).
+    """A webhook that changes pods before they are created (``danlu operator run --decorator``).
 
-    It is POSTed ``{"job": …, "pod": …}`` and answers ``{"patch": [RFC 6902 …]}`` or nothing.
-    ``failure_policy`` *Fail* leaves the job pending with an event, *Ignore* makes the pod as it
-    was. ``ca`` is PEM, empty for this machine's certificates; ``kinds`` empty for all.
+    It receives a POST of ``{"job": …, "pod": …}`` and responds with ``{"patch": [RFC 6902 …]}`` or
+    with an empty body.
+
+    Attributes:
+        failure_policy: *Fail* leaves the job pending with an event, *Ignore* creates the pod
+            unchanged.
+        ca: PEM certificates to trust, empty for this machine's.
+        kinds: The kinds of jobs it is called for, empty for all.
     """
 
     url: str
@@ -144,14 +69,18 @@ class DecoratorSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``danlu operator run`` is told; the names of Kubeflow's flags where it has them.
+    """The settings of ``danlu operator run``; :data:`danlu.operator.flags.FLAGS` describes them.
 
-    ``kinds`` are those of the enabled schemes, empty for all; ``namespace`` empty for the whole
-    cluster. ``gang_scheduler`` is empty, ``volcano``, or the name of a scheduler of
-    scheduler-plugins. ``images`` replaces images that frameworks name themselves
-    (``kubeflow/kubectl-delivery:latest``). ``wait_for_master`` is the image of init containers
-    that wait for a master's name, empty for none. ``reports_url`` is how replicas reach
-    ``reports_address`` (``https://HOST:PORT``).
+    Attributes:
+        kinds: The enabled kinds, empty for all.
+        namespace: The namespace to watch, empty for the whole cluster.
+        gang_scheduler: Empty, ``volcano``, or the name of a scheduler with scheduler-plugins.
+        images: Replacements of images that frameworks name (``kubeflow/kubectl-delivery:latest``).
+        wait_for_master: The image of init containers that wait for the master's name to resolve,
+            empty for none.
+        reports_url: The URL at which replicas reach ``reports_address``.
+        status_seconds: The minimum interval between writes of replica counts.
+        pace: Overrides of the restart back-off, for tests.
     """
 
     kinds: tuple[str, ...] = ()

@@ -1,1 +1,1 @@
-"""Environment to lock: each outside thing pinned by content, one concern a module."""
+"""Resolve an environment to a lock: every external input pinned by content, one module per kind."""

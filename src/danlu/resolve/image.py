@@ -1,39 +1,64 @@
-"""Images of registries as bases: their digest, and what the packages laid on them must know."""
+"""Resolve base images: pin their digest, and inspect their system, C library and Python."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from danlu.environment.lock import LockedBase, LockedImage
-from danlu.errors import OutsideError
+from danlu.errors import OutsideError, ResolveError, UsageError
+from danlu.graph.image_config import parse_image_config
 from danlu.oci.digest import Digest
-from danlu.resolve.probe import Probe, probe
-
-if TYPE_CHECKING:
-    from danlu.resolve.resolve import Resolving
-
-__all__ = ["dpkg_status", "resolve_digest", "resolve_image_base"]
-
-
-async def resolve_digest(reference: str, resolving: Resolving) -> str:
-    """The digest of the platform's manifest that ``reference`` names now."""
-    from danlu.sources.image import resolve
-
-    return await resolve(
-        reference, resolving.platform, config=resolving.config, offline=resolving.offline
-    )
+from danlu.resolve.package_manager import require_apt
+from danlu.resolve.resolve import ResolveContext
+from danlu.sandbox.sandbox import Sandbox
+from danlu.sandbox.types import SYSTEM_PATH, ProcessSpec, RootFilesystem
+from danlu.sources.image import (
+    find_local_digest,
+    pull,
+    raise_with_local_hint,
+    resolve_reference,
+)
+from danlu.store import Layer
+from danlu.util.safe_paths import ProjectTree
 
 
-async def resolve_image_base(reference: str, resolving: Resolving) -> LockedBase:
-    """The image as a base: digest, creation time, distribution, C library and Python.
+async def resolve_digest(reference: str, context: ResolveContext) -> str:
+    """Return the digest that ``reference`` currently has for the platform.
 
-    The image is pulled, since only its files tell; building needs it anyway.
+    It is that of an image built on this machine, or else that of a registry's manifest.
     """
-    digest = await resolve_digest(reference, resolving)
-    known = await inspect(reference, digest, resolving)
+    local = find_local_digest(reference, context.platform, store=context.store)
+    if local is not None:
+        context.report(f"using the image {reference} of this machine's store")
+        return local
+    try:
+        return await resolve_reference(
+            reference, context.platform, config=context.config, offline=context.offline
+        )
+    except OutsideError as error:
+        raise_with_local_hint(error, reference)
+
+
+async def resolve_image_base(reference: str, context: ResolveContext) -> LockedBase:
+    """Resolve an image to a base: digest, creation time, distribution, C library and Python.
+
+    Pulls the image, because only its files contain this information; the build needs it anyway.
+    """
+    digest = await resolve_digest(reference, context)
+    stored = context.store.image(digest)
+    if stored is not None and (editable := stored.metadata.get("editable")):
+        raise ResolveError(
+            f"{reference} cannot be a base: {editable} is installed with -e in it, from a project"
+            " that is not this one",
+            hint="build that image from a copy of the package: without -e",
+        )
+    known = await inspect_image(reference, digest, context)
     return LockedBase(
         inputs="",
         epoch=known.epoch,
@@ -46,61 +71,124 @@ async def resolve_image_base(reference: str, resolving: Resolving) -> LockedBase
     )
 
 
-class Inspected(msgspec.Struct, frozen=True):
-    """What an image's configuration and files say."""
+class ImageInspection(msgspec.Struct, frozen=True):
+    """What the configuration and the files of an image say about it."""
 
     epoch: int
-    probe: Probe
+    probe: ImageProbe
 
 
-async def inspect(reference: str, digest: str, resolving: Resolving) -> Inspected:
-    """Pull the image and look into it; remembered by its digest."""
-    store = resolving.store
-    key = f"inspected:{digest}"
+async def inspect_image(reference: str, digest: str, context: ResolveContext) -> ImageInspection:
+    """Pull the image and inspect it; the result is cached by digest."""
+    store = context.store
+    # A digest never changes its content, so the result stays valid as long as its layers exist.
+    key = f"inspected-2:{digest}"
     if (record := store.record(key)) is not None:
-        return Inspected(record["epoch"], Probe(**record["probe"]))
-    from danlu.sources.image import pull
-
+        return ImageInspection(record["epoch"], ImageProbe(**record["probe"]))
     pulled = await pull(
-        reference, digest, store=store, config=resolving.config, offline=resolving.offline
+        reference, digest, store=store, config=context.config, offline=context.offline
     )
-    found = await probe(pulled.layers, resolving)
-    inspected = Inspected(_created(pulled.config), found)
-    value: dict[str, Any] = {"epoch": inspected.epoch, "probe": found.fields()}
+    variables = dict(parse_image_config(pulled.config).environment)
+    result = await probe_image(pulled.layers, context, path=variables.get("PATH", SYSTEM_PATH))
+    inspected = ImageInspection(_parse_creation_time(pulled.config), result)
+    value: dict[str, Any] = {"epoch": inspected.epoch, "probe": result.fields()}
     store.put_record(key, value, layers=[layer.diff_id for layer in pulled.layers])
     return inspected
 
 
-def _created(config: bytes) -> int:
-    """Seconds of the configuration's ``created`` (RFC 3339), 0 where it tells none."""
-    from datetime import datetime
-
+def _parse_creation_time(config: bytes) -> int:
+    """Return the config's ``created`` (RFC 3339) in seconds since 1970; 0 if it has none."""
     text = json.loads(config).get("created") or ""
     if not text:
         return 0
-    # Registries give up to nine digits of a second, fromisoformat takes six.
+    # Images have up to nine fractional digits, fromisoformat accepts six.
     head = text.replace("Z", "+00:00").split(".")[0]
     moment = datetime.fromisoformat(head if "+" in head else head + "+00:00")
     return max(0, int(moment.timestamp()))
 
 
-async def dpkg_status(base: LockedBase, resolving: Resolving) -> str:
-    """``/var/lib/dpkg/status`` of an image base."""
-    from danlu.sources.image import pull
-
+async def read_dpkg_status(base: LockedBase, context: ResolveContext) -> str:
+    """Return ``/var/lib/dpkg/status`` of an image base."""
     assert base.image is not None
+    require_apt(base)
     pulled = await pull(
         base.image.reference,
         Digest(base.image.digest),
-        store=resolving.store,
-        config=resolving.config,
-        offline=resolving.offline,
+        store=context.store,
+        config=context.config,
+        offline=context.offline,
     )
     for layer in reversed(pulled.layers):
-        path = layer.tree / "var/lib/dpkg/status"
-        if path.is_file():
-            return path.read_text(encoding="utf-8", errors="replace")
+        try:
+            # ProjectTree, because the image is untrusted: its symlinks may point anywhere.
+            with ProjectTree(layer.tree) as tree:
+                return tree.read_bytes("var/lib/dpkg/status").decode("utf-8", "replace")
+        except (FileNotFoundError, IsADirectoryError, UsageError):
+            continue
     raise OutsideError(
-        f"the image {base.image.reference} has no package database of Debian's kind",
-        hint="install.apt_packages needs a base of the Debian or Ubuntu family",
+        f"image {base.image.reference} has no dpkg database",
+        hint="install.apt_packages requires a Debian or Ubuntu base",
     )
+
+
+_SCRIPT = """
+. /etc/os-release 2>/dev/null
+echo "distribution=$ID"
+echo "codename=$VERSION_CODENAME"
+if command -v getconf >/dev/null && getconf GNU_LIBC_VERSION >/dev/null 2>&1; then
+    echo "libc=$(getconf GNU_LIBC_VERSION)"
+else
+    for file in /lib/ld-musl-*.so.1; do
+        [ -e "$file" ] && echo "libc=musl $("$file" 2>&1 | sed -n 's/^Version //p')"
+    done
+fi
+for python in python3 python /usr/local/bin/python3 /usr/bin/python3; do
+    command -v "$python" >/dev/null || continue
+    "$python" - <<'END' && break
+import os, sys
+assert sys.version_info >= (3, 8)
+print("interpreter=" + os.path.realpath(sys.executable))
+print("python=%d.%d.%d" % sys.version_info[:3])
+END
+done
+true
+"""
+
+
+class ImageProbe(msgspec.Struct, frozen=True):
+    """The system, C library and Python in an image; empty if it has none.
+
+    ``libc`` is ``glibc 2.36`` or ``musl 1.2.4``; ``python`` is the full version of the interpreter
+    at ``interpreter``.
+    """
+
+    distribution: str = ""
+    codename: str = ""
+    libc: str = ""
+    interpreter: str = ""
+    python: str = ""
+
+    def fields(self) -> dict[str, str]:
+        """Return the fields as plain values."""
+        return asdict(self)
+
+
+async def probe_image(
+    layers: Sequence[Layer], context: ResolveContext, *, path: str = SYSTEM_PATH
+) -> ImageProbe:
+    """Run a short shell script in the image, with ``path`` as its PATH, and parse its output."""
+    values: dict[str, str] = {}
+
+    def heard(line: str) -> None:
+        name, equals, value = line.partition("=")
+        if equals and name in ImageProbe.__struct_fields__:
+            values[name] = value.strip()
+
+    # The interpreter and its libc are the image's own, so they are asked in a container, without
+    # a network: the image is untrusted.
+    process = ProcessSpec(("/bin/sh", "-c", _SCRIPT), {"PATH": path})
+    with context.store.staging() as work:
+        root = RootFilesystem(tuple(layer.tree for layer in layers))
+        sandbox = Sandbox(work, name=context.config.runtime, seccomp=context.config.seccomp)
+        await sandbox.run(process, root, network=False, on_line=heard)
+    return ImageProbe(**values)

@@ -1,4 +1,5 @@
-"""One process in a root file system: namespaces, layers, mounts, an OCI runtime, secrets.
+"""Run one process in a root file system: namespaces, layers, mounts, an OCI runtime, secrets.
 
-:mod:`danlu.sandbox.userns` comes first in a process, then :class:`danlu.sandbox.sandbox.Sandbox`.
+A process calls :func:`danlu.sandbox.userns.enter` once, then uses
+:class:`danlu.sandbox.sandbox.Sandbox`.
 """

@@ -1,4 +1,4 @@
-"""The system calls Python has no names for: namespaces and mounts."""
+"""System calls for namespaces and mounts that Python has no functions for."""
 
 from __future__ import annotations
 
@@ -6,32 +6,10 @@ import ctypes
 import os
 from collections.abc import Iterable
 
-__all__ = [
-    "CLONE_FS",
-    "CLONE_NEWNET",
-    "CLONE_NEWNS",
-    "CLONE_NEWUSER",
-    "MNT_DETACH",
-    "MS_BIND",
-    "MS_NODEV",
-    "MS_NOSUID",
-    "MS_RDONLY",
-    "MS_REC",
-    "MS_REMOUNT",
-    "MS_SLAVE",
-    "mount",
-    "mount_overlay",
-    "set_readonly",
-    "setns",
-    "umount",
-    "unshare",
-]
-
 CLONE_FS = 0x00000200
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_REMOUNT = 32
@@ -47,33 +25,30 @@ _MOUNT_ATTR_RDONLY = 1
 _MOUNT_ATTR_NODEV = 4
 _FSCONFIG_SET_FLAG, _FSCONFIG_SET_STRING, _FSCONFIG_CMD_CREATE = 0, 1, 6
 _MOVE_MOUNT_F_EMPTY_PATH = 4
-# The same on every architecture (Linux >= 5.12).
+# New system calls have the same number on every architecture (Linux >= 5.12).
 _NR_MOVE_MOUNT, _NR_FSOPEN, _NR_FSCONFIG, _NR_FSMOUNT, _NR_MOUNT_SETATTR = 429, 430, 431, 432, 442
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _check(result: int, what: str) -> None:
+def _raise_errno(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces named by ``flags`` for new ones; raises :class:`OSError`."""
-    _check(_libc.unshare(ctypes.c_int(flags)), "unshare")
+    """Move this process (or thread) into new namespaces. Raises :class:`OSError`."""
+    _raise_errno(_libc.unshare(ctypes.c_int(flags)), "unshare")
 
 
 def setns(descriptor: int, flags: int) -> None:
-    """Enter the namespace that ``descriptor`` stands for, of kind ``flags``; of this thread.
-
-    Raises :class:`OSError`.
-    """
-    _check(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(flags)), "setns")
+    """Move the calling thread into a namespace of type ``flags``. Raises :class:`OSError`."""
+    _raise_errno(_libc.setns(ctypes.c_int(descriptor), ctypes.c_int(flags)), "setns")
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """Mount a file system; ``options`` are shorter than a page. Raises :class:`OSError`."""
+    """Mount a file system; ``options`` must be shorter than a page. Raises :class:`OSError`."""
     result = _libc.mount(
         os.fsencode(source),
         os.fsencode(target),
@@ -81,33 +56,34 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
         ctypes.c_ulong(flags),
         os.fsencode(options) if options else None,
     )
-    _check(result, target)
+    _raise_errno(result, target)
 
 
 def umount(target: str, flags: int = 0) -> None:
-    """Take the mount at ``target`` away; raises :class:`OSError`."""
-    _check(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
+    """Unmount ``target``. Raises :class:`OSError`."""
+    _raise_errno(_libc.umount2(os.fsencode(target), ctypes.c_int(flags)), target)
 
 
 def mount_overlay(
     target: str, *, lower: Iterable[str], upper: str, work: str, flags: Iterable[str]
 ) -> None:
-    """Mount an overlay without device nodes at ``target``; ``lower`` has the topmost layer first.
+    """Mount an overlay with ``nodev`` at ``target``; ``lower`` lists the topmost layer first.
 
-    Nothing has to fit in a page here, but each layer has its own parameter only since Linux 6.7,
-    and a path is shorter than 256 bytes. Raises :class:`OSError`, with nothing mounted.
+    The new mount API has no limit of one page for all options, but a parameter per layer
+    (``lowerdir+``) only since Linux 6.7, and each path must be shorter than 256 bytes. Raises
+    :class:`OSError`, with nothing mounted.
     """
-    context = _descriptor(_NR_FSOPEN, b"overlay", ctypes.c_uint(_CLOEXEC))
+    context = _syscall_fd(_NR_FSOPEN, b"overlay", ctypes.c_uint(_CLOEXEC))
     try:
         for flag in flags:
-            _configure(context, _FSCONFIG_SET_FLAG, flag)
-        _configure(context, _FSCONFIG_SET_STRING, "index", "off")
+            _fsconfig(context, _FSCONFIG_SET_FLAG, flag)
+        _fsconfig(context, _FSCONFIG_SET_STRING, "index", "off")
         for layer in lower:
-            _configure(context, _FSCONFIG_SET_STRING, "lowerdir+", layer)
-        _configure(context, _FSCONFIG_SET_STRING, "upperdir", upper)
-        _configure(context, _FSCONFIG_SET_STRING, "workdir", work)
-        _configure(context, _FSCONFIG_CMD_CREATE)
-        made = _descriptor(
+            _fsconfig(context, _FSCONFIG_SET_STRING, "lowerdir+", layer)
+        _fsconfig(context, _FSCONFIG_SET_STRING, "upperdir", upper)
+        _fsconfig(context, _FSCONFIG_SET_STRING, "workdir", work)
+        _fsconfig(context, _FSCONFIG_CMD_CREATE)
+        mount_descriptor = _syscall_fd(
             _NR_FSMOUNT,
             ctypes.c_int(context),
             ctypes.c_uint(_CLOEXEC),
@@ -118,15 +94,15 @@ def mount_overlay(
     try:
         result = _libc.syscall(
             ctypes.c_long(_NR_MOVE_MOUNT),
-            *(ctypes.c_int(made), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target)),
+            *(ctypes.c_int(mount_descriptor), b"", ctypes.c_int(_AT_FDCWD), os.fsencode(target)),
             ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
         )
-        _check(result, target)
+        _raise_errno(result, target)
     finally:
-        os.close(made)
+        os.close(mount_descriptor)
 
 
-def _configure(context: int, command: int, name: str = "", value: str | None = None) -> None:
+def _fsconfig(context: int, command: int, name: str = "", value: str | None = None) -> None:
     result = _libc.syscall(
         ctypes.c_long(_NR_FSCONFIG),
         ctypes.c_int(context),
@@ -135,12 +111,12 @@ def _configure(context: int, command: int, name: str = "", value: str | None = N
         None if value is None else os.fsencode(value),
         ctypes.c_int(0),
     )
-    _check(result, value or name)
+    _raise_errno(result, value or name)
 
 
-def _descriptor(number: int, *arguments: object) -> int:
+def _syscall_fd(number: int, *arguments: object) -> int:
     result: int = _libc.syscall(ctypes.c_long(number), *arguments)
-    _check(min(result, 0), "overlay")
+    _raise_errno(min(result, 0), "overlay")
     return result
 
 
@@ -149,7 +125,7 @@ class _MountAttr(ctypes.Structure):
 
 
 def set_readonly(target: str) -> None:
-    """Make the mount at ``target`` and all below it read-only; raises :class:`OSError`."""
+    """Make the mount at ``target`` and all mounts below it read-only. Raises :class:`OSError`."""
     attributes = _MountAttr(set=_MOUNT_ATTR_RDONLY)
     result = _libc.syscall(
         ctypes.c_long(_NR_MOUNT_SETATTR),
@@ -159,4 +135,4 @@ def set_readonly(target: str) -> None:
         ctypes.byref(attributes),
         ctypes.c_size_t(ctypes.sizeof(attributes)),
     )
-    _check(result, target)
+    _raise_errno(result, target)

@@ -1,181 +1,243 @@
-"""Everything one run needs on disk and in mounts, made before it and gone after it."""
+"""Prepare everything that one container needs on disk and in mounts, and remove it afterwards."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
 from danlu.errors import StoreError, UsageError
-from danlu.sandbox import bundle, devices, overlay, scaffold, userns
-from danlu.sandbox.trust import Trust
-from danlu.sandbox.types import Mount, Network, Process, Root
-from danlu.sandbox.union import Union
+from danlu.sandbox import overlay, runtime_spec, userns
+from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.mounts import mount_devices
+from danlu.sandbox.network_env import NetworkEnvironment
+from danlu.sandbox.seccomp import load_filter
+from danlu.sandbox.types import JoinedNetwork, Mount, ProcessSpec, RootFilesystem
 from danlu.util.files import private_directory, remove_tree
-
-__all__ = ["check", "prepared"]
 
 _SHELL = "/bin/sh"
 _TERMINAL_GROUP = 5
 
 
 @contextmanager
-def prepared(
-    process: Process,
-    root: Root,
+def prepare_run(
+    process: ProcessSpec,
+    root: RootFilesystem,
     *,
     mounts: Sequence[Mount],
-    trust: Trust,
-    network: bool | Network,
+    network_env: NetworkEnvironment,
+    network: bool | JoinedNetwork,
     work: Path,
     shell: str = "",
+    seccomp: str = "",
 ) -> Iterator[Path]:
-    """Give the directory of a runtime bundle while the context lasts.
+    """Yield the directory of a runtime bundle.
 
-    Mount points that the root lacks lie in a layer of their own, so the upper never shows them.
-    ``network`` is the machine's, none, or one made before.
-    ``shell`` is a script that starts the program, its ``"$@"``, where the root has a shell.
+    Mount points that the root lacks are created in an extra layer, so that they never appear in the
+    upper. ``network`` is the machine's network (True), none (False), or one that exists already.
+    ``shell`` is a script that starts the program as its ``"$@"``, used if the root has a shell.
+    ``seccomp`` selects the filter (:func:`danlu.sandbox.seccomp.load_filter`).
     """
     userns.require_id(process.uid, process.gid)
-    if userns.single_id():
+    if userns.has_single_id():
         process = msgspec.structs.replace(process, groups=())
-    check(mounts)
-    place = private_directory(work, "run")
+    check_mounts(mounts)
+    bundle = private_directory(work, "run")
     try:
-        union = Union(root.layers)
-        process = _by_shell(process, union, shell)
-        given = _absent_only(trust, union) if network else ()
-        everything = (*_name_files(place, network=network), *given, *mounts)
-        layers = _with_mount_points(root.layers, union, place, process, everything)
+        view = LayerView(root.layers)
+        process = wrap_in_shell(process, view, shell)
+        network_mounts = _select_network_mounts(network_env, view) if network else ()
+        all_mounts = (*_write_name_files(bundle, network=network), *network_mounts, *mounts)
+        layers = add_mount_points(root.layers, view, bundle, process, all_mounts)
         with (
-            overlay.mounted(Root(layers, root.upper), place) as merged,
-            devices.mounted(place / "dev") as device_directory,
+            overlay.mount_root(RootFilesystem(layers, root.upper), bundle) as merged,
+            mount_devices(bundle / "dev") as device_directory,
         ):
             _write_configuration(
-                place,
-                process if not network else _trusting(process, trust),
-                everything,
+                bundle,
+                process if not network else _add_network_variables(process, network_env),
+                all_mounts,
                 merged=merged,
                 device_directory=device_directory,
                 network=network,
+                seccomp=seccomp,
             )
-            yield place
+            yield bundle
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(
-                f"the disk is full: {error.filename or work}",
-                hint="`danlu image prune` makes room; DANLU_HOME moves the store",
+                f"no space left on device: {error.filename or work}",
+                hint="free space with `danlu image prune`, or move the store with DANLU_HOME",
             ) from error
         raise
     finally:
-        remove_tree(place)
+        remove_tree(bundle)
 
 
-def check(mounts: Sequence[Mount]) -> None:
-    """Refuse mounts whose target or source cannot be; raises :class:`UsageError`."""
+def check_mounts(mounts: Sequence[Mount]) -> None:
+    """Raise :class:`UsageError` for mounts with an invalid target or source."""
     for mount in mounts:
         parts = [part for part in mount.target.split("/") if part not in ("", ".")]
         if not mount.target.startswith("/") or ".." in parts or not parts:
-            raise UsageError(f"{mount.target!r} is no place to mount at", hint="name a path: /data")
+            raise UsageError(
+                f"invalid mount target {mount.target!r}", hint="use an absolute path: /data"
+            )
         if parts[0] in ("proc", "sys") or parts == ["dev"]:
             raise UsageError(
-                f"nothing can be mounted at {mount.target}: the kernel's files are there"
+                f"cannot mount at {mount.target}: the kernel's file systems are mounted there"
             )
         if mount.kind == "bind" and (mount.source is None or not mount.source.exists()):
-            raise UsageError(f"{mount.source} is not there to be mounted")
+            raise UsageError(f"cannot mount {mount.source}: it does not exist")
 
 
-def _by_shell(process: Process, union: Union, script: str) -> Process:
-    if not script or union.entry(union.resolve(_SHELL)) is None:
+def wrap_in_shell(process: ProcessSpec, view: LayerView, script: str) -> ProcessSpec:
+    """Return the process started as ``"$@"`` of a shell script, if the root has a shell."""
+    if not script or view.entry(view.resolve(_SHELL)) is None:
         return process
     return msgspec.structs.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
 
 
-def _absent_only(trust: Trust, union: Union) -> tuple[Mount, ...]:
-    """The mounts of ``trust``, without the defaults for which the image has a file of its own."""
+def _select_network_mounts(network_env: NetworkEnvironment, view: LayerView) -> tuple[Mount, ...]:
+    """Return the mounts of ``network_env`` without defaults for files that the image has."""
     kept = tuple(
-        mount for mount in trust.defaults if union.entry(union.resolve(mount.target)) is None
+        mount for mount in network_env.defaults if view.entry(view.resolve(mount.target)) is None
     )
-    return (*trust.mounts, *kept)
+    return (*network_env.mounts, *kept)
 
 
-def _trusting(process: Process, trust: Trust) -> Process:
-    environment = {**trust.environment, **process.environment}
+def _add_network_variables(process: ProcessSpec, network_env: NetworkEnvironment) -> ProcessSpec:
+    environment = {**network_env.environment, **process.environment}
     return msgspec.structs.replace(process, environment=environment)
 
 
-def _name_files(place: Path, *, network: bool | Network) -> tuple[Mount, ...]:
-    """``/etc/resolv.conf`` and ``/etc/hosts`` of this machine, of a network, or of none."""
+def _write_name_files(place: Path, *, network: bool | JoinedNetwork) -> tuple[Mount, ...]:
+    """Write ``/etc/resolv.conf`` and ``/etc/hosts`` for the machine's network, a job's, or none."""
     local = "127.0.0.1 localhost{}\n::1 localhost ip6-localhost\n"
-    texts = {"resolv.conf": "", "hosts": local.format(f" {bundle.HOSTNAME}")}
-    if isinstance(network, Network):
+    texts = {"resolv.conf": "", "hosts": local.format(f" {runtime_spec.HOSTNAME}")}
+    if isinstance(network, JoinedNetwork):
         lines = (f"{address} {name}\n" for name, address in network.hosts.items())
         texts = {"resolv.conf": network.resolver, "hosts": local.format("") + "".join(lines)}
     elif network:
-        texts["resolv.conf"] = _text("/etc/resolv.conf")
-        texts["hosts"] = f"127.0.0.1 {bundle.HOSTNAME}\n{_text('/etc/hosts') or texts['hosts']}"
+        texts["resolv.conf"] = _read_host_file("/etc/resolv.conf")
+        texts["hosts"] = (
+            f"127.0.0.1 {runtime_spec.HOSTNAME}\n{_read_host_file('/etc/hosts') or texts['hosts']}"
+        )
     for name, text in texts.items():
         (place / name).write_text(text)
         (place / name).chmod(0o644)
     return tuple(Mount(f"/etc/{name}", place / name, readonly=True) for name in texts)
 
 
-def _text(path: str) -> str:
+def _read_host_file(path: str) -> str:
     try:
         return Path(path).read_text(errors="replace")
     except OSError:
         return ""
 
 
-def _with_mount_points(
+def add_mount_points(
     layers: tuple[Path, ...],
-    union: Union,
+    view: LayerView,
     place: Path,
-    process: Process,
+    process: ProcessSpec,
     mounts: Sequence[Mount],
 ) -> tuple[Path, ...]:
-    points = [scaffold.MountPoint(target, True) for target in ("/proc", "/dev", "/sys")]
+    """Return ``layers`` with another on top, below ``place``, if they lack a mount point."""
+    points = [MountPoint(target, True) for target in ("/proc", "/dev", "/sys")]
     for mount in mounts:
         directory = mount.kind == "tmpfs" or mount.source is None or mount.source.is_dir()
-        points.append(scaffold.MountPoint(mount.target, directory))
-    points.append(scaffold.MountPoint(process.working_directory, True))
+        points.append(MountPoint(mount.target, directory))
+    points.append(MountPoint(process.working_directory, True))
     layer = place / "points"
     layer.mkdir()
-    return (*layers, layer) if scaffold.build(union, points, layer) else layers
+    return (*layers, layer) if create_mount_points(view, points, layer) else layers
 
 
 def _write_configuration(
     place: Path,
-    process: Process,
+    process: ProcessSpec,
     mounts: Sequence[Mount],
     *,
     merged: Path,
     device_directory: Path,
-    network: bool | Network,
+    network: bool | JoinedNetwork,
+    seccomp: str,
 ) -> None:
-    joined = network if isinstance(network, Network) else None
-    around = bundle.Surroundings(
+    joined = network if isinstance(network, JoinedNetwork) else None
+    context = runtime_spec.SpecContext(
         root=merged,
         devices=device_directory,
         network=network is True,
         namespace=None if joined is None else joined.namespace,
-        hostname=("" if joined is None else joined.host) or bundle.HOSTNAME,
-        terminal_group=None if userns.single_id() else _TERMINAL_GROUP,
-        fresh_sysfs=not userns.unprivileged() or network is not True,
-        seccomp=True,
+        hostname=("" if joined is None else joined.host) or runtime_spec.HOSTNAME,
+        terminal_group=None if userns.has_single_id() else _TERMINAL_GROUP,
+        fresh_sysfs=not userns.is_rootless() or network is not True,
+        seccomp=load_filter(seccomp, runtime_spec.CAPABILITIES),
     )
     try:
-        data = msgspec.json.encode(bundle.configuration(process, mounts, around))
+        data = msgspec.json.encode(runtime_spec.render_config(process, mounts, context))
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"an argument, a variable or a path is not UTF-8: {error.object!r}",
-            hint="rename it: container runtimes take UTF-8 only",
+            f"not valid UTF-8 in an argument, a variable or a path: {error.object!r}",
+            hint="rename it: container runtimes only accept UTF-8",
         ) from error
-    # The configuration holds the environment, which may hold secrets.
+    # The configuration contains the environment, which may contain secrets.
     descriptor = os.open(place / "config.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
+
+
+class MountPoint(msgspec.Struct, frozen=True):
+    """An absolute path that must exist, as a directory or as a file."""
+
+    target: str
+    directory: bool
+
+
+def create_mount_points(view: LayerView, points: Iterable[MountPoint], layer: Path) -> bool:
+    """Create the ``points`` that the root lacks in the topmost ``layer``; return whether any.
+
+    Parent directories are copied with their mode, owner and time, because those of the topmost
+    layer are the visible ones. ``view`` includes the new entries afterwards.
+    """
+    created = False
+    view.add_directory((), str(layer))
+    for point in points:
+        parts = view.resolve(point.target)
+        if not parts or view.entry(parts) is not None:
+            continue
+        created = True
+        _make_parents(view, parts[:-1], layer)
+        path = layer.joinpath(*parts)
+        if point.directory:
+            _make_directory(path)
+            view.add_directory(parts, str(path))
+        else:
+            path.touch(mode=0o644)
+    return created
+
+
+def _make_parents(view: LayerView, parts: tuple[str, ...], layer: Path) -> None:
+    for count in range(1, len(parts) + 1):
+        path = layer.joinpath(*parts[:count])
+        if path.exists():
+            continue
+        model = view.entry(parts[:count])
+        _make_directory(path)
+        if model is not None:
+            status = os.lstat(model)
+            # An owner that is not mapped here cannot be set, and appears as nobody either way.
+            with suppress(OSError):
+                os.chown(path, status.st_uid, status.st_gid)
+            os.chmod(path, status.st_mode & 0o7777)
+            os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        view.add_directory(parts[:count], str(path))
+
+
+def _make_directory(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The OCI runtime: which program, its command line, and what it said when it failed."""
+"""The OCI runtime: find it, build its command line, and interpret its exit."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ import msgspec
 from danlu.errors import MachineError
 from danlu.sandbox.types import SYSTEM_PATH
 
-__all__ = ["FAILED_BEFORE", "Runtime", "find", "outcome"]
-
-# danlu itself failed before the program started (DESIGN §4).
-FAILED_BEFORE = 125
+# danlu itself failed before the program started, like `docker run` (DESIGN §4).
+FAILED_TO_START = 125
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
-_STARTED_EXEC = re.compile(r"exec:? \"?|executable file|open executable|find executable", re.I)
-_MISSING = re.compile(r"executable file .*not found|no such file or directory", re.I)
-_BARRED = re.compile(r"permission denied|exec format error|is a directory", re.I)
+_EXEC_ERROR = re.compile(r"exec:? \"?|executable file|open executable|find executable", re.I)
+_NOT_FOUND_ERROR = re.compile(r"executable file .*not found|no such file or directory", re.I)
+_NOT_EXECUTABLE_ERROR = re.compile(r"permission denied|exec format error|is a directory", re.I)
 
 
-class Runtime(msgspec.Struct, frozen=True):
-    """An OCI runtime program and what must be around it.
+class OciRuntime(msgspec.Struct, frozen=True):
+    """An OCI runtime program.
 
-    ``keeper`` are the words that end the runtime, and all in its process namespace, when danlu
-    dies.
+    ``keeper`` is the command prefix that kills the runtime, and everything in its pid namespace,
+    when danlu dies.
     """
 
     program: str
@@ -36,36 +34,36 @@ class Runtime(msgspec.Struct, frozen=True):
     keeper: tuple[str, ...]
 
     def command(self, bundle: Path, *, descriptors: int = 0) -> list[str]:
-        """The command line that runs ``bundle`` in the foreground; all state lies in it.
+        """Return the command line that runs ``bundle`` in the foreground, with its state inside.
 
-        So many ``descriptors``, from 3 on, are the program's too.
+        ``descriptors`` is how many file descriptors, from 3 on, the program inherits.
         """
         kept = f"--preserve-fds={descriptors}"
         return [
             *self.keeper,
-            *self._common(bundle, "log"),
+            *self._common_arguments(bundle, "log"),
             *("run", kept, "--bundle", str(bundle), bundle.name),
         ]
 
     def exec_command(
         self, bundle: Path, runtime: int, *, process: Path, descriptors: int = 0
     ) -> list[str]:
-        """The command line that runs a further program in ``bundle``, which runs.
+        """Return the command line that runs another program in the running ``bundle``.
 
-        ``runtime`` is the process that runs it, whose view of processes is needed; ``process`` is
-        a file with the program (:func:`danlu.sandbox.bundle.process_document`).
+        ``runtime`` is the runtime's process, whose view of processes is needed; ``process`` is a
+        file that describes the program (:func:`danlu.sandbox.runtime_spec.render_process`).
         """
-        setpriv, nsenter = _needed("setpriv"), _needed("nsenter")
+        setpriv, nsenter = _require_program("setpriv"), _require_program("nsenter")
         return [
             *(setpriv, "--pdeathsig", "KILL", "--"),
             *(nsenter, f"--target={runtime}", "--pid", "--mount", "--"),
-            *self._common(bundle, f"{process.name}.log"),
+            *self._common_arguments(bundle, f"{process.name}.log"),
             *("exec", f"--preserve-fds={descriptors}", "--process", str(process), bundle.name),
         ]
 
-    def _common(self, bundle: Path, log: str) -> list[str]:
+    def _common_arguments(self, bundle: Path, log: str) -> list[str]:
         options = {
-            # Control groups are hidden (userns.enter): "rootless" makes runc go on without.
+            # cgroups are read-only here (userns.enter); "rootless" makes runc continue without.
             "crun": ["--cgroup-manager=disabled"],
             "runc": ["--rootless=true"],
         }.get(self.name, [])
@@ -77,69 +75,104 @@ class Runtime(msgspec.Struct, frozen=True):
         ]
 
     def environment(self) -> dict[str, str]:
-        """The runtime's own environment: nothing of ours (``NOTIFY_SOCKET`` would change it)."""
+        """Return the runtime's environment; ours could affect it (``NOTIFY_SOCKET``)."""
         return {"PATH": os.environ.get("PATH", SYSTEM_PATH)}
 
 
-def find(name: str = "") -> Runtime:
-    """The runtime called ``name`` (a name or a path), else runc, else crun.
+def find_runtime(name: str = "") -> OciRuntime:
+    """Return the runtime called ``name`` (a name or a path), by default runc, else crun.
 
-    Raises :class:`MachineError` where there is none.
+    Raises :class:`MachineError` if there is none.
     """
     for candidate in (name,) if name else ("runc", "crun"):
-        program = _which(candidate)
+        program = _find_program(candidate)
         if program is not None:
-            return Runtime(program, Path(program).name, _keeper())
-    missing = f"the OCI runtime {name} is not there" if name else "there is no OCI runtime"
+            return OciRuntime(program, Path(program).name, _keeper_command())
+    missing = f"OCI runtime {name} not found" if name else "no OCI runtime found"
     raise MachineError(missing, hint="install one: `sudo apt-get install runc` (Fedora: `crun`)")
 
 
-def _which(name: str) -> str | None:
-    # /usr/sbin is where Debian has runc, and not in the PATH of an ordinary user.
+def supports_seccomp(runtime: OciRuntime) -> bool:
+    """Return whether the runtime was built with libseccomp, as it reports itself.
+
+    One without it rejects every configuration that has a filter. Raises :class:`MachineError` if
+    the runtime cannot be asked.
+    """
+    # runc >= 1.1 and crun >= 1.8.6 have `features`; older ones list it with the version.
+    features = _query_runtime(runtime, "features")
+    try:
+        return bool(json.loads(features)["linux"]["seccomp"]["enabled"])
+    except (ValueError, LookupError, TypeError):
+        version = _query_runtime(runtime, "--version")
+    if not version:
+        raise MachineError(f"{runtime.program} --version failed", hint="reinstall the OCI runtime")
+    return bool(re.search(r"^libseccomp: |\+SECCOMP\b", version, re.M))
+
+
+def _query_runtime(runtime: OciRuntime, argument: str) -> str:
+    import subprocess  # `danlu doctor` only; container starts do without it
+
+    try:
+        completed = subprocess.run(
+            [runtime.program, argument],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=10,
+            env=runtime.environment(),
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return completed.stdout.strip() if completed.returncode == 0 else ""
+
+
+def _find_program(name: str) -> str | None:
+    # Debian installs runc in /usr/sbin, which is not in an ordinary user's PATH.
     return shutil.which(name) or shutil.which(name, path=SYSTEM_PATH)
 
 
-def _keeper() -> tuple[str, ...]:
-    """The runtime is the first process of a process namespace: when it dies, all in it do.
+def _keeper_command() -> tuple[str, ...]:
+    """Return the prefix that ties the container's life to ours.
 
-    ``setpriv`` has the kernel kill ``unshare`` when danlu dies, and ``--kill-child`` the runtime
-    when ``unshare`` dies; nothing of this needs danlu to be alive.
+    The runtime is the first process of a pid namespace: when it dies, everything in it does.
+    ``setpriv`` has the kernel kill ``unshare`` when danlu dies, and ``--kill-child`` kills the
+    runtime when ``unshare`` dies. Nothing of this needs danlu to be alive.
     """
-    setpriv, unshare = _needed("setpriv"), _needed("unshare")
+    setpriv, unshare = _require_program("setpriv"), _require_program("unshare")
     return (
         *(setpriv, "--pdeathsig", "KILL", "--"),
         *(unshare, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
     )
 
 
-def _needed(name: str) -> str:
-    program = _which(name)
+def _require_program(name: str) -> str:
+    program = _find_program(name)
     if program is None:
         hint = "install it: `sudo apt-get install util-linux`"
-        raise MachineError(f"{name} is not there", hint=hint)
+        raise MachineError(f"{name} is not installed", hint=hint)
     return program
 
 
-def outcome(code: int, log: Path, program: str) -> tuple[int, str]:
-    """The exit code for a runtime that ended with ``code``, and why the program did not start.
+def interpret_exit(code: int, log: Path, program: str) -> tuple[int, str]:
+    """Return the exit code of a run, and why the program did not start.
 
-    The reason is empty where the program ran. 126 and 127 are a program that cannot be executed
-    or is not there, as shells say it; :data:`FAILED_BEFORE` is any other failure.
+    The reason is empty if the program ran. As in shells, 126 means that the program cannot be
+    executed and 127 that it was not found; :data:`FAILED_TO_START` is any other failure.
     """
     if code < 0:
         return 128 - code, ""
-    reason = _last_error(log) if code else ""
+    reason = _read_last_error(log) if code else ""
     if not reason:
         return code, ""
-    said = _STARTED_EXEC.search(reason)
-    if said and _MISSING.search(reason):
+    is_exec_error = _EXEC_ERROR.search(reason)
+    if is_exec_error and _NOT_FOUND_ERROR.search(reason):
         return _NOT_FOUND, f"{program}: not found"
-    if said and _BARRED.search(reason):
+    if is_exec_error and _NOT_EXECUTABLE_ERROR.search(reason):
         return _NOT_EXECUTABLE, f"{program}: cannot be executed"
-    return FAILED_BEFORE, reason
+    return FAILED_TO_START, reason
 
 
-def _last_error(log: Path) -> str:
+def _read_last_error(log: Path) -> str:
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:

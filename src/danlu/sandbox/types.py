@@ -1,4 +1,4 @@
-"""What a sandboxed process is given: a root file system of layers, mounts, a program."""
+"""What a sandboxed process gets: a root file system of layers, mounts, a program, a network."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["SYSTEM_PATH", "Mount", "Network", "Process", "Root"]
-
-
-#: Where programs are looked for, inside unless the image or its environment says otherwise, and on
-#: this machine after the caller's own PATH.
+#: The default PATH inside, unless the image or its environment sets one, and the directories that
+#: are searched on this machine after the user's own PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Mount(msgspec.Struct, frozen=True):
-    """Something of this machine's, seen inside at ``target``.
+    """Something of this machine at ``target`` inside.
 
-    ``bind`` shows ``source`` (a file or a directory); ``tmpfs`` is empty memory. A mount point
-    that the root lacks is made for the time of the run and leaves no trace in the layer.
+    ``bind`` shows ``source`` (a file or a directory); ``tmpfs`` is empty memory. A mount point that
+    the root lacks exists only during the run and leaves no trace in the layer. ``private`` files
+    are secrets: no copy of them may outlive the run.
     """
 
     target: str
     source: Path | None = None
     kind: Literal["bind", "tmpfs"] = "bind"
     readonly: bool = False
+    private: bool = False
 
 
-class Process(msgspec.Struct, frozen=True):
-    """A program: argument vector, its whole environment, where and as whom it runs.
+class ProcessSpec(msgspec.Struct, frozen=True):
+    """A program: its arguments, its entire environment, where and as whom it runs.
 
-    ``terminal`` gives it a pseudo terminal, joined to ours.
+    ``terminal`` gives it a pseudo terminal, connected to ours.
     """
 
     args: tuple[str, ...]
@@ -44,22 +43,22 @@ class Process(msgspec.Struct, frozen=True):
     terminal: bool = False
 
 
-class Root(msgspec.Struct, frozen=True):
-    """A root file system: unpacked layer trees, lowest first, and where changes go.
+class RootFilesystem(msgspec.Struct, frozen=True):
+    """Unpacked layers, lowest first, and where changes go.
 
-    ``upper`` is an empty directory on the store's file system that holds the changes afterwards, in
-    overlayfs's form; None throws them away.
+    ``upper`` is an empty directory on the store's file system that receives the changes, in
+    overlayfs's form; None discards them.
     """
 
     layers: tuple[Path, ...]
     upper: Path | None = None
 
 
-class Network(msgspec.Struct, frozen=True):
-    """A network namespace made before (:mod:`danlu.sandbox.netns`), and the names known in it.
+class JoinedNetwork(msgspec.Struct, frozen=True):
+    """An existing network namespace (:mod:`danlu.sandbox.netns`) and the host names known in it.
 
-    ``namespace`` is a file that stands for it. ``host`` is the name inside, ``hosts`` are addresses
-    by name, ``resolver`` is the text of ``/etc/resolv.conf``.
+    ``namespace`` is the file that represents it. ``host`` is the host name inside, ``hosts`` are
+    addresses by name, ``resolver`` is the content of ``/etc/resolv.conf``.
     """
 
     namespace: Path

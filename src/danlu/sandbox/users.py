@@ -1,20 +1,18 @@
-"""Users by name, as a root file system knows them (passwd(5), group(5))."""
+"""Look up users by name in a root file system (passwd(5), group(5))."""
 
 from __future__ import annotations
 
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.sandbox.union import Union
+from danlu.sandbox.layer_view import LayerView
 
-__all__ = ["User", "find"]
-
-# What runc takes.
-_HIGHEST = 2**31 - 1
+# The largest id that runc accepts.
+_MAX_ID = 2**31 - 1
 
 
-class User(msgspec.Struct, frozen=True):
-    """Numeric ids, the groups besides, and the home directory."""
+class ResolvedUser(msgspec.Struct, frozen=True):
+    """Numeric ids, supplementary groups and the home directory."""
 
     uid: int
     gid: int
@@ -22,38 +20,38 @@ class User(msgspec.Struct, frozen=True):
     home: str = "/"
 
 
-def find(union: Union, text: str) -> User:
-    """The user that ``text`` names: ``name``, ``uid``, ``name:group`` or ``uid:gid``.
+def find_user(view: LayerView, text: str) -> ResolvedUser:
+    """Return the user that ``text`` names: ``name``, ``uid``, ``name:group`` or ``uid:gid``.
 
-    An empty text is root. A number without an entry is taken as it is (OCI image spec,
-    config.md, ``User``). Raises :class:`UsageError` for a name that the root does not have.
+    Empty means root. A number need not have an entry (OCI image spec, config.md, ``User``). Raises
+    :class:`UsageError` for a name that the root does not have.
     """
     name, colon, group = text.partition(":")
-    accounts = _lines(union, "/etc/passwd", 7)
-    entry = _match(accounts, name or "0")
+    accounts = _read_entries(view, "/etc/passwd", 7)
+    entry = _match_entry(accounts, name or "0")
     if entry is None and not _is_id(name or "0"):
-        raise UsageError(f"the image has no user {name}", hint="name one of /etc/passwd, or a uid")
+        raise UsageError(f"the image has no user {name}", hint="name one in /etc/passwd, or a uid")
     uid = int(entry[2]) if entry else int(name or "0")
     gid = int(entry[3]) if entry else 0
     home = entry[5] if entry else ("/root" if uid == 0 else "/")
-    groups = _lines(union, "/etc/group", 4)
+    groups = _read_entries(view, "/etc/group", 4)
     if colon:
-        return User(uid, _group(groups, group), (), home or "/")
+        return ResolvedUser(uid, _find_gid(groups, group), (), home or "/")
     more = {int(line[2]) for line in groups if entry and entry[0] in line[3].split(",")}
-    return User(uid, gid, tuple(sorted(more - {gid})), home or "/")
+    return ResolvedUser(uid, gid, tuple(sorted(more - {gid})), home or "/")
 
 
-def _group(groups: list[list[str]], name: str) -> int:
-    entry = _match(groups, name)
+def _find_gid(groups: list[list[str]], name: str) -> int:
+    entry = _match_entry(groups, name)
     if entry is not None:
         return int(entry[2])
     if not _is_id(name):
-        raise UsageError(f"the image has no group {name}", hint="name one of /etc/group, or a gid")
+        raise UsageError(f"the image has no group {name}", hint="name one in /etc/group, or a gid")
     return int(name)
 
 
-def _match(entries: list[list[str]], wanted: str) -> list[str] | None:
-    """The entry of that name, else of that number."""
+def _match_entry(entries: list[list[str]], wanted: str) -> list[str] | None:
+    """Return the entry with that name, else with that number."""
     for column in (0, 2):
         for entry in entries:
             if entry[column] == wanted:
@@ -62,14 +60,14 @@ def _match(entries: list[list[str]], wanted: str) -> list[str] | None:
 
 
 def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _HIGHEST
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _MAX_ID
 
 
-def _lines(union: Union, path: str, fields: int) -> list[list[str]]:
-    data = union.read(path) or b""
-    words = [line.split(":") for line in data.decode(errors="replace").splitlines()]
+def _read_entries(view: LayerView, path: str, fields: int) -> list[list[str]]:
+    data = view.read(path) or b""
+    entries = [line.split(":") for line in data.decode(errors="replace").splitlines()]
     return [
-        word
-        for word in words
-        if len(word) == fields and _is_id(word[2]) and (fields == 4 or _is_id(word[3]))
+        entry
+        for entry in entries
+        if len(entry) == fields and _is_id(entry[2]) and (fields == 4 or _is_id(entry[3]))
     ]

@@ -1,6 +1,6 @@
-"""What is kept of downloads: how much room it takes, and how it is given back.
+"""The download cache: its size, and eviction of what was least recently used.
 
-Everything here is fetched again when it is wanted and gone, so nothing but time is lost with it.
+Everything in it can be downloaded again, so evicting it costs only time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import msgspec
 from danlu.util.files import remove_tree
 from danlu.util.locks import file_lock, try_file_lock
 
-__all__ = ["Pruned", "in_use", "prune", "size"]
-
-#: What goes as a whole, below ``Paths.cache``.
-_PLACES = (
+#: Files and directories in ``Paths.cache`` that are evicted as a whole.
+_DOWNLOAD_PATTERNS = (
     "apt/debs/*.control",
     "apt/debs/*.deb",
     "apt/debs/partial/*",
     "apt/homes/*",
+    "conda/*",
     "git/db/*",
     "git/trees/*",
     "http/*.part",
@@ -32,14 +31,14 @@ _PLACES = (
     "wheels/*",
 )
 
-#: The files that lead uv to an unpacked wheel: beside a link of a name, with these endings.
-_POINTERS = ("", ".http", ".rev")
+#: The files through which uv finds an unpacked wheel: a symlink, and its name with these suffixes.
+_POINTER_SUFFIXES = ("", ".http", ".rev")
 
 
-class Pruned(msgspec.Struct, frozen=True):
-    """How many downloads went, with how many bytes, and how many bytes are left.
+class PruneResult(msgspec.Struct, frozen=True):
+    """The number of evicted downloads, the bytes freed, and the bytes that are left.
 
-    ``busy`` says that a build is using them, so that none could go.
+    ``busy`` means that a build is using the cache, so nothing could be evicted.
     """
 
     count: int
@@ -48,10 +47,10 @@ class Pruned(msgspec.Struct, frozen=True):
     busy: bool = False
 
 
-class _Item(msgspec.Struct, frozen=True, order=True):
-    """A file or a tree: when it was last used (seconds since 1970), where it is, its bytes.
+class _CachedDownload(msgspec.Struct, frozen=True, order=True):
+    """A file or directory: time of last use (seconds since 1970), path, size in bytes.
 
-    ``pointers`` are what leads to it and is worth nothing without it.
+    ``pointers`` refer to it and are useless without it.
     """
 
     used: float
@@ -60,76 +59,78 @@ class _Item(msgspec.Struct, frozen=True, order=True):
     pointers: tuple[Path, ...] = ()
 
 
-def in_use(cache: Path) -> AbstractContextManager[None]:
-    """Keep all downloads from being pruned while the context lasts."""
+def prevent_pruning(cache: Path) -> AbstractContextManager[None]:
+    """Keep all downloads from being evicted while the block runs."""
     return file_lock(cache / "lock", shared=True)
 
 
-def size(cache: Path) -> int:
-    """The bytes that could be given back."""
-    return sum(item.size for item in _items(cache))
+def cache_size(cache: Path) -> int:
+    """Return the number of bytes that could be freed."""
+    return sum(item.size for item in _list_downloads(cache))
 
 
-def prune(cache: Path, keep_bytes: int) -> Pruned:
-    """Remove what was not used for longest, until ``keep_bytes`` are left."""
+def prune(cache: Path, keep_bytes: int) -> PruneResult:
+    """Evict the least recently used downloads until at most ``keep_bytes`` are left."""
     with try_file_lock(cache / "lock") as free:
-        items = sorted(_items(cache))
+        items = sorted(_list_downloads(cache))
         total = kept = sum(item.size for item in items)
         count = 0
         for item in items:
             if kept <= keep_bytes or not free:
                 break
-            if _remove(item):
+            if _remove_download(item):
                 kept -= item.size
                 count += 1
-    return Pruned(count, total - kept, kept, busy=not free and kept > keep_bytes)
+    return PruneResult(count, total - kept, kept, busy=not free and kept > keep_bytes)
 
 
-def _items(cache: Path) -> Iterator[_Item]:
-    for place in _PLACES:
+def _list_downloads(cache: Path) -> Iterator[_CachedDownload]:
+    for place in _DOWNLOAD_PATTERNS:
         for path in cache.glob(place):
-            # What is still being made may be renamed while we look.
+            # A download in progress may be renamed at any time.
             with suppress(FileNotFoundError):
                 status = path.lstat()
                 if stat.S_ISDIR(status.st_mode):
-                    yield _Item(_used(status), path, _tree_size(path))
+                    yield _CachedDownload(_last_use(status), path, _tree_size(path))
                 elif path.suffix != ".lock":
-                    yield _Item(_used(status), path, status.st_size)
-    yield from _unpacked_wheels(cache / "uv")
+                    yield _CachedDownload(_last_use(status), path, status.st_size)
+    yield from _list_unpacked_wheels(cache / "uv")
 
 
-def _used(status: os.stat_result) -> float:
-    """When it was read; where access times are not kept, when it was made."""
+def _last_use(status: os.stat_result) -> float:
+    """Return when a file was last read, or created if access times are disabled (noatime)."""
     return max(status.st_atime, status.st_mtime)
 
 
 def _tree_size(tree: Path) -> int:
-    return sum(status.st_size for status in _files(tree))
+    return sum(status.st_size for status in _stat_files(tree))
 
 
-def _files(tree: Path) -> Iterator[os.stat_result]:
+def _stat_files(tree: Path) -> Iterator[os.stat_result]:
     for directory, _, names in os.walk(tree):
         for name in names:
             yield os.lstat(f"{directory}/{name}")
 
 
-def _unpacked_wheels(uv: Path) -> Iterator[_Item]:
-    """The wheels that no layer has: the inodes of others would stay with the layer."""
+def _list_unpacked_wheels(uv: Path) -> Iterator[_CachedDownload]:
+    """Yield the unpacked wheels that no layer shares: with shared inodes nothing would be freed."""
     pointers: dict[Path, list[Path]] = {}
     for link in (*uv.glob("wheels-v*/**/*"), *uv.glob("sdists-v*/**/*")):
         if link.is_symlink():
             pointers.setdefault(link.resolve(), []).append(link)
     for tree in uv.glob("archive-v*/*"):
-        if any(status.st_nlink > 1 for status in _files(tree)):
+        if any(status.st_nlink > 1 for status in _stat_files(tree)):
             continue
-        # uv takes a pointer's word for it that the wheel is there.
+        # uv does not check that the target of a pointer exists, so they must go together.
         links = pointers.get(tree.resolve(), [])
-        beside = tuple(link.with_name(link.name + end) for link in links for end in _POINTERS)
-        yield _Item(_used(tree.stat()), tree, _tree_size(tree), beside)
+        siblings = tuple(
+            link.with_name(link.name + end) for link in links for end in _POINTER_SUFFIXES
+        )
+        yield _CachedDownload(_last_use(tree.stat()), tree, _tree_size(tree), siblings)
 
 
-def _remove(item: _Item) -> bool:
-    """Whether it went: not where somebody holds its own lock beside it."""
+def _remove_download(item: _CachedDownload) -> bool:
+    """Remove a download unless somebody holds its own lock; return whether it was removed."""
     lock = item.path.with_name(f"{item.path.name}.lock")
     with try_file_lock(lock) if lock.exists() else nullcontext(True) as free:
         if free:

@@ -1,35 +1,38 @@
-"""Files from HTTP: fetched once, verified, kept by hash."""
+"""Files from HTTP: downloaded once, verified, and cached by hash."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
+import anyio
 import msgspec
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.util.locks import file_lock
 
+# aiohttp takes longer to load than everything else here, and a cached file needs no request.
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-__all__ = ["Fetched", "fetch"]
+_CHUNK_SIZE = 1 << 18
 
-_CHUNK = 1 << 18
-_TRIES = 4
-_PAUSE = 0.5
+#: Attempts for a download, with a pause that doubles from :data:`_RETRY_SECONDS`.
+_MAX_ATTEMPTS = 4
+_RETRY_SECONDS = 0.5
 
-#: Answers that say "not now".
-_LATER = {408, 425, 429, 500, 502, 503, 504}
+#: HTTP statuses of temporary failures.
+_RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 
-class Fetched(msgspec.Struct, frozen=True):
-    """A file that was fetched: where it lies (read only), its sha256 (hexadecimal), its bytes."""
+class FetchedFile(msgspec.Struct, frozen=True):
+    """A downloaded file: its path (read-only), SHA-256 (hexadecimal) and size in bytes."""
 
     path: Path
     sha256: str
@@ -43,103 +46,102 @@ async def fetch(
     cache: Path,
     offline: bool = False,
     environ: Mapping[str, str] | None = None,
-) -> Fetched:
-    """The file at ``url`` (``http``, ``https``, ``file``), kept in ``cache`` by its hash.
+) -> FetchedFile:
+    """Return the file at ``url`` (``http``, ``https`` or ``file``), cached in ``cache`` by its
+    hash.
 
-    With ``sha256`` (hexadecimal, ``sha256:`` allowed) a file that is kept is not asked for again,
-    and other bytes raise :class:`ChecksumError`. A broken transfer is resumed and tried again;
-    raises :class:`TemporaryError` when that did not help, :class:`OutsideError` for refusals.
-    Proxies and certificates are those of the environment.
+    With ``sha256`` (hexadecimal, with or without ``sha256:``), a cached file is not downloaded
+    again, and other content raises :class:`ChecksumError`. An interrupted transfer is resumed and
+    retried; raises :class:`TemporaryError` if that did not help, and :class:`OutsideError` if the
+    server refuses. Uses the proxies and certificates of the environment.
     """
     wanted = (sha256 or "").removeprefix("sha256:").lower()
-    if wanted and (kept := _kept(cache, wanted)) is not None:
+    if wanted and (kept := _lookup_cache(cache, wanted)) is not None:
         return kept
     parts = urlsplit(url)
     if parts.scheme == "file":
-        from urllib.parse import unquote
-
-        return _keep_local(Path(unquote(parts.path)), wanted, cache)
+        return _copy_local_file(Path(unquote(parts.path)), wanted, cache)
     if parts.scheme not in ("http", "https"):
-        raise UsageError(f"cannot fetch {shown(url)}", hint="http, https and file are understood")
+        raise UsageError(f"cannot fetch {redact_url(url)}", hint="use http, https or file")
     if offline:
-        raise OutsideError(f"{shown(url)} is not in the cache, and --offline forbids to fetch it")
+        raise OutsideError(f"{redact_url(url)} is not cached and cannot be fetched with --offline")
     cache.mkdir(parents=True, exist_ok=True)
     partial = cache / f"{hashlib.sha256(url.encode()).hexdigest()}.part"
+    # One download per URL at a time, also across processes: the others wait and find it cached.
     with file_lock(partial.with_suffix(".lock")):
-        if wanted and (kept := _kept(cache, wanted)) is not None:
+        if wanted and (kept := _lookup_cache(cache, wanted)) is not None:
             return kept
-        await _download(url, partial, os.environ if environ is None else environ)
-        return _keep(partial, url, wanted, cache)
+        await _download_with_retries(url, partial, os.environ if environ is None else environ)
+        return _add_to_cache(partial, url, wanted, cache)
 
 
-def shown(url: str) -> str:
-    """``url`` without its credentials, for messages."""
+def redact_url(url: str) -> str:
+    """Return ``url`` without credentials, for messages."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, parts.query, parts.fragment))
 
 
-def _kept(cache: Path, sha256: str) -> Fetched | None:
+def _lookup_cache(cache: Path, sha256: str) -> FetchedFile | None:
     path = cache / "sha256" / sha256
     try:
-        return Fetched(path, sha256, path.stat().st_size)
+        return FetchedFile(path, sha256, path.stat().st_size)
     except FileNotFoundError:
         return None
 
 
-def _hash(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _keep(partial: Path, url: str, wanted: str, cache: Path) -> Fetched:
-    found = _hash(partial)
-    if wanted and found != wanted:
+def _add_to_cache(partial: Path, url: str, wanted: str, cache: Path) -> FetchedFile:
+    actual = _hash_file(partial)
+    if wanted and actual != wanted:
         partial.unlink()
         raise ChecksumError(
-            f"{shown(url)} is not what was expected",
-            details=(f"expected sha256:{wanted}", f"received sha256:{found}"),
-            hint="the file at this address has changed; if that is right, lock it again",
+            f"checksum mismatch for {redact_url(url)}",
+            details=(f"expected sha256:{wanted}", f"received sha256:{actual}"),
+            hint="the file at this URL has changed; if that is expected, lock it again",
         )
-    target = cache / "sha256" / found
+    target = cache / "sha256" / actual
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(partial, target)
     target.chmod(0o444)
-    return Fetched(target, found, target.stat().st_size)
+    return FetchedFile(target, actual, target.stat().st_size)
 
 
-def _keep_local(path: Path, wanted: str, cache: Path) -> Fetched:
-    import shutil
-
+def _copy_local_file(path: Path, wanted: str, cache: Path) -> FetchedFile:
     try:
         partial = cache / f".local-{os.getpid()}-{path.name}"
         partial.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, partial)
     except OSError as error:
-        raise OutsideError(f"{path} cannot be read: {error.strerror}") from error
-    return _keep(partial, path.as_uri(), wanted, cache)
+        raise OutsideError(f"cannot read {path}: {error.strerror}") from error
+    return _add_to_cache(partial, path.as_uri(), wanted, cache)
 
 
-async def _download(url: str, partial: Path, environ: Mapping[str, str]) -> None:
+async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, str]) -> None:
     import aiohttp
-    import anyio
 
+    # No limit on the total time: files may have gigabytes. A stalled connection does time out.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
-    connector = aiohttp.TCPConnector(ssl=_trust(environ))
+    connector = aiohttp.TCPConnector(ssl=_make_ssl_context(environ))
     async with aiohttp.ClientSession(
         trust_env=True, timeout=timeout, connector=connector, auto_decompress=False
     ) as session:
-        for attempt in range(1, _TRIES + 1):
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
-                await _transfer(session, url, partial)
+                await _transfer_once(session, url, partial)
                 return
             except (aiohttp.ClientError, TimeoutError, TemporaryError) as error:
-                if _final(error) or attempt == _TRIES:
-                    raise _translated(url, error) from error
-            await anyio.sleep(_PAUSE * 2**attempt)
+                if _is_final(error) or attempt == _MAX_ATTEMPTS:
+                    raise _translate_error(url, error) from error
+            await anyio.sleep(_RETRY_SECONDS * 2**attempt)
 
 
-def _trust(environ: Mapping[str, str]) -> ssl.SSLContext:
+def _make_ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
+    # The variables that pip, requests and OpenSSL use. They add to the system's certificates.
     bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
     directory = environ.get("SSL_CERT_DIR") or None
     context = ssl.create_default_context()
@@ -150,23 +152,26 @@ def _trust(environ: Mapping[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _final(error: BaseException) -> bool:
+def _is_final(error: BaseException) -> bool:
     import aiohttp
 
     return isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.InvalidURL)
 
 
-def _translated(url: str, error: BaseException) -> OutsideError:
+def _translate_error(url: str, error: BaseException) -> OutsideError:
     if isinstance(error, OutsideError):
         return error
-    kind = OutsideError if _final(error) else TemporaryError
-    return kind(f"{shown(url)} could not be fetched: {error or type(error).__name__}")
+    kind = OutsideError if _is_final(error) else TemporaryError
+    return kind(
+        f"cannot fetch {redact_url(url)}: {error or type(error).__name__}",
+        hint="check the URL, the network and the proxy settings (HTTPS_PROXY, NO_PROXY)",
+    )
 
 
-async def _transfer(session: ClientSession, url: str, partial: Path) -> None:
-    """One try; goes on where the last one stopped if the server can (RFC 9110, section 14)."""
+async def _transfer_once(session: ClientSession, url: str, partial: Path) -> None:
+    """Try once; resume a partial download if the server supports it (RFC 9110, section 14)."""
     have = partial.stat().st_size if partial.exists() else 0
-    # Without this a server may compress, and the bytes would not be those of the hash.
+    # Otherwise the server may compress the file, and the bytes would not match the hash.
     headers = {"Accept-Encoding": "identity"}
     validator = partial.with_suffix(".etag")
     if have and validator.exists():
@@ -174,16 +179,23 @@ async def _transfer(session: ClientSession, url: str, partial: Path) -> None:
     else:
         have = 0
     async with session.get(url, headers=headers) as response:
-        _check(url, response)
-        resumed = response.status == 206 and _starts_at(response, have)
-        _note_validator(response, validator)
+        _check_status(url, response)
+        resumed = response.status == 206
+        if resumed and not _starts_at(response, have):
+            # Without the validator the next attempt downloads the whole file.
+            validator.unlink(missing_ok=True)
+            raise TemporaryError(
+                f"{redact_url(url)}: the server sent a different range than requested"
+            )
+        _save_validator(response, validator)
         with partial.open("ab" if resumed else "wb") as file:
-            async for chunk in response.content.iter_chunked(_CHUNK):
+            async for chunk in response.content.iter_chunked(_CHUNK_SIZE):
                 file.write(chunk)
     validator.unlink(missing_ok=True)
 
 
-def _note_validator(response: ClientResponse, validator: Path) -> None:
+def _save_validator(response: ClientResponse, validator: Path) -> None:
+    # If-Range requires a strong validator (RFC 9110, section 13.1.5).
     etag = response.headers.get("ETag", "")
     if etag and not etag.startswith("W/"):
         validator.write_text(etag)
@@ -195,9 +207,9 @@ def _starts_at(response: ClientResponse, have: int) -> bool:
     return response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
 
 
-def _check(url: str, response: ClientResponse) -> None:
+def _check_status(url: str, response: ClientResponse) -> None:
     if response.status in (200, 206):
         return
     reason: Any = f"{response.status} {response.reason or ''}".strip()
-    kind = TemporaryError if response.status in _LATER else OutsideError
-    raise kind(f"{shown(url)} could not be fetched: the server answered {reason}")
+    kind = TemporaryError if response.status in _RETRYABLE_STATUSES else OutsideError
+    raise kind(f"cannot fetch {redact_url(url)}: the server responded with {reason}")

@@ -1,24 +1,31 @@
-"""What danlu keeps on this machine: layers, blobs, cache records and images.
+"""Everything danlu keeps on this machine: layers, blobs, cache records and images.
 
-Any number of processes use it at once, and a kill at any moment leaves at most garbage.
+Any number of processes can use the store at once. A process killed at any moment leaves at most
+garbage behind, never a corrupt object.
 """
 
 from danlu.store.blobs import BlobWriter
-from danlu.store.leases import Lease
-from danlu.store.rescue import check_store
+from danlu.store.leases import StoreLease
 from danlu.store.store import Store
-from danlu.store.types import Collected, Compressed, Finding, FindingKind, Layer, StoredImage, Usage
+from danlu.store.types import (
+    CompressedLayer,
+    GcResult,
+    InconsistencyKind,
+    Layer,
+    StoredImage,
+    StoreInconsistency,
+    StoreUsage,
+)
 
 __all__ = [
     "BlobWriter",
-    "Collected",
-    "Compressed",
-    "Finding",
-    "FindingKind",
+    "CompressedLayer",
+    "GcResult",
+    "InconsistencyKind",
     "Layer",
-    "Lease",
     "Store",
+    "StoreInconsistency",
+    "StoreLease",
+    "StoreUsage",
     "StoredImage",
-    "Usage",
-    "check_store",
 ]

@@ -1,4 +1,4 @@
-"""Blobs in the store: files below ``blobs/`` named by their digest, and a row each."""
+"""Blobs: files in ``blobs/`` named by their digest, with one row each."""
 
 from __future__ import annotations
 
@@ -10,71 +10,69 @@ from typing import Any
 
 from danlu.errors import ChecksumError
 from danlu.oci.digest import Digest, parse_digest
-from danlu.store.core import SETTLED, Core
+from danlu.store.index import SYNCED, StoreIndex
 from danlu.store.staging import new_file
 
-__all__ = ["BlobWriter", "file_digest", "get", "path_of"]
 
-
-def path_of(core: Core, digest: str) -> Path:
-    """Where the blob lies, whether it is there or not; :class:`ValueError` if not a digest."""
-    return core.blobs / parse_digest(digest).removeprefix("sha256:")
+def blob_path(index: StoreIndex, digest: str) -> Path:
+    """Return the path of a blob, present or not; raises :class:`ValueError` for a non-digest."""
+    return index.blobs / parse_digest(digest).removeprefix("sha256:")
 
 
 def file_digest(path: Path) -> Digest:
-    """The digest of a file."""
+    """Return the digest of a file."""
     with path.open("rb") as file:
         return Digest("sha256:" + hashlib.file_digest(file, "sha256").hexdigest())
 
 
-def get(core: Core, digest: Digest) -> Path | None:
-    """The blob's file, or None where it is absent or damaged beyond use."""
-    path = path_of(core, digest)
-    with core.reading():
-        core.pin("blobs", [digest])
-        row = core.row("SELECT size, boot, used FROM blobs WHERE digest = ?", (digest,))
-        if row is None or not _is_there(path, row[0]):
+def get(index: StoreIndex, digest: Digest) -> Path | None:
+    """Return the blob's file, or None if it is missing or damaged."""
+    path = blob_path(index, digest)
+    with index.reading():
+        index.pin("blobs", [digest])
+        row = index.query_row("SELECT size, boot, used FROM blobs WHERE digest = ?", (digest,))
+        if row is None or not _exists_with_size(path, row[0]):
             return None
-        core.used("blobs", digest, row[2])
-    if row[1] not in (core.boot, SETTLED) and not _verify(core, digest, path):
+        index.record_use("blobs", digest, row[2])
+    if row[1] not in (index.boot, SYNCED) and not _verify_digest(index, digest, path):
         return None
     return path
 
 
-def _is_there(path: Path, size: int) -> bool:
+def _exists_with_size(path: Path, size: int) -> bool:
     try:
         return os.lstat(path).st_size == size
     except FileNotFoundError:
         return False
 
 
-def _verify(core: Core, digest: str, path: Path) -> bool:
-    """Whether a blob that an earlier boot wrote reached the disk whole."""
-    with core.faults:
-        same = file_digest(path) == digest
-    with core.writing() as connection:
-        if same:
-            connection.execute("UPDATE blobs SET boot = ? WHERE digest = ?", (SETTLED, digest))
+def _verify_digest(index: StoreIndex, digest: str, path: Path) -> bool:
+    """Check a blob that was written under an earlier boot; drop it if it is damaged."""
+    with index.translated_errors:
+        intact = file_digest(path) == digest
+    with index.writing() as connection:
+        if intact:
+            connection.execute("UPDATE blobs SET boot = ? WHERE digest = ?", (SYNCED, digest))
         else:
             connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,))
-    return same
+    return intact
 
 
 class BlobWriter:
-    """Takes a blob's bytes in pieces; without :meth:`commit` nothing of it stays."""
+    """Takes a blob in chunks; without :meth:`commit` nothing is stored."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, index: StoreIndex) -> None:
+        self._index = index
         self._hash = hashlib.sha256()
         self._open = True
         self.size = 0
-        with core.faults:
-            self._path, self._descriptor = new_file(core.staging)
+        with index.translated_errors:
+            self._path, self._descriptor = new_file(index.staging)
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> int:
-        """Append ``data``, all of it."""
+        """Append all of ``data``."""
         view = memoryview(data)
-        with self._core.faults:
+        with self._index.translated_errors:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         self._hash.update(data)
@@ -82,38 +80,38 @@ class BlobWriter:
         return len(data)
 
     def digest(self) -> Digest:
-        """The digest of what was written so far."""
+        """Return the digest of the data written so far."""
         return Digest("sha256:" + self._hash.hexdigest())
 
     def commit(self, expected: Digest | None = None) -> Digest:
-        """Put the blob in the store.
+        """Add the blob to the store and return its digest.
 
-        Raises :class:`ChecksumError` where its digest is not ``expected``.
+        Raises :class:`ChecksumError` if the digest is not ``expected``.
         """
         digest = self.digest()
         if expected is not None and digest != expected:
             raise ChecksumError(f"expected {expected}, got {digest} ({self.size} bytes)")
-        core, path = self._core, path_of(self._core, digest)
+        index, path = self._index, blob_path(self._index, digest)
         known: object = True
         try:
-            with core.writing() as connection:
-                core.pin("blobs", [digest])
-                known = core.row("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+            with index.adding() as connection:
+                index.pin("blobs", [digest])
+                known = index.query_row("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
                 os.replace(self._path, path)
                 connection.execute(
                     "INSERT OR REPLACE INTO blobs (digest, size, boot, used) VALUES (?, ?, ?, ?)",
-                    (digest, self.size, core.boot, core.clock()),
+                    (digest, self.size, index.boot, index.clock()),
                 )
         except BaseException:
-            # Without its row (a full disk) the file would only take room.
+            # The row could not be written (full disk): take the file back, it would be garbage.
             if known is None:
                 with suppress(OSError):
                     os.rename(path, self._path)
             raise
-        self._close()
+        self._close_file()
         return digest
 
-    def _close(self) -> None:
+    def _close_file(self) -> None:
         if self._open:
             self._open = False
             os.close(self._descriptor)
@@ -124,4 +122,4 @@ class BlobWriter:
     def __exit__(self, *raised: object) -> None:
         if self._open:
             self._path.unlink(missing_ok=True)
-            self._close()
+            self._close_file()

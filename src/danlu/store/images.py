@@ -1,4 +1,4 @@
-"""Images and their names: an image is its config, and stands on layers of the store."""
+"""Images and their names: an image is its config, and refers to layers in the store."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 from danlu.errors import StoreError, UsageError
 from danlu.oci.digest import DiffId, Digest, sha256
-from danlu.store.core import Core
+from danlu.store.index import StoreIndex
 from danlu.store.types import StoredImage
 
-__all__ = ["every", "get", "put", "remove", "tag", "untag"]
-
-#: Fewer digits than this are a name that nobody gave.
-_SHORTEST_PREFIX = 6
+#: Shorter digest prefixes are taken for (unknown) names.
+_MIN_PREFIX_LENGTH = 6
 
 
 def put(
-    core: Core,
+    index: StoreIndex,
     config: bytes,
     layers: Sequence[DiffId],
     *,
@@ -26,13 +24,14 @@ def put(
     metadata: Mapping[str, Any],
     blobs: Sequence[Digest],
 ) -> StoredImage:
-    """Write the image and give it names; see :meth:`Store.put_image`."""
+    """Store the image and name it; see :meth:`Store.put_image`."""
     digest = sha256(config)
-    now = core.clock()
-    with core.writing() as connection:
-        core.pin("images", [digest])
-        _require(core, "layers", "diff_id", layers)
-        _require(core, "blobs", "digest", blobs)
+    now = index.clock()
+    # Naming may move a name away from another image, which must change the epoch.
+    with index.writing() if names else index.adding() as connection:
+        index.pin("images", [digest])
+        _require_present(index, "layers", "diff_id", layers)
+        _require_present(index, "blobs", "digest", blobs)
         connection.execute(
             "INSERT INTO images (digest, config, metadata, created, used) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (digest) DO UPDATE SET metadata = excluded.metadata,"
@@ -41,27 +40,29 @@ def put(
         )
         connection.execute("DELETE FROM image_needs WHERE image = ?", (digest,))
         needs: list[tuple[str, str, int, str]] = []
-        needs += [(digest, "layers", place, one) for place, one in enumerate(layers)]
-        needs += [(digest, "blobs", place, one) for place, one in enumerate(blobs)]
+        needs += [(digest, "layers", position, layer) for position, layer in enumerate(layers)]
+        needs += [(digest, "blobs", position, blob) for position, blob in enumerate(blobs)]
         connection.executemany("INSERT INTO image_needs VALUES (?, ?, ?, ?)", needs)
         connection.executemany(
             "INSERT OR REPLACE INTO names (name, image) VALUES (?, ?)",
             [(name, digest) for name in names],
         )
-        return _read(core, digest)
+        return _read_image(index, digest)
 
 
-def _require(core: Core, table: str, identity: str, wanted: Iterable[str]) -> None:
-    for one in wanted:
-        if core.row(f"SELECT 1 FROM {table} WHERE {identity} = ?", (one,)) is None:
-            raise StoreError(f"an image cannot stand on {one}: the store has no such thing")
+def _require_present(index: StoreIndex, table: str, identity: str, wanted: Iterable[str]) -> None:
+    for need in wanted:
+        if index.query_row(f"SELECT 1 FROM {table} WHERE {identity} = ?", (need,)) is None:
+            raise StoreError(f"cannot store the image: {need} is not in the store")
 
 
-def _read(core: Core, digest: str) -> StoredImage:
-    row = core.row("SELECT config, metadata, created, used FROM images WHERE digest = ?", (digest,))
+def _read_image(index: StoreIndex, digest: str) -> StoredImage:
+    row = index.query_row(
+        "SELECT config, metadata, created, used FROM images WHERE digest = ?", (digest,)
+    )
     assert row is not None
-    names = core.rows("SELECT name FROM names WHERE image = ? ORDER BY name", (digest,))
-    needs = core.rows(
+    names = index.query("SELECT name FROM names WHERE image = ? ORDER BY name", (digest,))
+    needs = index.query(
         "SELECT kind, need FROM image_needs WHERE image = ? ORDER BY kind, position", (digest,)
     )
     return StoredImage(
@@ -76,73 +77,73 @@ def _read(core: Core, digest: str) -> StoredImage:
     )
 
 
-def _find(core: Core, name_or_digest: str) -> str | None:
-    """The digest that a name, a digest or the beginning of one stands for."""
-    row = core.row("SELECT image FROM names WHERE name = ?", (name_or_digest,))
+def _find_digest(index: StoreIndex, name_or_digest: str) -> str | None:
+    """Return the digest for a name, a digest or a digest prefix."""
+    row = index.query_row("SELECT image FROM names WHERE name = ?", (name_or_digest,))
     if row is not None:
         return str(row[0])
     digits = name_or_digest.removeprefix("sha256:").lower()
-    if len(digits) < _SHORTEST_PREFIX or digits.strip("0123456789abcdef"):
+    if len(digits) < _MIN_PREFIX_LENGTH or digits.strip("0123456789abcdef"):
         return None
-    found = core.rows(
+    matches = index.query(
         "SELECT digest FROM images WHERE digest BETWEEN ? AND ? LIMIT 2",
         (f"sha256:{digits}", f"sha256:{digits}g"),
     )
-    if len(found) > 1:
-        raise UsageError(f"more than one image begins with {digits}", hint="give more digits")
-    return str(found[0][0]) if found else None
+    if len(matches) > 1:
+        raise UsageError(f"more than one image starts with {digits}", hint="use more digits")
+    return str(matches[0][0]) if matches else None
 
 
-def get(core: Core, name_or_digest: str) -> StoredImage | None:
-    """The image of that name, digest, or beginning (6 digits at least) of a digest."""
-    with core.reading():
-        digest = _find(core, name_or_digest)
+def get(index: StoreIndex, name_or_digest: str) -> StoredImage | None:
+    """Return the image with this name, digest, or digest prefix of at least 6 digits."""
+    with index.reading():
+        digest = _find_digest(index, name_or_digest)
         if digest is None:
             return None
-        core.pin("images", [digest])
-        image = _read(core, digest)
-        core.used("images", digest, image.used)
+        index.pin("images", [digest])
+        image = _read_image(index, digest)
+        index.record_use("images", digest, image.used)
         return image
 
 
-def every(core: Core) -> list[StoredImage]:
-    """All images, the youngest first."""
-    with core.reading():
-        found = core.rows("SELECT digest FROM images ORDER BY created DESC, digest")
-        return [_read(core, digest) for (digest,) in found]
+def list_all(index: StoreIndex) -> list[StoredImage]:
+    """Return all images, newest first."""
+    with index.reading():
+        rows = index.query("SELECT digest FROM images ORDER BY created DESC, digest")
+        return [_read_image(index, digest) for (digest,) in rows]
 
 
-def tag(core: Core, name: str, name_or_digest: str) -> StoredImage | None:
-    """Give an image a further name, taken from another image if need be; None if no image."""
-    with core.writing() as connection:
-        digest = _find(core, name_or_digest)
+def tag(index: StoreIndex, name: str, name_or_digest: str) -> StoredImage | None:
+    """Add a name to an image, moving it from another one; None if there is no such image."""
+    with index.writing() as connection:
+        digest = _find_digest(index, name_or_digest)
         if digest is None:
             return None
         connection.execute(
             "INSERT OR REPLACE INTO names (name, image) VALUES (?, ?)", (name, digest)
         )
-        return _read(core, digest)
+        return _read_image(index, digest)
 
 
-def untag(core: Core, name: str) -> bool:
-    """Take a name away; whether it was there."""
-    with core.writing() as connection:
+def untag(index: StoreIndex, name: str) -> bool:
+    """Remove a name; return whether it existed."""
+    with index.writing() as connection:
         return connection.execute("DELETE FROM names WHERE name = ?", (name,)).rowcount > 0
 
 
-def remove(core: Core, name_or_digest: str) -> bool:
-    """Forget an image and all its names; whether it was there. Layers stay until collected."""
-    with core.writing():
-        digest = _find(core, name_or_digest)
+def remove(index: StoreIndex, name_or_digest: str) -> bool:
+    """Delete an image and all its names; return whether it existed. Layers stay until GC."""
+    with index.writing():
+        digest = _find_digest(index, name_or_digest)
         if digest is None:
             return False
-        forget(core, [digest])
+        delete_images(index, [digest])
         return True
 
 
-def forget(core: Core, digests: Iterable[str]) -> None:
-    """Delete images and their names, inside a transaction."""
+def delete_images(index: StoreIndex, digests: Iterable[str]) -> None:
+    """Delete images and their names; must run inside a transaction."""
     for digest in digests:
-        core.connection.execute("DELETE FROM names WHERE image = ?", (digest,))
-        core.connection.execute("DELETE FROM image_needs WHERE image = ?", (digest,))
-        core.connection.execute("DELETE FROM images WHERE digest = ?", (digest,))
+        index.connection.execute("DELETE FROM names WHERE image = ?", (digest,))
+        index.connection.execute("DELETE FROM image_needs WHERE image = ?", (digest,))
+        index.connection.execute("DELETE FROM images WHERE digest = ?", (digest,))

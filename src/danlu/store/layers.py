@@ -1,9 +1,11 @@
-"""Layers in the store: a directory below ``layers/`` and a row that says it is whole."""
+"""Layers: directories in ``layers/``, each with a row that says it is complete."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -11,161 +13,218 @@ from typing import TYPE_CHECKING, Any
 
 from danlu.errors import DanluError, StoreError
 from danlu.oci.digest import DiffId
-from danlu.store.core import SETTLED, Core
+from danlu.store.index import SYNCED, StoreIndex
 from danlu.store.types import Layer
 from danlu.util.files import remove_tree
+from danlu.util.id_maps import UNMAPPED_ID, load_recorded_id_maps, read_id_maps
 
 if TYPE_CHECKING:
-    from danlu.oci.tar import LayerSummary, Normalise, Recipe
+    from danlu.oci.tar import LayerSummary, NormalizeOptions, TarSplit
 
-__all__ = ["commit", "get", "intact", "normalise_text", "tree_digest", "write_tar"]
+#: Errors that mean that the content of a tree has changed, as opposed to being unreadable.
+_CONTENT_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 _COLUMNS = "diff_id, size, files, created_by, tree, normalise, boot, used"
 
 
-def normalise_text(normalise: Normalise | Recipe | None) -> str:
-    """How a layer's tar is made of its tree, as it stands in its row."""
-    from danlu.oci.tar import Recipe
+def encode_normalise(normalise: NormalizeOptions | TarSplit | None) -> str:
+    """Return, as JSON for the layer's row, how its tar is created from its tree."""
+    from danlu.oci.tar import TarSplit
 
-    if isinstance(normalise, Recipe):
-        return json.dumps({"recipe": normalise.to_plain()})
+    if isinstance(normalise, TarSplit):
+        return json.dumps({"recipe": normalise.to_builtins()})
     names = ("clamp", "mtime", "uid", "gid")
     values = {} if normalise is None else {name: getattr(normalise, name) for name in names}
     return json.dumps({name: value for name, value in values.items() if value is not None})
 
 
-def _write(tree: Path, normalise: str, write: Callable[[bytes], object] | None) -> LayerSummary:
-    from danlu.oci.tar import Normalise, Recipe, rewrite_layer, write_layer
+def _write_layer_tar(
+    tree: Path, normalise: str, write: Callable[[bytes], object] | None
+) -> LayerSummary:
+    from danlu.oci.tar import NormalizeOptions, TarSplit, rewrite_layer, write_layer
 
-    how = json.loads(normalise)
-    if "recipe" in how:
-        return rewrite_layer(tree, write, Recipe.from_plain(how["recipe"]))
-    return write_layer(tree, write, normalise=Normalise(**how))
+    options = json.loads(normalise)
+    if "recipe" in options:
+        return rewrite_layer(tree, write, TarSplit.from_builtins(options["recipe"]))
+    return write_layer(tree, write, normalise=NormalizeOptions(**options))
 
 
-def tree_digest(tree: Path, normalise: str) -> str:
-    """The diff id that ``tree`` has now.
+def find_difference(index: StoreIndex, tree: Path, normalise: str, diff_id: str) -> str:
+    """Describe how ``tree`` differs from the layer ``diff_id``; return an empty text if it doesn't.
 
-    Raises :class:`PermissionError` where this account may not read it: that is no damage.
+    Raises :class:`OSError` if the tree cannot be compared, which is not damage: it is unreadable
+    (:class:`PermissionError` if this account lacks the permission), or its owners are IDs of a user
+    namespace that this process is not in.
     """
     try:
-        return _write(tree, normalise, None).diff_id
+        digest = _write_layer_tar(tree, normalise, None).diff_id
     except DanluError as error:
-        if isinstance(error.__cause__, PermissionError):
-            raise error.__cause__ from error
-        raise
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno not in _CONTENT_ERRNOS:
+            raise cause from error
+        return str(error)
+    except OSError as error:
+        if error.errno not in _CONTENT_ERRNOS:
+            raise
+        return str(error)
+    except (ValueError, TypeError, LookupError) as error:
+        return str(error)
+    if digest == diff_id:
+        return ""
+    if not _sees_owners(index, tree):
+        raise PermissionError(
+            errno.EACCES, "owners are not mapped in this user namespace", str(tree)
+        )
+    return f"content changed to {digest}"
 
 
-def write_tar(core: Core, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
+def _sees_owners(index: StoreIndex, tree: Path) -> bool:
+    """Return whether the owners in ``tree`` have the same IDs here as when it was created."""
+    maps = read_id_maps()
+    made_under = load_recorded_id_maps(index.root)
+    if made_under is not None:
+        return maps.covers(made_under)
+    # Not recorded (an older store): owners without an ID here read as the overflow ID, "nobody".
+    return maps.has_nobody or not any(
+        UNMAPPED_ID in (status.st_uid, status.st_gid)
+        for directory, _, names in os.walk(tree)
+        for status in (os.lstat(os.path.join(directory, name)) for name in ("", *names))
+    )
+
+
+def write_tar(index: StoreIndex, diff_id: DiffId, write: Callable[[bytes], object]) -> LayerSummary:
     """Write the tar of a layer; see :meth:`Store.write_tar`."""
-    layer = get(core, diff_id)
-    with core.reading():
-        row = core.row("SELECT normalise FROM layers WHERE diff_id = ?", (diff_id,))
+    layer = get(index, diff_id)
+    with index.reading():
+        row = index.query_row("SELECT normalise FROM layers WHERE diff_id = ?", (diff_id,))
     if layer is None or row is None:
         raise StoreError(
-            f"the layer {diff_id} is gone from the store", hint="build again, it is made anew"
+            f"layer {diff_id} is no longer in the store", hint="build again to recreate it"
         )
-    return _write(layer.tree, row[0], write)
+    return _write_layer_tar(layer.tree, row[0], write)
 
 
 def commit(
-    core: Core,
+    index: StoreIndex,
     staged: Path,
     summary: LayerSummary,
     *,
     created_by: str,
-    normalise: Normalise | Recipe | None,
+    normalise: NormalizeOptions | TarSplit | None,
 ) -> Layer:
     """Make ``staged`` the tree of a layer; see :meth:`Store.commit_layer`."""
     if not staged.is_dir() or staged.is_symlink():
-        raise StoreError(f"not a directory to make a layer of: {staged}")
-    # A name of its own for each commit: two processes that commit one layer at once never meet,
-    # and what a crash leaves between rename and row is never taken for a layer.
+        raise StoreError(f"cannot create a layer: {staged} is not a directory")
+    # A unique name for every commit: two processes that commit the same layer never collide, and
+    # a tree that a crash left between rename and insert is never taken for a layer.
     name = f"{summary.diff_id[7:15]}-{os.urandom(4).hex()}"
+    _drop_if_damaged(index, summary.diff_id)
     values = (summary.diff_id, summary.size, summary.files, created_by, name)
     try:
-        with core.writing() as connection:
-            core.pin("layers", [summary.diff_id])
-            present = _usable(core, summary.diff_id)
+        with index.adding() as connection:
+            index.pin("layers", [summary.diff_id])
+            present = _find_usable_row(index, summary.diff_id)
             if present is None:
-                os.rename(staged, core.layers / name)
+                os.rename(staged, index.layers / name)
                 connection.execute(
                     f"INSERT OR REPLACE INTO layers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    (*values, normalise_text(normalise), core.boot, core.clock()),
+                    (*values, encode_normalise(normalise), index.boot, index.clock()),
                 )
     except BaseException:
-        # Without its row (a full disk) the tree would only take room; back it goes, to be
-        # removed with the staging directory.
+        # The row could not be written (full disk): move the tree back, so that it is removed with
+        # the staging directory.
         with suppress(OSError):
-            os.rename(core.layers / name, staged)
+            os.rename(index.layers / name, staged)
         raise
     if present is None:
-        return _layer(core, values)
-    with core.faults:
+        return _layer_from_row(index, values)
+    with index.translated_errors:
         remove_tree(staged)
-    return _layer(core, present)
+    return _layer_from_row(index, present)
 
 
-def _usable(core: Core, diff_id: str) -> tuple[Any, ...] | None:
-    row = core.row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
-    if row is None or not _trusted(core, row) or not _is_there(core, row[4]):
+def _drop_if_damaged(index: StoreIndex, diff_id: str) -> None:
+    """Verify an existing layer first: an intact tree must not be replaced by a damaged one."""
+    with index.reading():
+        row = index.query_row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
+        present = row is not None and _can_trust(index, row) and _tree_exists(index, row[4])
+    if row is not None and present:
+        _verify_layer(index, row)
+
+
+def _find_usable_row(index: StoreIndex, diff_id: str) -> tuple[Any, ...] | None:
+    row = index.query_row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
+    if row is None or not _can_trust(index, row) or not _tree_exists(index, row[4]):
         return None
     return row
 
 
-def get(core: Core, diff_id: DiffId) -> Layer | None:
-    """The layer, or None where it is absent or damaged beyond use."""
-    found = intact(core, [diff_id])
-    return None if found is None else found[0]
+def get(index: StoreIndex, diff_id: DiffId) -> Layer | None:
+    """Return the layer, or None if it is missing or damaged."""
+    layers = get_all(index, [diff_id])
+    return None if layers is None else layers[0]
 
 
-def intact(core: Core, diff_ids: Iterable[DiffId]) -> list[Layer] | None:
-    """These layers, or None where one of them is absent."""
-    with core.reading():
+def get_all(index: StoreIndex, diff_ids: Iterable[DiffId]) -> list[Layer] | None:
+    """Return all these layers, or None if any of them is missing or damaged."""
+    with index.reading():
         wanted = list(diff_ids)
-        core.pin("layers", wanted)
+        index.pin("layers", wanted)
         rows = []
         for diff_id in wanted:
-            row = core.row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
-            if row is None or not _is_there(core, row[4]):
+            row = index.query_row(f"SELECT {_COLUMNS} FROM layers WHERE diff_id = ?", (diff_id,))
+            if row is None or not _tree_exists(index, row[4]):
                 return None
-            core.used("layers", diff_id, row[7])
+            index.record_use("layers", diff_id, row[7])
             rows.append(row)
-    if not all(_trusted(core, row) or _verify(core, row) for row in rows):
+    if not all(_can_trust(index, row) or _verify_layer(index, row) for row in rows):
         return None
-    return [_layer(core, row) for row in rows]
+    return [_layer_from_row(index, row) for row in rows]
 
 
-def _layer(core: Core, row: tuple[Any, ...]) -> Layer:
+def get_by_tree(index: StoreIndex, tree: Path) -> Layer | None:
+    """Return the layer that has this tree; None if it is missing or damaged."""
+    if tree.parent != index.layers:
+        return None
+    with index.reading():
+        row = index.query_row("SELECT diff_id FROM layers WHERE tree = ?", (tree.name,))
+    return get(index, DiffId(row[0])) if row is not None else None
+
+
+def _layer_from_row(index: StoreIndex, row: tuple[Any, ...]) -> Layer:
     diff_id, size, files, created_by, tree = row[:5]
-    return Layer(DiffId(diff_id), size, files, created_by, core.layers / tree)
+    return Layer(DiffId(diff_id), size, files, created_by, index.layers / tree)
 
 
-def _is_there(core: Core, tree: str) -> bool:
-    return os.path.isdir(core.layers / tree)
+def _tree_exists(index: StoreIndex, tree: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(index.layers / tree).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
-def _trusted(core: Core, row: tuple[Any, ...]) -> bool:
-    return row[6] in (core.boot, SETTLED)
+def _can_trust(index: StoreIndex, row: tuple[Any, ...]) -> bool:
+    return row[6] in (index.boot, SYNCED)
 
 
-def _verify(core: Core, row: tuple[Any, ...]) -> bool:
-    """Whether a layer that an earlier boot wrote reached the disk whole."""
-    diff_id, tree = row[0], row[4]
-    with core.faults:
+def _verify_layer(index: StoreIndex, row: tuple[Any, ...]) -> bool:
+    """Return whether a layer is still as it was committed; delete its row if not."""
+    diff_id, tree, boot = row[0], row[4], row[6]
+    with index.translated_errors:
         try:
-            same = bool(tree_digest(core.layers / tree, row[5]) == diff_id)
+            intact = not find_difference(index, index.layers / tree, row[5], diff_id)
         except PermissionError:
-            # Outside the user namespace of a rootless build: who cannot read it cannot use it.
+            # Outside the user namespace of a rootless build, where `danlu plan` runs: a process
+            # that cannot read the tree cannot use it either.
             return True
-        except DanluError:
-            same = False
-    with core.writing() as connection:
-        if same:
+    if intact and boot == index.boot:
+        return True  # read from the page cache: it may not have reached the disk yet
+    with index.writing() as connection:
+        if intact:
             connection.execute(
                 "UPDATE layers SET boot = ? WHERE diff_id = ? AND tree = ?",
-                (SETTLED, diff_id, tree),
+                (SYNCED, diff_id, tree),
             )
         else:
             connection.execute("DELETE FROM layers WHERE diff_id = ? AND tree = ?", (diff_id, tree))
-    return same
+    return intact

@@ -1,4 +1,4 @@
-"""Leases: files that name what must stay, locked by ``flock`` while their owner lives."""
+"""Leases: files that list protected objects, locked with ``flock`` while their owner lives."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import get_args
 
 from danlu.oci.digest import DiffId
-from danlu.store.core import Core, Kind
-from danlu.store.staging import dead, new_file
-
-__all__ = ["Held", "Lease", "held", "living"]
+from danlu.store.index import Kind, StoreIndex
+from danlu.store.staging import lock_if_orphan, new_file
 
 
 @dataclass
-class Held:
-    """The one lease file of an open store, shared by its leases."""
+class LeaseFile:
+    """The lease file of an open store, shared by all its leases."""
 
     path: Path
     descriptor: int
@@ -26,62 +24,63 @@ class Held:
     shared: bool = False
 
 
-class Lease:
-    """What :meth:`Store.lease` gives: keep more, or hand the lease to a child process."""
+class StoreLease:
+    """Returned by :meth:`Store.lease`: protect more layers, or share it with a child process."""
 
-    def __init__(self, core: Core, held: Held) -> None:
-        self._core = core
+    def __init__(self, index: StoreIndex, held: LeaseFile) -> None:
+        self._index = index
         self._held = held
 
     def keep(self, layers: Iterable[DiffId]) -> None:
-        """Keep these layers too; those already gone stay gone (ask :meth:`Store.layer`)."""
-        with self._core.reading():
-            self._core.pin("layers", layers)
+        """Protect these layers, too, if they still exist (see :meth:`Store.layer`)."""
+        with self._index.reading():
+            self._index.pin("layers", layers)
 
     def share(self) -> int:
-        """A descriptor for ``pass_fds``: the lease then lasts as long as any child holds it."""
+        """Return a descriptor for ``pass_fds``: the lease then lasts until a child closes it."""
         self._held.shared = True
         return self._held.descriptor
 
 
 @contextmanager
-def held(core: Core) -> Iterator[Lease]:
-    """Hold a lease of ``core``; see :meth:`Store.lease`."""
-    with core.lock, core.faults:
-        if core.lease is None:
-            path, descriptor = new_file(core.leases)
-            core.lease = Held(path, descriptor)
-        mine = core.lease
-        mine.holders += 1
+def hold_lease(index: StoreIndex) -> Iterator[StoreLease]:
+    """Hold a lease on ``index``; see :meth:`Store.lease`."""
+    with index.lock, index.translated_errors:
+        if index.lease is None:
+            path, descriptor = new_file(index.leases)
+            index.lease = LeaseFile(path, descriptor)
+        file = index.lease
+        file.holders += 1
     try:
-        yield Lease(core, mine)
+        yield StoreLease(index, file)
     finally:
-        with core.lock:
-            mine.holders -= 1
-            if mine.holders == 0:
-                core.lease = None
-                core.pinned.clear()
-                # A shared one outlives us: its file must stay, and goes when found unlocked.
-                if not mine.shared:
+        with index.lock:
+            file.holders -= 1
+            if file.holders == 0:
+                index.lease = None
+                index.pinned.clear()
+                # A shared lease outlives this process. Its file must stay; garbage collection
+                # removes it when it finds it unlocked.
+                if not file.shared:
                     with suppress(OSError):
-                        mine.path.unlink()
-                os.close(mine.descriptor)
+                        file.path.unlink()
+                os.close(file.descriptor)
 
 
-def living(core: Core) -> set[tuple[Kind, str]]:
-    """All that living leases keep; the files of dead ones are removed. The gate is closed."""
-    kept: set[tuple[Kind, str]] = set()
+def read_live_pins(index: StoreIndex) -> set[tuple[Kind, str]]:
+    """Return what live leases protect, and delete files of dead ones. The caller holds ``gate``."""
+    pins: set[tuple[Kind, str]] = set()
     kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
-    for path in sorted(core.leases.iterdir()):
-        with dead(path) as gone:
+    for path in sorted(index.leases.iterdir()):
+        with lock_if_orphan(path) as gone:
             if gone:
                 path.unlink(missing_ok=True)
                 continue
         text = ""
-        with suppress(FileNotFoundError):  # it ended just now
+        with suppress(FileNotFoundError):  # the lease ended just now
             text = path.read_text()
         for line in text.splitlines():
             kind, _, identity = line.partition(" ")
             if kind in kinds and identity:
-                kept.add((kinds[kind], identity))
-    return kept
+                pins.add((kinds[kind], identity))
+    return pins

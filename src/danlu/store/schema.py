@@ -1,16 +1,14 @@
-"""The index's tables, the store's version, and how an older store becomes a present one."""
+"""The tables of the index, the version of the store format, and its migrations."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
 
-__all__ = ["MIGRATIONS", "VERSION", "migrate"]
-
-#: The version of tables and directories that this danlu reads and writes.
+#: The version of the tables and directories that this danlu reads and writes.
 VERSION = 1
 
-_FIRST = """
+_SCHEMA_V1 = """
 CREATE TABLE layers (
     diff_id TEXT PRIMARY KEY, tree TEXT NOT NULL UNIQUE, size INTEGER NOT NULL,
     files INTEGER NOT NULL, created_by TEXT NOT NULL, normalise TEXT NOT NULL,
@@ -46,13 +44,13 @@ CREATE TABLE compressed (
 """
 
 
-def _first(connection: sqlite3.Connection) -> None:
-    for statement in _FIRST.split(";"):
+def _create_tables(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA_V1.split(";"):
         connection.execute(statement)
 
 
-#: How a store of version N becomes one of version N + 1; version 0 is an empty index.
-MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {0: _first}
+#: Migrations from version N to N + 1; version 0 is an empty index.
+MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {0: _create_tables}
 
 
 def migrate(
@@ -60,19 +58,20 @@ def migrate(
     migrations: Mapping[int, Callable[[sqlite3.Connection], None]] = MIGRATIONS,
     version: int = VERSION,
 ) -> None:
-    """Bring the index to ``version``, one transaction a step; a killed migration starts again.
+    """Migrate the index to ``version``, one transaction per step; a killed migration can be
+    repeated.
 
-    The caller excludes other processes.
+    The caller must exclude other processes.
     """
     while True:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            (present,) = connection.execute("PRAGMA user_version").fetchone()
-            if present >= version:
+            (current,) = connection.execute("PRAGMA user_version").fetchone()
+            if current >= version:
                 connection.execute("COMMIT")
                 return
-            migrations[present](connection)
-            connection.execute(f"PRAGMA user_version = {present + 1}")
+            migrations[current](connection)
+            connection.execute(f"PRAGMA user_version = {current + 1}")
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:

@@ -1,7 +1,7 @@
-"""Private places for work in progress, and the removal of those whose owner died.
+"""Private files and directories for work in progress, and removal of those whose owner died.
 
-A place is locked by ``flock`` on itself for as long as its owner lives; the kernel drops the lock
-with the process, so a place that can be locked is dead.
+Each entry is locked with ``flock`` on itself while its owner lives. The kernel releases the lock
+when the process exits, so an entry that can be locked has no owner: it is an orphan.
 """
 
 from __future__ import annotations
@@ -13,37 +13,35 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from danlu.util.files import remove_tree, spread_below
-
-__all__ = ["dead", "new_directory", "new_file", "remove_trees", "sweep"]
+from danlu.util.files import remove_tree, set_topdir_flag
 
 
 def new_directory(parent: Path) -> tuple[Path, int]:
-    """A new locked directory below ``parent``, and the descriptor that holds its lock."""
-    spread_below(parent)
+    """Create a locked directory in ``parent``; return it and the descriptor that holds the lock."""
+    set_topdir_flag(parent)
     while True:
         path = parent / os.urandom(6).hex()
         os.mkdir(path, 0o755)
         with suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            if _take(path, descriptor):
-                # Whatever the umask: a layer's tree may be this directory, and so "/".
+            if _lock_if_present(path, descriptor):
+                # Independent of the umask: this directory may become a layer's tree, and so "/".
                 os.fchmod(descriptor, 0o755)
                 return path, descriptor
 
 
 def new_file(parent: Path) -> tuple[Path, int]:
-    """A new locked file below ``parent``, and its descriptor, open for reading and writing."""
+    """Create a locked file in ``parent``; return it and its descriptor, open for read and write."""
     while True:
         path = parent / os.urandom(6).hex()
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         descriptor = os.open(path, flags, 0o644)
-        if _take(path, descriptor):
+        if _lock_if_present(path, descriptor):
             return path, descriptor
 
 
-def _take(path: Path, descriptor: int) -> bool:
-    """Lock; False where a sweeper came between creation and lock and has removed it."""
+def _lock_if_present(path: Path, descriptor: int) -> bool:
+    """Lock; return False if a sweep removed the entry between its creation and the lock."""
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
         if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
@@ -55,12 +53,12 @@ def _take(path: Path, descriptor: int) -> bool:
 
 
 @contextmanager
-def dead(path: Path) -> Iterator[bool]:
-    """Whether the owner of ``path`` is gone; while inside, nobody else finds it dead too."""
+def lock_if_orphan(path: Path) -> Iterator[bool]:
+    """Yield whether the owner of ``path`` is gone, locking the entry against other sweeps."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        # Gone meanwhile, or not of our making (a link): not ours to judge.
+        # Removed in the meantime, or not created by us (a symlink): leave it alone.
         yield False
         return
     try:
@@ -74,10 +72,19 @@ def dead(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def sweep(parent: Path, *, older_than: float = 0) -> list[OSError]:
-    """Remove the dead places below ``parent``, those of some age in seconds.
+def has_orphans(parent: Path) -> bool:
+    """Return whether the owner of any entry in ``parent`` is gone."""
+    for name in os.listdir(parent):
+        with lock_if_orphan(parent / name) as orphan:
+            if orphan:
+                return True
+    return False
 
-    Gives what hindered it: one place that cannot be removed must not keep the others.
+
+def remove_orphans(parent: Path, *, older_than: float = 0) -> list[OSError]:
+    """Remove the orphans in ``parent`` that are at least ``older_than`` seconds old.
+
+    Returns the errors: an entry that cannot be removed must not keep the others.
     """
     newest = time.time() - older_than
     failures: list[OSError] = []
@@ -86,14 +93,14 @@ def sweep(parent: Path, *, older_than: float = 0) -> list[OSError]:
         with suppress(FileNotFoundError):
             if older_than and os.lstat(path).st_mtime > newest:
                 continue
-            with dead(path) as gone:
-                if gone:
+            with lock_if_orphan(path) as orphan:
+                if orphan:
                     failures += remove_trees([path])
     return failures
 
 
 def remove_trees(paths: Iterable[Path]) -> list[OSError]:
-    """Remove each of ``paths`` that can be removed; gives what hindered the rest."""
+    """Remove all ``paths``; return the errors of those that could not be removed."""
     failures: list[OSError] = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""What the store hands out: layers, images, and the results of its upkeep."""
+"""Values that the store returns: layers, images, and the results of maintenance."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import msgspec
 
 from danlu.oci.digest import DiffId, Digest
 
-__all__ = ["Collected", "Compressed", "Finding", "FindingKind", "Layer", "StoredImage", "Usage"]
-
 
 class Layer(msgspec.Struct, frozen=True):
-    """One layer that is whole and unpacked.
+    """A complete, unpacked layer.
 
-    ``size`` is that of its uncompressed tar in bytes, ``files`` its number of entries, ``tree``
-    the directory that holds it in overlayfs's form. The tree is never changed in place.
+    ``size`` is the size of its uncompressed tar in bytes, ``files`` the number of its entries,
+    ``tree`` the directory with its content in overlayfs format. The tree is never modified.
     """
 
     diff_id: DiffId
@@ -28,10 +26,10 @@ class Layer(msgspec.Struct, frozen=True):
 
 
 class StoredImage(msgspec.Struct, frozen=True):
-    """An image: its config as received, its layers lowest first, its names, what danlu notes.
+    """An image: its config exactly as received, its layers (lowest first), its names and metadata.
 
-    ``digest`` is the digest of ``config`` (the image's identity); ``blobs`` are kept with it;
-    ``created`` and ``used`` are seconds since 1970.
+    ``digest`` is the digest of ``config`` and the image's identity; ``blobs`` are kept as long as
+    the image; ``created`` and ``used`` are seconds since 1970.
     """
 
     digest: Digest
@@ -44,15 +42,15 @@ class StoredImage(msgspec.Struct, frozen=True):
     used: float = 0.0
 
 
-class Compressed(msgspec.Struct, frozen=True):
-    """A layer's compressed form: digest and size in bytes; the blob itself may be absent."""
+class CompressedLayer(msgspec.Struct, frozen=True):
+    """Digest and size in bytes of a compressed layer; the blob itself may be missing."""
 
     digest: Digest
     size: int
 
 
-class Collected(msgspec.Struct, frozen=True):
-    """What :meth:`Store.collect` removed, in numbers, and how many bytes went and stayed."""
+class GcResult(msgspec.Struct, frozen=True):
+    """How many objects :meth:`Store.collect` removed, and how many bytes it freed and kept."""
 
     images: int = 0
     layers: int = 0
@@ -62,13 +60,15 @@ class Collected(msgspec.Struct, frozen=True):
     kept: int = 0
 
 
-FindingKind = Literal[
+InconsistencyKind = Literal[
     "index-damaged",
     "layer-missing",
     "layer-damaged",
+    "layer-unreadable",
     "tree-unknown",
     "blob-missing",
     "blob-damaged",
+    "blob-unreadable",
     "blob-unknown",
     "image-damaged",
     "image-incomplete",
@@ -77,22 +77,31 @@ FindingKind = Literal[
 ]
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """One thing :meth:`Store.check` found wrong; ``subject`` is a digest, a key or a path."""
+class StoreInconsistency(msgspec.Struct, frozen=True):
+    """A problem found by :meth:`Store.check`; ``subject`` is a digest, a key or a path.
 
-    kind: FindingKind
+    ``denied`` is true if this account, or its user namespace, may not read the subject.
+    """
+
+    kind: InconsistencyKind
     subject: str
     detail: str = ""
     repaired: bool = False
+    denied: bool = False
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the subject could not be read, so that its state is unknown."""
+        return self.kind in ("layer-unreadable", "blob-unreadable")
 
     @property
     def harmless(self) -> bool:
-        """Whether it only takes room, as a kill leaves it; nothing that is used is damaged."""
+        """Whether this is only garbage, as left by a killed process."""
         return self.kind in ("tree-unknown", "blob-unknown", "leftover")
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Bytes by kind; layers count as their uncompressed tars, ``images`` and ``records`` rows."""
+class StoreUsage(msgspec.Struct, frozen=True):
+    """Bytes by kind: uncompressed tars for layers, rows for ``images`` and ``records``."""
 
     layers: int
     blobs: int
@@ -102,5 +111,5 @@ class Usage(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all kinds."""
         return self.layers + self.blobs + self.images + self.records + self.index

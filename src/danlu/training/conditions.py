@@ -1,9 +1,9 @@
-"""The conditions of a job, kept as Kubeflow's operator keeps them (``pkg/util/status.go``).
+"""The conditions of a job, maintained as Kubeflow's operator does (``pkg/util/status.go``).
 
-Three rules are its own: a condition that says nothing new is not written again, the newest stands
-last, and *Running* and *Restarting* exclude one another. Two are stricter here: nothing follows
-*Succeeded*, as nothing follows *Failed* (there a job could have both), and a final condition makes
-*Restarting* false as it makes *Running* false.
+Its three rules: a condition that repeats status and reason is not written again, the newest comes
+last, and *Running* and *Restarting* exclude each other. Two rules are stricter here: nothing
+follows *Succeeded*, just as nothing follows *Failed* (in Kubeflow a job can have both), and a final
+condition sets *Restarting* to false as it does *Running*.
 """
 
 from __future__ import annotations
@@ -14,48 +14,53 @@ from typing import Literal
 
 import msgspec
 
-from danlu.training.types import Condition, ConditionType, JobStatus
-
-__all__ = ["condition", "saying", "with_condition"]
+from danlu.training.types import ConditionType, JobCondition, JobStatus
 
 FINAL = (ConditionType.SUCCEEDED, ConditionType.FAILED)
 MOVING = (ConditionType.RUNNING, ConditionType.RESTARTING)
 
 
-def condition(conditions: tuple[Condition, ...], type: ConditionType) -> Condition | None:
-    """The condition of this type, true or not."""
-    return next((one for one in conditions if one.type == type), None)
+def find_condition(
+    conditions: tuple[JobCondition, ...], type: ConditionType
+) -> JobCondition | None:
+    """Return the condition of this type, whether true or false."""
+    return next((condition for condition in conditions if condition.type == type), None)
 
 
-def with_condition(
-    conditions: tuple[Condition, ...],
+def add_condition(
+    conditions: tuple[JobCondition, ...],
     type: ConditionType,
     *,
     status: Literal["True", "False"] = "True",
     reason: str,
     message: str,
     now: datetime,
-) -> tuple[Condition, ...]:
-    """The conditions once this is said; the same where it says nothing new or all is decided.
+) -> tuple[JobCondition, ...]:
+    """Return the conditions with this one added, or the same tuple if nothing changes.
 
-    A condition of the same status and reason stays as it is, whatever its message: a number that
-    changes in it is not worth a write to every watcher.
+    A condition with the same status and reason is kept even if the message differs: a counter in
+    the text is not worth a write that wakes every watcher.
     """
-    before = condition(conditions, type)
-    if _decided(conditions) or _says(before, status, reason):
+    before = find_condition(conditions, type)
+    is_final = any(
+        condition.type in FINAL and condition.status == "True" for condition in conditions
+    )
+    same_status = before is not None and before.status == status
+    if is_final or (before is not None and same_status and before.reason == reason):
         return conditions
-    new = Condition(
+    transition = before.last_transition_time if before is not None and same_status else None
+    new = JobCondition(
         type=type,
         status=status,
         reason=reason,
         message=message,
         last_update_time=now,
-        last_transition_time=_transition(before, status) or now,
+        last_transition_time=transition or now,
     )
-    return (*_beside(conditions, type), new)
+    return (*_remaining_conditions(conditions, type), new)
 
 
-def saying(
+def set_condition(
     status: JobStatus,
     type: ConditionType,
     *,
@@ -64,32 +69,21 @@ def saying(
     message: str,
     now: datetime,
 ) -> JobStatus:
-    """The status once this condition is said."""
-    conditions = with_condition(
+    """Return the status with this condition; see :func:`add_condition`."""
+    conditions = add_condition(
         status.conditions, type, status=value, reason=reason, message=message, now=now
     )
     return msgspec.structs.replace(status, conditions=conditions)
 
 
-def _decided(conditions: tuple[Condition, ...]) -> bool:
-    return any(one.type in FINAL and one.status == "True" for one in conditions)
-
-
-def _says(before: Condition | None, status: str, reason: str) -> bool:
-    return before is not None and before.status == status and before.reason == reason
-
-
-def _transition(before: Condition | None, status: str) -> datetime | None:
-    same = before is not None and before.status == status
-    return before.last_transition_time if before is not None and same else None
-
-
-def _beside(conditions: tuple[Condition, ...], type: ConditionType) -> Iterator[Condition]:
-    """What stays of the others beside a new condition of this type."""
-    for one in conditions:
-        if one.type == type or (one.type in MOVING and type in MOVING):
+def _remaining_conditions(
+    conditions: tuple[JobCondition, ...], type: ConditionType
+) -> Iterator[JobCondition]:
+    """Yield the conditions that stay next to a new one of this type."""
+    for condition in conditions:
+        if condition.type == type or (condition.type in MOVING and type in MOVING):
             continue
-        if one.type in MOVING and type in FINAL:
-            yield msgspec.structs.replace(one, status="False")
+        if condition.type in MOVING and type in FINAL:
+            yield msgspec.structs.replace(condition, status="False")
         else:
-            yield one
+            yield condition

@@ -1,4 +1,4 @@
-"""A job from a manifest that has the right shape, and a manifest from a job."""
+"""Convert manifests to jobs and back, filling in defaults as Kubeflow does (``*_defaults.go``)."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ from typing import Any
 
 import msgspec
 
-from danlu.training.defaults import elastic_policy, replica_spec, replica_type, run_policy
 from danlu.training.document import API_VERSION, ManifestError
 from danlu.training.framework import Framework
-from danlu.training.types import Job, JobStatus, ReplicaSpec, ReplicaType
+from danlu.training.pod_template import append_to, find_main_container, replace_container
+from danlu.training.types import (
+    ElasticPolicy,
+    Job,
+    JobStatus,
+    ReplicaSpec,
+    ReplicaType,
+    RestartPolicy,
+    RunPolicy,
+)
 
-__all__ = ["build_job", "job_document", "read_status", "status_document"]
-
-# What has a field of its own in Job.
+# Options that Job has as fields.
 _NO_OPTIONS = ("elasticPolicy", "successPolicy", "cleanPodPolicy")
 
 
 def build_job(document: Mapping[str, Any], framework: Framework) -> Job:
-    """The job that a manifest of the right shape asks for, defaults filled in."""
-    metadata, spec = document["metadata"], _without_null(document["spec"])
-    replicas = _replicas(spec[framework.replicas_field], framework)
+    """Return the job that a valid manifest describes, with defaults filled in."""
+    metadata, spec = document["metadata"], _drop_nulls(document["spec"])
+    replicas = _parse_replicas(spec[framework.replicas_field], framework)
     return Job(
         kind=framework.kind,
         name=metadata.get("name") or "",
         namespace=metadata.get("namespace") or "default",
         uid=metadata.get("uid") or "",
-        labels=_texts(metadata.get("labels")),
-        annotations=_texts(metadata.get("annotations")),
+        labels=_string_map(metadata.get("labels")),
+        annotations=_string_map(metadata.get("annotations")),
         replicas=replicas,
-        run_policy=run_policy(spec),
+        run_policy=parse_run_policy(spec),
         success_policy=spec.get("successPolicy") or "",
-        elastic_policy=elastic_policy(spec, replicas),
-        options=_options(spec, framework),
+        elastic_policy=parse_elastic_policy(spec, replicas),
+        options=_framework_options(spec, framework),
         status=read_status(document.get("status") or {}),
         deleting=metadata.get("deletionTimestamp") is not None,
     )
 
 
-def job_document(job: Job, framework: Framework) -> dict[str, Any]:
-    """The manifest of a job, which reads back as the same job (see ``write_job``)."""
+def job_to_manifest(job: Job, framework: Framework) -> dict[str, Any]:
+    """Return the manifest of a job. It parses to the same job again (see ``write_job``)."""
     metadata = {
         "name": job.name,
         "namespace": job.namespace if job.namespace != "default" else None,
@@ -48,73 +54,147 @@ def job_document(job: Job, framework: Framework) -> dict[str, Any]:
         "labels": dict(job.labels),
         "annotations": dict(job.annotations),
     }
-    policies = {"runPolicy": _plain(job.run_policy)}
-    replicas = {type: _replica_document(spec) for type, spec in job.replicas.items()}
+    policies = {"runPolicy": _to_plain_json(job.run_policy)}
+    replicas = {type: _replica_to_manifest(spec) for type, spec in job.replicas.items()}
     spec = {
-        **_given({**policies, "successPolicy": job.success_policy}),
-        **_plain(job.options),
+        **_drop_empty({**policies, "successPolicy": job.success_policy}),
+        **_to_plain_json(job.options),
         framework.replicas_field: replicas,
     }
     if job.elastic_policy is not None:
-        spec = {"elasticPolicy": _plain(job.elastic_policy), **spec}
-    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": _given(metadata)}
-    return {**document, "spec": spec, **_given({"status": status_document(job.status)})}
+        spec = {"elasticPolicy": _to_plain_json(job.elastic_policy), **spec}
+    document = {"apiVersion": API_VERSION, "kind": job.kind, "metadata": _drop_empty(metadata)}
+    return {**document, "spec": spec, **_drop_empty({"status": status_to_manifest(job.status)})}
 
 
-def status_document(status: JobStatus) -> dict[str, Any]:
-    """A status as it stands in a manifest."""
-    document: dict[str, Any] = _plain(status)
+def status_to_manifest(status: JobStatus) -> dict[str, Any]:
+    """Return the ``status`` of a manifest."""
+    document: dict[str, Any] = _to_plain_json(status)
     return document
 
 
 def read_status(document: Mapping[str, Any]) -> JobStatus:
-    """The status that a manifest has; raises :class:`ManifestError` where it is none."""
+    """Parse the ``status`` of a manifest; raises :class:`ManifestError` if it is invalid."""
     try:
-        return msgspec.convert(_without_null(document), JobStatus)
+        return msgspec.convert(_drop_nulls(document), JobStatus)
     except msgspec.ValidationError as error:
-        raise ManifestError(f"no status of a job: {error}") from error
+        raise ManifestError(f"invalid status: {error}") from error
 
 
-def _replicas(specs: Mapping[str, Any], framework: Framework) -> dict[ReplicaType, ReplicaSpec]:
-    named = {replica_type(name, framework): spec for name, spec in specs.items()}
+def _parse_replicas(
+    specs: Mapping[str, Any], framework: Framework
+) -> dict[ReplicaType, ReplicaSpec]:
+    named = {match_replica_type(name, framework): spec for name, spec in specs.items()}
     return {
-        type: replica_spec(named[type], type, framework)
-        for type in framework.types
+        type: build_replica_spec(named[type], type, framework)
+        for type in framework.replica_types
         if type in named
     }
 
 
-def _replica_document(spec: ReplicaSpec) -> dict[str, Any]:
+def _replica_to_manifest(spec: ReplicaSpec) -> dict[str, Any]:
     return {
         "replicas": spec.replicas,
         "restartPolicy": str(spec.restart_policy),
-        "template": _plain(spec.template),
+        "template": _to_plain_json(spec.template),
     }
 
 
-def _options(spec: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
-    names = [name for name in framework.options if name not in _NO_OPTIONS]
+def _framework_options(spec: Mapping[str, Any], framework: Framework) -> dict[str, Any]:
+    names = [name for name in framework.spec_options if name not in _NO_OPTIONS]
     return {name: spec[name] for name in names if spec.get(name) is not None}
 
 
-def _texts(mapping: Mapping[str, Any] | None) -> dict[str, str]:
+def _string_map(mapping: Mapping[str, Any] | None) -> dict[str, str]:
     return {name: value or "" for name, value in (mapping or {}).items()}
 
 
-def _without_null(value: Any) -> Any:
-    """``value`` without fields that are null: to Kubernetes they are not there."""
+def _drop_nulls(value: Any) -> Any:
+    """Return ``value`` without null fields; to Kubernetes they are absent."""
     if isinstance(value, Mapping):
-        return {key: _without_null(one) for key, one in value.items() if one is not None}
+        return {key: _drop_nulls(member) for key, member in value.items() if member is not None}
     if isinstance(value, list | tuple):
-        return [_without_null(one) for one in value]
+        return [_drop_nulls(member) for member in value]
     return value
 
 
-def _plain(value: object) -> Any:
-    """``value`` in dictionaries and lists, as it would come from JSON."""
+def _to_plain_json(value: object) -> Any:
+    """Return ``value`` as dictionaries and lists, as if decoded from JSON."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
-def _given(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is empty: null, no text, no entries."""
+def _drop_empty(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not empty (null, ``""``, ``{}``, ``[]``)."""
     return {name: value for name, value in mapping.items() if value not in (None, "", {}, [])}
+
+
+# -- defaults -------------------------------------------------------------------------------------
+
+_WORKER = ReplicaType("Worker")
+
+
+def match_replica_type(name: str, framework: Framework) -> ReplicaType | None:
+    """Return the replica type called ``name``, in any case, or None."""
+    folded = name.casefold()
+    return next((type for type in framework.replica_types if type.casefold() == folded), None)
+
+
+def build_replica_spec(
+    spec: Mapping[str, Any], type: ReplicaType, framework: Framework
+) -> ReplicaSpec:
+    """Return a member of the replica map with defaults for number, restart policy and port."""
+    replicas = spec.get("replicas")
+    return ReplicaSpec(
+        replicas=framework.default_replicas.get(type, 1) if replicas is None else replicas,
+        template=add_default_port(spec["template"], framework),
+        restart_policy=RestartPolicy(spec.get("restartPolicy") or framework.restart_policy),
+    )
+
+
+def add_default_port(template: Mapping[str, Any], framework: Framework) -> Mapping[str, Any]:
+    """Return the template with the framework's port in its main container, if not declared.
+
+    Frameworks that accept any container (MPI) declare no port.
+    """
+    main = find_main_container(template, framework.container)
+    ports = main.get("ports") or ()
+    if framework.any_container or any(port.get("name") == framework.port_name for port in ports):
+        return template
+    port = {"name": framework.port_name, "containerPort": framework.port}
+    return replace_container(template, append_to(main, "ports", port), main)
+
+
+def parse_run_policy(spec: Mapping[str, Any]) -> RunPolicy:
+    """Parse ``spec.runPolicy``, or an MPIJob's older ``spec.cleanPodPolicy`` if it sets none."""
+    policy = _drop_unset(spec.get("runPolicy") or {})
+    legacy = spec.get("cleanPodPolicy")
+    if legacy:
+        policy.setdefault("cleanPodPolicy", legacy)
+    if "schedulingPolicy" in policy:
+        policy["schedulingPolicy"] = _drop_unset(policy["schedulingPolicy"])
+    return msgspec.convert(policy, RunPolicy)
+
+
+def parse_elastic_policy(
+    spec: Mapping[str, Any], replicas: Mapping[ReplicaType, ReplicaSpec]
+) -> ElasticPolicy | None:
+    """Parse ``spec.elasticPolicy``; a missing bound is the other one, or the number of workers."""
+    if spec.get("elasticPolicy") is None:
+        return None
+    policy = msgspec.convert(_drop_unset(spec["elasticPolicy"]), ElasticPolicy)
+    low, high = policy.min_replicas, policy.max_replicas
+    workers = replicas[_WORKER].replicas if _WORKER in replicas else None
+    return msgspec.structs.replace(
+        policy,
+        min_replicas=_first_set(low, high, workers),
+        max_replicas=_first_set(high, low, workers),
+    )
+
+
+def _first_set(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _drop_unset(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are neither null nor empty text."""
+    return {name: value for name, value in mapping.items() if value is not None and value != ""}

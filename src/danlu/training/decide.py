@@ -1,200 +1,365 @@
-"""The one brain of training jobs: what to do next, from what is asked for, seen and remembered.
+"""Decide what to do for a training job, from its spec, its status and what is observed.
 
-:func:`decide` is pure. It asks nobody, and whoever calls it may forget everything but the status:
-what must be known of replicas that are gone is in its records. Deciding again before the actions
-were carried out gives the same actions, and when nothing is left to do it gives none and the
-status it was given.
+:func:`decide` is pure. All state it needs is in the job's status, so a controller may forget
+everything else: if it crashes between writing the status and acting on it, it makes the same
+decision again. A job for which nothing is left to do gets no actions and an unchanged status.
 
-A pass goes through these phases, in an order that is fixed:
+The phases, in this fixed order:
 
-1. A job that somebody else manages, or that is being deleted, is left alone.
-2. A finished job is cleaned up (:mod:`.finishing`), and its outcome never changes.
-3. What is seen of each replica is laid beside its record (:mod:`.standing`, :mod:`.attempts`).
-4. A suspended job loses all its replicas (:mod:`.suspending`).
-5. The framework judges the tallies (:mod:`.tally`). *Succeeded* and *Failed* end the job; only
-   then come the back-off limit (:mod:`.restarts`) and the active deadline. So a job that is done
-   needs no restart and misses no deadline, and one that failed says which replica it was.
-6. Restarts that are due are counted (:mod:`.settling`), and the actions follow from where each
-   replica then stands (:mod:`.acting`): nothing is made of a replica before all is gone that was
-   there of it.
+1. A job that another controller manages, or that is being deleted, is left alone.
+2. A finished job is cleaned up (:mod:`.finish`); its outcome never changes.
+3. What is observed of each replica is combined with its record (:mod:`.replicas`).
+4. All replicas of a suspended job are deleted.
+5. The framework evaluates the counts. *Succeeded* and *Failed* end the job; only then are the
+   back-off limit (:mod:`.restarts`) and the active deadline checked. So a job that is done needs no
+   restart and misses no deadline, and one that failed names the replica. After a success the other
+   replicas may get time to finish (:mod:`.finish`).
+6. Due restarts are counted, and the actions follow from the state of each replica. A replica is
+   created only after nothing is left of its previous attempts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
 
 from danlu.training import messages
-from danlu.training.acting import creations, deadline, removals, soonest, waits
-from danlu.training.conditions import saying
-from danlu.training.failures import first_failure, last_straw
-from danlu.training.finishing import Action, Ending, ended_before, finish
-from danlu.training.framework import Framework, Tally, Verdict
-from danlu.training.restarts import EVICTED, too_many
-from danlu.training.settling import completed, exits, records, refused, settled
-from danlu.training.standing import Scene, State, look
-from danlu.training.suspending import resumed, suspended
-from danlu.training.tally import replica_statuses, tallies
+from danlu.training.conditions import set_condition
+from danlu.training.finish import (
+    Action,
+    FinalCondition,
+    decide_after_end,
+    decide_finishing,
+    delete_replicas,
+    effective_policy,
+    finish_job,
+)
+from danlu.training.first_failure import failure_that_ended_job, find_first_failure
+from danlu.training.framework import Framework, ReplicaCounts, Verdict
+from danlu.training.replicas import (
+    JobReplicas,
+    ReplicaState,
+    RunState,
+    build_replica_statuses,
+    collect_records,
+    count_replicas,
+    exit_events,
+    observe_replicas,
+    record_failure,
+    record_outcome,
+    record_success,
+    record_suspension,
+)
+from danlu.training.restarts import EVICTED, exceeds_backoff_limit
 from danlu.training.types import (
     MANAGER,
     ConditionType,
+    CreateReplica,
     Decision,
+    DeleteReplica,
     Event,
+    FinishPolicy,
     Job,
     JobStatus,
-    Observed,
-    Pace,
-    ReplicaRecord,
+    ObservedReplicas,
     ReplicaType,
+    RestartBackoff,
 )
 
-__all__ = ["decide"]
+DEFAULT_BACKOFF = RestartBackoff()
+KUBEFLOW_FINISH_POLICY = FinishPolicy()
 
-PACE = Pace()
+DUE_STATES = (RunState.RESTARTING, RunState.MISSING)
+"""States of replicas whose restart is counted now."""
 
-Counted = Mapping[ReplicaType, Tally]
+CountsByType = Mapping[ReplicaType, ReplicaCounts]
 
 
 def decide(
-    job: Job, observed: Observed, framework: Framework, *, now: datetime, pace: Pace = PACE
+    job: Job,
+    observed: ObservedReplicas,
+    framework: Framework,
+    *,
+    now: datetime,
+    backoff: RestartBackoff = DEFAULT_BACKOFF,
+    finish: FinishPolicy = KUBEFLOW_FINISH_POLICY,
 ) -> Decision:
-    """Decide what to do of ``job`` now (an aware datetime), and how it then stands.
+    """Return the actions for ``job``, its new status, and when to decide again.
 
-    ``job.status`` is what was decided last; ``observed`` is all that a driver sees of its
-    replicas. ``pace`` says how restarts are delayed. ``requeue_after`` of the decision is exact,
-    and 0.0 where it is time already. Raises nothing.
+    Args:
+        job: The job, with the status of the previous decision.
+        observed: Everything the driver sees of the job's replicas.
+        framework: The framework of the job's kind.
+        now: An aware datetime.
+        backoff: How restarts are delayed.
+        finish: How long other replicas may go on after the job succeeded.
+
+    Raises nothing. ``requeue_after`` is exact; 0.0 means now.
     """
     if job.deleting or job.run_policy.managed_by not in ("", MANAGER):
         return Decision((), job.status)
     if job.status.finished:
-        return ended_before(job, observed, now=now)
-    job = _created(job, now)
-    scene = look(job, observed, framework)
-    if job.run_policy.suspend:
-        return suspended(job, observed, scene, framework=framework, now=now)
-    return _active(job, observed, scene, framework=framework, now=now, pace=pace)
+        return decide_after_end(job, observed, now=now)
+    job = _add_created_condition(job, now)
+    replicas = observe_replicas(job, observed, framework)
+    if job.run_policy.suspend and job.status.finishing is None:
+        return _suspend_job(job, observed, replicas, framework=framework, now=now)
+    return _decide_active(
+        job,
+        observed,
+        replicas,
+        framework=framework,
+        now=now,
+        backoff=backoff,
+        policy=effective_policy(job, finish),
+    )
 
 
-def _created(job: Job, now: datetime) -> Job:
-    reason, message = messages.reason(job, "Created"), messages.created(job)
-    status = saying(job.status, ConditionType.CREATED, reason=reason, message=message, now=now)
+def _add_created_condition(job: Job, now: datetime) -> Job:
+    status = set_condition(
+        job.status,
+        ConditionType.CREATED,
+        reason=messages.event_reason(job, "Created"),
+        message=messages.created_message(job),
+        now=now,
+    )
     return msgspec.structs.replace(job, status=status)
 
 
-def _active(
+def _decide_active(
     job: Job,
-    observed: Observed,
-    scene: Scene,
+    observed: ObservedReplicas,
+    job_replicas: JobReplicas,
     *,
     framework: Framework,
     now: datetime,
-    pace: Pace,
+    backoff: RestartBackoff,
+    policy: FinishPolicy,
 ) -> Decision:
-    """Judge a job that is neither finished nor suspended; end it, or go on with it."""
-    status, events = resumed(job, now=now)
-    counted = tallies(job, framework, scene)
-    verdict = framework.outcome(job, counted)
-    left = deadline(job, status.start_time, now=now)
+    """Decide about a job that is neither finished nor suspended: end it, or go on."""
+    status, events = _resume_job(job, now=now)
+    replicas = job_replicas.replicas
+    counts = count_replicas(job, framework, replicas)
+    if status.finishing is not None:
+        verdict: Verdict | None = Verdict(ConditionType.SUCCEEDED, status.finishing.type)
+    else:
+        verdict = framework.evaluate(job, counts)
+    deadline = _seconds_to_deadline(job, status.start_time, now=now)
     status = msgspec.structs.replace(
         status,
-        replica_statuses=replica_statuses(job, counted),
-        first_failure=first_failure(status.first_failure, scene.standings, now=now),
+        replica_statuses=build_replica_statuses(job, counts),
+        first_failure=find_first_failure(status.first_failure, replicas, now=now),
     )
-    events = (*events, *exits(job, scene))
-    ending = _ending(job, scene, counted, verdict=verdict, left=left)
-    if ending is not None:
-        failure = status.first_failure or last_straw(scene.standings, now=now)
-        last = _last_records(scene, ending)
-        status = msgspec.structs.replace(status, records=last, first_failure=failure)
-        return finish(job, status, observed, ending=ending, events=events, now=now)
-    status = _told(job, status, counted, verdict=verdict, now=now)
-    return _continue(job, status, scene, events=events, left=left, now=now, pace=pace)
+    events = (*events, *exit_events(job, replicas))
+    final = _final_condition(job, job_replicas, counts, verdict=verdict, deadline=deadline)
+    waits = policy.timeout is not None or status.finishing is not None
+    if final is not None and final.type is ConditionType.SUCCEEDED and verdict and waits:
+        return decide_finishing(
+            job,
+            status,
+            observed,
+            job_replicas,
+            framework=framework,
+            policy=policy,
+            decider=verdict.replica_type,
+            final=final,
+            events=events,
+            deadline=deadline,
+            now=now,
+        )
+    if final is not None:
+        record = record_success if final.type is ConditionType.SUCCEEDED else record_failure
+        status = msgspec.structs.replace(
+            status,
+            records=collect_records(job_replicas, map(record, replicas)),
+            first_failure=status.first_failure or failure_that_ended_job(replicas, now=now),
+        )
+        return finish_job(job, status, observed, final=final, events=events, now=now)
+    status = _apply_verdict(job, status, counts, verdict=verdict, now=now)
+    after = [record_outcome(replica, now=now, backoff=backoff) for replica in replicas]
+    status = msgspec.structs.replace(status, records=collect_records(job_replicas, after))
+    actions: tuple[Action, ...] = (
+        *_delete_actions(job_replicas, after),
+        *_create_actions(after, now=now),
+        *events,
+        *_restart_events(job, replicas),
+    )
+    return Decision(actions, status, _next_check(deadline, after, now=now))
 
 
-# -- the end --------------------------------------------------------------------------------------
+# -- the outcome ----------------------------------------------------------------------------------
 
 
-def _ending(
-    job: Job, scene: Scene, counted: Counted, *, verdict: Verdict | None, left: float | None
-) -> Ending | None:
-    """How the job ends now, if it does."""
+def _final_condition(
+    job: Job,
+    job_replicas: JobReplicas,
+    counts: CountsByType,
+    *,
+    verdict: Verdict | None,
+    deadline: float | None,
+) -> FinalCondition | None:
+    """Return the condition with which the job ends now, None if it goes on."""
     if verdict is not None and verdict.condition is ConditionType.SUCCEEDED:
-        reason = messages.reason(job, "Succeeded")
-        return Ending(ConditionType.SUCCEEDED, reason, messages.succeeded(job, verdict.blamed))
+        reason = messages.event_reason(job, "Succeeded")
+        message = messages.succeeded_message(job, verdict.replica_type)
+        return FinalCondition(ConditionType.SUCCEEDED, reason, message)
+    replicas = job_replicas.replicas
     if verdict is not None and verdict.condition is ConditionType.FAILED:
-        return _failed(job, scene, counted, blamed=verdict.blamed)
-    reason = messages.reason(job, "Failed")
-    due = sum(one.state in (State.ENDED, State.LOST) for one in scene.standings)
-    if too_many(job, made=scene.restarts, due=due):
-        return Ending(ConditionType.FAILED, reason, messages.restarted_too_often(job))
-    if left is not None and left <= 0:
-        return Ending(ConditionType.FAILED, reason, messages.active_too_long(job))
+        return _failed_condition(job, replicas, counts, type=verdict.replica_type)
+    reason = messages.event_reason(job, "Failed")
+    due = sum(replica.state in DUE_STATES for replica in replicas)
+    if exceeds_backoff_limit(job, made=job_replicas.restarts, due=due):
+        message = messages.backoff_limit_message(job)
+        return FinalCondition(ConditionType.FAILED, reason, message)
+    if deadline is not None and deadline <= 0:
+        return FinalCondition(ConditionType.FAILED, reason, messages.deadline_message(job))
     return None
 
 
-def _failed(job: Job, scene: Scene, counted: Counted, *, blamed: ReplicaType) -> Ending:
-    failed = [one for one in scene.standings if one.id.type == blamed and one.state is State.FAILED]
-    evicted = [one for one in failed if one.attempt and one.attempt.reason == EVICTED]
-    if evicted and job.kind == "MPIJob" and blamed == "Worker":
-        message = messages.evicted(len(evicted), counted.get(blamed, Tally()).expected)
-        return Ending(ConditionType.FAILED, messages.reason(job, EVICTED), message, event="Warning")
-    number = len(failed) or counted.get(blamed, Tally()).restarting
-    reason = messages.reason(job, "Failed")
-    return Ending(ConditionType.FAILED, reason, messages.failed(job, blamed, number))
+def _failed_condition(
+    job: Job, replicas: Sequence[ReplicaState], counts: CountsByType, *, type: ReplicaType
+) -> FinalCondition:
+    failed = [
+        replica
+        for replica in replicas
+        if replica.id.type == type and replica.state is RunState.FAILED
+    ]
+    evicted = [
+        replica for replica in failed if replica.attempt and replica.attempt.reason == EVICTED
+    ]
+    count = counts.get(type, ReplicaCounts())
+    if evicted and job.kind == "MPIJob" and type == "Worker":
+        return FinalCondition(
+            ConditionType.FAILED,
+            messages.event_reason(job, EVICTED),
+            messages.evicted_message(len(evicted), count.expected),
+            event_type="Warning",
+        )
+    message = messages.failed_message(job, type, len(failed) or count.restarting)
+    return FinalCondition(ConditionType.FAILED, messages.event_reason(job, "Failed"), message)
 
 
-def _last_records(scene: Scene, ending: Ending) -> dict[str, ReplicaRecord]:
-    last = completed if ending.type is ConditionType.SUCCEEDED else refused
-    return records(scene, [last(one) for one in scene.standings])
-
-
-# -- not yet --------------------------------------------------------------------------------------
-
-
-def _told(
-    job: Job, status: JobStatus, counted: Counted, *, verdict: Verdict | None, now: datetime
+def _apply_verdict(
+    job: Job, status: JobStatus, counts: CountsByType, *, verdict: Verdict | None, now: datetime
 ) -> JobStatus:
-    """The status with what the verdict says of a job that goes on."""
+    """Return the status of a job that goes on, with the verdict's condition."""
     if verdict is None:
         return status
+    type = verdict.replica_type
     if verdict.condition is ConditionType.RESTARTING:
-        count = counted.get(verdict.blamed, Tally()).restarting
-        reason, message = (
-            messages.reason(job, "Restarting"),
-            messages.restarting(job, verdict.blamed, count),
-        )
+        reason = messages.event_reason(job, "Restarting")
+        restarting = counts.get(type, ReplicaCounts()).restarting
+        message = messages.restarting_message(job, type, restarting)
     else:
-        reason, message = messages.reason(job, "Running"), messages.running(job, verdict.blamed)
-    return saying(status, verdict.condition, reason=reason, message=message, now=now)
+        reason = messages.event_reason(job, "Running")
+        message = messages.running_message(job, type)
+    return set_condition(status, verdict.condition, reason=reason, message=message, now=now)
 
 
-def _continue(
+def _seconds_to_deadline(job: Job, start: datetime | None, *, now: datetime) -> float | None:
+    """Return the seconds until the active deadline, or None."""
+    limit = job.run_policy.active_deadline_seconds
+    if limit is None or start is None:
+        return None
+    return limit - (now - start).total_seconds()
+
+
+# -- actions --------------------------------------------------------------------------------------
+
+
+def _delete_actions(
+    job_replicas: JobReplicas, replicas: Sequence[ReplicaState]
+) -> Iterator[DeleteReplica]:
+    """Delete attempts that are restarted, duplicates, and replicas beyond the job's numbers."""
+    for replica in replicas:
+        if replica.state is RunState.RESTARTING and replica.attempt is not None:
+            yield from delete_replicas((replica.attempt,), "it is restarted")
+        for attempt in replica.surplus:
+            restarted = attempt.uid == replica.record.last
+            why = "it is restarted" if restarted else "the replica has another attempt"
+            yield from delete_replicas((attempt,), why)
+    yield from delete_replicas(job_replicas.scaled_down, "the job was scaled down")
+
+
+def _create_actions(replicas: Sequence[ReplicaState], *, now: datetime) -> Iterator[CreateReplica]:
+    """Create each replica of which nothing is left, once its back-off is over."""
+    for replica in replicas:
+        time = replica.record.retry_at
+        missing = replica.state in (RunState.ABSENT, RunState.MISSING) and not replica.attempts
+        if missing and (time is None or time <= now):
+            yield CreateReplica(replica.id, replica.record.attempts)
+
+
+def _restart_events(job: Job, replicas: Sequence[ReplicaState]) -> Iterator[Event]:
+    """Yield one event for each type with restarts that are counted now."""
+    due = [
+        replica.id.type
+        for replica in replicas
+        if replica.state in DUE_STATES and replica.needs_restart
+    ]
+    for type in dict.fromkeys(due):
+        message = messages.restarting_message(job, type, due.count(type))
+        yield Event("Warning", messages.event_reason(job, "Restarting"), message)
+
+
+def _next_check(
+    deadline: float | None, replicas: Sequence[ReplicaState], *, now: datetime
+) -> float | None:
+    """Return the seconds until the deadline or the end of a back-off, whichever is first."""
+    retries = [replica.record.retry_at for replica in replicas]
+    delays = [(time - now).total_seconds() for time in retries if time is not None and time > now]
+    return min([*delays, *([] if deadline is None else [deadline])], default=None)
+
+
+# -- suspending -----------------------------------------------------------------------------------
+
+
+def _suspend_job(
     job: Job,
-    status: JobStatus,
-    scene: Scene,
+    observed: ObservedReplicas,
+    job_replicas: JobReplicas,
     *,
-    events: tuple[Event, ...],
-    left: float | None,
+    framework: Framework,
     now: datetime,
-    pace: Pace,
 ) -> Decision:
-    standings = [settled(one, now=now, pace=pace) for one in scene.standings]
-    status = msgspec.structs.replace(status, records=records(scene, standings))
-    actions: tuple[Action, ...] = (
-        *removals(scene, standings),
-        *creations(standings, now=now),
-        *events,
-        *_restarts(job, scene),
+    """Delete all replicas of a job, whatever its clean pod policy, and keep their records.
+
+    Completed replicas stay completed (as in Kubernetes' own Jobs); all others are recreated when
+    the job is resumed. This is not a restart: it counts towards no limit and has no back-off.
+    """
+    replicas = tuple(record_suspension(replica) for replica in job_replicas.replicas)
+    status = job.status
+    reason, message = messages.event_reason(job, "Suspended"), messages.suspended_message(job)
+    for type in (ConditionType.RUNNING, ConditionType.RESTARTING):
+        if status.has_condition(type):
+            status = set_condition(
+                status, type, value="False", reason=reason, message=message, now=now
+            )
+    status = set_condition(status, ConditionType.SUSPENDED, reason=reason, message=message, now=now)
+    status = msgspec.structs.replace(
+        status,
+        records=collect_records(job_replicas, replicas),
+        replica_statuses=build_replica_statuses(job, count_replicas(job, framework, replicas)),
+        first_failure=find_first_failure(job.status.first_failure, replicas, now=now),
     )
-    return Decision(actions, status, soonest(left, *waits(standings, now=now)))
+    suspended_before = job.status.has_condition(ConditionType.SUSPENDED)
+    events = () if suspended_before else (Event("Normal", reason, message),)
+    deletions = delete_replicas(observed.replicas, "the job is suspended")
+    return Decision((*deletions, *events), status)
 
 
-def _restarts(job: Job, scene: Scene) -> Iterator[Event]:
-    """Tell of the restarts that are counted now, once for each type."""
-    due = (State.ENDED, State.LOST)
-    failed = [one.id.type for one in scene.standings if one.state in due and one.restarting]
-    for type in dict.fromkeys(failed):
-        message = messages.restarting(job, type, failed.count(type))
-        yield Event("Warning", messages.reason(job, "Restarting"), message)
+def _resume_job(job: Job, *, now: datetime) -> tuple[JobStatus, tuple[Event, ...]]:
+    """Return the status of a job that runs, started now if it is new or was suspended.
+
+    The active deadline counts from the start or the last resumption.
+    """
+    status = job.status
+    if not status.has_condition(ConditionType.SUSPENDED):
+        return msgspec.structs.replace(status, start_time=status.start_time or now), ()
+    reason, message = messages.event_reason(job, "Resumed"), messages.resumed_message(job)
+    status = set_condition(
+        status, ConditionType.SUSPENDED, value="False", reason=reason, message=message, now=now
+    )
+    return msgspec.structs.replace(status, start_time=now), (Event("Normal", reason, message),)

@@ -1,4 +1,4 @@
-"""The documents of a manifest file: one training job, and the ConfigMaps and Secrets beside it."""
+"""Read a manifest file: one training job, with the ConfigMaps and Secrets it uses."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from danlu.errors import Span, UsageError
-from danlu.lang.finding import suggestion
-from danlu.training.framework import Finding, Framework
-from danlu.training.yamltext import Places, dump_yaml, read_yaml
-
-__all__ = [
-    "API_VERSION",
-    "Document",
-    "Documents",
-    "ManifestError",
-    "dump_yaml",
-    "read_documents",
-]
+from danlu.training.framework import FieldError, Framework
+from danlu.training.registry import find_framework, list_frameworks
+from danlu.training.yaml_with_lines import SourceMap, read_yaml
+from danlu.util.suggest import did_you_mean
 
 API_VERSION = "kubeflow.org/v1"
 
-_OBJECTS = ("ConfigMap", "Secret")
-# Kinds that often stand beside a job and mean nothing where its replicas run on one machine.
-_OTHERS = (
+_OBJECT_KINDS = ("ConfigMap", "Secret")
+# Kinds that are often in a job's file, and are not needed if its replicas run on this machine.
+_CLUSTER_KINDS = (
     "ClusterRole",
     "ClusterRoleBinding",
     "Deployment",
@@ -39,8 +31,8 @@ _OTHERS = (
     "ServiceAccount",
     "StorageClass",
 )
-# What a server writes into an object: in a file it is somebody's copy, and nothing is asked by it.
-_SERVERS = (
+# Metadata written by an API server. In a file it is left over from `kubectl get -o yaml`.
+_SERVER_FIELDS = (
     "creationTimestamp",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -53,16 +45,13 @@ _SERVERS = (
 
 
 class ManifestError(UsageError):
-    """A manifest that asks for nothing danlu could run, with all ``findings``.
-
-    ``lines`` are theirs in the file, one each, where it is known.
-    """
+    """A manifest is invalid. ``findings`` has all errors, ``lines`` their lines in the file."""
 
     def __init__(
         self,
         message: str,
         *,
-        findings: Sequence[Finding] = (),
+        findings: Sequence[FieldError] = (),
         lines: Sequence[int] = (),
         hint: str = "",
         span: Span | None = None,
@@ -70,16 +59,16 @@ class ManifestError(UsageError):
     ) -> None:
         self.findings = tuple(findings)
         numbers = [f"line {line}: " for line in lines] or [""] * len(findings)
-        details = tuple(map(_told, numbers, self.findings))
+        details = tuple(map(_format_finding, numbers, self.findings))
         super().__init__(message, hint=hint, span=span, source_line=source_line, details=details)
 
 
 @dataclass(frozen=True, eq=False)
-class Document(Mapping[str, Any]):
+class ManifestDocument(Mapping[str, Any]):
     """One document of a file: a mapping that knows the lines of its fields."""
 
     fields: Mapping[str, Any]
-    places: Places
+    places: SourceMap
 
     def __getitem__(self, key: str) -> Any:
         return self.fields[key]
@@ -91,109 +80,117 @@ class Document(Mapping[str, Any]):
         return len(self.fields)
 
     def error(self, message: str, *, path: str = "", hint: str = "") -> ManifestError:
-        """An error at the field ``path``."""
+        """Return an error that points at the field ``path``."""
         span = self.places.span(path)
         line = self.places.line(span.line)
         return ManifestError(message, hint=hint, span=span, source_line=line)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents:
-    """What a manifest file holds.
+class ManifestFile:
+    """The content of a manifest file.
 
-    ``objects`` are its ConfigMaps and Secrets by ``Kind/name``; ``others`` names (in the same way)
-    the objects that mean nothing without a cluster.
+    ``objects`` are its ConfigMaps and Secrets by ``Kind/name``; ``others`` are the names of objects
+    that have no meaning without a cluster.
     """
 
     file: str
-    job: Document
+    job: ManifestDocument
     objects: Mapping[str, Mapping[str, Any]]
     others: tuple[str, ...] = ()
 
 
-def read_documents(text: str, file: str) -> Documents:
-    """Read a manifest of one training job and, if it has them, further objects.
+def read_manifest_file(text: str, file: str) -> ManifestFile:
+    """Parse a manifest with one training job and, optionally, further objects.
 
-    ``file`` is its name as the user knows it. Raises :class:`ManifestError` for kinds and versions
-    nobody knows, for no job and for several, and :class:`YamlError` for what is no YAML.
+    ``file`` is the name for messages. Raises :class:`ManifestError` for unknown kinds and versions,
+    and unless there is exactly one job; raises :class:`YamlError` for invalid YAML.
     """
-    found = [one for document in _mappings(text, file) for one in _flattened(document)]
-    jobs = [document for document in found if _kind(document) not in _OBJECTS + _OTHERS]
+    found = [item for document in _iter_documents(text, file) for item in _expand_list(document)]
+    jobs = [
+        document
+        for document in found
+        if _document_kind(document) not in _OBJECT_KINDS + _CLUSTER_KINDS
+    ]
     for document in jobs:
         _check_job_kind(document)
-    named = [(_title(document), document) for document in found if document not in jobs]
-    objects = {name: document for name, document in named if _kind(document) in _OBJECTS}
+    named = [(_kind_and_name(document), document) for document in found if document not in jobs]
+    objects = {
+        name: document for name, document in named if _document_kind(document) in _OBJECT_KINDS
+    }
     _check_each_once(named)
-    return Documents(
+    return ManifestFile(
         file=file,
-        job=_as_written(_only(jobs, file)),
+        job=_strip_server_fields(_single_job(jobs, file)),
         objects={name: document.fields for name, document in objects.items()},
         others=tuple(name for name, _ in named if name not in objects),
     )
 
 
-def _told(line: str, finding: Finding) -> str:
+def _format_finding(line: str, finding: FieldError) -> str:
     hint = f" ({finding.hint})" if finding.hint else ""
     return f"{line}{finding.path}: {finding.message}{hint}"
 
 
-def _mappings(text: str, file: str) -> Iterator[Document]:
+def _iter_documents(text: str, file: str) -> Iterator[ManifestDocument]:
     for value, places in read_yaml(text, file):
         if not isinstance(value, Mapping):
-            raise Document({}, places).error(f"{file} is no manifest: it has no fields")
-        yield Document(value, places)
+            raise ManifestDocument({}, places).error(f"{file} is not a manifest: no mapping")
+        yield ManifestDocument(value, places)
 
 
-def _flattened(document: Document) -> Iterator[Document]:
-    """The document, or the items of the List that it is (``kubectl get -o yaml``)."""
+def _expand_list(document: ManifestDocument) -> Iterator[ManifestDocument]:
+    """Yield the document, or the items of a List (``kubectl get -o yaml``)."""
     items = document.get("items")
     if document.get("kind") != "List" or not isinstance(items, list):
         yield document
         return
     for index, item in enumerate(items):
         if not isinstance(item, Mapping):
-            raise document.error("an item of the List has no fields", path=f"items[{index}]")
-        yield Document(item, document.places.below(f"items[{index}]"))
+            raise document.error("an item of the List is not a mapping", path=f"items[{index}]")
+        yield ManifestDocument(item, document.places.subtree(f"items[{index}]"))
 
 
-def _kind(document: Document) -> str:
+def _document_kind(document: ManifestDocument) -> str:
     for name in ("apiVersion", "kind"):
         if not isinstance(document.get(name), str) or not document[name]:
             raise document.error(f"a document of the manifest has no {name}", path=name)
     return str(document["kind"])
 
 
-def _check_job_kind(document: Document) -> None:
-    """That its kind is a framework's and its version ours."""
+def _check_job_kind(document: ManifestDocument) -> None:
+    """Check that the kind is a framework's, and the version."""
     kind, version = document["kind"], document["apiVersion"]
     if kind == "TrainJob":
-        hint = f"TrainJob is Kubeflow Trainer's second version; danlu runs {', '.join(_kinds())}"
-        raise document.error("danlu does not run a TrainJob", path="kind", hint=hint)
-    framework = _framework(document)
+        message = "TrainJob (Kubeflow Trainer v2) is not supported"
+        raise document.error(message, path="kind", hint=_kinds_hint())
+    framework = _job_framework(document)
     if version != API_VERSION:
-        message = f"a {framework.kind} of apiVersion '{version}' is not known"
+        message = f"unsupported apiVersion '{version}' of a {framework.kind}"
         hint = f"write apiVersion: {API_VERSION}"
         raise document.error(message, path="apiVersion", hint=hint)
 
 
-def _framework(document: Document) -> Framework:
-    from danlu.training.registry import framework_of
-
+def _job_framework(document: ManifestDocument) -> Framework:
     kind = document["kind"]
     try:
-        return framework_of(kind)
+        return find_framework(kind)
     except UsageError as error:
-        hint = suggestion(kind, [*_kinds(), *_OBJECTS, *_OTHERS]) or f"kinds: {', '.join(_kinds())}"
+        known = [*_known_kinds(), *_OBJECT_KINDS, *_CLUSTER_KINDS]
+        # High enough that batch/v1's Job is not taken for a misspelled TFJob.
+        hint = did_you_mean(kind, known, otherwise=_kinds_hint(), template="'{}'", cutoff=0.8)
         raise document.error(f"unknown kind '{kind}'", path="kind", hint=hint) from error
 
 
-def _kinds() -> list[str]:
-    from danlu.training.registry import frameworks
-
-    return sorted(framework.kind for framework in frameworks())
+def _known_kinds() -> list[str]:
+    return sorted(framework.kind for framework in list_frameworks())
 
 
-def _title(document: Document) -> str:
+def _kinds_hint() -> str:
+    return f"supported kinds: {', '.join(_known_kinds())}"
+
+
+def _kind_and_name(document: ManifestDocument) -> str:
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not name:
@@ -201,29 +198,28 @@ def _title(document: Document) -> str:
     return f"{document['kind']}/{name}"
 
 
-def _check_each_once(named: Sequence[tuple[str, Document]]) -> None:
+def _check_each_once(named: Sequence[tuple[str, ManifestDocument]]) -> None:
     seen = set()
     for name, document in named:
         if name in seen:
-            raise document.error(f"{name} is there twice", path="metadata.name")
+            raise document.error(f"duplicate object {name}", path="metadata.name")
         seen.add(name)
 
 
-def _only(jobs: Sequence[Document], file: str) -> Document:
+def _single_job(jobs: Sequence[ManifestDocument], file: str) -> ManifestDocument:
     if not jobs:
-        kinds = ", ".join(_kinds())
-        raise ManifestError(f"{file} has no training job", hint=f"a job is one of: {kinds}")
+        raise ManifestError(f"{file} contains no training job", hint=_kinds_hint())
     if len(jobs) > 1:
         names = ", ".join(str(document["kind"]) for document in jobs)
-        message = f"{file} has {len(jobs)} training jobs ({names}); one is run at a time"
-        raise jobs[1].error(message, path="kind", hint="give each job a file of its own")
+        message = f"{file} contains {len(jobs)} training jobs ({names}); only one can be run"
+        raise jobs[1].error(message, path="kind", hint="put each job in its own file")
     return jobs[0]
 
 
-def _as_written(job: Document) -> Document:
-    """The job without what only a server writes: its status, its uid, its times."""
+def _strip_server_fields(job: ManifestDocument) -> ManifestDocument:
+    """Return the job without what only a server writes: status, uid, timestamps."""
     fields = {name: value for name, value in job.items() if name != "status"}
     metadata = fields.get("metadata")
     if isinstance(metadata, Mapping):
-        fields["metadata"] = {key: metadata[key] for key in metadata if key not in _SERVERS}
-    return Document(fields, job.places)
+        fields["metadata"] = {key: metadata[key] for key in metadata if key not in _SERVER_FIELDS}
+    return ManifestDocument(fields, job.places)

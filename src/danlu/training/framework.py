@@ -1,15 +1,15 @@
-"""What a framework is to danlu: a name, its replica types, and four small functions.
+"""The extension point for kinds of jobs: one :class:`Framework` per file.
 
-One file of :mod:`danlu.training.frameworks` makes one :class:`Framework`; a package of somebody
-else's gives one through the entry point group ``danlu.frameworks``. A framework does no I/O, and
-knows neither of the drivers.
+danlu's own frameworks are in :mod:`danlu.training.frameworks`; other packages provide theirs
+through the entry point group ``danlu.frameworks``. A framework does no I/O and does not know where
+the job runs: on this machine or on Kubernetes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -22,13 +22,11 @@ from danlu.training.types import (
     Topology,
 )
 
-__all__ = ["FieldRef", "File", "Finding", "Framework", "Tally", "Variable", "Verdict"]
 
+class FieldError(msgspec.Struct, frozen=True, order=True):
+    """An invalid field of a manifest: its path (``spec.runPolicy.backoffLimit``) and the problem.
 
-class Finding(msgspec.Struct, frozen=True, order=True):
-    """Something wrong in a manifest: the field's path (``spec.runPolicy.backoffLimit``) and what.
-
-    ``hint`` says what to write instead, where that is known.
+    ``hint`` says what to write instead, if known.
     """
 
     path: str
@@ -37,31 +35,34 @@ class Finding(msgspec.Struct, frozen=True, order=True):
 
 
 class FieldRef(msgspec.Struct, frozen=True):
-    """The value of a variable that only the replica's own place knows.
+    """A value that is known only where the replica runs.
 
-    ``path`` is a field of the pod as Kubernetes' downward API names it (``status.podIP``). A
-    driver gives it as ``valueFrom.fieldRef``, or as the value where it knows that.
+    ``path`` is a field of the pod as in Kubernetes' downward API (``status.podIP``). On a cluster
+    it becomes ``valueFrom.fieldRef``; the local driver fills in the value.
     """
 
     path: str
 
 
-Variable = tuple[str, str | FieldRef]
-"""Name and value; a value may name variables before it, as Kubernetes does: ``$(POD_IP):80``."""
+EnvVar = tuple[str, str | FieldRef]
+"""Name and value; as in Kubernetes, a value may refer to earlier ones: ``$(POD_IP):80``."""
+
+PodTemplate = Mapping[str, Any]
+"""A PodTemplateSpec as in a manifest. Never changed in place."""
 
 
-class File(msgspec.Struct, frozen=True):
-    """A small file that every replica of a job finds in the directory of its topology."""
+class GeneratedFile(msgspec.Struct, frozen=True):
+    """A small text file that every replica finds in its ``topology.directory``."""
 
     text: str
     executable: bool = False
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """How the replicas of one type stand when an outcome is decided.
+class ReplicaCounts(msgspec.Struct, frozen=True):
+    """How many replicas of one type are in which state.
 
-    ``expected`` are wanted; each of them is counted at most once. ``failed`` ended badly for good,
-    ``restarting`` ended badly and will be made again. ``first_succeeded`` is about index 0.
+    Each of the ``expected`` replicas is counted at most once. ``failed`` ones failed permanently,
+    ``restarting`` ones failed and will be restarted. ``first_succeeded`` is about index 0.
     """
 
     expected: int = 0
@@ -72,8 +73,11 @@ class Tally(msgspec.Struct, frozen=True):
     first_succeeded: bool = False
 
 
+CountsByType = Mapping[ReplicaType, ReplicaCounts]
+
+
 class Verdict(msgspec.Struct, frozen=True):
-    """What the tallies say of the job; ``blamed`` is the type that decided it."""
+    """What the counts mean for the job; ``replica_type`` is the type that decided it."""
 
     condition: Literal[
         ConditionType.RUNNING,
@@ -81,82 +85,207 @@ class Verdict(msgspec.Struct, frozen=True):
         ConditionType.SUCCEEDED,
         ConditionType.FAILED,
     ]
-    blamed: ReplicaType
+    replica_type: ReplicaType
 
 
-Tallies = Mapping[ReplicaType, Tally]
-Template = Mapping[str, Any]
+class Framework(ABC):
+    """One kind of job: its constants, and how its replicas work together.
 
-
-def _no_findings(job: Job) -> Iterable[Finding]:
-    return ()
-
-
-def _no_files(job: Job, topology: Topology, running: Sequence[ReplicaId]) -> Mapping[str, File]:
-    return {}
-
-
-def _no_objects(job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
-    return ()
-
-
-def _as_it_is(job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
-    return command
-
-
-def _undecorated(job: Job, replica: ReplicaId, topology: Topology, template: Template) -> Template:
-    return template
-
-
-@dataclass(frozen=True, kw_only=True)
-class Framework:
-    """One kind of job.
-
-    ``name`` is what ``--framework`` takes (``pytorch``), ``kind`` and ``plural`` are Kubernetes',
-    ``replicas_field`` is the key of the replica map in the manifest's spec. ``types`` are in the
-    order in which they decide an outcome; ``defaults`` are the replicas of a type that gives no
-    number, 1 unless named. ``single`` are the types of which a job has no more than one replica,
-    as ``check`` says too. ``common_port`` says that the program knows one port for all replicas,
-    ``any_container`` that it may be in a container of any name (the first one), and that no port
-    is declared for it.
-
-    ``options`` names the spec's further fields of this kind, ``elasticPolicy`` and
-    ``successPolicy`` among them where it has those. ``environment`` gives the variables
-    of one replica, in order, for the containers that ``everywhere`` says: all of them, or the one
-    named ``container``. ``outcome`` gives the job's verdict, None for none yet. ``check`` gives
-    findings beyond the common ones. ``leader`` is the replica whose log and result stand for the
-    job's, and that has the label ``job-role=master``. ``files`` are written before the first
-    replica starts and again whenever the ``running`` ones change. ``launch`` makes of the command
-    that runs a script once what a replica of a type runs (``mpirun``, a worker that waits); given
-    no command, what a replica runs whose manifest names none, empty for the image's own.
-    ``decorate`` changes the pod of one replica on a cluster (init containers, volumes). Replicas
-    have a Service each there unless ``services`` is false. ``objects`` are documents of further
-    objects that a job owns on a cluster (rights of its launcher), made before its pods.
+    A subclass sets the attributes without a default and implements :meth:`build_env`; everything
+    else has a default that fits a job led by the first of its ``driver_types``.
     """
 
-    name: str
-    kind: str
-    plural: str
-    replicas_field: str
-    types: tuple[ReplicaType, ...]
-    container: str
-    port_name: str
-    port: int
-    environment: Callable[[Job, ReplicaId, Topology], Sequence[Variable]]
-    outcome: Callable[[Job, Tallies], Verdict | None]
-    leader: Callable[[Job], ReplicaId]
-    aliases: tuple[str, ...] = ()
-    required: tuple[ReplicaType, ...] = ()
-    single: tuple[ReplicaType, ...] = ()
-    restart_policy: RestartPolicy = RestartPolicy.NEVER
-    options: tuple[str, ...] = ()
-    defaults: Mapping[ReplicaType, int] = field(default_factory=dict)
-    everywhere: bool = True
-    any_container: bool = False
-    common_port: bool = False
-    check: Callable[[Job], Iterable[Finding]] = _no_findings
-    files: Callable[[Job, Topology, Sequence[ReplicaId]], Mapping[str, File]] = _no_files
-    launch: Callable[[Job, ReplicaType, Sequence[str]], Sequence[str]] = _as_it_is
-    decorate: Callable[[Job, ReplicaId, Topology, Template], Template] = _undecorated
-    services: bool = True
-    objects: Callable[[Job, Topology], Sequence[Mapping[str, Any]]] = _no_objects
+    name: ClassVar[str]
+    """The value of ``--framework``, such as ``pytorch``."""
+
+    kind: ClassVar[str]
+    """The Kubernetes kind, such as ``PyTorchJob``."""
+
+    plural: ClassVar[str]
+    """The Kubernetes resource name, such as ``pytorchjobs``."""
+
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Further names for ``--framework``, and further kinds that manifests may use."""
+
+    replicas_field: ClassVar[str]
+    """The key of the map of replica specs in ``spec``, such as ``pytorchReplicaSpecs``."""
+
+    spec_options: ClassVar[tuple[str, ...]] = ()
+    """Further fields that ``spec`` may have, including ``elasticPolicy`` and ``successPolicy``."""
+
+    replica_types: ClassVar[tuple[ReplicaType, ...]]
+    """All replica types, in the order in which they decide the outcome."""
+
+    driver_types: ClassVar[tuple[ReplicaType, ...]]
+    """The types whose success is the job's: the first of these that a job has is its driver."""
+
+    required_types: ClassVar[tuple[ReplicaType, ...]] = ()
+    """The types that every job must have."""
+
+    singleton_types: ClassVar[tuple[ReplicaType, ...]] = ()
+    """The types with exactly one replica, if the job has them."""
+
+    idle_types: ClassVar[tuple[ReplicaType, ...]] = ()
+    """The types that do not compute themselves: they get no GPU and no share of the cores."""
+
+    server_types: ClassVar[tuple[ReplicaType, ...]] = ()
+    """The types that run until they are stopped, so that a finished job does not wait for them."""
+
+    default_replicas: ClassVar[Mapping[ReplicaType, int]] = {}
+    """The number of replicas of a type whose spec gives none, if it is not 1."""
+
+    restart_policy: ClassVar[RestartPolicy] = RestartPolicy.NEVER
+    """The restart policy of replicas whose spec gives none."""
+
+    container: ClassVar[str]
+    """The name of the container that runs the program."""
+
+    any_container: ClassVar[bool] = False
+    """Whether the container may have any name (then it is the first) and declares no port."""
+
+    port_name: ClassVar[str]
+    """The name of the port that replicas use for rendezvous."""
+
+    port: ClassVar[int]
+    """The number of that port if a replica's spec declares none."""
+
+    single_port: ClassVar[bool] = False
+    """Whether the program assumes the same port number on all replicas."""
+
+    env_in_all_containers: ClassVar[bool] = True
+    """Whether :meth:`build_env` applies to all containers of a pod, or only to ``container``."""
+
+    services: ClassVar[bool] = True
+    """Whether each replica gets a Service on a cluster."""
+
+    # -- extension points -------------------------------------------------------------------------
+
+    @abstractmethod
+    def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> Sequence[EnvVar]:
+        """Return the environment variables of one replica, in order."""
+
+    def driver_type(self, job: Job) -> ReplicaType:
+        """Return the type whose success is the job's."""
+        types = self.driver_types
+        return next((type for type in types if type in job.replicas), types[-1])
+
+    def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
+        """Return what the counts mean for the job; None while nothing can be said.
+
+        By default the job succeeds when all replicas of its driver type have, and fails when any
+        replica failed permanently.
+        """
+        return evaluate_counts(self.replica_types, counts, driver=self.driver_type(job))
+
+    def leader(self, job: Job) -> ReplicaId:
+        """Return the replica whose log and result represent the job (``job-role=master``)."""
+        return first_replica(job, self.driver_types)
+
+    def validate(self, job: Job) -> Iterable[FieldError]:
+        """Return what is wrong with a job beyond the rules that all kinds share.
+
+        By default the numbers of the singleton types and of the driver type are checked.
+        """
+        for type in self.singleton_types:
+            yield from exactly_one(job, type, field=self.replicas_field)
+        driver = self.driver_type(job)
+        if driver not in self.singleton_types:
+            yield from at_least_one(job, driver, field=self.replicas_field)
+
+    def files(
+        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
+    ) -> Mapping[str, GeneratedFile]:
+        """Return the files for ``topology.directory``, by name.
+
+        They are written before the first replica starts, and again when the ``running`` replicas
+        change.
+        """
+        return {}
+
+    def wrap_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+        """Return what a replica of ``type`` runs so that ``command`` runs once (``mpirun …``).
+
+        An empty ``command`` asks for the command of a replica whose manifest has none; empty means
+        the image's own.
+        """
+        return command
+
+    def count_processes(self, job: Job, type: ReplicaType) -> int:
+        """Return how many computing processes a replica of ``type`` starts.
+
+        0 if its launcher chooses the number, together with the threads of each.
+        """
+        return 1
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Return the pod of a replica with what it needs only on a cluster (init containers …)."""
+        return template
+
+    def extra_objects(self, job: Job, topology: Topology) -> Sequence[Mapping[str, Any]]:
+        """Return manifests of further objects that the job owns on a cluster.
+
+        They are created before the job's pods.
+        """
+        return ()
+
+
+# -- building blocks ------------------------------------------------------------------------------
+
+_NO_COUNTS = ReplicaCounts()
+
+
+def evaluate_counts(
+    types: Sequence[ReplicaType],
+    counts: CountsByType,
+    *,
+    driver: ReplicaType,
+    done: bool | None = None,
+    tolerated: Container[ReplicaType] = (),
+) -> Verdict | None:
+    """Return the verdict on a job that is led by the type ``driver``.
+
+    The job succeeds when ``done`` (default: all replicas of the driver succeeded), and fails when a
+    replica failed permanently whose type is not ``tolerated``. The types are checked in order,
+    success before failure, so that the same counts always give the same verdict; Kubeflow's
+    operator iterates over a Go map here, or sets both conditions.
+    """
+    if done is None:
+        leading = counts.get(driver, _NO_COUNTS)
+        done = 0 < leading.expected <= leading.succeeded
+    for type in types:
+        if type == driver and done:
+            return Verdict(ConditionType.SUCCEEDED, type)
+        if counts.get(type, _NO_COUNTS).failed and type not in tolerated:
+            return Verdict(ConditionType.FAILED, type)
+    for type in types:
+        if counts.get(type, _NO_COUNTS).restarting:
+            return Verdict(ConditionType.RESTARTING, type)
+    if counts.get(driver, _NO_COUNTS).active:
+        return Verdict(ConditionType.RUNNING, driver)
+    return None
+
+
+def first_replica(job: Job, types: Iterable[ReplicaType]) -> ReplicaId:
+    """Return replica 0 of the first of ``types`` with replicas, else of any type that has some."""
+    types = (*types, *job.replicas)
+    return ReplicaId(next((type for type in types if job.replica_count(type)), types[0]), 0)
+
+
+def endpoint(topology: Topology, replica: ReplicaId, *, qualified: bool = False) -> str:
+    """Return ``host:port`` of a replica."""
+    return f"{topology.host(replica, qualified=qualified)}:{topology.port(replica)}"
+
+
+def exactly_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[FieldError]:
+    """Yield an error if the job has ``type`` with a number of replicas other than 1."""
+    if type in job.replicas and job.replica_count(type) != 1:
+        hint = f"a job has one {type}; further replicas are Workers"
+        yield FieldError(f"spec.{field}[{type}].replicas", "must be 1", hint)
+
+
+def at_least_one(job: Job, type: ReplicaType, *, field: str) -> Iterator[FieldError]:
+    """Yield an error if the job has ``type`` without replicas: it would never end."""
+    if type in job.replicas and job.replica_count(type) < 1:
+        yield FieldError(f"spec.{field}[{type}].replicas", "must be at least 1")

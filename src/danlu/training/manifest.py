@@ -1,31 +1,31 @@
-"""Manifests to jobs and back: ``kubeflow.org/v1``, read whole or refused with every finding."""
+"""Parse and write manifests (``kubeflow.org/v1``). Errors report everything that is wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danlu.training.conversion import build_job, job_document, read_status, status_document
+from danlu.training.conversion import build_job, job_to_manifest, read_status, status_to_manifest
 from danlu.training.document import (
-    Document,
-    Documents,
+    ManifestDocument,
     ManifestError,
-    dump_yaml,
-    read_documents,
+    ManifestFile,
+    read_manifest_file,
 )
-from danlu.training.framework import Finding, Framework
+from danlu.training.framework import FieldError, Framework
 from danlu.training.types import Job
 from danlu.training.validation import validate, validate_change
+from danlu.training.yaml_with_lines import dump_yaml
 
 __all__ = [
-    "Document",
-    "Documents",
+    "ManifestDocument",
     "ManifestError",
+    "ManifestFile",
     "dump_yaml",
-    "read_documents",
     "read_job",
+    "read_manifest_file",
     "read_status",
-    "status_document",
+    "status_to_manifest",
     "validate",
     "validate_change",
     "write_job",
@@ -33,34 +33,34 @@ __all__ = [
 
 
 def read_job(document: Mapping[str, Any], framework: Framework) -> Job:
-    """The job that ``document`` asks for, defaults filled in.
+    """Return the job that a manifest describes, with defaults filled in.
 
-    Raises :class:`ManifestError` with all that is wrong, and with the lines of the file where
-    ``document`` is one that :func:`read_documents` gave.
+    Raises :class:`ManifestError` with all errors, and with their lines if ``document`` comes from
+    :func:`read_manifest_file`.
     """
     findings = validate(document, framework)
     if findings:
-        raise _refused(document, findings, framework)
+        raise _manifest_error(document, findings, framework)
     return build_job(document, framework)
 
 
 def write_job(job: Job, framework: Framework | None = None) -> dict[str, Any]:
-    """A manifest that reads back as the same job, ``deleting`` aside.
+    """Return a manifest that parses to the same job again, except for ``deleting``.
 
-    ``framework`` is that of its kind, looked up where it is not given.
+    ``framework`` is that of the job's kind; it is looked up if not given.
     """
     if framework is None:
-        from danlu.training.registry import framework_of
+        from danlu.training.registry import find_framework
 
-        framework = framework_of(job.kind)
-    return job_document(job, framework)
+        framework = find_framework(job.kind)
+    return job_to_manifest(job, framework)
 
 
-def _refused(
-    document: Mapping[str, Any], findings: Sequence[Finding], framework: Framework
+def _manifest_error(
+    document: Mapping[str, Any], findings: Sequence[FieldError], framework: Framework
 ) -> ManifestError:
     count = "an error" if len(findings) == 1 else f"{len(findings)} errors"
-    if not isinstance(document, Document):
+    if not isinstance(document, ManifestDocument):
         return ManifestError(f"this {framework.kind} has {count}", findings=findings)
     span = document.places.span(findings[0].path)
     return ManifestError(

@@ -1,112 +1,100 @@
-"""The words of conditions and events, letter by letter those of Kubeflow's operator.
+"""Messages of conditions and events, verbatim those of Kubeflow's operator.
 
-Release 1.9 (1.7 for MXJob), which writes them a little differently for each kind; people search
-their logs for them. Sources: ``UpdateJobStatus`` of each controller, ``pkg/controller.v1/common``.
+People search their logs for them, and the operator (1.9; 1.7 for MXJob) words them slightly
+differently for each kind. Sources: ``UpdateJobStatus`` of each controller,
+``pkg/controller.v1/common``.
 """
 
 from __future__ import annotations
 
 from danlu.training.types import Job, ReplicaType, RestartPolicy
 
-__all__ = [
-    "active_too_long",
-    "created",
-    "evicted",
-    "exited",
-    "failed",
-    "reason",
-    "restarted_too_often",
-    "restarting",
-    "resumed",
-    "running",
-    "succeeded",
-    "suspended",
-]
-
 QUALIFIED = ("PyTorchJob", "PaddleJob", "JAXJob")
-"""Kinds that name the namespace too where no master decides, but a worker."""
+"""Kinds whose messages include the namespace if a worker decides instead of a master."""
 
 
-def reason(job: Job, word: str) -> str:
-    """The reason of a condition or event: the kind and ``Created``, ``Running`` …"""
+def event_reason(job: Job, word: str) -> str:
+    """Return the reason of a condition or event: the kind followed by ``Created``, ``Running`` …"""
     return f"{job.kind}{word}"
 
 
-def created(job: Job) -> str:
-    """Of the first condition of every job."""
+def created_message(job: Job) -> str:
+    """Return the message of a new job's first condition."""
     return f"{job.kind} {job.name} is created."
 
 
-def running(job: Job, blamed: ReplicaType) -> str:
-    """That a replica which decides runs."""
-    return f"{job.kind} {_name(job, blamed)} is running."
+def running_message(job: Job, type: ReplicaType) -> str:
+    """Report that a replica of the deciding type is running."""
+    return f"{job.kind} {_qualified_name(job, type)} is running."
 
 
-def succeeded(job: Job, blamed: ReplicaType) -> str:
-    """That the job succeeded."""
-    name = _name(job, blamed)
+def succeeded_message(job: Job, type: ReplicaType) -> str:
+    """Report that the job succeeded."""
+    name = _qualified_name(job, type)
     completed = "successfully" if "/" in name else "is successfully"
     return f"{job.kind} {name} {completed} completed."
 
 
-def restarting(job: Job, blamed: ReplicaType, count: int) -> str:
-    """That so many replicas of a type are made again."""
+def restarting_message(job: Job, type: ReplicaType, count: int) -> str:
+    """Report how many replicas of a type are restarted."""
     if job.kind == "TFJob":
-        return f"job {job.name} is restarting because {blamed} replica(s) failed."
-    return f"{_kind(job)} {job.name} is restarting because {count} {blamed} replica(s) failed."
+        return f"job {job.name} is restarting because {type} replica(s) failed."
+    return (
+        f"{_message_kind(job)} {job.name} is restarting because {count} {type} replica(s) failed."
+    )
 
 
-def failed(job: Job, blamed: ReplicaType, count: int) -> str:
-    """That the job failed, for so many replicas of a type that ended badly for good."""
-    if _by_exit_code(job, blamed):
-        return f'job "{job.name}" is failing because "{blamed}" replica(s) failed.'
+def failed_message(job: Job, type: ReplicaType, count: int) -> str:
+    """Report that the job failed, and how many replicas of a type failed permanently."""
+    if _fails_by_exit_code(job, type):
+        return f'job "{job.name}" is failing because "{type}" replica(s) failed.'
     if job.kind == "TFJob":
         name = f"{job.namespace}/{job.name}"
-        return f"TFJob {name} has failed because {count} {blamed} replica(s) failed."
-    return f"{_kind(job)} {job.name} is failed because {count} {blamed} replica(s) failed."
+        return f"TFJob {name} has failed because {count} {type} replica(s) failed."
+    return f"{_message_kind(job)} {job.name} is failed because {count} {type} replica(s) failed."
 
 
-def evicted(count: int, total: int) -> str:
-    """That an MPIJob failed because workers were evicted."""
+def evicted_message(count: int, total: int) -> str:
+    """Report that an MPIJob failed because workers were evicted."""
     return f"{count}/{total} workers are evicted"
 
 
-def restarted_too_often(job: Job) -> str:
-    """That the back-off limit is used up."""
+def backoff_limit_message(job: Job) -> str:
+    """Report that the back-off limit is exceeded."""
     return f"Job {job.name} has failed because it has reached the specified backoff limit"
 
 
-def active_too_long(job: Job) -> str:
-    """That the active deadline is over."""
+def deadline_message(job: Job) -> str:
+    """Report that the active deadline has passed."""
     return f"Job {job.name} has failed because it was active longer than specified deadline"
 
 
-def suspended(job: Job) -> str:
-    """That the job is suspended."""
+def suspended_message(job: Job) -> str:
+    """Report that the job is suspended."""
     return f"{job.kind} {job.name} is suspended."
 
 
-def resumed(job: Job) -> str:
-    """That the job is not suspended any more."""
+def resumed_message(job: Job) -> str:
+    """Report that the job is resumed."""
     return f"{job.kind} {job.name} is resumed."
 
 
-def exited(job: Job, replica: str, code: int) -> str:
-    """That a replica (``worker-0``) ended."""
+def exited_message(job: Job, replica: str, code: int) -> str:
+    """Report that a replica (``worker-0``) ended."""
     return f"Pod: {job.namespace}.{job.name}-{replica} exited with code {code}"
 
 
-def _name(job: Job, blamed: ReplicaType) -> str:
-    worker = job.kind in QUALIFIED and blamed == "Worker"
+def _qualified_name(job: Job, type: ReplicaType) -> str:
+    worker = job.kind in QUALIFIED and type == "Worker"
     return f"{job.namespace}/{job.name}" if worker or job.kind == "TFJob" else job.name
 
 
-def _kind(job: Job) -> str:
+def _message_kind(job: Job) -> str:
     return "mxjob" if job.kind == "MXJob" else job.kind
 
 
-def _by_exit_code(job: Job, blamed: ReplicaType) -> bool:
-    """Whether the common part of Kubeflow's operator says it, before the kind's own can."""
-    spec = job.replicas.get(blamed)
+def _fails_by_exit_code(job: Job, type: ReplicaType) -> bool:
+    """Return whether the message comes from the part of the operator that all kinds share."""
+    spec = job.replicas.get(type)
     policy = spec.restart_policy if spec is not None else RestartPolicy.NEVER
     return policy is RestartPolicy.EXIT_CODE and job.kind != "MPIJob"

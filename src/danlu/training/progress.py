@@ -1,9 +1,8 @@
-"""What a training program posts about itself: the training-progress protocol, read strictly.
+"""Parse progress reports of training programs: Kubeflow Trainer's training-progress protocol.
 
-The protocol is Kubeflow Trainer's (``trainer.kubeflow.org/v1alpha1``, feature ``TrainJobStatus``,
-KEP-2779): a program that finds :data:`SERVER_URL` in its environment posts JSON there. Limits are
-those of its ``pkg/statusserver`` and of the CRD. Transformers' ``Trainer`` and the Kubeflow SDK
-speak it without being asked to.
+A program posts JSON to the address in :data:`SERVER_URL` (``trainer.kubeflow.org/v1alpha1``,
+feature ``TrainJobStatus``, KEP-2779). The limits are those of its ``pkg/statusserver`` and of the
+CRD. Transformers' ``Trainer`` and the Kubeflow SDK use the protocol if the variable is set.
 """
 
 from __future__ import annotations
@@ -15,24 +14,14 @@ from typing import Annotated
 
 import msgspec
 
-__all__ = [
-    "CA_CERT",
-    "LIMIT",
-    "SERVER_URL",
-    "TOKEN",
-    "Progress",
-    "progress_of",
-    "status_path",
-]
-
 SERVER_URL = "KUBEFLOW_TRAINER_SERVER_URL"
 CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
-"""The variable that holds the *path* of the certificates the server is verified against."""
+"""The variable with the *path* of the CA certificates to verify the server with."""
 TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
-"""The variable that holds the *path* of the token; programs read it again now and then."""
+"""The variable with the *path* of the token; programs reread it, because it may be rotated."""
 
-LIMIT = 1 << 16
-"""Bytes of a report at most (statusserver's ``maxBodySize``)."""
+MAX_REPORT_BYTES = 1 << 16
+"""The size limit of a report (statusserver's ``maxBodySize``)."""
 
 _INT32 = 2**31 - 1
 _Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
@@ -41,70 +30,83 @@ _Label = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class Progress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How far a job says it is, by the training-progress protocol (Kubeflow Trainer's
-    ``trainerStatus``): percent, an estimate in seconds, and the last value of each metric.
+Points = tuple[tuple[float, float], ...]
+"""The values of a metric over time: pairs of seconds since the epoch and value."""
+
+
+class TrainingProgress(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The progress a job reported (``trainerStatus`` of the training-progress protocol).
+
+    ``metrics`` has the last value of each metric. ``history`` has all values one replica reported
+    so far (in a single report: since the previous one), downsampled so that extremes are kept.
     """
 
     percentage: int | None = msgspec.field(default=None, name="progressPercentage")
     seconds_left: int | None = msgspec.field(default=None, name="estimatedRemainingSeconds")
     metrics: Mapping[str, float] = {}
     updated: datetime | None = msgspec.field(default=None, name="lastUpdatedTime")
+    history: Mapping[str, Points] = {}
 
 
-class _Metric(msgspec.Struct, frozen=True):
+class _MetricEntry(msgspec.Struct, frozen=True):
     name: _Label
     value: _Label
 
 
-class _Status(msgspec.Struct, frozen=True, rename="camel"):
+class _TrainerStatus(msgspec.Struct, frozen=True, rename="camel"):
     last_updated_time: _Time
     progress_percentage: _Percent | None = None
     estimated_remaining_seconds: _Seconds | None = None
-    metrics: Annotated[tuple[_Metric, ...], msgspec.Meta(max_length=256)] | None = None
+    metrics: Annotated[tuple[_MetricEntry, ...], msgspec.Meta(max_length=256)] | None = None
 
 
-class _Report(msgspec.Struct, frozen=True, rename="camel"):
-    # Fields of later versions (statuses of initializers) are ignored, as the original does.
-    trainer_status: _Status | None = None
+class _ReportBody(msgspec.Struct, frozen=True, rename="camel"):
+    # Fields of later versions (statuses of initializers) are ignored, as in the original.
+    trainer_status: _TrainerStatus | None = None
+    # Of danlu.report alone (danlu.replica_runtime.report).
+    danlu_points: dict[_Label, Points] = {}
 
 
-_REPORTS = msgspec.json.Decoder(_Report)
+_REPORTS = msgspec.json.Decoder(_ReportBody)
 
 
 def status_path(namespace: str, name: str) -> str:
-    """The path that a job's reports are posted to."""
+    """Return the URL path that a job's reports are posted to."""
     return f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/{name}/status"
 
 
-def progress_of(body: bytes) -> Progress | None:
-    """The progress that a report tells, None where it tells nothing.
+def parse_progress(body: bytes) -> TrainingProgress | None:
+    """Parse a report; None if it contains no progress.
 
-    Values of metrics are text on the wire; one that is no finite number is left out, and of two
-    with one name the last holds. Raises :class:`ValueError` saying what is wrong with a report.
+    Metric values are strings on the wire. Values that are not finite numbers are dropped, and the
+    last of several with one name wins. Raises :class:`ValueError` if the report is invalid.
     """
-    if len(body) > LIMIT:
-        raise ValueError(f"a report has {LIMIT} bytes at most")
+    if len(body) > MAX_REPORT_BYTES:
+        raise ValueError(f"report exceeds {MAX_REPORT_BYTES} bytes")
     try:
-        status = _REPORTS.decode(body).trainer_status
+        report = _REPORTS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from error
+    status = report.trainer_status
     if status is None:
         return None
-    return Progress(
+    metrics, updated = _metric_values(status.metrics or ()), status.last_updated_time
+    return TrainingProgress(
         percentage=status.progress_percentage,
         seconds_left=status.estimated_remaining_seconds,
-        metrics=_numbers(status.metrics or ()),
-        updated=status.last_updated_time,
+        metrics=metrics,
+        updated=updated,
+        history={name: tuple(sorted(line)) for name, line in report.danlu_points.items()}
+        or {name: ((updated.timestamp(), value),) for name, value in metrics.items()},
     )
 
 
-def _numbers(metrics: tuple[_Metric, ...]) -> dict[str, float]:
-    numbers = {one.name: _number(one.value) for one in metrics}
+def _metric_values(metrics: tuple[_MetricEntry, ...]) -> dict[str, float]:
+    numbers = {metric.name: _finite_number(metric.value) for metric in metrics}
     return {name: value for name, value in numbers.items() if value is not None}
 
 
-def _number(text: str) -> float | None:
+def _finite_number(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Which frameworks there are: danlu's own, one line each, and those of other packages.
+"""The registry of frameworks: danlu's own, one line each, and those of installed packages.
 
-A package gives one through the entry point group ``danlu.frameworks``; the entry point is called
-as the framework is. Other packages are looked at only when a name is not built in, or when all
-frameworks are listed; one that is broken is an error for those alone who ask for it.
+A package provides one through the entry point group ``danlu.frameworks``, under the framework's
+name. Packages are only searched for a name that is not built in, or to list all frameworks. A
+package that cannot be loaded is an error only for those who ask for its framework.
 """
 
 from __future__ import annotations
@@ -13,22 +13,14 @@ from typing import TYPE_CHECKING
 from danlu.errors import UsageError
 from danlu.training.framework import Framework
 from danlu.training.frameworks import jax, mpi, mxnet, paddle, pytorch, tensorflow, xgboost
+from danlu.util.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = [
-    "BUILT_IN",
-    "GROUP",
-    "BrokenFramework",
-    "broken_frameworks",
-    "framework_of",
-    "frameworks",
-]
+ENTRY_POINT_GROUP = "danlu.frameworks"
 
-GROUP = "danlu.frameworks"
-
-BUILT_IN = (
+BUILT_IN_FRAMEWORKS: tuple[Framework, ...] = (
     pytorch.FRAMEWORK,
     tensorflow.FRAMEWORK,
     mpi.FRAMEWORK,
@@ -38,99 +30,118 @@ BUILT_IN = (
     mxnet.FRAMEWORK,
 )
 
+_REQUIRED_ATTRIBUTES = (
+    "name",
+    "kind",
+    "plural",
+    "replicas_field",
+    "replica_types",
+    "driver_types",
+    "container",
+    "port_name",
+    "port",
+)
+
 
 class BrokenFramework(UsageError):
-    """A framework of an installed package cannot be used; message and hint name the package."""
+    """The framework of an installed package cannot be used; message and hint name the package."""
 
 
-def framework_of(kind_or_name: str) -> Framework:
-    """The framework of that kind (``PyTorchJob``), name or alias, in any letter case.
+def find_framework(kind_or_name: str) -> Framework:
+    """Return the framework with this kind (``PyTorchJob``), name or alias, in any case.
 
-    Raises :class:`UsageError` with the nearest name where there is none, and
-    :class:`BrokenFramework` where the package that has one by this name cannot be used.
+    Raises:
+        BrokenFramework: A package provides a framework of this name that cannot be used.
+        UsageError: There is no such framework; the hint has the closest name.
     """
     wanted = kind_or_name.lower()
-    for framework in BUILT_IN:
-        if wanted in _words(framework):
+    for framework in BUILT_IN_FRAMEWORKS:
+        if wanted in _framework_names(framework):
             return framework
-    for entry in _installed():
+    for entry in _entry_points():
         if entry.name.lower() == wanted:
-            return _loaded(entry, BUILT_IN)
-    others, broken = _others()
-    for framework in others:
-        if wanted in _words(framework):
+            return _load_plugin(entry, BUILT_IN_FRAMEWORKS)
+    plugins, broken = _load_plugins()
+    for framework in plugins:
+        if wanted in _framework_names(framework):
             return framework
-    raise _unknown(kind_or_name, (*BUILT_IN, *others), broken)
+    raise _unknown_framework(kind_or_name, (*BUILT_IN_FRAMEWORKS, *plugins), broken)
 
 
-def frameworks() -> tuple[Framework, ...]:
-    """All frameworks that can be used: danlu's own, then those of other packages by name."""
-    return (*BUILT_IN, *_others()[0])
+def list_frameworks() -> tuple[Framework, ...]:
+    """Return all usable frameworks: danlu's own, then those of packages, sorted by name."""
+    return (*BUILT_IN_FRAMEWORKS, *_load_plugins()[0])
 
 
-def broken_frameworks() -> tuple[BrokenFramework, ...]:
-    """What is wrong with those of other packages that cannot be used."""
-    return tuple(_others()[1])
+def list_broken_frameworks() -> tuple[BrokenFramework, ...]:
+    """Return an error for each framework of a package that cannot be used."""
+    return tuple(_load_plugins()[1])
 
 
-def _words(framework: Framework) -> frozenset[str]:
-    """All that a framework may be called by, in small letters."""
-    own = (framework.name, framework.kind, framework.plural, *framework.aliases)
-    return frozenset(word.lower() for word in own)
+def _framework_names(framework: Framework) -> frozenset[str]:
+    """Return all names of a framework, in lower case."""
+    names = (framework.name, framework.kind, framework.plural, *framework.aliases)
+    return frozenset(name.lower() for name in names)
 
 
-def _installed() -> list[EntryPoint]:
-    # Costs a start of danlu's own jobs a tenth of its time, and they need none of it.
+def _entry_points() -> list[EntryPoint]:
+    # importlib.metadata takes a tenth of the start of a job, and built-in frameworks don't need it.
     from importlib.metadata import entry_points
 
-    return sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value))
-
-
-def _others() -> tuple[list[Framework], list[BrokenFramework]]:
-    """The frameworks of other packages, and why there are not more of them."""
-    good: list[Framework] = []
-    bad: list[BrokenFramework] = []
-    for entry in _installed():
-        try:
-            good.append(_loaded(entry, (*BUILT_IN, *good)))
-        except BrokenFramework as error:
-            bad.append(error)
-    return good, bad
-
-
-def _loaded(entry: EntryPoint, beside: Sequence[Framework]) -> Framework:
-    """The framework of an entry point, which may not be called as one of those ``beside`` it."""
-    try:
-        framework = entry.load()
-    except Exception as error:
-        raise _broken(entry, f"{type(error).__name__}: {error}") from error
-    if not isinstance(framework, Framework):
-        raise _broken(entry, f"{entry.value} is a {type(framework).__name__}, not a Framework")
-    taken = next((one for one in beside if _words(one) & _words(framework)), None)
-    if taken is not None:
-        raise _broken(entry, f"{taken.kind} has that name or kind already")
-    return framework
-
-
-def _broken(entry: EntryPoint, reason: str) -> BrokenFramework:
-    package = entry.dist.name if entry.dist else "of an unknown name"
-    return BrokenFramework(
-        f"the framework {entry.name} of the package {package} cannot be used: {reason}",
-        hint=f"update the package {package}, or uninstall it",
+    return sorted(
+        entry_points(group=ENTRY_POINT_GROUP), key=lambda entry: (entry.name, entry.value)
     )
 
 
-def _unknown(
+def _load_plugins() -> tuple[list[Framework], list[BrokenFramework]]:
+    """Load the frameworks of all packages; return them, and an error for each that failed."""
+    plugins: list[Framework] = []
+    broken: list[BrokenFramework] = []
+    for entry in _entry_points():
+        try:
+            plugins.append(_load_plugin(entry, (*BUILT_IN_FRAMEWORKS, *plugins)))
+        except BrokenFramework as error:
+            broken.append(error)
+    return plugins, broken
+
+
+def _load_plugin(entry: EntryPoint, known: Sequence[Framework]) -> Framework:
+    """Load the framework of an entry point. Its names must differ from those of ``known`` ones."""
+    try:
+        framework = entry.load()
+    except Exception as error:
+        raise _broken_plugin(entry, f"{type(error).__name__}: {error}") from error
+    if not isinstance(framework, Framework):
+        what = type(framework).__name__
+        raise _broken_plugin(entry, f"{entry.value} is a {what}, not a Framework")
+    missing = [name for name in _REQUIRED_ATTRIBUTES if not hasattr(framework, name)]
+    if missing:
+        raise _broken_plugin(entry, f"{entry.value} does not set {', '.join(missing)}")
+    names = _framework_names(framework)
+    taken = next((other for other in known if _framework_names(other) & names), None)
+    if taken is not None:
+        raise _broken_plugin(entry, f"{taken.kind} already has that name or kind")
+    return framework
+
+
+def _broken_plugin(entry: EntryPoint, reason: str) -> BrokenFramework:
+    package = f"package {entry.dist.name}" if entry.dist else "an unknown package"
+    return BrokenFramework(
+        f"framework {entry.name} of {package} cannot be used: {reason}",
+        hint=f"update {package}, or uninstall it",
+    )
+
+
+def _unknown_framework(
     kind_or_name: str, known: Sequence[Framework], broken: Sequence[BrokenFramework]
 ) -> UsageError:
-    import difflib
-
-    words = {word.lower(): word for one in known for word in (one.name, one.kind, *one.aliases)}
-    near = difflib.get_close_matches(kind_or_name.lower(), words, n=1)
-    meant = f"did you mean {words[near[0]]}? " if near else ""
+    names = [
+        name for framework in known for name in (framework.name, framework.kind, *framework.aliases)
+    ]
+    choices = f"choose from {', '.join(framework.name for framework in known)}"
     return UsageError(
-        f"no framework is called '{kind_or_name}'",
-        hint=f"{meant}danlu knows {', '.join(one.name for one in known)}",
-        # What was meant may be there, and broken.
+        f"unknown framework '{kind_or_name}'",
+        hint=f"{did_you_mean(kind_or_name, names)} {choices}".strip(),
+        # The framework that was meant may be one of those that cannot be used.
         details=tuple(error.message for error in broken),
     )

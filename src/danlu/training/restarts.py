@@ -1,120 +1,201 @@
-"""Which ends lead to another attempt, how long that waits, and when there were too many.
+"""Restart policies, the back-off between attempts, and the record of each replica's attempts.
 
-Whether a replica is made again is its restart policy's to say (Kubeflow's ``ReconcilePods``):
+Whether a replica is restarted follows from its restart policy (Kubeflow's ``ReconcilePods``):
 
-* ``OnFailure`` and ``Always``: when it failed, whatever its exit code.
-* ``ExitCode``: when it failed with 128 or more (a signal), or with a code that nobody knows (an
-  eviction, a lost machine); 1 to 127 is permanent.
-* ``Never``: not.
-* A replica that is *gone* with nothing seen of its end (deleted by somebody, its machine lost) is
-  made again under every policy: that was not its program's doing.
+* ``OnFailure`` and ``Always``: after any failure.
+* ``ExitCode``: after exit code 128 or more (a signal), or if the exit code is unknown (an eviction,
+  a lost node). Codes 1 to 127 are permanent failures.
+* ``Never``: not at all.
+* A replica that disappeared without a recorded exit status (deleted by someone else, node lost) is
+  restarted under every policy: its program did not cause that.
 
-``Always`` restarts a replica that *succeeded* too, as a kubelet does, but only where its success
-does not help to end the job: a parameter server, a worker beside a master. Where the job ends by
-it, it is completed. (On a cluster the kubelet restarts that one as well, and the job never ends.)
+``Always`` also restarts a replica that *succeeded*, as a kubelet does, but only if its success does
+not help to end the job (a parameter server, a worker next to a master). If it does, the replica is
+complete. (On a cluster the kubelet restarts that one as well, and such a job never ends.)
 
-Every restart counts towards the back-off limit: a driver's in place, and each attempt made anew,
-by whoever and of whichever policy. A job makes ``backoffLimit`` restarts and fails when it needs
-one more. Kubeflow counts those of running pods only, and fails at the limit's own number.
+All restarts count towards the back-off limit: those a kubelet makes in place and each new attempt,
+whatever the policy. The job fails when it needs more than ``backoffLimit``. Kubeflow counts only
+restarts of running pods, and already fails at the limit itself.
+
+An attempt is identified by its uid. A record names the ``current`` attempt of its replica; earlier
+ones (``last``, ``past``) never become current again and count no more, however long the driver
+still reports them.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from danlu.training.attempts import released
-from danlu.training.framework import Framework, Tally
+from danlu.training.framework import Framework, ReplicaCounts
 from danlu.training.types import (
     ConditionType,
     Job,
     ObservedReplica,
-    Pace,
-    Phase,
+    ReplicaPhase,
     ReplicaRecord,
     ReplicaType,
+    RestartBackoff,
     RestartPolicy,
 )
 
-__all__ = [
-    "COMPLETED",
-    "EVICTED",
-    "LOST",
-    "counted",
-    "decides_success",
-    "delay",
-    "ended",
-    "made_again",
-    "too_many",
-]
+FIRST_RETRYABLE_CODE = 128
 
-FIRST_RETRYABLE = 128
+# Values of ReplicaRecord.reason; a driver's own reasons (OOMKilled, Error) are kept as they are.
 COMPLETED = "Completed"
 EVICTED = "Evicted"
 LOST = "Lost"
 
+PHASE_PREFERENCE = {
+    ReplicaPhase.SUCCEEDED: 0,
+    ReplicaPhase.RUNNING: 1,
+    ReplicaPhase.PENDING: 2,
+    ReplicaPhase.FAILED: 3,
+}
+NOT_STARTED = datetime.max.replace(tzinfo=UTC)
 
-def made_again(attempt: ObservedReplica, job: Job, framework: Framework) -> bool:
-    """Whether another attempt follows this one, which ended."""
-    policy = job.replicas[attempt.id.type].restart_policy
-    if attempt.phase is Phase.SUCCEEDED:
-        return policy is RestartPolicy.ALWAYS and not decides_success(
-            job, framework, attempt.id.type
-        )
+
+# -- policy ---------------------------------------------------------------------------------------
+
+
+def will_restart(attempt: ObservedReplica, job: Job, framework: Framework) -> bool:
+    """Return whether another attempt follows this one, which has ended."""
+    type = attempt.id.type
+    policy = job.replicas[type].restart_policy
+    if attempt.phase is ReplicaPhase.SUCCEEDED:
+        return policy is RestartPolicy.ALWAYS and not decides_success(job, framework, type)
     if policy is RestartPolicy.EXIT_CODE:
-        return attempt.exit_code is None or attempt.exit_code >= FIRST_RETRYABLE
+        return attempt.exit_code is None or attempt.exit_code >= FIRST_RETRYABLE_CODE
     return policy in (RestartPolicy.ALWAYS, RestartPolicy.ON_FAILURE)
 
 
 def decides_success(job: Job, framework: Framework, type: ReplicaType) -> bool:
-    """Whether a job in which this type succeeded and all others run would be done."""
-    tallies = {
-        one: _all_succeeded(spec.replicas)
-        if one == type
-        else Tally(expected=spec.replicas, active=spec.replicas)
-        for one, spec in job.replicas.items()
+    """Return whether the job succeeds if all replicas of this type do while all others run."""
+    counts = {
+        other: ReplicaCounts(expected=spec.replicas, active=spec.replicas)
+        for other, spec in job.replicas.items()
     }
-    verdict = framework.outcome(job, tallies)
+    number = counts[type].expected
+    counts[type] = ReplicaCounts(expected=number, succeeded=number, first_succeeded=number > 0)
+    verdict = framework.evaluate(job, counts)
     return verdict is not None and verdict.condition is ConditionType.SUCCEEDED
 
 
-def _all_succeeded(number: int) -> Tally:
-    return Tally(expected=number, succeeded=number, first_succeeded=number > 0)
+def backoff_delay(restarts: int, backoff: RestartBackoff) -> float:
+    """Return the seconds to wait before restart number ``restarts`` (from 1)."""
+    # Capped, as 2.0 to the power of a large count of restarts overflows.
+    return min(backoff.max_delay, backoff.first_delay * 2.0 ** min(restarts - 1, 64))
 
 
-def delay(restarts: int, pace: Pace) -> float:
-    """Seconds that a replica waits before its so manieth restart (1 at least)."""
-    return min(pace.longest, pace.first * 2.0 ** min(restarts - 1, 64))
-
-
-def too_many(job: Job, *, made: int, due: int) -> bool:
-    """Whether the back-off limit allows no more: restarts made already, and those needed now."""
+def exceeds_backoff_limit(job: Job, *, made: int, due: int) -> bool:
+    """Return whether the restarts ``made`` and those now ``due`` exceed the job's limit."""
     limit = job.run_policy.backoff_limit
     return limit is not None and made + due > limit
 
 
-def counted(
+def exit_reason(attempt: ObservedReplica | None) -> str:
+    """Return a one-word reason for the end of an attempt; None is one that disappeared."""
+    if attempt is None:
+        return LOST
+    return COMPLETED if attempt.phase is ReplicaPhase.SUCCEEDED else attempt.reason or "Error"
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def is_past_attempt(record: ReplicaRecord, uid: str) -> bool:
+    """Return whether this attempt was released, so that nothing about it counts any more."""
+    return uid == record.last or uid in record.past
+
+
+def current_attempt(
+    record: ReplicaRecord, attempts: Sequence[ObservedReplica]
+) -> ObservedReplica | None:
+    """Return the attempt that represents the replica, if any.
+
+    It is the one the record names. If that is gone and the replica is not finished, it is the best
+    of the new ones: not being deleted, succeeded or running, started first.
+    """
+    for attempt in attempts:
+        if attempt.uid == record.current:
+            return attempt
+    if record.completed or record.failed:
+        return None
+    new = (attempt for attempt in attempts if not is_past_attempt(record, attempt.uid))
+    return min(new, key=_attempt_preference, default=None)
+
+
+def _attempt_preference(attempt: ObservedReplica) -> tuple[bool, int, datetime, str]:
+    preference = PHASE_PREFERENCE[attempt.phase]
+    return attempt.deleting, preference, attempt.started or NOT_STARTED, attempt.uid
+
+
+def update_record(
     record: ReplicaRecord,
-    *,
     attempt: ObservedReplica | None,
-    seen: tuple[ObservedReplica, ...],
-    now: datetime,
-    pace: Pace,
+    *,
+    surplus: Sequence[ObservedReplica],
 ) -> ReplicaRecord:
-    """The record with one restart more; ``attempt`` ended, None is one that is lost."""
-    restarts = record.restarts + 1
+    """Return the record with ``attempt`` as the current one.
+
+    Counts the restarts that others made: in place (a kubelet), or as an attempt that replaced the
+    current one without our doing.
+    """
+    past = tuple(sorted(old.uid for old in surplus))
+    if past != record.past:
+        record = msgspec.structs.replace(record, past=past)
+    if attempt is None:
+        return record
+    if attempt.uid != record.current:
+        # The first attempt replaces none, and so does one after a release, which was counted then.
+        replaced = 1 if record.current else 0
+        record = msgspec.structs.replace(
+            record,
+            restarts=record.restarts + replaced,
+            attempts=record.attempts + replaced,
+            last=record.current or record.last,
+            current=attempt.uid,
+            in_place=0,
+            retry_at=None,
+        )
+    if attempt.restarts > record.in_place:
+        restarts = record.restarts + attempt.restarts - record.in_place
+        record = msgspec.structs.replace(record, restarts=restarts, in_place=attempt.restarts)
+    return record
+
+
+def release_attempt(record: ReplicaRecord, *, seen: Sequence[ObservedReplica]) -> ReplicaRecord:
+    """Return the record without a current attempt; every attempt in ``seen`` is a past one.
+
+    Counts no restart: the caller knows whether this is one.
+    """
     return msgspec.structs.replace(
-        released(record, seen=seen),
-        restarts=restarts,
-        exit_code=attempt.exit_code if attempt is not None else None,
-        reason=ended(attempt),
-        retry_at=now + timedelta(seconds=delay(restarts, pace)),
+        record,
+        attempts=record.attempts + (1 if record.current else 0),
+        last=record.current or record.last,
+        current="",
+        in_place=0,
+        retry_at=None,
+        past=tuple(sorted(attempt.uid for attempt in seen)),
     )
 
 
-def ended(attempt: ObservedReplica | None) -> str:
-    """Why an attempt ended, in a word."""
-    if attempt is None:
-        return LOST
-    return COMPLETED if attempt.phase is Phase.SUCCEEDED else attempt.reason or "Error"
+def count_restart(
+    record: ReplicaRecord,
+    *,
+    attempt: ObservedReplica | None,
+    seen: Sequence[ObservedReplica],
+    now: datetime,
+    backoff: RestartBackoff,
+) -> ReplicaRecord:
+    """Return the record with one more restart, after ``attempt`` ended (None: disappeared)."""
+    restarts = record.restarts + 1
+    return msgspec.structs.replace(
+        release_attempt(record, seen=seen),
+        restarts=restarts,
+        exit_code=attempt.exit_code if attempt is not None else None,
+        reason=exit_reason(attempt),
+        retry_at=now + timedelta(seconds=backoff_delay(restarts, backoff)),
+    )

@@ -1,9 +1,9 @@
-"""Training jobs: what is asked for, what is seen of it, and what is decided.
+"""Training jobs: what was asked for, what is observed, and what is decided.
 
-A :class:`Job` is a Kubeflow manifest (``kubeflow.org/v1``) read, checked and with its defaults
-filled in. A *replica* is one member of it (``worker-0``); on a cluster it is a pod, on this
-machine a process or a container, and each time it is made anew is another *attempt*. All values
-are frozen and all times are aware datetimes in UTC.
+A :class:`Job` is a Kubeflow manifest (``kubeflow.org/v1``) that was parsed, validated and
+defaulted. A *replica* is one member of it (``worker-0``): a pod on a cluster, a process or a
+container on this machine. Each time it is started is an *attempt*. All values are frozen, and all
+times are aware datetimes in UTC.
 """
 
 from __future__ import annotations
@@ -15,44 +15,15 @@ from typing import Any, Literal, NewType, Protocol
 
 import msgspec
 
-__all__ = [
-    "MANAGER",
-    "CleanPodPolicy",
-    "Condition",
-    "ConditionType",
-    "CreateReplica",
-    "Decision",
-    "DeleteJob",
-    "DeleteReplica",
-    "ElasticPolicy",
-    "Event",
-    "FirstFailure",
-    "Job",
-    "JobStatus",
-    "Observed",
-    "ObservedReplica",
-    "Pace",
-    "Phase",
-    "ReplicaId",
-    "ReplicaRecord",
-    "ReplicaSpec",
-    "ReplicaStatus",
-    "ReplicaType",
-    "RestartPolicy",
-    "RunPolicy",
-    "SchedulingPolicy",
-    "Topology",
-]
-
 ReplicaType = NewType("ReplicaType", str)
 """A replica type as Kubeflow writes it: ``Worker``, ``PS``, ``Master`` …"""
 
 MANAGER = "kubeflow.org/training-operator"
-"""The ``managedBy`` of jobs that are ours to run; empty means the same."""
+"""The ``managedBy`` of jobs that danlu runs; an empty value means the same."""
 
 
 class CleanPodPolicy(StrEnum):
-    """What of a finished job's replicas is removed."""
+    """Which replicas of a finished job are deleted."""
 
     ALL = "All"
     RUNNING = "Running"
@@ -60,9 +31,9 @@ class CleanPodPolicy(StrEnum):
 
 
 class RestartPolicy(StrEnum):
-    """What happens to a replica that ended.
+    """When a replica is restarted.
 
-    ``ExitCode``: 1 to 127 is permanent, 128 and more (a signal) is tried again.
+    With ``ExitCode``, codes 1 to 127 are permanent failures; 128 or more (a signal) is retried.
     """
 
     ALWAYS = "Always"
@@ -71,8 +42,8 @@ class RestartPolicy(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
-class Phase(StrEnum):
-    """Where a replica stands (the phases of a pod)."""
+class ReplicaPhase(StrEnum):
+    """The phase of a replica: those of a pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -81,7 +52,7 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """What a job's conditions say, in Kubeflow's words."""
+    """The types of a job's conditions, as in Kubeflow."""
 
     CREATED = "Created"
     RUNNING = "Running"
@@ -101,11 +72,11 @@ class ReplicaId(msgspec.Struct, frozen=True, order=True):
         return f"{self.type.lower()}-{self.index}"
 
 
-# -- what is asked for ----------------------------------------------------------------------------
+# -- spec -----------------------------------------------------------------------------------------
 
 
 class SchedulingPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How the replicas of a job are to be scheduled together (``runPolicy.schedulingPolicy``)."""
+    """How the replicas are scheduled as a gang (``runPolicy.schedulingPolicy``)."""
 
     min_available: int | None = None
     queue: str = ""
@@ -115,7 +86,7 @@ class SchedulingPolicy(msgspec.Struct, frozen=True, rename="camel", omit_default
 
 
 class RunPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What holds for a job as a whole (``spec.runPolicy``); None where nothing is limited."""
+    """The policies of the job as a whole (``spec.runPolicy``); None means no limit."""
 
     clean_pod_policy: CleanPodPolicy = CleanPodPolicy.NONE
     ttl_seconds_after_finished: int | None = None
@@ -127,9 +98,9 @@ class RunPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class ElasticPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How many workers a job may have (``spec.elasticPolicy``), and how they find one another.
+    """How many workers a job may have and how they rendezvous (``spec.elasticPolicy``).
 
-    ``min_replicas`` and ``max_replicas`` are filled in by the defaults.
+    Defaulting sets both ``min_replicas`` and ``max_replicas``.
     """
 
     min_replicas: int | None = None
@@ -146,10 +117,10 @@ class ElasticPolicy(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class ReplicaSpec(msgspec.Struct, frozen=True):
-    """All replicas of one type: how many, of what, and what happens when one ends.
+    """The spec of all replicas of one type.
 
-    ``template`` is the PodTemplateSpec as the manifest gives it, with the framework's port filled
-    in; nobody changes it in place.
+    ``template`` is the manifest's PodTemplateSpec with the framework's port added. It is never
+    changed in place.
     """
 
     replicas: int
@@ -158,12 +129,12 @@ class ReplicaSpec(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A training job, read and defaulted.
+    """A training job, parsed and defaulted.
 
     ``kind`` is Kubeflow's (``PyTorchJob``). ``replicas`` is in the order in which the framework
-    decides outcomes. ``options`` are the spec's further fields of this kind as they stand in the
-    manifest (``nprocPerNode``, ``slotsPerWorker``, ``enableDynamicWorker``, ``jobMode`` …).
-    ``uid`` tells a job from another of the same name, before or after it.
+    evaluates types. ``options`` are the fields of ``spec`` that only this kind has, as in the
+    manifest (``nprocPerNode``, ``slotsPerWorker``, ``enableDynamicWorker``, ``jobMode`` …). ``uid``
+    distinguishes jobs of the same name.
     """
 
     kind: str
@@ -180,12 +151,26 @@ class Job(msgspec.Struct, frozen=True):
     status: JobStatus = msgspec.field(default_factory=lambda: JobStatus())
     deleting: bool = False
 
+    @property
+    def total_replicas(self) -> int:
+        """The number of replicas of all types."""
+        return sum(spec.replicas for spec in self.replicas.values())
 
-# -- where it stands ------------------------------------------------------------------------------
+    def replica_count(self, type: ReplicaType) -> int:
+        """Return the number of replicas of a type, 0 if the job has no such type."""
+        spec = self.replicas.get(type)
+        return spec.replicas if spec else 0
+
+    def replica_ids(self, type: ReplicaType) -> tuple[ReplicaId, ...]:
+        """Return the replicas of a type, by index."""
+        return tuple(ReplicaId(type, index) for index in range(self.replica_count(type)))
 
 
-class Condition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One condition of a job; the latest stands last in its list."""
+# -- status ---------------------------------------------------------------------------------------
+
+
+class JobCondition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One condition of a job; the newest is the last of its list."""
 
     type: ConditionType
     status: Literal["True", "False", "Unknown"]
@@ -205,16 +190,19 @@ class ReplicaStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What must be known of a replica even when nothing is left of it: our own field.
+    """What must be remembered of a replica after its pod is gone. Not a field of Kubeflow's.
 
-    ``restarts`` counts every one, by whoever made it, over all attempts; ``attempts`` are those
-    given up, which is the number of the one that stands or comes next. ``current`` is the uid of
-    the attempt that stands for the replica, ``in_place`` how many restarts under that uid are
-    counted already. ``last`` is the uid of the attempt given up before it, and ``past`` those
-    given up that are still there: nothing of these counts again. ``completed`` says that the
-    replica succeeded, and it is never made again; ``failed`` that it ended badly for good.
-    ``exit_code`` and ``reason`` are of its last end. ``retry_at`` is when it may be made again at
-    the earliest.
+    Attributes:
+        restarts: All restarts so far, by any controller, over all attempts.
+        attempts: How many attempts were released, which is the number of the current or next one.
+        current: The uid of the attempt that represents the replica.
+        in_place: How many restarts under that uid are already counted.
+        last: The uid of the attempt released before it.
+        past: The uids of released attempts that still exist. Nothing about them counts any more.
+        completed: Whether the replica succeeded; it is never restarted then.
+        failed: Whether it failed permanently.
+        exit_code, reason: Of its latest end.
+        retry_at: The earliest time of its next attempt.
     """
 
     restarts: int = 0
@@ -231,7 +219,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class FirstFailure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The replica that failed before all others, and why: our own field."""
+    """The replica that failed before all others, and why. Not a field of Kubeflow's."""
 
     replica: ReplicaId
     attempt: int = 0
@@ -241,49 +229,74 @@ class FirstFailure(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
     time: datetime | None = None
 
 
-class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where a job stands: Kubeflow's fields, then our own.
+class FinishPhase(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A job that has succeeded while other replicas still finish. Not a field of Kubeflow's.
 
-    ``records`` is by replica (``worker-0``). Forgetting everything but this and what runs loses
-    nothing that decides.
+    It succeeded at ``since``, through replicas of ``type``. ``notes`` are sentences without a full
+    stop about replicas that failed meanwhile or did not finish.
     """
 
-    conditions: tuple[Condition, ...] = ()
+    since: datetime
+    type: ReplicaType
+    notes: tuple[str, ...] = ()
+
+
+class JobStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The status of a job: Kubeflow's fields, then our own.
+
+    ``records`` is by replica (``worker-0``). Together with what is observed, the status is all that
+    decisions depend on.
+    """
+
+    conditions: tuple[JobCondition, ...] = ()
     replica_statuses: Mapping[ReplicaType, ReplicaStatus] = {}
     start_time: datetime | None = None
     completion_time: datetime | None = None
     last_reconcile_time: datetime | None = None
     records: Mapping[str, ReplicaRecord] = {}
     first_failure: FirstFailure | None = None
+    finishing: FinishPhase | None = None
 
-    def has(self, type: ConditionType) -> bool:
-        """Whether a condition of this type is true."""
-        return any(one.type == type and one.status == "True" for one in self.conditions)
+    def has_condition(self, type: ConditionType) -> bool:
+        """Return whether a condition of this type is true."""
+        return any(
+            condition.type == type and condition.status == "True" for condition in self.conditions
+        )
 
     @property
     def finished(self) -> bool:
-        """Whether the job succeeded or failed: nothing changes that any more."""
-        return self.has(ConditionType.SUCCEEDED) or self.has(ConditionType.FAILED)
+        """Whether the job succeeded or failed; that never changes."""
+        return self.has_condition(ConditionType.SUCCEEDED) or self.has_condition(
+            ConditionType.FAILED
+        )
+
+    @property
+    def is_finishing(self) -> bool:
+        """Whether the job has succeeded but other replicas still get time to finish."""
+        return self.finishing is not None and not self.finished
 
     def record(self, replica: ReplicaId) -> ReplicaRecord:
-        """What is known of a replica; nothing yet is an empty record."""
+        """Return the record of a replica, empty for a new one."""
         return self.records.get(str(replica), ReplicaRecord())
 
 
-# -- what is seen ---------------------------------------------------------------------------------
+# -- observations ---------------------------------------------------------------------------------
 
 
 class ObservedReplica(msgspec.Struct, frozen=True):
-    """One attempt at a replica as a driver sees it.
+    """One attempt at a replica, as a driver observes it.
 
-    ``uid`` is the attempt's own. ``exit_code`` is that of the framework's container, 128+n for
-    signal n, None while it runs or where nobody knows. ``reason`` is the driver's word for a bad
-    end (``OOMKilled``, ``Evicted``, ``Error``). ``restarts`` are those made in place, under this
-    uid, by the driver itself (a kubelet). ``deleting`` says that its end was ordered already.
+    Attributes:
+        uid: Identifies the attempt.
+        exit_code: Of the framework's container; 128+n for signal n. None if it runs or is unknown.
+        reason: The driver's reason for a failure (``OOMKilled``, ``Evicted``, ``Error``).
+        restarts: Restarts in place, under this uid, by the driver itself (a kubelet).
+        deleting: Whether it is already being deleted.
+        active: When it last made progress (output, CPU use); None if the driver cannot see that.
     """
 
     id: ReplicaId
-    phase: Phase
+    phase: ReplicaPhase
     uid: str
     exit_code: int | None = None
     reason: str = ""
@@ -292,53 +305,67 @@ class ObservedReplica(msgspec.Struct, frozen=True):
     deleting: bool = False
     started: datetime | None = None
     finished: datetime | None = None
+    active: datetime | None = None
 
 
-class Observed(msgspec.Struct, frozen=True):
-    """All that a driver sees of a job's replicas, in any order.
+class ObservedReplicas(msgspec.Struct, frozen=True):
+    """Everything a driver observes of a job's replicas, in any order.
 
-    More than one attempt at a replica may be there for a moment; indexes beyond the job's numbers
-    are those of a job that was made smaller.
+    A replica can briefly have several attempts. Indexes beyond the job's numbers are those of a job
+    that was scaled down.
     """
 
     replicas: tuple[ObservedReplica, ...] = ()
 
 
 class Topology(Protocol):
-    """Where replicas are reached; each driver has its own."""
+    """Where replicas are reachable; each driver has its own."""
 
     def host(self, replica: ReplicaId, *, qualified: bool = False) -> str:
-        """A name or address that the job's other replicas reach it by.
+        """Return a name or address at which the job's other replicas reach it.
 
-        ``qualified`` asks for the name that holds outside the namespace too.
+        A ``qualified`` name is valid outside the namespace too.
         """
 
     def port(self, replica: ReplicaId) -> int:
-        """The number of its framework port (``pytorchjob-port`` …)."""
+        """Return the number of its framework port (``pytorchjob-port`` …)."""
 
     def directory(self, replica: ReplicaId) -> str:
-        """Where that replica finds the framework's files (:attr:`Framework.files`)."""
+        """Return where that replica finds the framework's files (``Framework.files``)."""
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """How long (seconds) a replica waits before each further attempt: doubled up to a limit."""
+class RestartBackoff(msgspec.Struct, frozen=True):
+    """The delay in seconds before each further attempt: doubled each time, up to a limit."""
 
-    first: float = 1.0
-    longest: float = 300.0
+    first_delay: float = 1.0
+    max_delay: float = 300.0
 
 
-# -- what is decided ------------------------------------------------------------------------------
+class FinishPolicy(msgspec.Struct, frozen=True):
+    """How long, in seconds, other replicas may go on after their job succeeded.
+
+    ``timeout`` None is Kubeflow's rule: the job ends at once. ``idle`` is how long none of them may
+    be without progress. ``stops_all`` says that the driver stops all replicas of a finished job,
+    whatever its clean pod policy.
+    """
+
+    timeout: float | None = None
+    idle: float = 30.0
+    stops_all: bool = False
+
+
+# -- decisions ------------------------------------------------------------------------------------
 
 
 class CreateReplica(msgspec.Struct, frozen=True, tag_field="action", tag=True):
-    """Make ``replica``; ``attempt`` counts from 0 and tells it from those before."""
+    """Create ``replica``. ``attempt`` counts from 0."""
 
     replica: ReplicaId
     attempt: int
 
 
 class DeleteReplica(msgspec.Struct, frozen=True, tag_field="action", tag=True):
-    """End and remove the attempt ``uid`` of ``replica``; its logs and its end are kept."""
+    """Stop and delete the attempt ``uid`` of ``replica``; its logs and exit status are kept."""
 
     replica: ReplicaId
     uid: str
@@ -346,22 +373,23 @@ class DeleteReplica(msgspec.Struct, frozen=True, tag_field="action", tag=True):
 
 
 class DeleteJob(msgspec.Struct, frozen=True, tag_field="action", tag=True):
-    """Remove the job itself: its time to live after the end is over."""
+    """Delete the job itself: its time to live is over."""
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="action", tag=True):
-    """Something to tell once, in Kubernetes' words."""
+class Event(msgspec.Struct, frozen=True, tag_field="action", tag=True, omit_defaults=True):
+    """An event to record once, as in Kubernetes. ``exit_code`` is set for ends of replicas."""
 
     type: Literal["Normal", "Warning"]
     reason: str
     message: str
+    exit_code: int | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What to do, how the job then stands, and when to look again (seconds; None: on a change).
+    """Actions, the new status, and when to decide again (in seconds; None: after a change).
 
-    The status is written before the actions are carried out: then a decider that dies between the
-    two decides the same again.
+    The status must be written before the actions are executed: after a crash between the two the
+    same decision is made again.
     """
 
     actions: tuple[CreateReplica | DeleteReplica | DeleteJob | Event, ...]

@@ -1,168 +1,284 @@
-"""Everything that is wrong with a manifest, gathered before anything is done with it.
+"""Validate manifests: report everything that is wrong before anything is done.
 
 The rules are those of Kubeflow's validating webhooks (``pkg/webhooks``) and of the API server
-behind them, without their gaps: every kind's replica types, ``managedBy`` and null replica specs
-are looked at, a job's name is short enough for the names of all its replicas, and
-``managedBy`` and ``queue`` never change.
+behind them, without their gaps: the replica types of every kind, ``managedBy`` and null replica
+specs are checked, a job's name must leave room for the names of all its replicas, and ``managedBy``
+and ``queue`` never change.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from danlu.lang.finding import suggestion
-from danlu.training.conversion import build_job, read_status
-from danlu.training.defaults import replica_type
+from danlu.training.conversion import build_job, match_replica_type, read_status
 from danlu.training.document import API_VERSION, ManifestError
-from danlu.training.fields import manifest
-from danlu.training.framework import Finding, Framework
-from danlu.training.schema import UNKNOWN
-from danlu.training.templates import check_template, is_label
+from danlu.training.framework import FieldError, Framework
+from danlu.training.manifest_schema import build_manifest_check
+from danlu.training.schema_checks import UNKNOWN_FIELD
 from danlu.training.types import Job, ReplicaId, ReplicaType
+from danlu.util.suggest import closest_match, did_you_mean
 
-__all__ = ["validate", "validate_change"]
-
-_LONGEST = 63
+_MAX_LABEL_LENGTH = 63
 _DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_DNS_1123 = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_VARIABLE = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
+_PORT_NAME = re.compile(r"(?=.*[a-z])(?=.{1,15}$)[a-z0-9]+(-[a-z0-9]+)*")
+
+_LABEL_HINT = "use lower-case letters, digits and '-', at most 63 characters"
+
+_Members = Sequence[tuple[str, Mapping[str, Any]]]
+"""The mappings of a list, each with its path."""
 
 
-def validate(document: Mapping[str, Any], framework: Framework) -> tuple[Finding, ...]:
-    """All that is wrong with a manifest of ``framework``'s kind, sorted by path.
+def is_dns_label(name: str) -> bool:
+    """Return whether ``name`` is a DNS-1123 label, as for containers, volumes and namespaces."""
+    return _DNS_1123.fullmatch(name) is not None
 
-    The framework's own rules are asked once nothing else keeps the job from being understood.
+
+def validate(document: Mapping[str, Any], framework: Framework) -> tuple[FieldError, ...]:
+    """Return everything that is wrong with a manifest of this kind, sorted by path.
+
+    The framework's own rules apply only if the job can be parsed.
     """
-    shape = [*manifest(framework)("", document), *_check_status(document.get("status"))]
-    findings = [*shape, *_rules(document, framework)]
-    if all(finding.message == UNKNOWN for finding in shape) and _understood(document, framework):
-        findings += framework.check(build_job(document, framework))
-    return tuple(sorted(set(findings)))
+    shape = [*build_manifest_check(framework)("", document), *_check_status(document.get("status"))]
+    errors = [*shape, *_check_semantics(document, framework)]
+    readable = all(error.message == UNKNOWN_FIELD for error in shape)
+    if readable and _has_valid_types(document, framework):
+        errors += framework.validate(build_job(document, framework))
+    return tuple(sorted(set(errors)))
 
 
-def validate_change(old: Job, new: Job) -> tuple[Finding, ...]:
-    """What may not change of a job that is there already."""
-    findings = []
+def validate_change(old: Job, new: Job) -> tuple[FieldError, ...]:
+    """Return the fields of an existing job that cannot be changed, but were."""
+    errors = []
     if old.run_policy.managed_by != new.run_policy.managed_by:
-        findings.append(_immutable("spec.runPolicy.managedBy", old.run_policy.managed_by))
-    if _queue(old) != _queue(new):
-        findings.append(_immutable("spec.runPolicy.schedulingPolicy.queue", _queue(old)))
-    return tuple(findings)
+        errors.append(_immutable_error("spec.runPolicy.managedBy", old.run_policy.managed_by))
+    if _queue_name(old) != _queue_name(new):
+        errors.append(_immutable_error("spec.runPolicy.schedulingPolicy.queue", _queue_name(old)))
+    return tuple(errors)
 
 
-def _immutable(path: str, value: str) -> Finding:
-    return Finding(path, "cannot change", f"it is '{value}'" if value else "it is not set")
+def _immutable_error(path: str, value: str) -> FieldError:
+    return FieldError(path, "field is immutable", f"it is '{value}'" if value else "it is not set")
 
 
-def _queue(job: Job) -> str:
+def _queue_name(job: Job) -> str:
     policy = job.run_policy.scheduling_policy
     return policy.queue if policy else ""
 
 
-def _understood(document: Mapping[str, Any], framework: Framework) -> bool:
-    """Whether every replica type is the framework's, each given once."""
-    names = _replicas(document, framework)
-    types = [replica_type(name, framework) for name in names]
+def _has_valid_types(document: Mapping[str, Any], framework: Framework) -> bool:
+    """Return whether all replica types are the framework's, each given once."""
+    names = _replica_specs(document, framework)
+    types = [match_replica_type(name, framework) for name in names]
     return None not in types and len(set(types)) == len(types)
 
 
-# -- beyond the shape; what has a wrong one is passed over ----------------------------------------
+# -- rules beyond the schema; values with a wrong shape are skipped -------------------------------
 
 
-def _rules(document: Mapping[str, Any], framework: Framework) -> Iterator[Finding]:
+def _check_semantics(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
     yield from _check_kind(document, framework)
-    yield from _check_metadata(_mapping(document.get("metadata")))
+    yield from _check_metadata(_as_mapping(document.get("metadata")))
     yield from _check_name(document, framework)
-    replicas = _replicas(document, framework)
+    replicas = _replica_specs(document, framework)
     yield from _check_types(replicas, framework)
     for name, spec in replicas.items():
-        at = f"spec.{framework.replicas_field}[{replica_type(name, framework) or name}]"
-        template = _mapping(spec).get("template")
-        yield from check_template(template, f"{at}.template", framework)
+        path = f"spec.{framework.replicas_field}[{match_replica_type(name, framework) or name}]"
+        template = _as_mapping(spec).get("template")
+        yield from _check_template(template, f"{path}.template", framework)
 
 
-def _check_status(status: Any) -> Iterator[Finding]:
+def _check_status(status: Any) -> Iterator[FieldError]:
     try:
-        read_status(_mapping(status))
+        read_status(_as_mapping(status))
     except ManifestError as error:
-        yield Finding("status", error.message, "take it out: it is not for people to write")
+        yield FieldError("status", error.message, "remove it: only the controller writes it")
 
 
-def _check_kind(document: Mapping[str, Any], framework: Framework) -> Iterator[Finding]:
+def _check_kind(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
     version, kind = document.get("apiVersion"), document.get("kind")
     if isinstance(version, str) and version != API_VERSION:
-        yield Finding("apiVersion", f"cannot be '{version}'", f"write {API_VERSION}")
+        yield FieldError("apiVersion", f"cannot be '{version}'", f"write {API_VERSION}")
     known = {framework.kind.casefold(), *(alias.casefold() for alias in framework.aliases)}
     if isinstance(kind, str) and kind.casefold() not in known:
-        yield Finding("kind", f"cannot be '{kind}'", f"write {framework.kind}")
+        yield FieldError("kind", f"cannot be '{kind}'", f"write {framework.kind}")
 
 
-def _check_metadata(metadata: Mapping[str, Any]) -> Iterator[Finding]:
+def _check_metadata(metadata: Mapping[str, Any]) -> Iterator[FieldError]:
     namespace = metadata.get("namespace")
-    if isinstance(namespace, str) and namespace and not is_label(namespace):
-        hint = "small letters, digits and '-', at most 63"
-        yield Finding("metadata.namespace", f"'{namespace}' cannot be a namespace", hint)
-    for key, value in _mapping(metadata.get("labels")).items():
+    if isinstance(namespace, str) and namespace and not is_dns_label(namespace):
+        yield FieldError("metadata.namespace", f"invalid namespace '{namespace}'", _LABEL_HINT)
+    for key, value in _as_mapping(metadata.get("labels")).items():
+        path = f"metadata.labels[{key}]"
         if not _LABEL_KEY.fullmatch(key):
-            yield Finding(f"metadata.labels[{key}]", "cannot be the name of a label")
+            yield FieldError(path, "invalid label name")
         if isinstance(value, str) and not _LABEL_VALUE.fullmatch(value):
-            hint = "letters, digits, '-', '_' and '.', at most 63"
-            yield Finding(f"metadata.labels[{key}]", f"cannot be '{value}'", hint)
+            hint = "use letters, digits, '-', '_' and '.', at most 63 characters"
+            yield FieldError(path, f"cannot be '{value}'", hint)
 
 
-def _check_name(document: Mapping[str, Any], framework: Framework) -> Iterator[Finding]:
-    """A job's name begins those of its Services: DNS-1035 labels (kubeflow/trainer#1745)."""
-    metadata = _mapping(document.get("metadata"))
+def _check_name(document: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
+    """Check that the names of all Services are DNS-1035 labels (kubeflow/trainer#1745)."""
+    metadata = _as_mapping(document.get("metadata"))
     name = metadata.get("name")
     if name in (None, ""):
-        hint = "write name: generateName is not taken" if metadata.get("generateName") else ""
-        yield Finding("metadata.name", "is required", hint)
+        generate = metadata.get("generateName")
+        hint = "set name: generateName is not supported" if generate else ""
+        yield FieldError("metadata.name", "is required", hint)
     elif isinstance(name, str) and not _DNS_1035.fullmatch(name):
-        hint = "small letters, digits and '-', a letter first, no '-' last"
-        yield Finding("metadata.name", f"'{name}' cannot be the name of a job", hint)
+        hint = "use lower-case letters, digits and '-'; start with a letter, don't end with '-'"
+        yield FieldError("metadata.name", f"invalid job name '{name}'", hint)
     elif isinstance(name, str):
-        longest = max((f"{name}-{one}" for one in _last(document, framework)), key=len, default="")
-        if len(longest) > _LONGEST:
-            over = len(longest) - _LONGEST
+        names = (f"{name}-{replica}" for replica in _last_replicas(document, framework))
+        longest = max(names, key=len, default="")
+        if len(longest) > _MAX_LABEL_LENGTH:
+            over = len(longest) - _MAX_LABEL_LENGTH
             message = f"is too long: '{longest}' has {len(longest)} characters"
-            yield Finding("metadata.name", message, f"shorten it by {over} to {_LONGEST}")
+            hint = f"shorten it by {over}: the limit is {_MAX_LABEL_LENGTH}"
+            yield FieldError("metadata.name", message, hint)
 
 
-def _last(document: Mapping[str, Any], framework: Framework) -> Iterator[ReplicaId]:
-    """The last replica that each type may come to have."""
-    most = _mapping(_mapping(document.get("spec")).get("elasticPolicy")).get("maxReplicas")
-    for name, spec in _replicas(document, framework).items():
-        asked = _mapping(spec).get("replicas")
-        elastic = most if name.casefold() == "worker" else None
-        numbers = [one for one in (asked, elastic, 1) if isinstance(one, int)]
-        yield ReplicaId(ReplicaType(name), max(numbers) - 1)
+def _last_replicas(document: Mapping[str, Any], framework: Framework) -> Iterator[ReplicaId]:
+    """Yield the last replica that each type can have, also after scaling up."""
+    elastic = _as_mapping(_as_mapping(document.get("spec")).get("elasticPolicy"))
+    for name, spec in _replica_specs(document, framework).items():
+        limit = elastic.get("maxReplicas") if name.casefold() == "worker" else None
+        numbers = [_as_mapping(spec).get("replicas"), limit, 1]
+        last = max(number for number in numbers if isinstance(number, int)) - 1
+        yield ReplicaId(ReplicaType(name), last)
 
 
-def _check_types(replicas: Mapping[str, Any], framework: Framework) -> Iterator[Finding]:
-    """That each type is the framework's, each is there once, and those that must be are there."""
+def _check_types(replicas: Mapping[str, Any], framework: Framework) -> Iterator[FieldError]:
+    """Check that each type is the framework's, given once, and that required types are given."""
     path = f"spec.{framework.replicas_field}"
+    types = ", ".join(framework.replica_types)
     seen: set[ReplicaType] = set()
     for name in replicas:
-        type = replica_type(name, framework)
+        type = match_replica_type(name, framework)
         if type is None:
-            hint = suggestion(name, framework.types) or f"one of {', '.join(framework.types)}"
-            yield Finding(f"{path}[{name}]", f"a {framework.kind} has no such replica type", hint)
+            hint = did_you_mean(
+                name, framework.replica_types, otherwise=f"one of {types}", template="'{}'"
+            )
+            message = f"a {framework.kind} has no such replica type"
+            yield FieldError(f"{path}[{name}]", message, hint)
         elif type in seen:
-            yield Finding(f"{path}[{name}]", f"{type} is there twice")
+            yield FieldError(f"{path}[{name}]", f"duplicate replica type {type}")
         else:
             seen.add(type)
-    for type in framework.required:
+    for type in framework.required_types:
         if type not in seen:
-            yield Finding(f"{path}[{type}]", "is required")
-    if not replicas and not framework.required:
-        yield Finding(path, "must not be empty", f"one or more of {', '.join(framework.types)}")
+            yield FieldError(f"{path}[{type}]", "is required")
+    if not replicas and not framework.required_types:
+        yield FieldError(path, "must not be empty", f"one or more of {types}")
 
 
-def _replicas(document: Mapping[str, Any], framework: Framework) -> Mapping[str, Any]:
-    return _mapping(_mapping(document.get("spec")).get(framework.replicas_field))
+# -- pod templates --------------------------------------------------------------------------------
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _check_template(template: Any, path: str, framework: Framework) -> Iterator[FieldError]:
+    spec = template.get("spec") if isinstance(template, Mapping) else None
+    path = f"{path}.spec"
+    containers = _list_members(spec, "containers", path)
+    init_containers = _list_members(spec, "initContainers", path)
+    volumes = _list_members(spec, "volumes", path)
+    if isinstance(spec, Mapping) and spec.get("containers") == []:
+        hint = f"add one named '{framework.container}'"
+        yield FieldError(f"{path}.containers", "must not be empty", hint)
+    if containers and not framework.any_container:
+        yield from _check_main_container(containers, framework)
+    yield from _check_names(volumes, what="volume")
+    yield from _check_names([*containers, *init_containers], what="container")
+    for container_path, container in (*containers, *init_containers):
+        if container.get("image") in (None, ""):
+            yield FieldError(f"{container_path}.image", "is required")
+        yield from _check_variables(_list_members(container, "env", container_path))
+        yield from _check_ports(_list_members(container, "ports", container_path))
+        yield from _check_mounts(_list_members(container, "volumeMounts", container_path), volumes)
+
+
+def _check_main_container(containers: _Members, framework: Framework) -> Iterator[FieldError]:
+    """Check that the framework's container exists; else point at the one most likely meant."""
+    names = [container.get("name") for _, container in containers]
+    if framework.container in names:
+        return
+    texts = [name for name in names if isinstance(name, str)]
+    meant = closest_match(framework.container, texts) or (texts[0] if texts else "")
+    path = next(
+        (path for path, container in containers if container.get("name") == meant),
+        containers[0][0],
+    )
+    message = f"a {framework.kind} needs a container named '{framework.container}'"
+    yield FieldError(f"{path}.name", message, f"rename this one to '{framework.container}'")
+
+
+def _check_names(members: _Members, *, what: str) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for path, member in members:
+        name = member.get("name")
+        if not isinstance(name, str):
+            continue
+        if not is_dns_label(name):
+            yield FieldError(f"{path}.name", f"invalid {what} name '{name}'", _LABEL_HINT)
+        if name in seen:
+            yield FieldError(f"{path}.name", f"duplicate {what} '{name}'")
+        seen.add(name)
+
+
+def _check_variables(variables: _Members) -> Iterator[FieldError]:
+    for path, variable in variables:
+        name = variable.get("name")
+        if isinstance(name, str) and not _VARIABLE.fullmatch(name):
+            hint = "use letters, digits, '_', '-' and '.', not starting with a digit"
+            yield FieldError(f"{path}.name", f"invalid variable name '{name}'", hint)
+        if variable.get("value") not in (None, "") and variable.get("valueFrom") is not None:
+            message = "cannot be combined with value"
+            yield FieldError(f"{path}.valueFrom", message, "keep one of the two")
+
+
+def _check_ports(ports: _Members) -> Iterator[FieldError]:
+    seen: set[str] = set()
+    for path, port in ports:
+        name = port.get("name")
+        if not isinstance(name, str) or not name:
+            continue
+        if not _PORT_NAME.fullmatch(name):
+            hint = "use at most 15 lower-case letters, digits and '-', including a letter"
+            yield FieldError(f"{path}.name", f"invalid port name '{name}'", hint)
+        if name in seen:
+            yield FieldError(f"{path}.name", f"duplicate port '{name}'")
+        seen.add(name)
+
+
+def _check_mounts(mounts: _Members, volumes: _Members) -> Iterator[FieldError]:
+    names = [volume["name"] for _, volume in volumes if isinstance(volume.get("name"), str)]
+    listed = f"volumes: {', '.join(sorted(names))}" if names else "the pod has no volumes"
+    for path, mount in mounts:
+        name = mount.get("name")
+        if isinstance(name, str) and name not in names:
+            hint = did_you_mean(name, names, otherwise=listed, template="'{}'")
+            yield FieldError(f"{path}.name", f"volume '{name}' not found", hint)
+
+
+def _list_members(parent: Any, field: str, path: str) -> _Members:
+    """Return the mappings in a list field, with their paths; nothing if it is not a list."""
+    members: Iterable[Any] = (parent.get(field) if isinstance(parent, Mapping) else None) or ()
+    if not isinstance(members, list | tuple):
+        return []
+    return [
+        (f"{path}.{field}[{index}]", member)
+        for index, member in enumerate(members)
+        if isinstance(member, Mapping)
+    ]
+
+
+def _replica_specs(document: Mapping[str, Any], framework: Framework) -> Mapping[str, Any]:
+    return _as_mapping(_as_mapping(document.get("spec")).get(framework.replicas_field))
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

@@ -1,1 +1,1 @@
-"""Small tools with no domain: files, locks, processes, paths, configuration, retry."""
+"""Helpers without domain knowledge: files, locks, processes, paths, configuration, retries."""

@@ -1,4 +1,4 @@
-"""The user's configuration: ``config.toml``, then ``DANLU_*`` variables, then flags (D12)."""
+"""The user's configuration: ``config.toml``, ``DANLU_*`` variables, flags (DESIGN D12)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Literal
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.util.human import parse_size
+from danlu.util.human import parse_duration, parse_size
+from danlu.util.suggest import did_you_mean
 
-__all__ = ["Configuration", "Kubernetes", "Mirror", "RegistryAccess", "load_configuration"]
 
+class MirrorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A distribution's package mirrors, ``[mirrors.debian]``.
 
-class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a distribution's packages come from: ``[mirrors.debian]``.
-
-    ``urls`` are archive roots tried in order, ``security`` those of the security archive (the
-    same when empty); ``keyring`` a file of OpenPGP public keys.
+    ``urls`` are archive roots, tried in order; ``security`` those of the security archive (if
+    empty, the same); ``keyring`` is a file with OpenPGP public keys.
     """
 
     urls: tuple[str, ...] = ()
@@ -29,52 +28,93 @@ class Mirror(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     components: tuple[str, ...] = ("main",)
 
 
-class RegistryAccess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How one registry is reached: ``[registries."localhost:5000"]``."""
+class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How to reach a registry, ``[registries."localhost:5000"]``."""
 
     insecure: bool = False
     mirror: str = ""
     ca: str = ""
 
 
-class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where jobs go that run ``--on kubernetes``: ``[kubernetes]``.
+class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where ``--on kubernetes`` runs jobs and ``--builder kubernetes`` steps, ``[kubernetes]``.
 
-    ``context`` is one of the kubeconfig (empty: its current one), ``namespace`` where jobs are
-    (empty: the context's). ``registry`` is what images of environments are pushed to
-    (``registry.example.org/team``), ``image_pull_secret`` a Secret of the namespace by which nodes
-    pull them.
+    ``context`` is a context of the kubeconfig (empty: the current one) and ``namespace`` the jobs'
+    namespace (empty: the context's). ``registry`` is where images of environments are pushed
+    (``registry.example.org/team``), ``image_pull_secret`` the name of the Secret with which nodes
+    pull them. ``trust_results`` allows unpickling what jobs there return (SECURITY.md).
+    ``builder_image`` is the image of the pod with buildkitd, rootless or with
+    ``builder_privileged``; it is kept until it was idle for ``builder_idle`` (``"10m"``; empty: it
+    is deleted after the build).
     """
 
     context: str = ""
     namespace: str = ""
     registry: str = ""
     image_pull_secret: str = ""
+    trust_results: bool = False
+    builder_image: str = "docker.io/moby/buildkit:v0.24.0-rootless"
+    builder_privileged: bool = False
+    builder_idle: str = "10m"
+
+
+TRANSFER_LIMIT = 4_000_000_000
+"""Default limit for the bytes sent with a job, and for those each replica returns."""
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set once for all projects.
 
-    ``jobs`` is how many steps run at once (0: as many as there are cores), ``store_limit`` how
-    large the store and its downloads may grow (``"50GB"``; empty: without limit), ``runtime`` the
-    OCI runtime's name or path (empty: the first one found), ``upkeep`` whether byte code is made
-    and the store kept in shape in the background after a build.
+    ``buildkit_tls_dir`` is a directory with the certificates for BuildKit at a ``tcp://``
+    address (``ca.pem``, ``cert.pem``, ``key.pem``). ``jobs`` is the number of build steps that
+    run at once (0: one per core), ``store_limit`` the size limit of the store and its downloads
+    (``"50GB"``; empty: no limit), ``runtime`` the OCI runtime's name or path (empty: the first
+    one found), ``seccomp`` the system call filter (``default``, ``unconfined``, or the absolute
+    path of a profile), ``upkeep`` whether bytecode is compiled and the store maintained in the
+    background after a build. ``transfer_limit`` limits what is sent with a cell or a function,
+    and what each replica returns (``"10GB"``). ``trust_results`` allows unpickling results of
+    images that were not built here (SECURITY.md). Finished jobs older than ``jobs_max_age``
+    (``"30d"``) are removed, and the oldest ones while all together exceed ``jobs_limit``
+    (``"10GB"``); empty means no limit.
     """
 
-    mirrors: dict[str, Mirror] = {}
-    registries: dict[str, RegistryAccess] = {}
-    kubernetes: Kubernetes = Kubernetes()
+    mirrors: dict[str, MirrorConfig] = {}
+    registries: dict[str, RegistryConfig] = {}
+    kubernetes: KubernetesConfig = KubernetesConfig()
     builder: str = "embedded"
+    buildkit_tls_dir: str = ""
     runtime: str = ""
     jobs: int = 0
     store_limit: str = ""
+    seccomp: str = ""
+    jobs_max_age: str = "30d"
+    jobs_limit: str = "10GB"
     upkeep: Literal["background", "off"] = "background"
+    transfer_limit: str = "4GB"
+    trust_results: bool = False
+
+    @property
+    def transfer_bytes(self) -> int:
+        """``transfer_limit`` in bytes."""
+        return parse_size(self.transfer_limit)
 
 
-#: What a variable (``DANLU_JOBS``) or a flag may set too.
-_SIMPLE = ("builder", "runtime", "jobs", "store_limit", "upkeep")
+#: Settings that a variable (``DANLU_JOBS``) or a flag can override.
+_OVERRIDABLE_SETTINGS = (
+    "builder",
+    "buildkit_tls_dir",
+    "runtime",
+    "jobs",
+    "store_limit",
+    "seccomp",
+    "upkeep",
+    "transfer_limit",
+    "trust_results",
+    "jobs_max_age",
+    "jobs_limit",
+)
 
-_HINT = "see `danlu config` for what may be set"
+_HINT = "run `danlu config` to see all settings"
 
 
 def load_configuration(
@@ -83,35 +123,33 @@ def load_configuration(
     *,
     flags: Mapping[str, str | int | None] | None = None,
 ) -> Configuration:
-    """The configuration of ``path`` under the variables of ``environ`` under ``flags`` (D12).
+    """Return the configuration of ``path``, overridden by ``environ``, overridden by ``flags``.
 
-    An absent file is empty, and so is an empty variable; a flag that is None was not given.
-    Variables are ``DANLU_BUILDER``, ``DANLU_RUNTIME``, ``DANLU_JOBS``, ``DANLU_STORE_LIMIT``,
-    ``DANLU_UPKEEP``, and ``DANLU_KUBERNETES_CONTEXT`` and so on for each of that table; flags have
-    the fields' names. Raises :class:`UsageError` naming the file, the variable or the flag that is
-    wrong.
+    A missing file or empty variable counts as unset; a flag that is None was not given. Variables
+    are named after the fields (``DANLU_STORE_LIMIT``; ``DANLU_KUBERNETES_CONTEXT`` for that table);
+    flags have the fields' names. Raises :class:`UsageError` naming the file, variable or flag that
+    is invalid.
     """
     env = os.environ if environ is None else environ
-    merged = _from_file(path)
-    for name in _SIMPLE:
+    merged = _read_file(path)
+    for name in _OVERRIDABLE_SETTINGS:
         variable = f"DANLU_{name.upper()}"
         if text := env.get(variable):
-            merged = _with(merged, name, text, source=variable)
+            merged = _override_setting(merged, name, text, source=variable)
     cluster = {
         name: text
-        for name in Kubernetes.__struct_fields__
+        for name in KubernetesConfig.__struct_fields__
         if (text := env.get(f"DANLU_KUBERNETES_{name.upper()}"))
     }
     if cluster:
-        changed = msgspec.structs.replace(merged.kubernetes, **cluster)
-        merged = msgspec.structs.replace(merged, kubernetes=changed)
+        merged = _override_kubernetes(merged, cluster)
     for name, value in (flags or {}).items():
         if value is not None:
-            merged = _with(merged, name, value, source="--" + name.replace("_", "-"))
+            merged = _override_setting(merged, name, value, source="--" + name.replace("_", "-"))
     return merged
 
 
-def _from_file(path: Path) -> Configuration:
+def _read_file(path: Path) -> Configuration:
     try:
         read = msgspec.toml.decode(path.read_bytes(), type=Configuration)
     except FileNotFoundError:
@@ -119,43 +157,75 @@ def _from_file(path: Path) -> Configuration:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (msgspec.MsgspecError, ValueError) as error:
-        raise UsageError(f"{path}: {error}", hint=_near(str(error)) or _HINT) from error
-    _check(read, source=str(path))
+        raise UsageError(f"{path}: {error}", hint=_suggest_setting(str(error)) or _HINT) from error
+    _validate_settings(read, source=str(path))
     return read
 
 
-def _with(config: Configuration, name: str, value: str | int, *, source: str) -> Configuration:
-    if name not in _SIMPLE:
+def _override_setting(
+    config: Configuration, name: str, value: str | int, *, source: str
+) -> Configuration:
+    if name not in _OVERRIDABLE_SETTINGS:
         raise TypeError(f"not a setting: {name}")
     try:
         fields = {**msgspec.structs.asdict(config), name: value}
-        # Not strict: variables and flags are text, also where a number is meant.
+        # Not strict: variables and flags are text even if the field is a number.
         changed = msgspec.convert(fields, Configuration, strict=False)
     except msgspec.ValidationError as error:
         reason = str(error).partition(" - at ")[0]
         raise UsageError(f"{source}={value}: {reason}", hint=_HINT) from error
-    _check(changed, source=source)
+    _validate_settings(changed, source=source)
     return changed
 
 
-def _check(config: Configuration, *, source: str) -> None:
+def _override_kubernetes(config: Configuration, texts: Mapping[str, str]) -> Configuration:
+    """Return ``config`` with fields of its ``kubernetes`` table replaced by variables."""
+    try:
+        fields = {**msgspec.structs.asdict(config.kubernetes), **texts}
+        changed = msgspec.convert(fields, KubernetesConfig, strict=False)
+    except msgspec.ValidationError as error:
+        reason = str(error).partition(" - at ")[0]
+        names = ", ".join(f"DANLU_KUBERNETES_{name.upper()}" for name in texts)
+        raise UsageError(f"{names}: {reason}", hint=_HINT) from error
+    replaced = msgspec.structs.replace(config, kubernetes=changed)
+    _validate_settings(
+        replaced, source=", ".join(f"DANLU_KUBERNETES_{name.upper()}" for name in texts)
+    )
+    return replaced
+
+
+def _validate_settings(config: Configuration, *, source: str) -> None:
     if config.jobs < 0:
-        raise UsageError(f"{source}: jobs must be 0 (as many as there are cores) or more")
-    if config.store_limit:
+        raise UsageError(f"{source}: jobs must be 0 (one per core) or more")
+    for name in ("store_limit", "jobs_limit", "transfer_limit"):
+        text = getattr(config, name)
         try:
-            parse_size(config.store_limit)
+            # Empty means no limit, except for transfers, which always have one.
+            parse_size(text or "1" * (name != "transfer_limit"))
         except ValueError as error:
-            raise UsageError(f"{source}: store_limit is {error}") from error
+            raise UsageError(f"{source}: {name}: {error}") from error
+    durations = {
+        "jobs_max_age": config.jobs_max_age,
+        "kubernetes.builder_idle": config.kubernetes.builder_idle,
+    }
+    for name, text in durations.items():
+        try:
+            parse_duration(text or "1")
+        except ValueError as error:
+            raise UsageError(f"{source}: {name}: {error}") from error
+    # Must be absolute because a job's supervisor has another working directory.
+    if config.seccomp not in ("", "default", "unconfined") and config.seccomp[0] not in "/~":
+        raise UsageError(
+            f"{source}: invalid seccomp profile {config.seccomp!r}",
+            hint="set `default`, `unconfined`, or the absolute path of a profile",
+        )
 
 
-def _near(message: str) -> str:
-    """The nearest name that exists, where ``message`` is about one that does not."""
-    found = re.search(r"unknown field `([^`]*)`(?: - at `\$\.(\w+))?", message)
-    if found is None:
+def _suggest_setting(message: str) -> str:
+    """Return a hint with the closest existing setting if ``message`` is about an unknown one."""
+    match = re.search(r"unknown field `([^`]*)`(?: - at `\$\.(\w+))?", message)
+    if match is None:
         return ""
-    import difflib
-
-    tables = {"mirrors": Mirror, "registries": RegistryAccess, "kubernetes": Kubernetes}
-    known = tables.get(found[2] or "", Configuration).__struct_fields__
-    close = difflib.get_close_matches(found[1], known, n=1)
-    return f"did you mean `{close[0]}`?" if close else f"there are: {', '.join(known)}"
+    tables = {"mirrors": MirrorConfig, "registries": RegistryConfig, "kubernetes": KubernetesConfig}
+    known = tables.get(match[2] or "", Configuration).__struct_fields__
+    return did_you_mean(match[1], known, template="`{}`", otherwise=f"settings: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and trees removed whatever their modes."""
+"""Write files atomically, and remove trees whatever their modes and depth."""
 
 from __future__ import annotations
 
@@ -6,34 +6,41 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["mounts_below", "private_directory", "remove_tree", "spread_below", "write_atomic"]
+_DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 
 # linux/fs.h: the attribute T of chattr(1), and the calls that read and write attributes.
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS = 0x80086601, 0x40086602
 _FS_TOPDIR_FL = 0x00020000
 
 
-def private_directory(parent: Path, name: str) -> Path:
-    """A new directory ``name.…`` below ``parent`` that only its owner may enter.
+def is_disk_failure(error: OSError) -> bool:
+    """Return whether a write failed because the disk is full, over quota, read-only or broken."""
+    return error.errno in _DISK_FAILURES
 
-    As :func:`tempfile.mkdtemp`, whose module costs more to import than a start may take.
+
+def private_directory(parent: Path, name: str) -> Path:
+    """Create and return a directory ``name.…`` below ``parent`` that only its owner may enter.
+
+    Like :func:`tempfile.mkdtemp`, whose module takes longer to import than a container start may.
     """
     path = parent / f"{name}.{os.urandom(6).hex()}"
     path.mkdir(mode=0o700)
     return path
 
 
-def spread_below(directory: Path) -> None:
-    """Have the file system place what is made in each directory below ``directory`` apart.
+def set_topdir_flag(directory: Path) -> None:
+    """Set ext4's top-directory attribute, which spreads out the inodes of subdirectories.
 
-    ext4 looks for a new file's inode near its directory, one by one past all that were removed
-    there in the last minutes, so in a place where trees come and go a file costs 25 times what it
-    costs elsewhere. Where the attribute is not understood nothing changes, for it is only speed.
+    ext4 looks for a new file's inode near its directory, one by one past all that were deleted
+    there in the last minutes. In a directory where trees come and go, creating a file therefore
+    costs 25 times as much. File systems without the attribute are left as they are: it only affects
+    speed.
     """
     with suppress(OSError):
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -46,8 +53,10 @@ def spread_below(directory: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:
-    """Write ``data`` to ``path`` so that a reader, or a crash, sees the old file or the new one."""
+    """Write ``data`` to ``path``; readers see the old file or the new one, even after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # Next to the target, because a rename cannot cross file systems; cut, because names are limited
+    # to 255 bytes.
     name = path.parent / f".{path.name[:200]}.{os.urandom(6).hex()}"
     descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -65,24 +74,26 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = Tru
 
 
 def mounts_below(path: Path) -> list[str]:
-    """What is mounted at or below ``path`` in this process's view (proc(5), mountinfo)."""
-    place = os.path.realpath(path)
+    """Return the mount points at or below ``path`` in this mount namespace (proc(5), mountinfo)."""
+    real = os.path.realpath(path)
     with open("/proc/self/mountinfo", "rb") as file:
-        targets = [_unescaped(line.split(b" ")[4]) for line in file]
-    return [one for one in targets if one == place or one.startswith(place.rstrip("/") + "/")]
+        targets = [_decode_mount_path(line.split(b" ")[4]) for line in file]
+    return [
+        target for target in targets if target == real or target.startswith(real.rstrip("/") + "/")
+    ]
 
 
-def _unescaped(target: bytes) -> str:
+def _decode_mount_path(target: bytes) -> str:
     # The kernel writes space, tab, newline and backslash as three octal digits.
     plain = re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), target)
     return os.fsdecode(plain)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove ``path`` and all below it, also directories without permissions; nothing if absent.
+    """Remove ``path`` and everything below it, including directories without permissions.
 
-    Raises :class:`OSError` (``EBUSY``), and removes nothing, where something is mounted at or
-    below it: a project directory may hang there.
+    Does nothing if it does not exist. Raises :class:`OSError` (``EBUSY``) and removes nothing if
+    something is mounted at or below it: that could be the user's project.
     """
     try:
         mode = os.lstat(path).st_mode
@@ -94,45 +105,43 @@ def remove_tree(path: Path) -> None:
     if mounts := mounts_below(path):
         raise OSError(errno.EBUSY, "something is mounted there", mounts[0])
     try:
-        _remove(path)
+        _remove_with_shutil(path)
     except (OSError, RecursionError):
-        # Closed directories, or more levels than the stack or the table of open files holds.
-        _remove_from_the_top(path)
+        # Unreadable directories, or more levels than the stack or the file table can hold.
+        _remove_level_by_level(path)
 
 
-def _remove(path: Path) -> None:
-    import shutil
-
+def _remove_with_shutil(path: Path) -> None:
     for _ in range(3):
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
-            # Another process is removing the same tree.
+            # Another process may be removing the same tree.
             if os.path.lexists(path):
                 continue
         return
 
 
-def _remove_from_the_top(root: Path) -> None:
-    """Remove level by level: what lies deeper is first moved up, so nothing is ever deep."""
+def _remove_level_by_level(root: Path) -> None:
+    """Remove a tree of any depth by first moving deeper directories up to the root."""
     os.chmod(root, stat.S_IRWXU)
     count = 0
     while names := os.listdir(root):
         for name in names:
-            place = root / name
-            if not _is_directory(place):
-                os.unlink(place)
+            path = root / name
+            if not _is_directory(path):
+                os.unlink(path)
                 continue
-            os.chmod(place, stat.S_IRWXU)
-            for below in os.listdir(place):
-                if _is_directory(place / below):
-                    # A directory's own write permission is needed to give it another parent.
-                    os.chmod(place / below, stat.S_IRWXU)
+            os.chmod(path, stat.S_IRWXU)
+            for below in os.listdir(path):
+                if _is_directory(path / below):
+                    # Moving a directory needs write permission on it, because `..` changes.
+                    os.chmod(path / below, stat.S_IRWXU)
                     count += 1
-                    os.rename(place / below, root / f".{count}.{os.urandom(6).hex()}")
+                    os.rename(path / below, root / f".{count}.{os.urandom(6).hex()}")
                 else:
-                    os.unlink(place / below)
-            os.rmdir(place)
+                    os.unlink(path / below)
+            os.rmdir(path)
     os.rmdir(root)
 
 

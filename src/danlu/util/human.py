@@ -1,60 +1,60 @@
-"""Sizes and durations as people write them."""
+"""Parse and format sizes and durations as people write them."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["format_duration", "format_size", "parse_duration", "parse_size"]
-
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
+_SIZE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)(b?)", re.IGNORECASE)
 _POWERS = "kmgtp"
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.IGNORECASE)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", re.IGNORECASE)
+_UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def parse_size(text: str) -> int:
-    """``"10GB"`` (powers of 1000), ``"512MiB"`` (of 1024), ``"4096"``: in bytes.
+    """Return the bytes of ``"10GB"`` (powers of 1000), ``"512MiB"`` (of 1024) or ``"4096"``.
 
-    The ``B`` may be left out and case does not count. Raises :class:`ValueError`.
+    The ``B`` is optional and case is ignored. Raises :class:`ValueError`.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None or (found[3] and not found[2]):
-        raise ValueError(f"not a size: {text!r} (write it like 10GB, 512MiB or 4096)")
-    power = _POWERS.index(found[2].lower()) + 1 if found[2] else 0
-    scale = int((1024 if found[3] else 1000) ** power)
-    whole, _, fraction = found[1].partition(".")
-    # In integers: 8.1TB is no multiple of a float's steps.
+    match = _SIZE_PATTERN.fullmatch(text.strip())
+    if match is None or (match[3] and not match[2]):
+        raise ValueError(f"invalid size {text!r} (examples: 10GB, 512MiB, 4096)")
+    power = _POWERS.index(match[2].lower()) + 1 if match[2] else 0
+    scale = int((1024 if match[3] else 1000) ** power)
+    whole, _, fraction = match[1].partition(".")
+    # In integers, because a float cannot hold 8.1TB exactly.
     return int(int(whole + fraction) * scale // 10 ** len(fraction))
 
 
 def format_size(count: int) -> str:
-    """Bytes in powers of 1000 with three digits at most: ``"0 B"``, ``"1.5 MB"``, ``"683 MB"``."""
+    """Return bytes in powers of 1000, with at most three digits: ``"1.5 MB"``, ``"683 MB"``."""
     if abs(count) < 1000:
         return f"{count} B"
     value = float(count)
     for unit in ("kB", "MB", "GB", "TB", "PB"):
         value /= 1000
-        # What would round up to four digits belongs to the next unit.
+        # A value that would round up to four digits is shown in the next unit.
         if abs(value) < 999.5 or unit == "PB":
             return f"{value:.1f} {unit}" if abs(value) < 9.95 else f"{value:.0f} {unit}"
     raise AssertionError("unreachable")
 
 
 def parse_duration(text: str) -> float:
-    """``"90"``, ``"90s"``, ``"1h30m"``, ``"2d"``, ``"250ms"``: in seconds.
+    """Return the seconds of ``"90"``, ``"90s"``, ``"1h30m"``, ``"2d"`` or ``"250ms"``.
 
     Raises :class:`ValueError`.
     """
     compact = text.strip().replace(" ", "")
     if re.fullmatch(r"\d+(\.\d+)?", compact):
         return float(compact)
-    if not re.fullmatch(f"(?:{_PART.pattern})+", compact, re.IGNORECASE):
-        raise ValueError(f"not a duration: {text!r} (write it like 90s, 1h30m or 2d)")
-    return sum(float(one[1]) * _SECONDS[one[2].lower()] for one in _PART.finditer(compact))
+    if not re.fullmatch(f"(?:{_DURATION_PART.pattern})+", compact, re.IGNORECASE):
+        raise ValueError(f"invalid duration {text!r} (examples: 90s, 1h30m, 2d)")
+    return sum(
+        float(part[1]) * _UNIT_SECONDS[part[2].lower()] for part in _DURATION_PART.finditer(compact)
+    )
 
 
 def format_duration(seconds: float) -> str:
-    """``"40 ms"``, ``"1.2 s"``, ``"2 min 5 s"``, ``"3 h 12 min"``, ``"2 d 4 h"``."""
+    """Return a duration in one or two units: ``"40 ms"``, ``"1.2 s"``, ``"3 h 12 min"``."""
     if seconds < 0.9995:
         return f"{max(0, round(seconds * 1000))} ms"
     if seconds < 59.95:
@@ -71,3 +71,21 @@ def format_duration(seconds: float) -> str:
                 f"{whole // size} {unit} {rest} {small_unit}" if rest else f"{whole // size} {unit}"
             )
     raise AssertionError("unreachable")
+
+
+def format_age(seconds: float) -> str:
+    """Return how long ago something was: ``just now``, ``5 minutes ago``, ``3 days ago``."""
+    for length, name in ((86400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= length:
+            return f"{pluralize(int(seconds // length), name)} ago"
+    return "just now"
+
+
+def pluralize(count: int, noun: str) -> str:
+    """Return ``1 layer`` or ``2 layers``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shorten_digest(digest: str) -> str:
+    """Return the first 12 hexadecimal digits of a digest, without its algorithm."""
+    return digest.rpartition(":")[2][:12]

@@ -1,4 +1,4 @@
-"""Locks between processes, by ``flock`` on a file; the kernel drops them when a process dies."""
+"""Locks between processes: ``flock`` on a file, released by the kernel when a process dies."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["file_lock", "try_file_lock"]
-
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold the lock ``path``, waiting for it; ``shared`` holders do not exclude each other."""
+    """Hold the lock ``path``, waiting for it. ``shared`` holders do not exclude each other."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
+        # Lock files are never deleted: another process could hold the lock on a deleted inode.
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
@@ -25,7 +24,7 @@ def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
 
 @contextmanager
 def try_file_lock(path: Path, *, shared: bool = False) -> Iterator[bool]:
-    """Hold the lock if it is free; gives whether it was."""
+    """Hold the lock ``path`` if it is free; the context's value says whether it was."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Where danlu keeps things: the XDG directories, all moved by ``DANLU_HOME``."""
+"""Where danlu keeps its files: the XDG base directories, or below ``DANLU_HOME``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Paths"]
+from danlu.util.xdg import base_directory
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The directories of one user.
+    """The directories of one user. Nothing is created by naming a path.
 
-    ``store`` and ``cache`` lie on one file system (both below the data directory), because trees
-    are made by hard links and renames between them. Nothing is created by naming it.
+    ``store`` and ``cache`` are both below the data directory and so on one file system, because
+    trees are moved between them by hard links and renames.
     """
 
     config: Path
@@ -24,28 +24,21 @@ class Paths:
 
     @classmethod
     def of(cls, environ: Mapping[str, str] | None = None) -> Paths:
-        """The directories that ``environ`` (default: this process's) asks for."""
+        """Return the directories that ``environ`` (default: this process's environment) selects."""
         env = os.environ if environ is None else environ
         home = env.get("DANLU_HOME")
         if home:
             root = Path(home).absolute()
             return cls(config=root / "config", data=root, state=root / "state")
-        user = Path(env.get("HOME") or os.path.expanduser("~"))
-
-        def xdg(variable: str, default: str) -> Path:
-            value = env.get(variable, "")
-            # XDG base directory specification: relative paths are to be ignored.
-            return Path(value) if value.startswith("/") else user / default
-
         return cls(
-            config=xdg("XDG_CONFIG_HOME", ".config") / "danlu",
-            data=xdg("XDG_DATA_HOME", ".local/share") / "danlu",
-            state=xdg("XDG_STATE_HOME", ".local/state") / "danlu",
+            config=Path(base_directory(env, "XDG_CONFIG_HOME", ".config"), "danlu"),
+            data=Path(base_directory(env, "XDG_DATA_HOME", ".local/share"), "danlu"),
+            state=Path(base_directory(env, "XDG_STATE_HOME", ".local/state"), "danlu"),
         )
 
     @property
     def store(self) -> Path:
-        """Blobs, layers, records."""
+        """Blobs, layers and records."""
         return self.data / "store"
 
     @property
@@ -55,17 +48,17 @@ class Paths:
 
     @property
     def jobs(self) -> Path:
-        """One directory a training job of this machine."""
+        """One directory per training job of this machine."""
         return self.data / "jobs"
 
     @property
     def certificates(self) -> Path:
-        """Certificates of servers on this machine, with their keys."""
+        """Certificates and keys of servers on this machine."""
         return self.data / "certificates"
 
     @property
     def logs(self) -> Path:
-        """One log file a run."""
+        """One log file per run."""
         return self.state / "logs"
 
     @property

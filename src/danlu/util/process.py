@@ -1,4 +1,4 @@
-"""Child processes that end with us: run one, gather or stream its output, kill it on cancel."""
+"""Run child processes that never outlive us; collect or stream their output."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ import anyio
 import msgspec
 from anyio.abc import ByteReceiveStream, Process
 
-from danlu.util.lifeline import dies_with_us
-
-__all__ = ["Completed", "run", "stream"]
+from danlu.util.pdeathsig import with_parent_death_signal
 
 
-class Completed(msgspec.Struct, frozen=True):
-    """How a child ended: its exit code (negative for a signal) and what it printed."""
+class CompletedProcess(msgspec.Struct, frozen=True):
+    """The exit code of a child (negative for a signal) and its output."""
 
     code: int
     stdout: bytes
     stderr: bytes
 
 
-async def _end(process: Process) -> None:
-    """Kill what still runs and reap it, also when we are being cancelled."""
+async def _kill_and_reap(process: Process) -> None:
+    """Kill the process if it still runs and reap it, even while being cancelled."""
     if process.returncode is None:
         with anyio.CancelScope(shield=True):
             with suppress(ProcessLookupError):
@@ -41,13 +39,17 @@ async def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | str | None = None,
     umask: int = -1,
-) -> Completed:
-    """Run ``args`` to its end and gather what it prints; a ``umask`` of -1 is ours.
+) -> CompletedProcess:
+    """Run ``args`` to completion and collect the output; a ``umask`` of -1 keeps ours.
 
-    Raises :class:`FileNotFoundError` where the program is missing. Cancelling kills the child.
+    Raises :class:`FileNotFoundError` if the program does not exist. Cancelling kills the child.
     """
     process = await anyio.open_process(
-        dies_with_us(args), stdin=PIPE if input else DEVNULL, env=env, cwd=cwd, umask=umask
+        with_parent_death_signal(args),
+        stdin=PIPE if input else DEVNULL,
+        env=env,
+        cwd=cwd,
+        umask=umask,
     )
     chunks: dict[str, bytes] = {}
 
@@ -59,6 +61,7 @@ async def run(
         async with anyio.create_task_group() as group:
             assert process.stdout is not None
             assert process.stderr is not None
+            # Both pipes are read while the input is written: a full pipe would block the child.
             group.start_soon(drain, "stdout", process.stdout)
             group.start_soon(drain, "stderr", process.stderr)
             if process.stdin is not None:
@@ -67,9 +70,11 @@ async def run(
                 await process.stdin.aclose()
         await process.wait()
     finally:
-        await _end(process)
+        await _kill_and_reap(process)
     assert process.returncode is not None
-    return Completed(process.returncode, chunks.get("stdout", b""), chunks.get("stderr", b""))
+    return CompletedProcess(
+        process.returncode, chunks.get("stdout", b""), chunks.get("stderr", b"")
+    )
 
 
 async def stream(
@@ -79,13 +84,13 @@ async def stream(
     env: Mapping[str, str] | None = None,
     cwd: Path | str | None = None,
 ) -> int:
-    """Run ``args``, call ``on_line`` with each line of its merged output, give its exit code.
+    """Run ``args``, call ``on_line`` with each line of the merged output, and return the exit code.
 
-    Carriage returns end lines too (progress bars); undecodable bytes are replaced; a line longer
-    than 64 KiB is cut in pieces.
+    A carriage return ends a line too (progress bars). Undecodable bytes are replaced, and lines
+    longer than 64 KiB are split.
     """
     process = await anyio.open_process(
-        dies_with_us(args), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd
+        with_parent_death_signal(args), stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, env=env, cwd=cwd
     )
     pending = b""
     try:
@@ -103,6 +108,6 @@ async def stream(
             on_line(pending.decode(errors="replace"))
         await process.wait()
     finally:
-        await _end(process)
+        await _kill_and_reap(process)
     assert process.returncode is not None
     return process.returncode

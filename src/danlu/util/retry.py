@@ -1,4 +1,4 @@
-"""Try again what failed for a moment: the type of the error says whether that makes sense."""
+"""Retry what failed temporarily; the type of the error says whether a retry makes sense."""
 
 from __future__ import annotations
 
@@ -7,66 +7,64 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import anyio
 import msgspec
 
 from danlu.errors import TemporaryError
-
-__all__ = ["Backoff", "retry"]
+from danlu.util.backoff import exponential_delay
 
 T = TypeVar("T")
 
 
-class Backoff(msgspec.Struct, frozen=True):
-    """How often and how long apart: seconds, doubling from ``first`` to ``longest``.
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How often to retry and how long to wait in between, in seconds.
 
-    Each wait is drawn evenly between half of that and all of it, so that many who failed together
-    do not come back together. No attempt begins later than ``within`` seconds after the first.
+    Delays double from ``initial_delay`` to ``max_delay``; each is drawn evenly between half of that
+    and all of it, so that many clients that failed together do not all come back together. No
+    attempt starts later than ``deadline`` seconds after the first.
     """
 
     attempts: int = 5
-    first: float = 0.5
-    longest: float = 10.0
-    within: float = 120.0
+    initial_delay: float = 0.5
+    max_delay: float = 10.0
+    deadline: float = 120.0
 
-    def wait(self, failures: int, draw: float) -> float:
-        """Seconds to wait after so many failures (1 at least); ``draw`` is between 0 and 1."""
-        full = min(self.longest, self.first * 2.0 ** min(failures - 1, 32))
-        return full * (0.5 + 0.5 * draw)
+    def delay(self, failures: int, draw: float) -> float:
+        """Return the wait after ``failures`` failures (at least 1); ``draw`` is between 0 and 1."""
+        delay = exponential_delay(self.initial_delay, self.max_delay, failures - 1)
+        return delay * (0.5 + 0.5 * draw)
 
 
-async def _sleep(seconds: float) -> None:
-    import anyio
-
+async def _anyio_sleep(seconds: float) -> None:
     await anyio.sleep(seconds)
 
 
 async def retry(
     attempt: Callable[[], Awaitable[T]],
     *,
-    backoff: Backoff = Backoff(),
+    backoff: RetryPolicy = RetryPolicy(),
     on_retry: Callable[[TemporaryError, float], None] | None = None,
-    sleep: Callable[[float], Awaitable[None]] = _sleep,
+    sleep: Callable[[float], Awaitable[None]] = _anyio_sleep,
     clock: Callable[[], float] = time.monotonic,
     draw: Callable[[], float] = random.random,
 ) -> T:
-    """Await ``attempt()``, again after each :class:`TemporaryError` while ``backoff`` allows.
+    """Await ``attempt()``, retrying after each :class:`TemporaryError` as ``backoff`` allows.
 
-    An error with an attribute ``retry_after`` (seconds, as a server asked for) is waited for that
-    long at least. ``on_retry`` is told the error and the wait. Other errors, and the last one, are
-    raised as they are.
+    If the error has ``retry_after`` (the seconds a server asked for), at least that long is waited.
+    ``on_retry`` is called with the error and the wait. Other errors, and the last one, are raised.
     """
-    begun = clock()
+    started = clock()
     failures = 0
     while True:
         try:
             return await attempt()
         except TemporaryError as error:
             failures += 1
-            asked = getattr(error, "retry_after", None) or 0.0
-            wait = max(backoff.wait(failures, draw()), float(asked))
-            if failures >= backoff.attempts or clock() - begun + wait > backoff.within:
+            requested = getattr(error, "retry_after", None) or 0.0
+            wait = max(backoff.delay(failures, draw()), float(requested))
+            if failures >= backoff.attempts or clock() - started + wait > backoff.deadline:
                 raise
             if on_retry is not None:
                 on_retry(error, wait)
-        # Outside the handler: a cancellation during the wait must not carry the error along.
+        # Outside the handler, so that a cancellation during the wait has no unrelated context.
         await sleep(wait)

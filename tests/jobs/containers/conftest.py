@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from danlu.jobs.local import container
-from tests.jobs.containers.rig import Rig, within
+from danlu.jobs.local import container_engine
+from tests.jobs.containers.engine_rig import EngineRig, within
 from tests.sandbox.conftest import home
 from tests.sandbox.forked import inside
 
@@ -29,12 +29,12 @@ def contained(request: pytest.FixtureRequest, home: Path) -> Contained:
     if not ordinary and os.geteuid() != 0:
         pytest.skip("needs root")
 
-    def run(act: Callable[[Rig], Awaitable[Any]], **fields: Any) -> Any:
+    def run(act: Callable[[EngineRig], Awaitable[Any]], **fields: Any) -> Any:
         return inside(
             lambda: within(home, act, **fields),
             home=home,
             ordinary=ordinary,
-            enter=container.enter,
+            enter=container_engine.enter_namespaces,
         )
 
     return run

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import MachineError
-from danlu.jobs.local.cgroup import Groups, enter_script
-from danlu.jobs.local.cgroupplaces import group_name, is_abandoned
-from danlu.jobs.local.types import Limits
+from danlu.jobs.local.cgroup import CgroupManager, enter_script, group_name, is_stale
+from danlu.jobs.local.engine import ResourceLimits
 
 
 def process(place: Path, *, groups: str, mounts: str) -> str:
@@ -30,31 +29,33 @@ def process(place: Path, *, groups: str, mounts: str) -> str:
         ("4:memory:/own\n", "1 1 0:1 / {tree} rw - cgroup cgroup rw,memory\n"),
     ],
 )
-def test_where_no_groups_can_be_made_it_is_said(tmp_path: Path, groups: str, mounts: str) -> None:
+def test_missing_cgroup_support_is_reported(tmp_path: Path, groups: str, mounts: str) -> None:
     (tmp_path / "own").mkdir()
     told = process(tmp_path, groups=groups, mounts=mounts.format(tree=tmp_path))
-    found = Groups.find(told)
-    assert found.missing == "no control group for cpu and memory here"
+    found = CgroupManager.detect(told)
+    assert found.missing == "no writable cgroup for cpu and memory"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cgroup", "mountinfo", "own"]
-    group = found.make("mark", Limits(cpu=1, memory=1 << 30))
-    assert (group.entrances(), group.usage(), group.memory_ran_out()) == ([], None, False)
+    group = found.create("mark", ResourceLimits(cpu=1, memory=1 << 30))
+    assert (group.open_procs_files(), group.usage(), group.had_oom_kill()) == ([], None, False)
 
 
-def test_a_group_says_whose_it_is() -> None:
+def test_a_cgroup_name_identifies_its_creator() -> None:
     own = group_name("mark")
     assert own.startswith(f"danlu-{os.getpid()}.")
     assert own.endswith("-mark")
-    assert not is_abandoned(own)
+    assert not is_stale(own)
     dead = subprocess.Popen(["true"])
     dead.wait()
-    assert is_abandoned(f"danlu-{dead.pid}.1-mark")
-    assert is_abandoned(f"danlu-{os.getpid()}.1-mark"), "another process had the number before"
-    assert not is_abandoned("docker-1.1-mark")
-    assert not is_abandoned("danlu")
+    assert is_stale(f"danlu-{dead.pid}.1-mark")
+    assert is_stale(f"danlu-{os.getpid()}.1-mark"), "another process had the number before"
+    assert not is_stale("docker-1.1-mark")
+    assert not is_stale("danlu")
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_program_enters_every_group_and_keeps_no_way_in(tmp_path: Path, count: int) -> None:
+def test_a_program_enters_every_cgroup_and_closes_the_descriptors(
+    tmp_path: Path, count: int
+) -> None:
     files = [tmp_path / str(number) for number in range(count)]
     opening = "".join(f"exec {3 + number}>{file}; " for number, file in enumerate(files))
     script = f"{opening}{enter_script(count)}ls /proc/self/fd"
@@ -64,14 +65,14 @@ def test_a_program_enters_every_group_and_keeps_no_way_in(tmp_path: Path, count:
     assert done.stdout.split() == ["0", "1", "2", "3"]
 
 
-def test_a_program_that_cannot_enter_does_not_run() -> None:
+def test_a_program_that_cannot_enter_its_cgroup_does_not_run() -> None:
     script = f"exec 3</dev/null; {enter_script(1)}echo ran"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (125, "")
 
 
-def available() -> Groups:
-    groups = Groups.find()
+def available() -> CgroupManager:
+    groups = CgroupManager.detect()
     if groups.missing:
         pytest.skip(groups.missing)
     return groups
@@ -79,19 +80,21 @@ def available() -> Groups:
 
 @pytest.mark.real
 @pytest.mark.needs("root")
-def test_what_runs_in_a_group_is_measured_and_limited() -> None:
+def test_processes_in_a_cgroup_are_measured_and_limited() -> None:
     groups = available()
-    group = groups.make("test", Limits(cpu=0.5, memory=32 << 20))
+    group = groups.create("test", ResourceLimits(cpu=0.5, memory=32 << 20))
     try:
-        entrances = group.entrances()
-        moves = "".join(f"echo $$ > /proc/{os.getpid()}/fd/{one}; " for one in entrances)
+        entrances = group.open_procs_files()
+        moves = "".join(
+            f"echo $$ > /proc/{os.getpid()}/fd/{descriptor}; " for descriptor in entrances
+        )
         glutton = "bytearray(100 << 20)"
         command = ["sh", "-c", f'{moves}exec python3 -c "{glutton}"']
         assert subprocess.run(command, check=False).returncode == -9
-        for one in entrances:
-            os.close(one)
+        for descriptor in entrances:
+            os.close(descriptor)
         used = group.usage()
-        assert group.memory_ran_out()
+        assert group.had_oom_kill()
         assert used is not None
         assert 0 < used.cpu < 10
         assert used.memory < 32 << 20
@@ -102,11 +105,12 @@ def test_what_runs_in_a_group_is_measured_and_limited() -> None:
 
 @pytest.mark.real
 @pytest.mark.needs("root")
-def test_groups_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
+def test_cgroups_of_dead_supervisors_are_removed() -> None:
     script = (
-        "from danlu.jobs.local.cgroup import Groups; from danlu.jobs.local.types import Limits;"
-        "import os, sys; groups = Groups.find(); group = groups.make('test', Limits());"
-        "print(*(os.readlink(f'/proc/self/fd/{one}') for one in group.entrances()));"
+        "from danlu.jobs.local.cgroup import CgroupManager;"
+        "from danlu.jobs.local.engine import ResourceLimits;"
+        "import os, sys; group = CgroupManager.detect().create('test', ResourceLimits());"
+        "print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in group.open_procs_files()));"
         "sys.stdout.flush(); os._exit(0)"
     )
     done = subprocess.run(
@@ -114,8 +118,8 @@ def test_groups_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
     )
     left = [Path(text).parent for text in done.stdout.split()]
     groups = available()
-    mine = groups.make("test", Limits())
-    Groups.find().close()
+    mine = groups.create("test", ResourceLimits())
+    CgroupManager.detect().close()
     try:
         assert left
         assert not any(path.exists() for path in left)
@@ -127,8 +131,8 @@ def test_groups_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
 
 @pytest.mark.real
 @pytest.mark.needs("root")
-def test_a_limit_that_the_kernel_refuses_is_told_and_nothing_is_left() -> None:
+def test_a_rejected_limit_is_an_error_and_leaves_no_cgroup() -> None:
     groups = available()
-    with pytest.raises(MachineError, match="could not be set"):
-        groups.make("refused", Limits(cpu=1e12))
+    with pytest.raises(MachineError, match="cannot set the limit"):
+        groups.create("refused", ResourceLimits(cpu=1e12))
     groups.close()

@@ -12,12 +12,12 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.jobs.local import agent
+from danlu.jobs.local import exec_agent
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.types import Image, JobView, Submission
+from danlu.jobs.types import ContainerImage, JobView, Submission
 from danlu.training.types import ReplicaSpec, RestartPolicy
 from danlu.util.files import remove_tree
-from tests.jobs.containers import rig
+from tests.jobs.containers import engine_rig
 from tests.jobs.local.conftest import home as home
 from tests.jobs.local.support import (
     alive,
@@ -49,13 +49,13 @@ def jobs(home: Path) -> Iterator[LocalJobs]:
 
 
 @pytest.fixture
-def images(home: Path) -> dict[str, Image]:
-    return {NAME: Image(rig.image(home), NAME)}
+def images(home: Path) -> dict[str, ContainerImage]:
+    return {NAME: ContainerImage(engine_rig.image(home), NAME)}
 
 
 def job(
     directory: Path,
-    images: dict[str, Image],
+    images: dict[str, ContainerImage],
     script: str,
     replicas: int = 1,
     *,
@@ -70,11 +70,11 @@ def job(
 
 
 def pids_of(view: JobView) -> list[int]:
-    return [one.pid for one in view.replicas if one.pid is not None]
+    return [replica.pid for replica in view.replicas if replica.pid is not None]
 
 
-async def test_replicas_in_containers_meet_by_the_names_a_cluster_gives_them(
-    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+async def test_containers_resolve_each_other_by_pod_name(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
 ) -> None:
     script = """
     case $HOSTNAME in
@@ -91,8 +91,8 @@ async def test_replicas_in_containers_meet_by_the_names_a_cluster_gives_them(
     ]
 
 
-async def test_the_project_and_the_volumes_of_the_pod_are_there(
-    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+async def test_the_project_and_the_pods_volumes_are_mounted(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("the project\n")
     (tmp_path / "data").mkdir()
@@ -136,8 +136,8 @@ async def test_the_project_and_the_volumes_of_the_pod_are_there(
     assert ended.view.state == "Succeeded"
 
 
-async def test_an_init_container_leaves_files_for_the_others_of_its_pod(
-    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+async def test_an_init_container_shares_a_volume_with_the_main_container(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
 ) -> None:
     mounts = [{"name": "shared", "mountPath": "/shared"}]
     first = {
@@ -152,8 +152,8 @@ async def test_an_init_container_leaves_files_for_the_others_of_its_pod(
     assert [line.data for line in await lines_of(jobs)] == [b"prepared"]
 
 
-async def test_a_worker_out_of_memory_is_named_with_that_reason(
-    jobs: LocalJobs, images: dict[str, Image], tmp_path: Path
+async def test_a_worker_out_of_memory_has_the_reason_oom_killed(
+    jobs: LocalJobs, images: dict[str, ContainerImage], tmp_path: Path
 ) -> None:
     limits = {"resources": {"limits": {"memory": "64Mi"}}}
     script = "case $HOSTNAME in *-1) x=a; while :; do x=$x$x; done ;; esac; sleep 100"
@@ -166,10 +166,8 @@ async def test_a_worker_out_of_memory_is_named_with_that_reason(
     assert (first.replica, first.exit_code, first.reason) == (worker(1), 137, "OOMKilled")
 
 
-async def test_an_image_that_is_not_in_the_store_is_named(
-    jobs: LocalJobs, home: Path, tmp_path: Path
-) -> None:
-    gone = {NAME: Image("sha256:" + "0" * 64, NAME)}
+async def test_a_missing_image_is_an_error(jobs: LocalJobs, home: Path, tmp_path: Path) -> None:
+    gone = {NAME: ContainerImage("sha256:" + "0" * 64, NAME)}
     await jobs.submit(job(tmp_path, gone, "true"))
     view = (await jobs.result("job")).view
     assert view.state == "Failed"
@@ -177,8 +175,8 @@ async def test_an_image_that_is_not_in_the_store_is_named(
     assert "sha256:000" in view.status.first_failure.message
 
 
-async def test_stopping_a_job_ends_its_containers_and_leaves_nothing(
-    jobs: LocalJobs, images: dict[str, Image], home: Path, tmp_path: Path
+async def test_stopping_a_job_stops_its_containers_and_cleans_up(
+    jobs: LocalJobs, images: dict[str, ContainerImage], home: Path, tmp_path: Path
 ) -> None:
     await jobs.submit(job(tmp_path, images, "echo ready; sleep 100", 2))
     pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
@@ -188,7 +186,7 @@ async def test_stopping_a_job_ends_its_containers_and_leaves_nothing(
 
 
 async def test_no_container_outlives_a_supervisor_that_was_killed(
-    jobs: LocalJobs, images: dict[str, Image], home: Path, tmp_path: Path
+    jobs: LocalJobs, images: dict[str, ContainerImage], home: Path, tmp_path: Path
 ) -> None:
     await jobs.submit(job(tmp_path, images, "echo ready; sleep 100", 2))
     pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
@@ -197,14 +195,14 @@ async def test_no_container_outlives_a_supervisor_that_was_killed(
     await seen(jobs, lambda view: view.state == "Lost")
 
 
-async def test_a_command_runs_beside_a_replica(
-    jobs: LocalJobs, images: dict[str, Image], home: Path, tmp_path: Path
+async def test_exec_runs_a_command_in_a_replica(
+    jobs: LocalJobs, images: dict[str, ContainerImage], home: Path, tmp_path: Path
 ) -> None:
     await jobs.submit(job(tmp_path, images, "touch /ready; sleep 100"))
     await seen(jobs, runs(1))
     socket = home / "jobs/job/files/control.sock"
     words = "until [ -e /ready ]; do sleep 0.02; done; echo in $HOSTNAME"
-    command = [sys.executable, "-I", str(agent.__file__), str(socket), "job-worker-0", words]
+    command = [sys.executable, "-I", str(exec_agent.__file__), str(socket), "job-worker-0", words]
     with anyio.fail_after(20):
         done = await anyio.run_process(command)
     assert done.stdout == b"in job-worker-0\n"

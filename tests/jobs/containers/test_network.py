@@ -7,21 +7,20 @@ from ipaddress import ip_address, ip_network
 import pytest
 
 from danlu.errors import MachineError
-from danlu.jobs.local.containerforward import proxy_ports
-from danlu.jobs.local.network import address
+from danlu.jobs.local.job_network import proxy_ports, replica_address
 
 
-def test_every_replica_has_an_address_of_its_own_and_none_is_the_networks() -> None:
+def test_replica_addresses_are_unique_and_not_reserved() -> None:
     network = ip_network("10.213.0.0/16")
-    found = {address(number) for number in range(62_500)}
+    found = {replica_address(number) for number in range(62_500)}
     assert len(found) == 62_500
-    assert all(ip_address(one) in network for one in found)
+    assert all(ip_address(address) in network for address in found)
     assert not found & {"10.213.0.2", "10.213.0.3", "10.213.255.255"}
 
 
-def test_more_replicas_than_addresses_are_refused() -> None:
+def test_too_many_replicas_are_rejected() -> None:
     with pytest.raises(MachineError, match="62500"):
-        address(62_500)
+        replica_address(62_500)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_more_replicas_than_addresses_are_refused() -> None:
         ({"http_proxy": "http://127.0.0.1:port"}, ()),
     ],
 )
-def test_ports_of_proxies_on_this_machine_are_passed_on(
+def test_ports_of_local_proxies_are_forwarded(
     environment: dict[str, str], ports: tuple[int, ...]
 ) -> None:
     assert proxy_ports(environment) == ports

@@ -9,7 +9,7 @@ import pytest
 
 from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES
-from danlu.testing.kubernetes import VirtualClock
+from tests.fakes.kubernetes import VirtualClock
 from tests.jobs.kubernetes.support import Site, real_site_of, site_of
 from tests.kube.servers import Server, real_server
 
@@ -38,7 +38,7 @@ async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
     server: Server = request.getfixturevalue("real_jobs")
     space = f"jobs-{next(_numbers)}"
     async with Client(server.access, manager="tests") as client:
-        await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": space}}))
+        await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": space}}))
     async with real_site_of(server, space) as site:
         yield site
 

@@ -18,24 +18,23 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from danlu.jobs.kubernetes.client import KubernetesJobs
 from danlu.jobs.kubernetes.objects import job_resource
 from danlu.jobs.types import JobView, LogLine, Submission
-from danlu.kube.access import Access
-from danlu.kube.client import Client, Selection
-from danlu.kube.clock import REAL
-from danlu.kube.failures import NotFound
+from danlu.kube.client import Client
+from danlu.kube.clock import REAL_CLOCK, Clock
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import NotFound
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
-from danlu.kube.types import Clock
-from danlu.operator.assembly import build
-from danlu.operator.crds import definitions
-from danlu.operator.surroundings import surrounded
+from danlu.kube.watch import ListOptions
+from danlu.operator.crds import custom_resource_definitions
+from danlu.operator.setup import build_manager, open_services
 from danlu.operator.types import OperatorSettings
-from danlu.testing.kubernetes import FakeKubernetes, Kubelet
-from danlu.testing.kubernetes.courses import Behaviour, Course, Pod, runs
-from danlu.testing.kubernetes.podlogs import Logs
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job
-from danlu.training.registry import BUILT_IN, framework_of
+from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
 from danlu.training.types import ReplicaId, ReplicaType
-from tests.jobs.kubernetes.doing import do
+from tests.fakes.kubernetes import FakeKubernetes, Kubelet
+from tests.fakes.kubernetes.container_logs import ContainerLogs
+from tests.fakes.kubernetes.pod_script import PodBehaviour, PodScript, SimulatedPod, run_forever
+from tests.jobs.kubernetes.pod_runner import run_pod
 from tests.kube.servers import Server, free_port
 
 LIMIT = 20.0
@@ -83,8 +82,8 @@ class Wire:
         readable = any(asked.startswith(b"GET ") for asked in self._asked.values())
         chosen = [pair for pair, asked in self._asked.items() if about in asked or not readable]
         for pair in chosen:
-            for one in pair:
-                one.transport.abort()
+            for writer in pair:
+                writer.transport.abort()
         return len(chosen)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -110,8 +109,8 @@ class Wire:
         try:
             await asyncio.gather(self._copy(reader, back, asked), self._copy(there, writer))
         finally:
-            for one in pair:
-                one.transport.abort()
+            for side in pair:
+                side.transport.abort()
             del self._asked[pair]
 
     async def _copy(
@@ -137,7 +136,7 @@ class Site:
     faked: FakeKubernetes | None
     client: Client
     jobs: KubernetesJobs
-    courses: dict[str, Callable[[Pod], Course]]
+    courses: dict[str, Callable[[SimulatedPod], PodScript]]
     wire: Wire
     kubelet: Kubelet | None = None
     space: str = "default"
@@ -148,7 +147,9 @@ class Site:
         assert self.faked is not None
         return self.faked
 
-    def behave(self, course: Course | Callable[[Pod], Course], pod: str = "") -> None:
+    def behave(
+        self, course: PodScript | Callable[[SimulatedPod], PodScript], pod: str = ""
+    ) -> None:
         """What becomes of a pod, or of all others."""
         self.courses[pod] = course if callable(course) else (lambda _: course)
 
@@ -164,7 +165,7 @@ async def site_of(
     operator: bool = True,
     kubelet: bool = True,
     reports: bool = False,
-    clock: Clock = REAL,
+    clock: Clock = REAL_CLOCK,
 ) -> AsyncIterator[Site]:
     """A cluster with all kinds, and what else of an operator and a kubelet is asked for.
 
@@ -172,7 +173,7 @@ async def site_of(
     """
     async with AsyncExitStack() as stack:
         fake = await stack.enter_async_context(FakeKubernetes())
-        server = Server(Access(server=fake.url), fake)
+        server = Server(ClusterConfig(server=fake.url), fake)
         site = await stack.enter_async_context(
             on_server(server, "default", kubelet=kubelet, clock=clock)
         )
@@ -190,10 +191,10 @@ async def real_site_of(server: Server, space: str) -> AsyncIterator[Site]:
 
 @asynccontextmanager
 async def on_server(
-    server: Server, space: str, *, kubelet: bool = True, clock: Clock = REAL
+    server: Server, space: str, *, kubelet: bool = True, clock: Clock = REAL_CLOCK
 ) -> AsyncIterator[Site]:
     """A namespace of a server, with the definitions of all kinds."""
-    courses: dict[str, Callable[[Pod], Course]] = {}
+    courses: dict[str, Callable[[SimulatedPod], PodScript]] = {}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(server.access, manager="tests"))
         await defined(client)
@@ -211,17 +212,17 @@ async def on_server(
 
 
 def kubelet_of(
-    access: Access,
-    courses: Mapping[str, Callable[[Pod], Course]],
-    logs: Logs | None,
+    access: ClusterConfig,
+    courses: Mapping[str, Callable[[SimulatedPod], PodScript]],
+    logs: ContainerLogs | None,
     *,
     space: str = "",
-    clock: Clock = REAL,
+    clock: Clock = REAL_CLOCK,
 ) -> Kubelet:
     """A kubelet that does with each pod what ``courses`` say, and whose restarts are soon."""
 
-    def behaviour(pod: Pod) -> Course:
-        chosen: Behaviour = courses.get(pod.metadata.name) or courses.get("") or runs
+    def behaviour(pod: SimulatedPod) -> PodScript:
+        chosen: PodBehaviour = courses.get(pod.metadata.name) or courses.get("") or run_forever
         return chosen(pod)
 
     return Kubelet(
@@ -229,7 +230,7 @@ def kubelet_of(
         behaviour=behaviour,
         back_off=0.05,
         logs=logs,
-        selection=Selection(space),
+        selection=ListOptions(space),
         clock=clock,
         node=f"node-of-{space}" if space else "simulated",
     )
@@ -240,22 +241,22 @@ async def _operating(site: Site, *, reports: bool = False) -> AsyncIterator[None
     address = f"127.0.0.1:{free_port()}" if reports else ""
     settings = msgspec.structs.replace(SETTINGS, reports_address=address, namespace=site.space)
     async with (
-        Client(site.client.access, manager="danlu-operator") as client,
-        surrounded(client, settings, namespace=site.space) as surroundings,
+        Client(site.client.config, manager="danlu-operator") as client,
+        open_services(client, settings, namespace=site.space) as services,
         anyio.create_task_group() as group,
     ):
-        group.start_soon(build(client, settings, surroundings=surroundings).run)
+        group.start_soon(build_manager(client, settings, services=services).run)
         yield
         group.cancel_scope.cancel()
 
 
 async def defined(client: Client) -> None:
     """Have the definitions of all kinds, and have them served."""
-    there = {one["metadata"]["name"] for one in (await client.list(_CRDS)).items}
-    for document in definitions(BUILT_IN):
+    there = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
+    for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
         if document["metadata"]["name"] not in there:
             await client.create(_CRDS, document)
-    for framework in BUILT_IN:
+    for framework in BUILT_IN_FRAMEWORKS:
         with anyio.fail_after(LIMIT):
             while not await _served(client, framework):
                 await anyio.sleep(0.05)
@@ -263,7 +264,7 @@ async def defined(client: Client) -> None:
 
 async def _served(client: Client, framework: Framework) -> bool:
     try:
-        await client.page(job_resource(framework), limit=1)
+        await client.list_page(job_resource(framework), limit=1)
     except NotFound:
         return False
     return True
@@ -295,7 +296,7 @@ def job(
         "metadata": {"name": name},
         "spec": {"runPolicy": dict(policy or {}), "pytorchReplicaSpecs": {"Worker": worker}},
     }
-    return Submission(read_job(document, framework_of("pytorch")), Path("/project"))
+    return Submission(read_job(document, find_framework("pytorch")), Path("/project"))
 
 
 def worker(index: int = 0) -> ReplicaId:
@@ -323,13 +324,13 @@ async def lines_of(site: Site, name: str = "job", **how: Any) -> list[LogLine]:
 
 
 def running(count: int) -> Callable[[JobView], bool]:
-    return lambda view: sum(one.state == "Running" for one in view.replicas) == count
+    return lambda view: sum(replica.state == "Running" for replica in view.replicas) == count
 
 
-class _LogsElsewhere(Logs):
+class _LogsElsewhere(ContainerLogs):
     """Logs of another event loop."""
 
-    def __init__(self, logs: Logs, portal: BlockingPortal) -> None:
+    def __init__(self, logs: ContainerLogs, portal: BlockingPortal) -> None:
         super().__init__()
         self._logs = logs
         self._portal = portal
@@ -351,17 +352,17 @@ def site_in_threads(root: Path, *, reports: bool = False) -> Iterator[Site]:
         made = site_of(kubelet=False, reports=reports)
         site = stack.enter_context(portal.wrap_async_context_manager(made))
 
-        def course(pod: Pod) -> Course:
+        def course(pod: SimulatedPod) -> PodScript:
             place = (pod.metadata.namespace, pod.metadata.name)
             document, maps, secrets = portal.call(_seen_by_a_kubelet, site.fake, place)
             there = root / f"{pod.metadata.name}-{pod.restarts}"
-            done = do(document, maps, there, secrets=secrets)
-            return Course(run=0.0, exit_code=done.code, log=done.log, message=done.message)
+            done = run_pod(document, maps, there, secrets=secrets)
+            return PodScript(run=0.0, exit_code=done.code, log=done.log, message=done.message)
 
         site.behave(course)
         other = stack.enter_context(start_blocking_portal())
         logs = _LogsElsewhere(site.fake.cluster.logs, portal)
-        hands = kubelet_of(Access(server=site.fake.url), site.courses, logs)
+        hands = kubelet_of(ClusterConfig(server=site.fake.url), site.courses, logs)
         stack.enter_context(other.wrap_async_context_manager(hands))
         yield site
 
@@ -373,9 +374,11 @@ def _seen_by_a_kubelet(
     cluster = fake.cluster
 
     def named(label: str) -> dict[str, Any]:
-        return {key[1]: one for key, one in cluster.storage.of(cluster.labelled(label)).items()}
+        return {
+            key[1]: obj for key, obj in cluster.storage.of(cluster.kind_by_label(label)).items()
+        }
 
-    return cluster.get(cluster.labelled("pods"), *place), named("configmaps"), named("secrets")
+    return cluster.get(cluster.kind_by_label("pods"), *place), named("configmaps"), named("secrets")
 
 
 def kubeconfig(site: Site, path: Path) -> Path:

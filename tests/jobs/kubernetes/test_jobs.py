@@ -6,24 +6,24 @@ import anyio
 import msgspec
 import pytest
 
-from danlu.commands.jobs import views
+from danlu.commands.jobs.views import list_views
 from danlu.errors import UsageError
-from danlu.jobs.kubernetes import sight
+from danlu.jobs.kubernetes import job_watcher
 from danlu.kube.resources import CONFIG_MAPS
-from danlu.testing.kubernetes.courses import Course
+from tests.fakes.kubernetes.pod_script import PodScript
 from tests.jobs.kubernetes.support import LIMIT, Site, job, lines_of, running, seen, worker
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_job_is_followed_from_its_submission_to_its_end(site: Site) -> None:
-    site.behave(Course(run=0.1, log="one\ntwo\n"))
+async def test_a_job_is_watched_until_it_ends(site: Site) -> None:
+    site.behave(PodScript(run=0.1, log="one\ntwo\n"))
     name = await site.jobs.submit(job(workers=2))
     states = [view.state async for view in site.jobs.watch(name)]
     assert states[-1] == "Succeeded"
-    assert {one.state for one in (await site.jobs.view(name)).replicas} == {"Succeeded"}
+    assert {replica.state for replica in (await site.jobs.view(name)).replicas} == {"Succeeded"}
     lines = await lines_of(site)
-    assert sorted((str(one.replica), one.number, one.data) for one in lines) == [
+    assert sorted((str(line.replica), line.number, line.data) for line in lines) == [
         ("worker-0", 0, b"one"),
         ("worker-0", 1, b"two"),
         ("worker-1", 0, b"one"),
@@ -31,45 +31,47 @@ async def test_a_job_is_followed_from_its_submission_to_its_end(site: Site) -> N
     ]
 
 
-async def test_lines_are_given_as_they_come_and_the_log_ends_with_the_job(site: Site) -> None:
-    site.behave(Course(run=0.3))
+async def test_following_logs_ends_with_the_job(site: Site) -> None:
+    site.behave(PodScript(run=0.3))
     await site.jobs.submit(job())
     await seen(site, running(1))
     site.write("job-worker-0", "here\n")
     lines = await lines_of(site, follow=True)
-    assert [one.data for one in lines] == [b"here"]
+    assert [line.data for line in lines] == [b"here"]
 
 
-async def test_a_name_in_use_is_refused(site: Site) -> None:
+async def test_a_name_in_use_is_rejected(site: Site) -> None:
     await site.jobs.submit(job())
-    with pytest.raises(UsageError, match="there is a job job already"):
+    with pytest.raises(UsageError, match="job job already exists"):
         await site.jobs.submit(job())
 
 
-async def test_a_job_that_is_not_there_is_told_with_those_that_are(site: Site) -> None:
+async def test_a_missing_job_is_an_error_that_lists_existing_jobs(site: Site) -> None:
     await site.jobs.submit(job("other"))
-    with pytest.raises(UsageError, match="no job job") as caught:
+    with pytest.raises(UsageError, match="job 'job' not found") as caught:
         await site.jobs.view("job")
     assert "other" in caught.value.hint
 
 
-async def test_a_list_of_many_jobs_costs_no_question_for_each(fake_site: Site) -> None:
-    fake_site.behave(Course(run=0.02))
+async def test_listing_jobs_takes_no_request_per_job(fake_site: Site) -> None:
+    fake_site.behave(PodScript(run=0.02))
     for number in range(5):
         await fake_site.jobs.submit(job(f"job-{number}"))
     await seen(fake_site, lambda view: view.finished, name="job-4")
     before = len(fake_site.fake.log)
-    found = await views(fake_site.jobs)
-    asked = [one for one in fake_site.fake.log[before:] if one.resource == "pytorchjobs"]
-    assert sorted(one.name for one in found) == [f"job-{number}" for number in range(5)]
-    assert all(len(one.replicas) == 1 for one in found)
-    assert "get" not in {one.verb for one in asked}
+    found = await list_views(fake_site.jobs)
+    asked = [
+        request for request in fake_site.fake.log[before:] if request.resource == "pytorchjobs"
+    ]
+    assert sorted(view.name for view in found) == [f"job-{number}" for number in range(5)]
+    assert all(len(view.replicas) == 1 for view in found)
+    assert "get" not in {request.verb for request in asked}
 
 
-async def test_a_cluster_that_does_not_answer_is_told_until_it_does(
+async def test_an_unresponsive_cluster_is_a_warning_until_it_responds(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sight, "_ASK", 0.05)
+    monkeypatch.setattr(job_watcher, "_WARNING_POLL_SECONDS", 0.05)
     await site.jobs.submit(job())
     await seen(site, running(1))
     silent: list[str] = []
@@ -83,13 +85,13 @@ async def test_a_cluster_that_does_not_answer_is_told_until_it_does(
             else:
                 site.wire.lose()
     assert len(silent) == 1
-    assert silent[0].startswith("the cluster has not answered since")
+    assert silent[0].startswith("the cluster has not responded since")
 
 
-async def test_a_connection_that_ends_is_no_silence(
+async def test_a_closed_connection_is_not_an_outage(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sight, "_ASK", 0.05)
+    monkeypatch.setattr(job_watcher, "_WARNING_POLL_SECONDS", 0.05)
     warned: list[str] = []
 
     async def follow() -> None:
@@ -115,8 +117,8 @@ async def test_other_objects_of_a_manifests_file_are_created_with_the_job(site: 
     assert found["data"] == {"a": "1"}
 
 
-async def test_a_failed_job_says_who_failed_first(site: Site) -> None:
-    site.behave(Course(run=0.05, exit_code=3), "job-worker-1")
+async def test_a_failed_job_has_a_first_failure(site: Site) -> None:
+    site.behave(PodScript(run=0.05, exit_code=3), "job-worker-1")
     await site.jobs.submit(job(workers=2))
     view = await seen(site, lambda view: view.finished)
     assert view.state == "Failed"

@@ -5,20 +5,20 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from danlu.jobs.kubernetes import logs as reading
-from danlu.jobs.kubernetes.logbox import NewestLines
+from danlu.jobs.kubernetes import log_stream as reading
+from danlu.jobs.kubernetes.log_stream import DropOldestQueue
 from danlu.jobs.types import LogLine
-from danlu.kube.patches import merge_patch
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import PODS
-from danlu.testing.kubernetes import Fault, VirtualClock
-from danlu.testing.kubernetes.courses import Course, Pod
+from tests.fakes.kubernetes import ApiFault, VirtualClock
+from tests.fakes.kubernetes.pod_script import PodScript, SimulatedPod
 from tests.jobs.kubernetes.support import LIMIT, Site, job, lines_of, running, seen, worker
 
 pytestmark = pytest.mark.anyio
 
 
 def data(lines: list[LogLine]) -> list[bytes]:
-    return [one.data for one in lines]
+    return [line.data for line in lines]
 
 
 async def followed(site: Site, lines: list[LogLine], name: str = "job") -> None:
@@ -36,14 +36,14 @@ async def end(site: Site, code: int = 0, pod: str = "job-worker-0") -> None:
     """The pod's container ends now."""
     found = await site.client.get(PODS, pod, namespace=site.space)
     status = found["status"]
-    for one in status["containerStatuses"]:
-        one["state"] = {"terminated": {"exitCode": code, "reason": "Error"}}
+    for container_status in status["containerStatuses"]:
+        container_status["state"] = {"terminated": {"exitCode": code, "reason": "Error"}}
     phase = "Failed" if code else "Succeeded"
     patch = merge_patch({"status": {**status, "phase": phase}})
     await site.client.patch(PODS, pod, patch, namespace=site.space, subresource="status")
 
 
-async def test_a_connection_that_breaks_costs_no_line_and_gives_none_twice(site: Site) -> None:
+async def test_a_broken_connection_loses_and_repeats_no_line(site: Site) -> None:
     await site.jobs.submit(job())
     await seen(site, running(1))
     lines: list[LogLine] = []
@@ -55,14 +55,14 @@ async def test_a_connection_that_breaks_costs_no_line_and_gives_none_twice(site:
             assert site.wire.cut(b"/log?") >= 1
         await end(site)
     assert data(lines) == [f"{n}{c}".encode() for n in range(4) for c in "ab"]
-    assert [one.number for one in lines] == list(range(8))
+    assert [line.number for line in lines] == list(range(8))
 
 
-async def test_the_log_of_a_container_that_was_restarted_in_place_goes_on(
+async def test_logs_continue_after_a_container_restart(
     held_site: Site, clock: VirtualClock
 ) -> None:
-    def course(pod: Pod) -> Course:
-        return Course(run=10, exit_code=int(pod.restarts < 2), log=f"try {pod.restarts}\n")
+    def course(pod: SimulatedPod) -> PodScript:
+        return PodScript(run=10, exit_code=int(pod.restarts < 2), log=f"try {pod.restarts}\n")
 
     held_site.behave(course)
     await held_site.jobs.submit(job(restart="OnFailure", policy={"backoffLimit": 5}))
@@ -72,18 +72,18 @@ async def test_the_log_of_a_container_that_was_restarted_in_place_goes_on(
         for number in range(3):
             await arrived(lines, number + 1)
             await clock.advance(15)
-    assert [(one.data, one.number) for one in lines] == [
+    assert [(line.data, line.number) for line in lines] == [
         (b"try 0", 0),
         (b"try 1", 1),
         (b"try 2", 2),
     ]
 
 
-async def test_what_a_container_wrote_before_its_restart_is_read_after_it(
+async def test_the_previous_containers_log_is_read_after_a_restart(
     held_site: Site, clock: VirtualClock
 ) -> None:
-    def course(pod: Pod) -> Course:
-        return Course(run=10, exit_code=int(pod.restarts < 1), log=f"try {pod.restarts}\n")
+    def course(pod: SimulatedPod) -> PodScript:
+        return PodScript(run=10, exit_code=int(pod.restarts < 1), log=f"try {pod.restarts}\n")
 
     held_site.behave(course)
     await held_site.jobs.submit(job(restart="OnFailure", policy={"backoffLimit": 5}))
@@ -98,12 +98,12 @@ async def test_what_a_container_wrote_before_its_restart_is_read_after_it(
     assert data(lines) == [b"try 0", b"try 1"]
 
 
-async def test_the_pod_that_takes_the_place_of_another_is_a_further_attempt(site: Site) -> None:
+async def test_a_replacement_pod_is_a_new_attempt(site: Site) -> None:
     made: list[str] = []
 
-    def course(pod: Pod) -> Course:
+    def course(pod: SimulatedPod) -> PodScript:
         made.append(pod.metadata.uid)
-        return Course(log=f"pod {len(made)}\n")
+        return PodScript(log=f"pod {len(made)}\n")
 
     site.behave(course)
     await site.jobs.submit(job(restart="ExitCode", policy={"backoffLimit": 5}))
@@ -116,41 +116,41 @@ async def test_the_pod_that_takes_the_place_of_another_is_a_further_attempt(site
         await arrived(lines, 2)
         await seen(site, running(1))
         await end(site)
-    assert [(one.data, one.attempt, one.number) for one in lines] == [
+    assert [(line.data, line.attempt, line.number) for line in lines] == [
         (b"pod 1", 0, 0),
         (b"pod 2", 1, 1),
     ]
 
 
-async def test_a_tail_leaves_out_what_was_before_and_counts_it(site: Site) -> None:
-    site.behave(Course(run=0.3, log="".join(f"{n}\n" for n in range(10))))
+async def test_a_tail_skips_earlier_lines_but_counts_them(site: Site) -> None:
+    site.behave(PodScript(run=0.3, log="".join(f"{n}\n" for n in range(10))))
     await site.jobs.submit(job())
     await seen(site, running(1))
     lines = await lines_of(site, follow=True, tail=2)
-    assert [(one.number, one.data) for one in lines] == [(8, b"8"), (9, b"9")]
+    assert [(line.number, line.data) for line in lines] == [(8, b"8"), (9, b"9")]
 
 
-async def test_only_the_replicas_that_are_asked_for_are_read(site: Site) -> None:
-    site.behave(Course(run=0.05, log="x\n"))
+async def test_only_selected_replicas_are_read(site: Site) -> None:
+    site.behave(PodScript(run=0.05, log="x\n"))
     await site.jobs.submit(job(workers=3))
     await seen(site, lambda view: view.finished)
     lines = await lines_of(site, replicas=[worker(1)])
-    assert {one.replica for one in lines} == {worker(1)}
+    assert {line.replica for line in lines} == {worker(1)}
 
 
-async def test_a_line_without_its_end_is_given_when_the_container_has_ended(site: Site) -> None:
-    site.behave(Course(run=0.1, log="whole\nhalf"))
+async def test_a_line_without_a_newline_is_returned_at_the_end(site: Site) -> None:
+    site.behave(PodScript(run=0.1, log="whole\nhalf"))
     await site.jobs.submit(job())
     lines = await lines_of(site, follow=True)
-    assert [(one.data, one.whole) for one in lines] == [(b"whole", True), (b"half", False)]
+    assert [(line.data, line.whole) for line in lines] == [(b"whole", True), (b"half", False)]
 
 
-async def test_an_error_of_the_node_is_waited_out(fake_site: Site) -> None:
-    fake_site.behave(Course(run=0.6))
+async def test_log_errors_of_a_node_are_retried(fake_site: Site) -> None:
+    fake_site.behave(PodScript(run=0.6))
     await fake_site.jobs.submit(job())
     await seen(fake_site, running(1))
     fake_site.write("job-worker-0", "early\n")
-    fake_site.fake.faults.append(Fault(resource="pods", verb="get", status=500, times=2))
+    fake_site.fake.faults.append(ApiFault(resource="pods", verb="get", status=500, times=2))
     lines = await lines_of(fake_site, follow=True)
     assert data(lines) == [b"early"]
 
@@ -158,11 +158,11 @@ async def test_an_error_of_the_node_is_waited_out(fake_site: Site) -> None:
 # -- who reads slower than they come
 
 
-async def test_who_keeps_up_only_with_the_newest_is_given_the_last_of_each_replica(
+async def test_a_slow_reader_of_the_newest_lines_gets_the_last_of_each_replica(
     fake_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    box, lines, goes_on = NewestLines(100), list[LogLine](), anyio.Event()
-    monkeypatch.setattr(reading, "NewestLines", lambda most: box)
+    box, lines, goes_on = DropOldestQueue(100), list[LogLine](), anyio.Event()
+    monkeypatch.setattr(reading, "DropOldestQueue", lambda most: box)
 
     async def slowly() -> None:
         async for line in fake_site.jobs.logs("job", follow=True, newest=True):
@@ -173,7 +173,7 @@ async def test_who_keeps_up_only_with_the_newest_is_given_the_last_of_each_repli
     async def written(pod: str, *text: str) -> None:
         """Have a pod write lines, and wait until all have been read from its node."""
         wanted = box.count + len(text)
-        fake_site.write(pod, "".join(f"{one}\n" for one in text))
+        fake_site.write(pod, "".join(f"{line}\n" for line in text))
         with anyio.fail_after(LIMIT):
             while box.count < wanted:
                 await anyio.sleep(0.005)
@@ -191,17 +191,17 @@ async def test_who_keeps_up_only_with_the_newest_is_given_the_last_of_each_repli
         goes_on.set()
         await end(fake_site, pod="job-worker-0")
         await end(fake_site, pod="job-worker-1")
-    loud = [one for one in lines if one.replica == worker(0)]
-    assert [one.number for one in loud] == list(range(1900, 2000))
-    assert [int(one.data) for one in loud] == [one.number for one in loud]
-    quiet = [one for one in lines if one.replica == worker(1)]
+    loud = [line for line in lines if line.replica == worker(0)]
+    assert [line.number for line in loud] == list(range(1900, 2000))
+    assert [int(line.data) for line in loud] == [line.number for line in loud]
+    quiet = [line for line in lines if line.replica == worker(1)]
     assert data(quiet) == [b"first", b"second", b"last"]
 
 
-async def test_what_is_there_is_given_from_near_its_end_to_who_wants_the_newest(
+async def test_newest_starts_near_the_end_of_existing_logs(
     fake_site: Site,
 ) -> None:
-    fake_site.behave(Course(run=0.05, log="".join(f"{n}\n" for n in range(10_100))))
+    fake_site.behave(PodScript(run=0.05, log="".join(f"{n}\n" for n in range(10_100))))
     await fake_site.jobs.submit(job())
     await seen(fake_site, lambda view: view.finished)
     lines = await lines_of(fake_site, newest=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.local.state import held
+from danlu.jobs.local.job_directory import lock_is_held
 from tests.jobs.local.support import local_jobs, supervisors_of, until
 
 
@@ -27,8 +28,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
     yield home
     for place in (home / "jobs").glob("*"):
         for process in supervisors_of(home, place.name):
-            os.kill(process, signal.SIGKILL)
-        anyio.run(until, lambda place=place: not held(place / "supervisor.lock"))
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.kill(process, signal.SIGKILL)
+        anyio.run(until, lambda place=place: not lock_is_held(place / "supervisor.lock"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Jobs of small shell programs, run for real."""
+"""Helpers to run jobs of small shell scripts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import anyio
 import msgspec
 
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.local.state import Settings
+from danlu.jobs.local.job_directory import SupervisorSettings
 from danlu.jobs.types import JobView, LogLine, Submission
 from danlu.training.types import (
     Job,
-    Pace,
     ReplicaId,
     ReplicaSpec,
     ReplicaType,
+    RestartBackoff,
     RestartPolicy,
     RunPolicy,
 )
@@ -27,7 +27,7 @@ from danlu.util.paths import Paths
 
 WORKER = ReplicaType("Worker")
 MASTER = ReplicaType("Master")
-SETTINGS = Settings("", "", "", pace=Pace(0.05, 0.1), grace=1.0, sample=0.1)
+SETTINGS = SupervisorSettings("", "", "", pace=RestartBackoff(0.05, 0.1), grace=1.0, sample=0.1)
 LIMIT = 20.0
 
 
@@ -36,7 +36,7 @@ def worker(index: int) -> ReplicaId:
 
 
 def shell(script: str, **container: Any) -> dict[str, Any]:
-    """A pod template of one container that runs ``script``."""
+    """Return a pod template with one container that runs ``script``."""
     main = {"name": "pytorch", "image": "none", "command": ["/bin/sh", "-c", script], **container}
     return {"spec": {"containers": [main]}}
 
@@ -56,16 +56,15 @@ def submission(
     policy: RunPolicy | None = None,
     **fields: Any,
 ) -> Submission:
-    """A PyTorchJob of ``workers``."""
+    """Return a PyTorchJob with these workers."""
     replicas = {WORKER: workers} if master is None else {MASTER: master, WORKER: workers}
     job = Job(kind="PyTorchJob", name=name, replicas=replicas, run_policy=policy or RunPolicy())
     return Submission(job, directory, **fields)
 
 
 def local_jobs(home: Path, **settings: Any) -> LocalJobs:
-    """The jobs of a danlu home, supervised with short measures."""
-    ledger = str(home / "ledger.json")
-    chosen = msgspec.structs.replace(SETTINGS, ledger=ledger, **settings)
+    """Return the jobs of a danlu home, with short intervals and timeouts."""
+    chosen = msgspec.structs.replace(SETTINGS, **{"ledger": str(home / "ledger.json"), **settings})
     return LocalJobs(Paths.of({"DANLU_HOME": str(home)}), chosen)
 
 
@@ -74,7 +73,7 @@ async def lines_of(jobs: LocalJobs, name: str = "job") -> list[LogLine]:
 
 
 async def seen(jobs: LocalJobs, wanted: Callable[[JobView], bool], *, name: str = "job") -> JobView:
-    """The job as it is when ``wanted`` holds."""
+    """Wait until ``wanted`` is true for the job's view, and return that."""
     with anyio.fail_after(LIMIT):
         while True:
             view = await jobs.view(name)
@@ -84,8 +83,8 @@ async def seen(jobs: LocalJobs, wanted: Callable[[JobView], bool], *, name: str 
 
 
 def runs(count: int) -> Callable[[JobView], bool]:
-    """Whether so many replicas run."""
-    return lambda view: sum(one.state == "Running" for one in view.replicas) == count
+    """Return a predicate for the number of running replicas."""
+    return lambda view: sum(replica.state == "Running" for replica in view.replicas) == count
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -95,7 +94,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
+    """Return whether a process is running, and not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -104,7 +103,7 @@ def alive(pid: int) -> bool:
 
 
 def marked(job_directory: Path) -> list[int]:
-    """The processes that belong to the job in a directory, by their command line or mark."""
+    """Return the processes of a job by its directory in their command line or cwd."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
@@ -115,17 +114,17 @@ def marked(job_directory: Path) -> list[int]:
                 continue
             if str(job_directory).encode() in words or cwd.startswith(str(job_directory)):
                 found.append(int(name))
-    return [one for one in found if alive(one)]
+    return [pid for pid in found if alive(pid)]
 
 
 def supervisor_of(home: Path, name: str = "job") -> int:
-    """The process id of a job's supervisor."""
+    """Return the process id of a job's supervisor."""
     (found,) = supervisors_of(home, name)
     return found
 
 
 def supervisors_of(home: Path, name: str) -> list[int]:
-    """The supervisors of a job: one, or none."""
+    """Return the process ids of a job's supervisors: one or none."""
     wanted = f"danlu.jobs.local.supervisor\0{home / 'jobs' / name}\0".encode()
     found = []
     for entry in os.listdir("/proc"):

@@ -30,11 +30,11 @@ def mpi_job(directory: Path, script: str, **worker: Any) -> Submission:
     return Submission(Job(kind="MPIJob", name="job", replicas=replicas), directory)
 
 
-async def test_a_command_runs_in_the_worker_that_is_named(jobs: LocalJobs, work: Path) -> None:
+async def test_exec_runs_in_the_named_worker(jobs: LocalJobs, work: Path) -> None:
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ]
-    script = "for one in 0 1; do $agent job-worker-$one 'echo in $WHO from'; done"
+    script = "for index in 0 1; do $agent job-worker-$index 'echo in $WHO from'; done"
     await jobs.submit(mpi_job(work, script, env=env))
     lines = await lines_of(jobs)
     assert (await jobs.result("job")).view.state == "Succeeded"
@@ -42,7 +42,7 @@ async def test_a_command_runs_in_the_worker_that_is_named(jobs: LocalJobs, work:
     assert {line.replica for line in lines} == {ReplicaId(LAUNCHER, 0)}
 
 
-async def test_input_output_errors_and_code_are_passed(jobs: LocalJobs, work: Path) -> None:
+async def test_exec_passes_streams_and_exit_code(jobs: LocalJobs, work: Path) -> None:
     script = (
         "echo given | $agent job-worker-0 'cat; echo bad >&2; exit 7' >out 2>err; echo $? >code"
     )
@@ -52,7 +52,7 @@ async def test_input_output_errors_and_code_are_passed(jobs: LocalJobs, work: Pa
     assert found == ["given\n", "bad\n", "7\n"]
 
 
-async def test_a_daemon_in_a_worker_lives_until_the_worker_ends(
+async def test_a_daemon_started_by_exec_lives_until_the_worker_ends(
     jobs: LocalJobs, work: Path
 ) -> None:
     script = (
@@ -65,7 +65,7 @@ async def test_a_daemon_in_a_worker_lives_until_the_worker_ends(
     await until(lambda: marked(work) == [])
 
 
-async def test_the_command_ends_with_who_asked_for_it(jobs: LocalJobs, work: Path) -> None:
+async def test_exec_is_stopped_when_the_client_disconnects(jobs: LocalJobs, work: Path) -> None:
     script = (
         "(exec $agent job-worker-0 'echo $$$$ >pid; sleep 60; :') & "
         "until [ -s pid ]; do sleep 0.02; done; kill -9 $!; "
@@ -75,18 +75,24 @@ async def test_the_command_ends_with_who_asked_for_it(jobs: LocalJobs, work: Pat
     assert [line.data for line in await lines_of(jobs)] == [b"gone"]
 
 
-async def test_a_worker_that_is_not_there_is_said_so(jobs: LocalJobs, work: Path) -> None:
+async def test_exec_in_a_missing_worker_is_an_error(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(mpi_job(work, "$agent job-worker-7 true"))
     lines = await lines_of(jobs)
-    assert [line.data for line in lines] == [b"job-worker-7: no replica job-worker-7 runs here"]
+    assert [line.data for line in lines] == [b"job-worker-7: replica job-worker-7 is not running"]
     assert (await jobs.result("job")).view.replicas[0].exit_code == 1
 
 
 @pytest.mark.real
 @pytest.mark.needs("mpirun")
-async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work: Path) -> None:
-    env = [{"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
-    script = "mpirun -np 2 sh -c 'echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $WHO'"
+async def test_a_real_mpirun_starts_a_rank_in_every_worker(
+    jobs: LocalJobs, work: Path, mpi_directory: str
+) -> None:
+    env = [
+        {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": "TMPDIR", "value": mpi_directory},
+    ]
+    program = "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $WHO"
+    script = f"export TMPDIR={mpi_directory}; mpirun -np 2 sh -c '{program}'"
     await jobs.submit(mpi_job(work, script, env=env))
     lines = [line.data for line in await lines_of(jobs)]
     assert (await jobs.result("job")).view.state == "Succeeded", lines

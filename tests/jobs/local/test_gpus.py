@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import MachineError
-from danlu.jobs.local import gpus
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.types import Image
+from danlu.jobs.local.host_resources import available_gpus
+from danlu.jobs.types import ContainerImage
 from tests.jobs.local.support import lines_of, runs, seen, spec, submission
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def asks(number: int) -> dict[str, dict[str, int]]:
     return {"limits": {"nvidia.com/gpu": number}}
 
 
-async def test_each_replica_sees_gpus_of_its_own(
+async def test_each_replica_sees_its_own_gpus(
     jobs: LocalJobs, work: Path, machine: Machine
 ) -> None:
     machine(4)
@@ -49,12 +49,10 @@ async def test_each_replica_sees_gpus_of_its_own(
     lines = await lines_of(jobs)
     assert sorted(line.data for line in lines) == [b"0,1", b"2,3"]
     view = (await jobs.result("job")).view
-    assert sorted(one.gpus for one in view.replicas) == [(0, 1), (2, 3)]
+    assert sorted(replica.gpus for replica in view.replicas) == [(0, 1), (2, 3)]
 
 
-async def test_a_job_that_does_not_fit_waits_and_says_so(
-    jobs: LocalJobs, work: Path, machine: Machine
-) -> None:
+async def test_a_job_waits_for_gpus_in_use(jobs: LocalJobs, work: Path, machine: Machine) -> None:
     machine(2)
     first = spec("exec sleep 60", resources=asks(1))
     await jobs.submit(submission(work, first, name="first"))
@@ -62,17 +60,15 @@ async def test_a_job_that_does_not_fit_waits_and_says_so(
     await jobs.submit(submission(work, spec("true", 2, resources=asks(1)), name="second"))
     waiting = ["Waiting", "Waiting"]
     view = await seen(
-        jobs, lambda view: [one.state for one in view.replicas] == waiting, name="second"
+        jobs, lambda view: [replica.state for replica in view.replicas] == waiting, name="second"
     )
     assert view.state == "Waiting"
-    assert view.replicas[0].waits == "2 GPUs; other jobs have them"
+    assert view.replicas[0].waits == "2 GPUs, which other jobs are using"
     await jobs.stop("first", grace=0)
     assert (await jobs.result("second")).view.state == "Succeeded"
 
 
-async def test_a_job_that_waits_can_be_stopped(
-    jobs: LocalJobs, work: Path, machine: Machine
-) -> None:
+async def test_a_waiting_job_can_be_stopped(jobs: LocalJobs, work: Path, machine: Machine) -> None:
     machine(1)
     wanted = spec("exec sleep 60", resources=asks(1))
     await jobs.submit(submission(work, wanted, name="first"))
@@ -84,30 +80,30 @@ async def test_a_job_that_waits_can_be_stopped(
     await jobs.stop("first", grace=0)
 
 
-async def test_more_than_the_machine_has_is_refused(
-    jobs: LocalJobs, work: Path, machine: Machine
-) -> None:
+async def test_too_many_gpus_are_rejected(jobs: LocalJobs, work: Path, machine: Machine) -> None:
     machine(1)
-    with pytest.raises(MachineError, match="asks for 2 GPUs, and this machine has 1"):
+    with pytest.raises(MachineError, match="requests 2 GPUs, but this machine has 1"):
         await jobs.submit(submission(work, spec("true", 2, resources=asks(1))))
     assert await jobs.names() == []
 
 
-async def test_a_container_that_asks_for_one_is_refused(
+async def test_gpus_in_containers_are_rejected(
     jobs: LocalJobs, work: Path, machine: Machine
 ) -> None:
     machine(1)
-    wanted = submission(work, spec("true", resources=asks(1)), images={"none": Image("sha256:0")})
-    with pytest.raises(MachineError, match="containers get no GPUs yet"):
+    wanted = submission(
+        work, spec("true", resources=asks(1)), images={"none": ContainerImage("sha256:0")}
+    )
+    with pytest.raises(MachineError, match="GPUs are not supported in containers yet"):
         await jobs.submit(wanted)
 
 
-async def test_only_those_that_the_user_left_us_are_there(
+async def test_cuda_visible_devices_limits_the_gpus(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(4)
-    assert gpus.present() == (0, 1, 2, 3)
+    assert available_gpus() == (0, 1, 2, 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
-    assert gpus.present() == (1, 3)
+    assert available_gpus() == (1, 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus.present() == ()
+    assert available_gpus() == ()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from danlu.jobs.local.logreaders import LogReader, LogReaders
-from danlu.jobs.local.logs import LONGEST, LogWriter, Stream, log_file
+from danlu.jobs.local.log_reader import LogReader, MergedLogReader
+from danlu.jobs.local.log_writer import MAX_LINE_BYTES, LineSplitter, LogWriter, log_file
 from danlu.jobs.types import LogLine
 from tests.jobs.local.support import worker
 
@@ -23,7 +23,7 @@ def writer(directory: Path, *, limit: int = 1 << 20, keep: int = 3) -> LogWriter
 def read(directory: Path, *, tail: int | None = None, most: int = 1 << 20) -> list[LogLine]:
     reader = LogReader(directory, ID, tail=tail)
     lines = reader.read(most)
-    while reader.more:
+    while reader.has_more:
         lines += reader.read(most)
     reader.close()
     return lines
@@ -34,14 +34,14 @@ def joined(lines: list[LogLine]) -> bytes:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1000, 1 << 17])
-def test_any_bytes_come_back_as_they_were(tmp_path: Path, piece: int) -> None:
+def test_arbitrary_bytes_round_trip(tmp_path: Path, piece: int) -> None:
     chance = random.Random(piece)
     data = b"\n\n" + chance.randbytes(5000) + b"\r\n\0 W P \n" + b"no newline at the end"
     log = writer(tmp_path)
-    stream = Stream(log, 0)
+    stream = LineSplitter(log, 0)
     for at in range(0, len(data), piece):
         stream.feed(data[at : at + piece])
-    stream.end()
+    stream.close()
     log.close()
     lines = read(tmp_path)
     assert joined(lines) == data
@@ -49,17 +49,17 @@ def test_any_bytes_come_back_as_they_were(tmp_path: Path, piece: int) -> None:
     assert [line.whole for line in lines] == [True] * (len(lines) - 1) + [False]
 
 
-@pytest.mark.parametrize("piece", [1000, LONGEST, 10 * LONGEST])
+@pytest.mark.parametrize("piece", [1000, MAX_LINE_BYTES, 10 * MAX_LINE_BYTES])
 def test_an_endless_line_is_cut(tmp_path: Path, piece: int) -> None:
-    data = b"x" * (3 * LONGEST + 5) + b"\nnext\n"
+    data = b"x" * (3 * MAX_LINE_BYTES + 5) + b"\nnext\n"
     log = writer(tmp_path)
-    stream = Stream(log, 0)
+    stream = LineSplitter(log, 0)
     for at in range(0, len(data), piece):
         stream.feed(data[at : at + piece])
-    stream.end()
+    stream.close()
     log.close()
     lines = read(tmp_path)
-    assert [len(line.data) for line in lines] == [LONGEST] * 3 + [5, 4]
+    assert [len(line.data) for line in lines] == [MAX_LINE_BYTES] * 3 + [5, 4]
     assert [line.whole for line in lines] == [False] * 3 + [True, True]
     assert joined(lines) == data
 
@@ -70,7 +70,7 @@ def test_a_reader_loses_and_repeats_nothing_across_rotations(tmp_path: Path) -> 
     chance, got, written = random.Random(1), [], 0
     for _ in range(300):
         number = chance.randint(0, 30)
-        log.write([b"line %d" % (written + one) for one in range(number)], attempt=0)
+        log.write([b"line %d" % (written + index) for index in range(number)], attempt=0)
         written += number
         if chance.random() < 0.1:
             got += reader.read(1 << 20)
@@ -78,13 +78,13 @@ def test_a_reader_loses_and_repeats_nothing_across_rotations(tmp_path: Path) -> 
     reader.close()
     log.close()
     assert len(list(tmp_path.iterdir())) > 10
-    assert [line.data for line in got] == [b"line %d" % one for one in range(written)]
+    assert [line.data for line in got] == [b"line %d" % index for index in range(written)]
 
 
-def test_a_reader_that_comes_late_begins_with_the_oldest_there_is(tmp_path: Path) -> None:
+def test_a_late_reader_starts_with_the_oldest_file(tmp_path: Path) -> None:
     log = writer(tmp_path, limit=100, keep=2)
-    for one in range(50):
-        log.write([b"%d" % one], attempt=0)
+    for number in range(50):
+        log.write([b"%d" % number], attempt=0)
     log.close()
     numbers = [line.number for line in read(tmp_path)]
     assert numbers == list(range(numbers[0], 50))
@@ -92,36 +92,38 @@ def test_a_reader_that_comes_late_begins_with_the_oldest_there_is(tmp_path: Path
 
 
 @pytest.mark.parametrize("most", [0, 1, 100, 5000])
-def test_turns_give_together_what_one_gives(tmp_path: Path, most: int) -> None:
+def test_batches_add_up_to_the_whole_log(tmp_path: Path, most: int) -> None:
     log = writer(tmp_path, limit=2000, keep=50)
-    for one in range(500):
-        log.write([b"%d" % one], attempt=0)
+    for number in range(500):
+        log.write([b"%d" % number], attempt=0)
     log.close()
     assert [int(line.data) for line in read(tmp_path, most=most)] == list(range(500))
 
 
-def test_a_turn_ends_where_more_is_written_all_the_time(tmp_path: Path) -> None:
+def test_a_batch_is_limited_while_the_log_grows(tmp_path: Path) -> None:
     log = writer(tmp_path)
     log.write([b"x" * 100] * 1000, attempt=0)
     reader = LogReader(tmp_path, ID)
     for _ in range(5):
         assert 0 < len(reader.read(1000)) < 20
-        assert reader.more
+        assert reader.has_more
     reader.close()
     log.close()
 
 
-def test_replicas_lines_come_as_they_were_written_though_one_is_far_ahead(tmp_path: Path) -> None:
-    logs = [LogWriter(log_file(tmp_path, worker(one)), limit=1 << 30, keep=3) for one in range(2)]
+def test_lines_of_replicas_are_ordered_by_time_across_batches(tmp_path: Path) -> None:
+    logs = [
+        LogWriter(log_file(tmp_path, worker(index)), limit=1 << 30, keep=3) for index in range(2)
+    ]
     # The first writes so much that its lines take several turns; both write all the time.
-    for one in range(300):
-        logs[0].write([b"%d" % one + b"x" * 8000], attempt=0)
-        logs[1].write([b"%d" % one], attempt=0)
+    for number in range(300):
+        logs[0].write([b"%d" % number + b"x" * 8000], attempt=0)
+        logs[1].write([b"%d" % number], attempt=0)
     for log in logs:
         log.close()
-    readers = LogReaders(tmp_path)
+    readers = MergedLogReader(tmp_path)
     turns = [readers.read([worker(0), worker(1)])]
-    while readers.more:
+    while readers.has_more:
         turns.append(readers.read([]))
     readers.close()
     lines = [line for turn in turns for line in turn]
@@ -130,11 +132,11 @@ def test_replicas_lines_come_as_they_were_written_though_one_is_far_ahead(tmp_pa
     assert [line.time for line in lines] == sorted(line.time for line in lines)
 
 
-def test_who_wants_the_newest_passes_over_what_is_far_back(tmp_path: Path) -> None:
+def test_newest_skips_lines_that_are_far_behind(tmp_path: Path) -> None:
     log = writer(tmp_path, limit=4 << 20, keep=9)
     line = b"x" * 1000
     log.write([line], attempt=0)
-    readers = LogReaders(tmp_path, newest=True)
+    readers = MergedLogReader(tmp_path, newest=True)
     got = readers.read([ID])
     for _ in range(20):
         log.write([line] * 1000, attempt=0)
@@ -149,10 +151,10 @@ def test_who_wants_the_newest_passes_over_what_is_far_back(tmp_path: Path) -> No
     assert numbers[1:] == list(range(numbers[1], 20_001))
 
 
-def test_the_newest_are_many_though_a_file_has_just_been_begun(tmp_path: Path) -> None:
+def test_newest_includes_the_previous_file_after_a_rotation(tmp_path: Path) -> None:
     log = writer(tmp_path, limit=1_100_000, keep=9)
     log.write([b"first"], attempt=0)
-    readers = LogReaders(tmp_path, newest=True)
+    readers = MergedLogReader(tmp_path, newest=True)
     assert len(readers.read([ID])) == 1
     for _ in range(4):
         log.write([b"x" * 1000] * 1050, attempt=0)
@@ -167,21 +169,21 @@ def test_the_newest_are_many_though_a_file_has_just_been_begun(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("tail", [0, 1, 5, 1000])
-def test_a_tail_is_of_the_last_lines(tmp_path: Path, tail: int) -> None:
+def test_a_tail_returns_the_last_lines(tmp_path: Path, tail: int) -> None:
     log = writer(tmp_path, limit=300, keep=50)
-    for one in range(60):
-        log.write([b"%d" % one], attempt=one // 20)
+    for number in range(60):
+        log.write([b"%d" % number], attempt=number // 20)
     log.close()
     lines = read(tmp_path, tail=tail)
     assert [int(line.data) for line in lines] == list(range(60))[60 - min(tail, 60) :]
 
 
-def test_nothing_written_is_nothing_read(tmp_path: Path) -> None:
+def test_an_empty_log_has_no_lines(tmp_path: Path) -> None:
     assert read(tmp_path) == []
     assert read(tmp_path, tail=3) == []
 
 
-def test_a_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_not_read(tmp_path: Path) -> None:
     log = writer(tmp_path)
     log.write([b"first"], attempt=0)
     log.close()

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from danlu.errors import UsageError
-from danlu.jobs.local.pod import Surroundings, gpus_asked, pod_of
-from danlu.jobs.local.quantity import quantity
-from danlu.jobs.local.types import Container, Limits
-from danlu.jobs.local.variables import expanded
-from danlu.jobs.types import Image
+from danlu.jobs.local.engine import ContainerSpec, ResourceLimits
+from danlu.jobs.local.env import expand_env
+from danlu.jobs.local.pod import PodContext, build_pod, requested_gpus
+from danlu.jobs.types import ContainerImage
+from danlu.util.quantity import parse_quantity
 from tests.jobs.local.support import spec, submission, worker
 
 DIRECTORY = Path("/project")
-AROUND = Surroundings(
+AROUND = PodContext(
     worker(0), 0, mark="m", main="pytorch", host="job-worker-0", address="127.64.0.9", hosts={}
 )
 OBJECTS: Mapping[str, Mapping[str, Any]] = {
@@ -31,13 +31,13 @@ OBJECTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def made(container: Mapping[str, Any], around: Surroundings = AROUND, **fields: Any) -> Container:
+def made(container: Mapping[str, Any], around: PodContext = AROUND, **fields: Any) -> ContainerSpec:
     """The main container of a pod of one."""
     pod = {
         "metadata": {"name": "job-worker-0", "namespace": "team", "labels": {"a/b": "label"}},
         "spec": {"containers": [{"name": "pytorch", "image": "i", **container}]},
     }
-    return pod_of(pod, submission(DIRECTORY, spec(""), objects=OBJECTS, **fields), around).main
+    return build_pod(pod, submission(DIRECTORY, spec(""), objects=OBJECTS, **fields), around).main
 
 
 def variable(**source: Any) -> str | None:
@@ -58,11 +58,11 @@ def variable(**source: Any) -> str | None:
         ("a$$b", "a$b"),
     ],
 )
-def test_references_are_expanded_as_kubernetes_does(text: str, result: str) -> None:
-    assert expanded(text, {"A": "1", "B": "2"}.get) == result
+def test_references_are_expanded_like_in_kubernetes(text: str, result: str) -> None:
+    assert expand_env(text, {"A": "1", "B": "2"}.get) == result
 
 
-def test_a_variable_sees_those_before_it_and_commands_see_all() -> None:
+def test_a_variable_may_refer_to_earlier_ones_and_a_command_to_all() -> None:
     env = [
         {"name": "EARLY", "value": "$(LATE)"},
         {"name": "LATE", "value": "1"},
@@ -78,7 +78,7 @@ def test_fields_of_the_pod_can_be_variables() -> None:
     assert variable(fieldRef={"fieldPath": "metadata.name"}) == "job-worker-0"
     assert variable(fieldRef={"fieldPath": "metadata.namespace"}) == "team"
     assert variable(fieldRef={"fieldPath": "metadata.labels['a/b']"}) == "label"
-    with pytest.raises(UsageError, match=r"no field 'status\.pod'"):
+    with pytest.raises(UsageError, match=r"unknown field 'status\.pod'"):
         variable(fieldRef={"fieldPath": "status.pod"})
 
 
@@ -87,13 +87,13 @@ def test_config_maps_and_secrets_of_the_same_file_can_be_variables() -> None:
     assert variable(secretKeyRef={"name": "keys", "key": "token"}) == "hidden"
     assert variable(secretKeyRef={"name": "none", "key": "a", "optional": True}) is None
     assert variable(configMapKeyRef={"name": "settings", "key": "a", "optional": True}) is None
-    with pytest.raises(UsageError, match="there is no ConfigMap 'none'"):
+    with pytest.raises(UsageError, match="ConfigMap 'none' not found"):
         variable(configMapKeyRef={"name": "none", "key": "a"})
     with pytest.raises(UsageError, match="has no key 'a'"):
         variable(configMapKeyRef={"name": "settings", "key": "a"})
 
 
-def test_whole_objects_can_be_variables_and_those_written_out_win() -> None:
+def test_explicit_variables_win_over_env_from() -> None:
     container = {
         "command": ["true"],
         "envFrom": [
@@ -125,10 +125,10 @@ def test_a_limit_can_be_a_variable() -> None:
     }
     found = made(container)
     assert (found.environment["M"], found.environment["C"]) == ("1024", "2")
-    assert found.limits == Limits(1.5, 1 << 30)
+    assert found.limits == ResourceLimits(1.5, 1 << 30)
 
 
-def test_a_process_has_the_named_python_and_the_project() -> None:
+def test_a_process_uses_the_given_python_and_project() -> None:
     found = made({"command": ["python3", "train.py"]}, python="/env/bin/python")
     assert found.args == ("/env/bin/python", "train.py")
     assert found.environment["PATH"].startswith("/env/bin:")
@@ -137,13 +137,13 @@ def test_a_process_has_the_named_python_and_the_project() -> None:
     assert made({"command": ["x"], "workingDir": "/elsewhere"}).directory == "/elsewhere"
 
 
-def test_a_container_of_a_known_image_is_left_as_it_is() -> None:
-    images = {"i": Image("sha256:1", "i")}
+def test_a_container_with_an_image_is_not_adapted_to_the_host() -> None:
+    images = {"i": ContainerImage("sha256:1", "i")}
     found = made({"args": ["train.py"]}, images=images, python="/env/bin/python")
     assert (found.image, found.args, found.directory) == ("sha256:1", ("train.py",), "")
     assert found.arguments
     assert "PATH" not in found.environment
-    assert [(one.target, one.source) for one in found.volumes] == [("/workspace", DIRECTORY)]
+    assert [(mount.target, mount.source) for mount in found.volumes] == [("/workspace", DIRECTORY)]
 
 
 def test_volumes_are_mounted_where_the_container_says() -> None:
@@ -154,16 +154,16 @@ def test_volumes_are_mounted_where_the_container_says() -> None:
         {"name": "unknown", "mountPath": "/gone"},
     ]
     found = made({"command": ["x"], "volumeMounts": mounts}, around)
-    assert [(one.target, str(one.source), one.readonly) for one in found.volumes] == [
+    assert [(mount.target, str(mount.source), mount.readonly) for mount in found.volumes] == [
         ("/data", "/made/data", True),
         ("/part", "/made/data/a/b", False),
     ]
 
 
-def test_gpus_are_dealt_out_to_the_containers_in_order() -> None:
+def test_gpus_are_assigned_to_containers_in_order() -> None:
     limits = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     around = msgspec.structs.replace(AROUND, gpus=(3, 5))
-    assert gpus_asked({"spec": {"containers": [limits, {}]}}) == 2
+    assert requested_gpus({"spec": {"containers": [limits, {}]}}) == 2
     assert made({"command": ["x"], **limits}, around).limits.gpus == (3, 5)
 
 
@@ -171,11 +171,11 @@ def test_gpus_are_dealt_out_to_the_containers_in_order() -> None:
     ("text", "number"),
     [("1", 1), ("500m", 0.5), ("1.5Gi", 1.5 * (1 << 30)), ("2e3", 2000), ("100M", 1e8), (4, 4)],
 )
-def test_quantities_are_read(text: object, number: float) -> None:
-    assert quantity(text) == number
+def test_quantities_are_parsed(text: object, number: float) -> None:
+    assert parse_quantity(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "x", "1Q", "1 2", "--1"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="not a quantity"):
-        quantity(text)
+def test_an_invalid_quantity_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError, match="invalid quantity"):
+        parse_quantity(text)

@@ -35,31 +35,31 @@ pytestmark = pytest.mark.anyio
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 
 
-async def test_a_job_of_two_processes_succeeds_and_tells_what_each_printed(
+async def test_a_job_of_two_processes_succeeds_and_has_their_output(
     jobs: LocalJobs, work: Path
 ) -> None:
     name = await jobs.submit(submission(work, spec("echo rank $RANK of $WORLD_SIZE", 2)))
     lines = await lines_of(jobs)
     ended = await jobs.result(name)
     assert ended.view.state == "Succeeded"
-    assert [(one.state, one.exit_code) for one in ended.view.replicas] == [("Succeeded", 0)] * 2
+    assert [(replica.state, replica.exit_code) for replica in ended.view.replicas] == [
+        ("Succeeded", 0)
+    ] * 2
     told = {str(line.replica): line.data for line in lines}
     assert told == {"worker-0": b"rank 0 of 2", "worker-1": b"rank 1 of 2"}
 
 
-async def test_the_first_that_fails_is_named_with_its_code(jobs: LocalJobs, work: Path) -> None:
+async def test_the_first_failure_has_its_exit_code(jobs: LocalJobs, work: Path) -> None:
     script = 'case $RANK in 1) exit 1;; esac; until [ -e "$HOME/over" ]; do sleep 0.02; done'
     await jobs.submit(submission(work, spec(script, 3)))
     view = (await jobs.result("job")).view
     assert view.status.first_failure is not None
     assert view.status.first_failure.replica == worker(1)
     assert view.status.first_failure.exit_code == 1
-    assert [one.state for one in view.replicas] == ["Stopped", "Failed", "Stopped"]
+    assert [replica.state for replica in view.replicas] == ["Stopped", "Failed", "Stopped"]
 
 
-async def test_a_worker_that_is_killed_has_the_code_of_its_signal(
-    jobs: LocalJobs, work: Path
-) -> None:
+async def test_a_killed_worker_has_the_exit_code_of_its_signal(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("sleep 60", 2)))
     view = await seen(jobs, runs(2))
     assert view.replicas[1].pid is not None
@@ -72,7 +72,7 @@ async def test_a_worker_that_is_killed_has_the_code_of_its_signal(
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(143, 2), (3, 1)])
-async def test_an_exit_code_of_a_signal_is_tried_again_and_one_of_the_program_is_not(
+async def test_the_exit_code_policy_restarts_after_signals_only(
     jobs: LocalJobs, work: Path, code: int, attempts: int
 ) -> None:
     script = f"echo x >>tries; [ $(wc -l <tries) -gt 1 ] || exit {code}"
@@ -83,7 +83,7 @@ async def test_an_exit_code_of_a_signal_is_tried_again_and_one_of_the_program_is
     assert view.replicas[0].restarts == attempts - 1
 
 
-async def test_restarts_wait_longer_each_time(home: Path, work: Path) -> None:
+async def test_restarts_back_off(home: Path, work: Path) -> None:
     jobs = local_jobs(home)
     script = "date +%s%N; [ $(ls | wc -l) -gt 2 ] || { mktemp -p .; exit 1; }"
     await jobs.submit(submission(work, spec(script, policy=RestartPolicy.ON_FAILURE)))
@@ -96,7 +96,7 @@ async def test_restarts_wait_longer_each_time(home: Path, work: Path) -> None:
     assert [line.number for line in await lines_of(jobs)] == list(range(7))
 
 
-async def test_what_a_replica_left_in_the_background_ends_with_it(
+async def test_background_processes_are_killed_with_their_replica(
     jobs: LocalJobs, work: Path
 ) -> None:
     script = "setsid sh -c 'echo $$$$ >pid; sleep 60' & until [ -s pid ]; do sleep 0.01; done"
@@ -105,7 +105,7 @@ async def test_what_a_replica_left_in_the_background_ends_with_it(
     assert not alive(int((work / "pid").read_text()))
 
 
-async def test_a_killed_supervisor_leaves_nothing_and_the_job_is_lost(
+async def test_a_killed_supervisor_leaves_no_process_and_the_job_is_lost(
     jobs: LocalJobs, home: Path, work: Path
 ) -> None:
     script = "setsid sh -c 'trap \"\" TERM; sleep 60; :' & trap '' TERM; sleep 60; :"
@@ -115,11 +115,13 @@ async def test_a_killed_supervisor_leaves_nothing_and_the_job_is_lost(
     os.kill(supervisor_of(home), signal.SIGKILL)
     view = (await jobs.result("job")).view
     assert view.state == "Lost"
-    assert [(one.state, one.reason) for one in view.replicas] == [("Failed", "Lost")] * 2
+    assert [(replica.state, replica.reason) for replica in view.replicas] == [
+        ("Failed", "Lost")
+    ] * 2
     assert marked(work) == []
 
 
-async def test_a_killed_keeper_has_the_supervisor_end_the_job(
+async def test_the_supervisor_stops_the_job_if_the_reaper_is_killed(
     jobs: LocalJobs, home: Path, work: Path
 ) -> None:
     await jobs.submit(submission(work, spec("sleep 60", 2)))
@@ -140,11 +142,13 @@ async def test_stopping_takes_no_longer_than_its_grace(jobs: LocalJobs, work: Pa
     view = await jobs.view("job")
     assert view.state == "Failed"
     assert view.status.conditions[-1].reason == "PyTorchJobStopped"
-    assert [(one.state, one.exit_code) for one in view.replicas] == [("Stopped", 137)] * 2
+    assert [(replica.state, replica.exit_code) for replica in view.replicas] == [
+        ("Stopped", 137)
+    ] * 2
     assert marked(work) == []
 
 
-async def test_a_program_that_is_told_to_stop_may_say_goodbye(jobs: LocalJobs, work: Path) -> None:
+async def test_a_program_may_write_output_after_sigterm(jobs: LocalJobs, work: Path) -> None:
     script = "trap 'echo goodbye; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
     await jobs.submit(submission(work, spec(script)))
     await until(lambda: any((work.parent / "home/jobs/job/logs").glob("*")))
@@ -157,7 +161,7 @@ async def test_a_suspended_job_has_no_process_and_resumes(jobs: LocalJobs, work:
     await seen(jobs, runs(2))
     await jobs.suspend("job", suspended=True)
     view = await seen(jobs, lambda view: view.state == "Suspended" and not runs(1)(view))
-    assert {one.waits for one in view.replicas} <= {"the job to be resumed", ""}
+    assert {replica.waits for replica in view.replicas} <= {"the job to be resumed", ""}
     await until(lambda: marked(work) == [])
     (work / "go").touch()
     await jobs.suspend("job", suspended=False)
@@ -178,7 +182,7 @@ async def test_a_job_is_scaled_up_and_down(jobs: LocalJobs, work: Path) -> None:
     await jobs.stop("job", grace=0)
 
 
-async def test_a_program_that_is_not_there_is_said_to_be(jobs: LocalJobs, work: Path) -> None:
+async def test_a_missing_program_is_an_error(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("", command=["no-such-program"])))
     view = (await jobs.result("job")).view
     assert (view.replicas[0].exit_code, view.replicas[0].reason) == (127, "StartError")
@@ -201,9 +205,7 @@ async def test_init_containers_run_before_and_sidecars_end_with_the_main_one(
     assert marked(work) == []
 
 
-async def test_an_init_container_that_fails_is_the_replicas_end(
-    jobs: LocalJobs, work: Path
-) -> None:
+async def test_a_failed_init_container_fails_the_replica(jobs: LocalJobs, work: Path) -> None:
     wanted = submission(work, spec("echo never"))
     step = {"name": "a", "image": "none", "command": ["sh", "-c", "exit 9"]}
     wanted.job.replicas[worker(0).type].template["spec"]["initContainers"] = [step]
@@ -217,12 +219,12 @@ async def test_a_deadline_ends_the_job(jobs: LocalJobs, work: Path) -> None:
     policy = RunPolicy(active_deadline_seconds=1)
     await jobs.submit(submission(work, spec("sleep 60"), policy=policy))
     view = (await jobs.result("job")).view
-    assert view.status.has(ConditionType.FAILED)
+    assert view.status.has_condition(ConditionType.FAILED)
     assert marked(work) == []
 
 
 @pytest.mark.real
-async def test_a_job_with_no_time_to_live_left_is_gone(jobs: LocalJobs, work: Path) -> None:
+async def test_a_job_is_deleted_after_its_ttl(jobs: LocalJobs, work: Path) -> None:
     policy = RunPolicy(ttl_seconds_after_finished=0)
     await jobs.submit(submission(work, spec("true"), policy=policy))
     assert (await jobs.result("job")).view.state == "Succeeded"
@@ -237,7 +239,7 @@ async def test_the_leaders_value_is_the_result(jobs: LocalJobs, work: Path) -> N
     assert (await jobs.result("job")).value == b"0"
 
 
-async def test_processes_are_of_the_python_that_was_named(jobs: LocalJobs, work: Path) -> None:
+async def test_processes_use_the_given_python(jobs: LocalJobs, work: Path) -> None:
     command = ["python", "-c", "import sys; print(sys.executable)"]
     await jobs.submit(submission(work, spec("", command=command), python=sys.executable))
     assert [line.data for line in await lines_of(jobs)] == [sys.executable.encode()]
@@ -250,11 +252,11 @@ async def test_processes_are_of_the_python_that_was_named(jobs: LocalJobs, work:
 # -- names ----------------------------------------------------------------------------------------
 
 
-async def test_a_name_is_used_once_until_it_is_forgotten(jobs: LocalJobs, work: Path) -> None:
+async def test_a_name_can_be_reused_after_removing_the_job(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("sleep 60")))
-    with pytest.raises(UsageError, match="there is a job job already"):
+    with pytest.raises(UsageError, match="job job already exists"):
         await jobs.submit(submission(work, spec("true")))
-    with pytest.raises(UsageError, match="is not over"):
+    with pytest.raises(UsageError, match="is still running"):
         await jobs.remove("job")
     await jobs.stop("job", grace=0)
     await jobs.remove("job")
@@ -262,7 +264,9 @@ async def test_a_name_is_used_once_until_it_is_forgotten(jobs: LocalJobs, work: 
     assert (await jobs.result("job")).view.state == "Succeeded"
 
 
-async def test_a_job_that_is_not_there_names_those_that_are(jobs: LocalJobs, work: Path) -> None:
+async def test_a_missing_job_is_an_error_that_lists_existing_jobs(
+    jobs: LocalJobs, work: Path
+) -> None:
     await jobs.submit(submission(work, spec("true"), name="other"))
     await jobs.result("other")
     for name in ("job", "../jobs/other", ""):
@@ -271,10 +275,10 @@ async def test_a_job_that_is_not_there_names_those_that_are(jobs: LocalJobs, wor
         assert "other" in caught.value.hint
 
 
-async def test_a_supervisor_that_does_not_answer_is_killed_by_stop(
+async def test_stop_kills_an_unresponsive_supervisor(
     jobs: LocalJobs, home: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("danlu.jobs.local.client._PATIENCE", 0.1)
+    monkeypatch.setattr("danlu.jobs.local.client._STOP_TIMEOUT", 0.1)
     await jobs.submit(submission(work, spec("sleep 60", 2)))
     await seen(jobs, runs(2))
     os.kill(supervisor_of(home), signal.SIGSTOP)
@@ -283,16 +287,16 @@ async def test_a_supervisor_that_does_not_answer_is_killed_by_stop(
     assert marked(work) == []
 
 
-async def test_a_directory_may_have_a_longer_name_than_a_socket(tmp_path: Path, work: Path) -> None:
+async def test_a_job_directory_may_have_a_longer_path_than_a_socket(
+    tmp_path: Path, work: Path
+) -> None:
     jobs = local_jobs(tmp_path / ("x" * 100) / ("y" * 100))
     await jobs.submit(submission(work, spec("sleep 60")))
     await jobs.stop("job", grace=0)
     assert (await jobs.view("job")).state == "Failed"
 
 
-async def test_the_log_of_a_replica_that_is_no_more_can_be_read(
-    jobs: LocalJobs, work: Path
-) -> None:
+async def test_logs_of_a_removed_replica_can_be_read(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("echo $RANK; exec sleep 60", 2)))
     await seen(jobs, runs(2))
     await jobs.scale("job", replicas={"worker": 1})
@@ -301,7 +305,7 @@ async def test_the_log_of_a_replica_that_is_no_more_can_be_read(
     assert sorted(line.data for line in await lines_of(jobs)) == [b"0", b"1"]
 
 
-async def test_an_elastic_job_has_its_least_number_of_replicas(jobs: LocalJobs, work: Path) -> None:
+async def test_an_elastic_job_keeps_its_minimum_of_replicas(jobs: LocalJobs, work: Path) -> None:
     wanted = submission(work, spec("exec sleep 60"))
     elastic = ElasticPolicy(min_replicas=2, max_replicas=3)
     job = msgspec.structs.replace(wanted.job, elastic_policy=elastic)
@@ -313,10 +317,10 @@ async def test_an_elastic_job_has_its_least_number_of_replicas(jobs: LocalJobs, 
     await jobs.stop("job", grace=0)
 
 
-async def test_what_cannot_be_started_says_what_to_do(jobs: LocalJobs, work: Path) -> None:
+async def test_a_start_error_contains_its_hint(jobs: LocalJobs, work: Path) -> None:
     wrong = [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": "spec.nothing"}}}]
     await jobs.submit(submission(work, spec("true", env=wrong)))
     first = (await jobs.result("job")).view.status.first_failure
     assert first is not None
-    assert "no field 'spec.nothing'" in first.message
-    assert "these are known: metadata.name" in first.message
+    assert "unknown field 'spec.nothing'" in first.message
+    assert "supported fields: metadata.name" in first.message

@@ -1,4 +1,4 @@
-"""Every claim of this suite is made of the published fake, and of a real server if there is one."""
+"""Every test of this suite runs on the fake, and on a real server if there is one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig
 from danlu.kube.resources import NAMESPACES
-from danlu.testing.kubernetes import FakeKubernetes
+from tests.fakes.kubernetes import FakeKubernetes
 from tests.kube.servers import Server, real_server
 
 _numbers = itertools.count(1)
@@ -26,7 +26,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
     if request.param == "fake":
         async with FakeKubernetes() as fake:
-            yield Server(Access(server=fake.url), fake, collecting=True)
+            yield Server(ClusterConfig(server=fake.url), fake, collecting=True)
     else:
         yield request.getfixturevalue("real")
 
@@ -41,5 +41,5 @@ async def client(server: Server) -> AsyncIterator[Client]:
 async def space(client: Client) -> str:
     """A namespace of this test alone."""
     name = f"test-{next(_numbers)}"
-    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": name}}))
+    await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": name}}))
     return name

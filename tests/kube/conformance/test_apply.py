@@ -1,4 +1,4 @@
-"""Server-side apply: who owns a field."""
+"""Server-side apply: field ownership."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from danlu.kube.client import Client
-from danlu.kube.failures import ApplyConflict, Conflict
+from danlu.kube.errors import ApplyConflict, Conflict, Retry
 from danlu.kube.resources import CONFIG_MAPS, PODS, SERVICES
 from tests.kube.objects import config_map, pod, service
 
@@ -22,20 +22,20 @@ def owned(obj: dict[str, Any], manager: str, operation: str = "Apply") -> dict[s
     return {}
 
 
-async def test_what_is_applied_is_made(client: Client, space: str) -> None:
+async def test_apply_creates_a_missing_object(client: Client, space: str) -> None:
     made = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
     assert made["data"] == {"a": "1"}
     assert owned(made, "first") == {"f:data": {"f:a": {}}}
 
 
-async def test_two_managers_own_what_each_says(client: Client, space: str) -> None:
+async def test_two_field_managers_own_what_each_applies(client: Client, space: str) -> None:
     await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
     made = await client.apply(CONFIG_MAPS, config_map("one", space, b="2"), manager="second")
     assert made["data"] == {"a": "1", "b": "2"}
     assert owned(made, "second") == {"f:data": {"f:b": {}}}
 
 
-async def test_a_field_of_another_is_a_conflict(client: Client, space: str) -> None:
+async def test_applying_a_field_of_another_manager_conflicts(client: Client, space: str) -> None:
     await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
     with pytest.raises(ApplyConflict) as caught:
         await client.apply(CONFIG_MAPS, config_map("one", space, a="2"), manager="second")
@@ -43,7 +43,7 @@ async def test_a_field_of_another_is_a_conflict(client: Client, space: str) -> N
     assert cause.reason == "FieldManagerConflict"
     assert cause.field == ".data.a"
     assert cause.message == 'conflict with "first"'
-    assert caught.value.repeat == "never"
+    assert caught.value.retry == Retry.NEVER
 
 
 async def test_the_same_value_is_shared(client: Client, space: str) -> None:
@@ -63,7 +63,7 @@ async def test_force_takes_a_field(client: Client, space: str) -> None:
     assert owned(made, "first") == {"f:data": {"f:b": {}}}
 
 
-async def test_what_is_left_out_is_given_up(client: Client, space: str) -> None:
+async def test_a_field_left_out_of_an_apply_is_removed(client: Client, space: str) -> None:
     await client.apply(CONFIG_MAPS, config_map("one", space, a="1", b="2"), manager="first")
     made = await client.apply(CONFIG_MAPS, config_map("one", space, b="2"), manager="first")
     assert made["data"] == {"b": "2"}
@@ -80,14 +80,14 @@ async def test_an_update_takes_the_fields_it_changes(client: Client, space: str)
     assert caught.value.causes[0].message.startswith('conflict with "tests" using v1')
 
 
-async def test_what_others_made_stays_when_left_out(client: Client, space: str) -> None:
+async def test_fields_of_other_managers_stay_when_left_out(client: Client, space: str) -> None:
     await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     made = await client.apply(CONFIG_MAPS, config_map("one", space, b="2"), manager="first")
     made = await client.apply(CONFIG_MAPS, config_map("one", space), manager="first")
     assert made["data"] == {"a": "1"}
 
 
-async def test_applying_twice_is_no_new_version(client: Client, space: str) -> None:
+async def test_applying_twice_keeps_the_resource_version(client: Client, space: str) -> None:
     first = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
     second = await client.apply(CONFIG_MAPS, config_map("one", space, a="1"), manager="first")
     assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
@@ -98,7 +98,7 @@ async def test_items_of_lists_have_owners(client: Client, space: str) -> None:
     await client.apply(SERVICES, document, manager="first")
     document = service("one", space, ports=[{"port": 81, "name": "b"}])
     made = await client.apply(SERVICES, document, manager="second")
-    assert [one["port"] for one in made["spec"]["ports"]] == [80, 81]
+    assert [port["port"] for port in made["spec"]["ports"]] == [80, 81]
     item = owned(made, "second")["f:spec"]["f:ports"]['k:{"port":81,"protocol":"TCP"}']
     assert {".", "f:port", "f:name"} <= item.keys()
 
@@ -126,10 +126,10 @@ async def test_a_version_is_a_precondition_of_applying_too(client: Client, space
 async def test_the_status_has_owners_of_its_own(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space))
     status = {"conditions": [{"type": "Mine", "status": "True"}]}
-    document = PODS.document({"metadata": {"name": "one", "namespace": space}, "status": status})
+    document = PODS.to_manifest({"metadata": {"name": "one", "namespace": space}, "status": status})
     made = await client.apply(PODS, document, manager="first", subresource="status")
     assert {"type": "Mine", "status": "True"}.items() <= made["status"]["conditions"][0].items()
-    (entry,) = [one for one in made["metadata"]["managedFields"] if one["manager"] == "first"]
+    (entry,) = [entry for entry in made["metadata"]["managedFields"] if entry["manager"] == "first"]
     assert entry["subresource"] == "status"
 
 

@@ -1,4 +1,4 @@
-"""Lists: selections, parts, versions."""
+"""Lists: selectors, pages, versions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from danlu.kube.client import Client, Selection
-from danlu.kube.failures import BadRequest, Gone
+from danlu.kube.client import Client
+from danlu.kube.errors import BadRequest, Gone
 from danlu.kube.resources import CONFIG_MAPS, PODS
 from danlu.kube.types import Object
+from danlu.kube.watch import ListOptions
 from tests.kube.objects import config_map, pod
 from tests.kube.servers import Server
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 
 def names(items: tuple[dict[str, Any], ...]) -> list[str]:
-    return [one["metadata"]["name"] for one in items]
+    return [obj["metadata"]["name"] for obj in items]
 
 
 async def labelled(client: Client, space: str) -> None:
@@ -50,17 +51,17 @@ async def labelled(client: Client, space: str) -> None:
 )
 async def test_labels_select(client: Client, space: str, labels: str, wanted: str) -> None:
     await labelled(client, space)
-    found = await client.list(CONFIG_MAPS, Selection(space, labels=labels))
+    found = await client.list(CONFIG_MAPS, ListOptions(space, labels=labels))
     assert "".join(names(found.items)) == wanted
 
 
 async def test_a_selector_that_is_none_is_refused(client: Client, space: str) -> None:
     with pytest.raises(BadRequest):
-        await client.list(CONFIG_MAPS, Selection(space, labels="a in b"))
+        await client.list(CONFIG_MAPS, ListOptions(space, labels="a in b"))
     with pytest.raises(BadRequest, match="is not a known field selector"):
-        await client.list(CONFIG_MAPS, Selection(space, fields="data.a=1"))
+        await client.list(CONFIG_MAPS, ListOptions(space, fields="data.a=1"))
     with pytest.raises(BadRequest, match="field label not supported"):
-        await client.list(PODS, Selection(space, fields="spec.hostname=1"))
+        await client.list(PODS, ListOptions(space, fields="spec.hostname=1"))
 
 
 async def test_fields_select(client: Client, space: str) -> None:
@@ -76,20 +77,20 @@ async def test_fields_select(client: Client, space: str) -> None:
         ("spec.nodeName=", ["a", "b"]),
         ("metadata.name=a,status.phase=Running", []),
     ):
-        found = await client.list(PODS, Selection(space, fields=fields))
+        found = await client.list(PODS, ListOptions(space, fields=fields))
         assert names(found.items) == wanted, fields
 
 
 async def test_one_namespace_or_all(client: Client, space: str) -> None:
     await client.create(CONFIG_MAPS, config_map("only-here", space))
-    one = Selection(fields="metadata.name=only-here,metadata.namespace=" + space)
-    found = await client.list(CONFIG_MAPS.decoded(Object), one)
+    by_name = ListOptions(fields="metadata.name=only-here,metadata.namespace=" + space)
+    found = await client.list(CONFIG_MAPS.with_model(Object), by_name)
     assert [item.key for item in found.items] == [(space, "only-here")]
 
 
-async def test_items_of_a_builtin_list_do_not_say_what_they_are(client: Client, space: str) -> None:
+async def test_items_of_a_builtin_list_have_no_kind(client: Client, space: str) -> None:
     await client.create(CONFIG_MAPS, config_map("one", space))
-    (item,) = (await client.list(CONFIG_MAPS, Selection(space))).items
+    (item,) = (await client.list(CONFIG_MAPS, ListOptions(space))).items
     assert "kind" not in item
     assert "apiVersion" not in item
 
@@ -97,15 +98,15 @@ async def test_items_of_a_builtin_list_do_not_say_what_they_are(client: Client, 
 async def test_parts_are_one_list_of_one_version(client: Client, space: str) -> None:
     for number in range(7):
         await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
-    first = await client.page(CONFIG_MAPS, Selection(space), limit=3)
+    first = await client.list_page(CONFIG_MAPS, ListOptions(space), limit=3)
     assert names(first.items) == ["c0", "c1", "c2"]
     assert first.remaining == 4
     # What changes between two parts does not show.
     await client.create(CONFIG_MAPS, config_map("c9", space))
     await client.delete(CONFIG_MAPS, "c4", namespace=space)
-    second = await client.page(CONFIG_MAPS, Selection(space), limit=3, token=first.token)
+    second = await client.list_page(CONFIG_MAPS, ListOptions(space), limit=3, token=first.token)
     assert names(second.items) == ["c3", "c4", "c5"]
-    third = await client.page(CONFIG_MAPS, Selection(space), limit=3, token=second.token)
+    third = await client.list_page(CONFIG_MAPS, ListOptions(space), limit=3, token=second.token)
     assert names(third.items) == ["c6"]
     assert not third.token
     assert {first.version, second.version, third.version} == {first.version}
@@ -114,32 +115,32 @@ async def test_parts_are_one_list_of_one_version(client: Client, space: str) -> 
 async def test_a_whole_list_is_asked_for_in_parts(client: Client, space: str) -> None:
     for number in range(5):
         await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
-    found = await client.list(CONFIG_MAPS, Selection(space), chunk=2)
+    found = await client.list(CONFIG_MAPS, ListOptions(space), chunk=2)
     assert names(found.items) == [f"c{number}" for number in range(5)]
 
 
 async def test_a_token_that_is_none_is_refused(client: Client, space: str) -> None:
     with pytest.raises((BadRequest, Gone)):
-        await client.page(CONFIG_MAPS, Selection(space), limit=3, token="nonsense")
+        await client.list_page(CONFIG_MAPS, ListOptions(space), limit=3, token="nonsense")
 
 
-async def test_a_list_goes_on_from_the_start_where_its_rest_has_expired(
+async def test_a_list_restarts_when_its_continue_token_has_expired(
     client: Client, server: Server, space: str
 ) -> None:
     if server.fake is None:
         pytest.skip("a real server forgets after five minutes")
     for number in range(5):
         await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
-    first = await client.page(CONFIG_MAPS, Selection(space), limit=2)
+    first = await client.list_page(CONFIG_MAPS, ListOptions(space), limit=2)
     server.fake.cluster.expire_tokens()
     with pytest.raises(Gone):
-        await client.page(CONFIG_MAPS, Selection(space), limit=2, token=first.token)
+        await client.list_page(CONFIG_MAPS, ListOptions(space), limit=2, token=first.token)
 
 
 async def test_an_answer_from_the_cache_is_whole(client: Client, space: str) -> None:
     for number in range(3):
         await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
-    listing = await client.list(CONFIG_MAPS, Selection(space))
-    page = await client.page(CONFIG_MAPS, Selection(space), limit=2, version="0")
+    listing = await client.list(CONFIG_MAPS, ListOptions(space))
+    page = await client.list_page(CONFIG_MAPS, ListOptions(space), limit=2, version="0")
     assert not page.token
     assert len(page.items) <= len(listing.items)

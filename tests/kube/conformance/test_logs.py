@@ -1,4 +1,4 @@
-"""What pods write, read through an API server: the fake's own, and a real one that asks us."""
+"""Pod logs through an API server: the fake, and a real one that asks our kubelet."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ from collections.abc import AsyncIterator
 import anyio
 import pytest
 
-from danlu.kube.client import Client, Selection
-from danlu.kube.failures import BadRequest
+from danlu.kube.client import Client
+from danlu.kube.errors import BadRequest
 from danlu.kube.resources import PODS
-from danlu.kube.transport import Request
-from danlu.testing.kubernetes import Course, Kubelet, Pod
+from danlu.kube.transport import ApiRequest
+from danlu.kube.watch import ListOptions
+from tests.fakes.kubernetes import Kubelet, PodScript, SimulatedPod
 from tests.kube.objects import eventually, pod
 from tests.kube.servers import Server
 
 pytestmark = pytest.mark.anyio
 
 
-def behaviour(pod: Pod) -> Course:
-    """Told by the pod's name."""
+def behaviour(pod: SimulatedPod) -> PodScript:
+    """Chosen by the pod's name."""
     match pod.key.name:
         case "done":
-            return Course(run=0, log="one\ntwo\nthree\n", message="bye")
+            return PodScript(run=0, log="one\ntwo\nthree\n", message="bye")
         case "waits":
-            return Course(waiting="ErrImagePull")
+            return PodScript(waiting="ErrImagePull")
         case "fails":
-            return Course(
+            return PodScript(
                 run=0 if pod.restarts == 0 else None, exit_code=1, log=f"{pod.restarts}\n"
             )
-    return Course()
+    return PodScript()
 
 
 @pytest.fixture
 async def kubelet(server: Server, space: str) -> AsyncIterator[Kubelet]:
     logs = server.fake.cluster.logs if server.fake else None
-    selection = Selection(space)
+    selection = ListOptions(space)
     async with Kubelet(
         server.access, behaviour=behaviour, selection=selection, logs=logs
     ) as kubelet:
@@ -49,15 +50,15 @@ async def made(client: Client, name: str, space: str, *, until: str, policy: str
 
     async def is_there() -> bool:
         status = (await client.get(PODS, name, namespace=space))["status"]
-        states = [one["state"] for one in status.get("containerStatuses", ())]
-        return any(until in one for one in states)
+        states = [container["state"] for container in status.get("containerStatuses", ())]
+        return any(until in state for state in states)
 
     await eventually(is_there)
 
 
-def asking(space: str, name: str, **query: str) -> Request:
+def asking(space: str, name: str, **query: str) -> ApiRequest:
     path = PODS.path(namespace=space, name=name, subresource="log")
-    return Request(method="GET", path=path, query=query)
+    return ApiRequest(method="GET", path=path, query=query)
 
 
 async def log(client: Client, space: str, name: str, **query: str) -> str:

@@ -1,4 +1,4 @@
-"""Objects one by one: made, read, replaced; what is refused and how."""
+"""Single objects: create, get, update, and their errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import pytest
 
 from danlu.errors import TemporaryError
 from danlu.kube.client import Client
-from danlu.kube.failures import AlreadyExists, ApiError, BadRequest, Conflict, Invalid, NotFound
+from danlu.kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Invalid,
+    NotFound,
+    Retry,
+)
 from danlu.kube.resources import CONFIG_MAPS, LEASES, PODS, SECRETS, SERVICES, Resource
 from danlu.kube.types import Object
 from tests.kube.objects import config_map, pod, service
@@ -14,7 +22,7 @@ from tests.kube.objects import config_map, pod, service
 pytestmark = pytest.mark.anyio
 
 
-async def test_what_is_made_can_be_read(client: Client, space: str) -> None:
+async def test_a_created_object_can_be_read(client: Client, space: str) -> None:
     made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     read = await client.get(CONFIG_MAPS, "one", namespace=space)
     assert made == read
@@ -28,7 +36,7 @@ async def test_what_is_made_can_be_read(client: Client, space: str) -> None:
 
 async def test_an_object_is_decoded_as_asked(client: Client, space: str) -> None:
     await client.create(CONFIG_MAPS, config_map("one", space) | {"immutable": False})
-    read = await client.get(CONFIG_MAPS.decoded(Object), "one", namespace=space)
+    read = await client.get(CONFIG_MAPS.with_model(Object), "one", namespace=space)
     assert read.key == (space, "one")
     assert read.metadata.creation_timestamp is not None
     assert read.kind == "ConfigMap"
@@ -44,7 +52,7 @@ async def test_the_same_name_twice_is_refused(client: Client, space: str) -> Non
     assert 'configmaps "one" already exists' in str(caught.value)
 
 
-async def test_what_is_not_there_is_not_found(client: Client, space: str) -> None:
+async def test_a_missing_object_is_not_found(client: Client, space: str) -> None:
     with pytest.raises(NotFound, match='pods "nobody" not found'):
         await client.get(PODS, "nobody", namespace=space)
     with pytest.raises(NotFound):
@@ -76,7 +84,7 @@ async def test_a_name_is_made_where_only_its_beginning_is_given(client: Client, 
 async def test_a_name_that_is_none_is_invalid(client: Client, space: str) -> None:
     with pytest.raises(Invalid) as caught:
         await client.create(CONFIG_MAPS, config_map("No_Name", space))
-    assert [(one.reason, one.field) for one in caught.value.causes] == [
+    assert [(cause.reason, cause.field) for cause in caught.value.causes] == [
         ("FieldValueInvalid", "metadata.name")
     ]
 
@@ -86,7 +94,7 @@ async def test_all_wrong_fields_are_named(client: Client, space: str) -> None:
     document["spec"]["containers"] = [{"name": "a"}, {"image": "b"}]
     with pytest.raises(Invalid) as caught:
         await client.create(PODS, document)
-    fields = {one.field for one in caught.value.causes}
+    fields = {cause.field for cause in caught.value.causes}
     assert {"spec.containers[0].image", "spec.containers[1].name"} <= fields
     assert caught.value.status.details is not None
     assert caught.value.status.details.kind == "Pod"
@@ -97,7 +105,7 @@ async def test_a_pod_needs_containers(client: Client, space: str) -> None:
     document["spec"]["containers"] = []
     with pytest.raises(Invalid) as caught:
         await client.create(PODS, document)
-    assert "spec.containers" in {one.field for one in caught.value.causes}
+    assert "spec.containers" in {cause.field for cause in caught.value.causes}
 
 
 async def test_a_pod_gets_defaults(client: Client, space: str) -> None:
@@ -135,7 +143,7 @@ async def test_an_update_of_an_old_version_conflicts(client: Client, space: str)
     await client.update(CONFIG_MAPS, old | {"data": {"a": "2"}})
     with pytest.raises(Conflict, match="the object has been modified") as caught:
         await client.update(CONFIG_MAPS, old | {"data": {"a": "3"}})
-    assert caught.value.repeat == "fresh"
+    assert caught.value.retry == Retry.REREAD
     assert not isinstance(caught.value, TemporaryError)
 
 
@@ -156,13 +164,15 @@ async def test_an_update_of_another_object_of_the_name_conflicts(
         await client.update(CONFIG_MAPS, old)
 
 
-async def test_an_update_that_changes_nothing_is_no_new_version(client: Client, space: str) -> None:
+async def test_an_update_without_changes_keeps_the_resource_version(
+    client: Client, space: str
+) -> None:
     made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     same = await client.update(CONFIG_MAPS, made)
     assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
 
-async def test_an_update_cannot_change_what_the_server_says(client: Client, space: str) -> None:
+async def test_an_update_cannot_change_the_status(client: Client, space: str) -> None:
     made = await client.create(CONFIG_MAPS, config_map("one", space))
     made["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z"
     made["data"] = {"a": "1"}
@@ -171,13 +181,13 @@ async def test_an_update_cannot_change_what_the_server_says(client: Client, spac
 
 
 async def test_a_lease_is_made_by_its_first_update(client: Client, space: str) -> None:
-    lease = LEASES.document({"metadata": {"name": "one", "namespace": space}, "spec": {}})
+    lease = LEASES.to_manifest({"metadata": {"name": "one", "namespace": space}, "spec": {}})
     made = await client.update(LEASES, lease)
     assert made["metadata"]["uid"]
 
 
 async def test_a_lease_is_not_updated_without_its_version(client: Client, space: str) -> None:
-    lease = LEASES.document({"metadata": {"name": "one", "namespace": space}, "spec": {}})
+    lease = LEASES.to_manifest({"metadata": {"name": "one", "namespace": space}, "spec": {}})
     await client.create(LEASES, lease)
     with pytest.raises(Invalid, match="must be specified for an update"):
         await client.update(LEASES, lease | {"spec": {"holderIdentity": "a"}})
@@ -206,7 +216,7 @@ async def test_status_is_written_by_its_own_way_only(client: Client, space: str)
     assert "hostname" not in updated["spec"]
 
 
-async def test_a_dry_run_says_what_would_be_and_does_nothing(client: Client, space: str) -> None:
+async def test_a_dry_run_returns_the_result_and_changes_nothing(client: Client, space: str) -> None:
     shown = await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
     assert shown["metadata"]["uid"]
     with pytest.raises(NotFound):
@@ -225,7 +235,7 @@ async def test_a_service_without_address_keeps_none(client: Client, space: str) 
     assert made["spec"]["type"] == "ClusterIP"
     with pytest.raises(Invalid) as caught:
         await client.create(SERVICES, service("two", space))
-    assert "spec.ports" in {one.field for one in caught.value.causes}
+    assert "spec.ports" in {cause.field for cause in caught.value.causes}
 
 
 async def test_a_service_gets_an_address_and_keeps_it(client: Client, space: str) -> None:
@@ -239,7 +249,7 @@ async def test_a_service_gets_an_address_and_keeps_it(client: Client, space: str
 
 
 async def test_the_strings_of_a_secret_are_kept_as_data(client: Client, space: str) -> None:
-    document = SECRETS.document(
+    document = SECRETS.to_manifest(
         {"metadata": {"name": "one", "namespace": space}, "stringData": {"a": "hello"}}
     )
     made = await client.create(SECRETS, document)
@@ -248,13 +258,13 @@ async def test_the_strings_of_a_secret_are_kept_as_data(client: Client, space: s
     assert made["type"] == "Opaque"
 
 
-async def test_what_is_immutable_stays(client: Client, space: str) -> None:
+async def test_immutable_fields_cannot_change(client: Client, space: str) -> None:
     made = await client.create(CONFIG_MAPS, config_map("one", space, a="1") | {"immutable": True})
     with pytest.raises(Invalid, match="immutable"):
         await client.update(CONFIG_MAPS, made | {"data": {"a": "2"}})
 
 
-async def test_a_body_that_is_no_object_of_the_kind_is_refused(client: Client, space: str) -> None:
+async def test_a_body_of_another_kind_is_rejected(client: Client, space: str) -> None:
     document = config_map("one", space) | {"kind": "Secret"}
     with pytest.raises(BadRequest):
         await client.create(CONFIG_MAPS, document)

@@ -1,4 +1,4 @@
-"""The patches that change an object as a document."""
+"""The four types of patches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from danlu.kube.client import Client
-from danlu.kube.failures import ApiError, BadRequest, Conflict, Invalid, NotFound
-from danlu.kube.patches import json_patch, merge_patch, strategic_patch
+from danlu.kube.errors import ApiError, BadRequest, Conflict, Invalid, NotFound
+from danlu.kube.patch import json_patch, merge_patch, strategic_patch
 from danlu.kube.resources import CONFIG_MAPS, PODS
 from tests.kube.objects import config_map, pod
 
@@ -80,7 +80,9 @@ async def test_a_strategic_merge_knows_the_names_of_items(client: Client, space:
     await client.create(PODS, document)
     patch = {"spec": {"containers": [{"name": "side", "image": "example.org/new"}]}}
     made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
-    assert [(one["name"], one["image"]) for one in made["spec"]["containers"]] == [
+    assert [
+        (container["name"], container["image"]) for container in made["spec"]["containers"]
+    ] == [
         ("main", "example.org/image"),
         ("side", "example.org/new"),
     ]
@@ -106,16 +108,16 @@ async def test_owners_are_deleted_by_uid(client: Client, space: str) -> None:
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "name": one["metadata"]["name"],
-            "uid": one["metadata"]["uid"],
+            "name": parent["metadata"]["name"],
+            "uid": parent["metadata"]["uid"],
         }
-        for one in parents
+        for parent in parents
     ]
     await client.create(PODS, pod("one", space, ownerReferences=owners))
     gone = {"$patch": "delete", "uid": owners[0]["uid"]}
     patch = strategic_patch({"metadata": {"ownerReferences": [gone]}})
     made = await client.patch(PODS, "one", patch, namespace=space)
-    assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["b"]
+    assert [reference["name"] for reference in made["metadata"]["ownerReferences"]] == ["b"]
 
 
 async def test_the_status_is_patched_by_its_own_way(client: Client, space: str) -> None:
@@ -136,7 +138,7 @@ async def test_conditions_merge_by_type(client: Client, space: str) -> None:
         made = await client.patch(
             PODS, "one", strategic_patch(patch), namespace=space, subresource="status"
         )
-    found = {one["type"]: one["status"] for one in made["status"]["conditions"]}
+    found = {condition["type"]: condition["status"] for condition in made["status"]["conditions"]}
     assert found == {"Ready": "True", "Mine": "True"}
 
 
@@ -155,7 +157,9 @@ async def test_a_patch_makes_nothing(client: Client, space: str) -> None:
         await client.patch(CONFIG_MAPS, "none", merge_patch({"data": {}}), namespace=space)
 
 
-async def test_a_patch_that_changes_nothing_is_no_new_version(client: Client, space: str) -> None:
+async def test_a_patch_without_changes_keeps_the_resource_version(
+    client: Client, space: str
+) -> None:
     before = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     after = await client.patch(
         CONFIG_MAPS, "one", merge_patch({"data": {"a": "1"}}), namespace=space

@@ -1,4 +1,4 @@
-"""Watches: what is told, in which order, and from where on."""
+"""Watches: which events, in which order, from which version."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import anyio
 import pytest
 
-from danlu.kube.client import Client, Selection
-from danlu.kube.failures import Gone
-from danlu.kube.patches import merge_patch
+from danlu.kube.client import Client
+from danlu.kube.errors import Gone
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS
 from danlu.kube.types import WatchEvent
+from danlu.kube.watch import ListOptions
 from tests.kube.objects import config_map, pod
 from tests.kube.servers import Server
 
@@ -33,17 +34,17 @@ async def told(events: AsyncIterator[Event], count: int) -> list[Event]:
 
 
 def names(events: list[Event]) -> list[tuple[str, str]]:
-    return [(one.kind, one.object["metadata"]["name"]) for one in events if one.object]
+    return [(event.kind, event.object["metadata"]["name"]) for event in events if event.object]
 
 
-async def test_all_that_happens_after_a_version_is_told_in_order(
+async def test_a_watch_yields_all_changes_after_a_version_in_order(
     client: Client, space: str
 ) -> None:
     await client.create(CONFIG_MAPS, config_map("before", space))
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
     await client.create(CONFIG_MAPS, config_map("one", space))
     await client.update(CONFIG_MAPS, config_map("one", space, a="1"))
-    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:
+    async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
         first = await told(events, 2)
         await client.delete(CONFIG_MAPS, "one", namespace=space)
         await client.create(CONFIG_MAPS, config_map("two", space))
@@ -54,18 +55,20 @@ async def test_all_that_happens_after_a_version_is_told_in_order(
         ("DELETED", "one"),
         ("ADDED", "two"),
     ]
-    versions = [int(one.version) for one in first + later]
+    versions = [int(event.version) for event in first + later]
     assert versions == sorted(set(versions))
     assert versions[0] > int(since)
 
 
-async def test_a_watch_goes_on_from_its_last_event(client: Client, space: str) -> None:
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+async def test_a_watch_continues_from_the_version_of_its_last_event(
+    client: Client, space: str
+) -> None:
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
     for name in ("a", "b", "c"):
         await client.create(CONFIG_MAPS, config_map(name, space))
-    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:
+    async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
         (first,) = await told(events, 1)
-    again = client.watch(CONFIG_MAPS, Selection(space), since=first.version)
+    again = client.watch(CONFIG_MAPS, ListOptions(space), since=first.version)
     async with aclosing(again) as events:
         assert names(await told(events, 2)) == [("ADDED", "b"), ("ADDED", "c")]
 
@@ -73,16 +76,16 @@ async def test_a_watch_goes_on_from_its_last_event(client: Client, space: str) -
 async def test_without_a_version_all_there_is_is_told_first(client: Client, space: str) -> None:
     for name in ("a", "b"):
         await client.create(CONFIG_MAPS, config_map(name, space))
-    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since="0")) as events:
+    async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since="0")) as events:
         found = names(await told(events, 2))
         await client.create(CONFIG_MAPS, config_map("c", space))
         found += names(await told(events, 1))
     assert sorted(found) == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
 
 
-async def test_only_the_selected_is_told(client: Client, space: str) -> None:
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
-    selection = Selection(space, labels="chosen=yes")
+async def test_label_selectors_filter_a_watch(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
+    selection = ListOptions(space, labels="chosen=yes")
     async with aclosing(client.watch(CONFIG_MAPS, selection, since=since)) as events:
         document = config_map("one", space)
         await client.create(CONFIG_MAPS, document)
@@ -103,9 +106,9 @@ async def test_only_the_selected_is_told(client: Client, space: str) -> None:
     assert gone["metadata"]["resourceVersion"] == found[1].version
 
 
-async def test_fields_select_what_is_told(client: Client, space: str) -> None:
-    since = (await client.list(PODS, Selection(space))).version
-    selection = Selection(space, fields="status.phase=Running")
+async def test_field_selectors_filter_a_watch(client: Client, space: str) -> None:
+    since = (await client.list(PODS, ListOptions(space))).version
+    selection = ListOptions(space, fields="status.phase=Running")
     async with aclosing(client.watch(PODS, selection, since=since)) as events:
         await client.create(PODS, pod("one", space))
         for phase in ("Running", "Succeeded"):
@@ -114,9 +117,9 @@ async def test_fields_select_what_is_told(client: Client, space: str) -> None:
         assert names(await told(events, 2)) == [("ADDED", "one"), ("DELETED", "one")]
 
 
-async def test_other_namespaces_are_not_told(client: Client, space: str) -> None:
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
-    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:
+async def test_a_watch_of_a_namespace_ignores_others(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
+    async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
         await client.apply(CONFIG_MAPS, config_map(f"other-{space}", "default"))
         await client.create(CONFIG_MAPS, config_map("mine", space))
         assert names(await told(events, 1)) == [("ADDED", "mine")]
@@ -125,23 +128,23 @@ async def test_other_namespaces_are_not_told(client: Client, space: str) -> None
 async def test_a_watch_ends_when_its_time_is_over_with_a_bookmark(
     client: Client, space: str
 ) -> None:
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
     await client.create(CONFIG_MAPS, config_map("one", space))
-    watch = client.watch(CONFIG_MAPS, Selection(space), since=since, seconds=4)
+    watch = client.watch(CONFIG_MAPS, ListOptions(space), since=since, seconds=4)
     async with aclosing(watch) as events:
         (first,) = await told(events, 1)
         # A real server sends none that says nothing new, so the kind changes elsewhere too.
         other = await client.create(CONFIG_MAPS, config_map(f"other-{space}", "default"))
         rest = [event async for event in events]
     assert first.kind == "ADDED"
-    assert {one.kind for one in rest} == {"BOOKMARK"}
+    assert {event.kind for event in rest} == {"BOOKMARK"}
     assert int(rest[-1].version) >= int(other["metadata"]["resourceVersion"])
     assert rest[-1].object is None
 
 
-async def test_no_bookmark_that_nobody_asked_for(client: Client, space: str) -> None:
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
-    watch = client.watch(CONFIG_MAPS, Selection(space), since=since, seconds=2, bookmarks=False)
+async def test_no_bookmarks_unless_requested(client: Client, space: str) -> None:
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
+    watch = client.watch(CONFIG_MAPS, ListOptions(space), since=since, seconds=2, bookmarks=False)
     assert [event async for event in watch] == []
 
 
@@ -149,21 +152,23 @@ async def test_a_version_that_is_too_old_is_gone(
     client: Client, server: Server, space: str
 ) -> None:
     # Of events alone a real server keeps no changes in memory, but asks etcd.
-    since = (await client.list(EVENTS, Selection(space))).version
+    since = (await client.list(EVENTS, ListOptions(space))).version
     await client.create(CONFIG_MAPS, config_map("one", space))
     await client.delete(CONFIG_MAPS, "one", namespace=space)
-    last = (await client.list(EVENTS, Selection(space))).version
+    last = (await client.list(EVENTS, ListOptions(space))).version
     server.compact(int(last))
     with pytest.raises(Gone, match="too old"):
-        async for _ in client.watch(EVENTS, Selection(space), since=since):
+        async for _ in client.watch(EVENTS, ListOptions(space), since=since):
             pass
 
 
-async def test_a_deleted_object_is_told_as_it_was_last(client: Client, space: str) -> None:
-    since = (await client.list(CONFIG_MAPS, Selection(space))).version
+async def test_a_deletion_event_has_the_last_state_of_the_object(
+    client: Client, space: str
+) -> None:
+    since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
     made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     await client.delete(CONFIG_MAPS, "one", namespace=space)
-    async with aclosing(client.watch(CONFIG_MAPS, Selection(space), since=since)) as events:
+    async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
         _, deleted = await told(events, 2)
     assert deleted.object is not None
     assert deleted.object["data"] == {"a": "1"}

@@ -44,7 +44,7 @@ _FLAGS = (
 
 
 class BrowserError(Exception):
-    """The browser, or what is on its page, did not do as told."""
+    """The browser, or the page, did not do what was requested."""
 
 
 @contextmanager
@@ -94,8 +94,8 @@ class Browser:
         self._targets: list[str] = []
 
     def open(self, url: str, *, width: int = 1200, height: int = 900) -> Page:
-        """A page of its own, of so many pixels; it has begun to load."""
-        # A window of its own: a tab behind another one draws nothing.
+        """Open a new page of the given size; it has begun to load."""
+        # In a new window: a tab in the background draws nothing.
         target = self.ask("Target.createTarget", url="about:blank", newWindow=True)
         self._targets.append(target["targetId"])
         attached = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)

@@ -50,7 +50,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def jupyterlab(
     jupyter_env: JupyterEnv, kernels: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Lab]:
-    """A JupyterLab with a danlu home of its own."""
+    """Start a JupyterLab with a separate home of danlu."""
     program = jupyter_env("lab", ["jupyterlab>=4"]) / "bin" / "jupyter-lab"
     place = tmp_path_factory.mktemp("lab")
     with lab(program, place, kernels=[kernels]) as started:

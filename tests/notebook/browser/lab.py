@@ -1,4 +1,4 @@
-"""A JupyterLab of its own, and a notebook in it as a person uses it."""
+"""A JupyterLab server, and a notebook in it operated like a user does."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _settle(settings: Path) -> None:
 
 
 def _address(process: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
-    """Where the server answers: it writes its address beside its process id."""
+    """Return the server's URL, which it writes to a file named by its process ID."""
     end = time.monotonic() + _START
     while time.monotonic() < end and process.poll() is None:
         for file in runtime.glob(f"jpserver-{process.pid}.json"):
@@ -267,7 +267,7 @@ class Notebook:
 
     def photograph(self, path: Path, number: int, *, home: Path) -> None:
         """A picture of a cell, with danlu's ``home`` where people have theirs."""
-        shown = [json.dumps(str(one)) for one in (home, "~/.local/share/danlu")]
+        shown = [json.dumps(str(path)) for path in (home, "~/.local/share/danlu")]
         self.page.evaluate(f"({_RENAMED})({self.output(number)}, {', '.join(shown)})")
         self.page.evaluate(f"{self.cell(number)}.scrollIntoView()")
         self.page.photograph(path, within=self.cell(number))

@@ -37,12 +37,12 @@ def torch_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[Lab]:
         yield started
 
 
-def test_the_example_trains_and_its_table_and_curve_are_seen(
+def test_example_notebook_shows_table_and_chart(
     torch_lab: Lab, browser: Browser, album: Path
 ) -> None:
     shutil.copy(EXAMPLE, torch_lab.directory)
     cells = json.loads(EXAMPLE.read_bytes())["cells"]
-    code = [number for number, one in enumerate(cells) if one["cell_type"] == "code"]
+    code = [number for number, cell in enumerate(cells) if cell["cell_type"] == "code"]
     *before, job, after = code[:5]
     notebook = torch_lab.open(browser, EXAMPLE.name, height=1400)
     for number in before:

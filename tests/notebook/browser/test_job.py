@@ -65,7 +65,7 @@ def opened(lab: Lab, browser: Browser, name: str, *cells: str) -> Notebook:
     return notebook
 
 
-def test_a_job_is_seen_to_run_and_its_value_comes_back(
+def test_job_is_shown_live_and_returns_its_value(
     jupyterlab: Lab, browser: Browser, album: Path
 ) -> None:
     notebook = opened(jupyterlab, browser, "train", LOAD, TRAIN, "print(losses[-1])")
@@ -87,19 +87,19 @@ def test_a_job_is_seen_to_run_and_its_value_comes_back(
     assert browser.complaints == []
 
 
-def test_an_interrupted_job_is_gone(jupyterlab: Lab, browser: Browser, album: Path) -> None:
+def test_interrupted_job_stops(jupyterlab: Lab, browser: Browser, album: Path) -> None:
     notebook = opened(jupyterlab, browser, "sleep", LOAD, SLEEP)
     notebook.run(1)
     notebook.until(1, "worker-1 │ asleep")
     assert len(at_work_in(jupyterlab.home / "jobs" / "sleeper")) >= 2
     assert notebook.answer(1) <= ANSWERED
-    notebook.until(1, "sleeper was interrupted, and is stopped", limit=GRACE)
+    notebook.until(1, "sleeper was interrupted and has stopped", limit=GRACE)
     assert "KeyboardInterrupt" in notebook.says(1)
     until(lambda: not at_work_in(jupyterlab.home / "jobs" / "sleeper"), limit=GRACE)
     notebook.photograph(album / "notebook-interrupted.png", 1, home=jupyterlab.home)
 
 
-def test_many_lines_neither_freeze_the_page_nor_trip_limits(
+def test_many_log_lines_do_not_freeze_the_page(
     jupyterlab: Lab, browser: Browser, album: Path
 ) -> None:
     notebook = opened(jupyterlab, browser, "flood", LOAD, FLOOD)
@@ -113,13 +113,13 @@ def test_many_lines_neither_freeze_the_page_nor_trip_limits(
     notebook.photograph(album / "notebook-lines.png", 1, home=jupyterlab.home)
 
 
-def test_an_interrupt_is_answered_while_lines_stream(jupyterlab: Lab, browser: Browser) -> None:
+def test_interrupt_works_while_log_lines_stream(jupyterlab: Lab, browser: Browser) -> None:
     notebook = opened(jupyterlab, browser, "stream", LOAD, STREAM)
     frames = Frames(notebook.page)
     notebook.run(1)
-    notebook.until(1, "lines before")
+    notebook.until(1, "earlier lines")
     assert notebook.answer(1) <= ANSWERED
-    notebook.until(1, "stream was interrupted, and is stopped", limit=GRACE)
+    notebook.until(1, "stream was interrupted and has stopped", limit=GRACE)
     assert frames.longest() <= FROZEN
     until(lambda: not at_work_in(jupyterlab.home / "jobs" / "stream"), limit=GRACE)
     assert jupyterlab.complaints() == []

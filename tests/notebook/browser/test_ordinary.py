@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
 SLOW = "import time\nprint('begun')\ntime.sleep(60)"
 
 
-def test_a_cell_is_run_and_another_interrupted(jupyterlab: Lab, browser: Browser) -> None:
+def test_cells_run_and_can_be_interrupted(jupyterlab: Lab, browser: Browser) -> None:
     write_notebook(jupyterlab.directory / "ordinary.ipynb", "print(6 * 7)", SLOW)
     notebook = jupyterlab.open(browser, "ordinary.ipynb")
     notebook.run(0)

@@ -6,14 +6,14 @@ import json
 from base64 import b64encode
 from pathlib import Path
 
-from danlu.kube.access import Access
+from danlu.kube.config import ClusterConfig
 from tests.kube.servers import TOKEN
 
 __all__ = ["kubeconfig"]
 
 
 def kubeconfig(
-    access: Access, path: Path, *, namespace: str = "default", token: str = TOKEN
+    access: ClusterConfig, path: Path, *, namespace: str = "default", token: str = TOKEN
 ) -> Path:
     """A kubeconfig of the tests' own user, or of whose ``token`` it is."""
     cluster: dict[str, object] = {"server": access.server}

@@ -75,7 +75,7 @@ def jobs():
 
 
 def connected(kind):
-    """A client; its get_job_logs looks for the client's own kind, whatever it is told."""
+    """A client; its get_job_logs only looks for the client's own kind."""
     return TrainingClient(config_file=sys.argv[1], namespace=SPACE, job_kind=kind)
 
 
@@ -84,13 +84,17 @@ def told(client, name):
     done = client.wait_for_job_conditions(name=name, wait_timeout=60, polling_interval=1)
     logs, events = client.get_job_logs(name=name, is_master=False, verbose=True)
     found = {
-        "state": [one.type for one in done.status.conditions if one.status == "True"],
-        "reasons": [one.reason for one in client.get_job_conditions(name=name)],
+        "state": [
+            condition.type for condition in done.status.conditions if condition.status == "True"
+        ],
+        "reasons": [condition.reason for condition in client.get_job_conditions(name=name)],
         "succeeded": client.is_job_succeeded(name=name),
-        "listed": [one.metadata.name for one in client.list_jobs()],
+        "listed": [job.metadata.name for job in client.list_jobs()],
         "pods": sorted(client.get_job_pod_names(name=name)),
         "master": client.get_job_pod_names(name=name, is_master=True),
-        "replicas": {type: one.succeeded for type, one in done.status.replica_statuses.items()},
+        "replicas": {
+            type: replica.succeeded for type, replica in done.status.replica_statuses.items()
+        },
         "logs": logs,
         "events": sorted(events),
     }
@@ -100,10 +104,10 @@ def told(client, name):
 
 def main():
     found = {}
-    for one in jobs():
-        client = connected(one.kind)
-        client.create_job(one)
-        found[one.kind] = told(client, one.metadata.name)
+    for job in jobs():
+        client = connected(job.kind)
+        client.create_job(job)
+        found[job.kind] = told(client, job.metadata.name)
     client = connected("PyTorchJob")
     client.create_job(
         name="function",

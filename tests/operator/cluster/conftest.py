@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from danlu.kube.access import Access
 from danlu.kube.client import Client
+from danlu.kube.config import ClusterConfig
+from tests import programs
 from tests.kube.servers import TOKEN, real_server
 from tests.oci.registries import debian_registry
 from tests.operator.cluster.forwarding import forwarding
@@ -29,7 +30,7 @@ from tests.operator.cluster.programs import find, lacking
 class Whole:
     """A cluster with one node; ``registry`` is the host that its images are pulled from."""
 
-    access: Access
+    access: ClusterConfig
     kubeconfig: Path
     node: Node
     registry: str
@@ -38,10 +39,8 @@ class Whole:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Whole]:
     """One for the whole session."""
-    if reason := lacking():
+    if reason := lacking() or programs.lacking("docker-registry"):
         pytest.skip(reason)
-    if not shutil.which("docker-registry"):
-        pytest.skip("no docker-registry here")
     # A short path: the address of a socket has 107 bytes at most.
     directory = Path(tempfile.mkdtemp(prefix="danlu-", dir="/var/tmp"))
     try:
@@ -69,15 +68,15 @@ def _cluster(directory: Path) -> Iterator[Whole]:
         yield Whole(server.access, kubeconfig, machine, registry)
 
 
-def _await_node(access: Access) -> None:
-    """Wait until the node has told of itself, and add what it cannot tell."""
+def _await_node(access: ClusterConfig) -> None:
+    """Wait until the node is registered, and add what the kubelet does not report."""
     limit = time.monotonic() + 60
     while not has_storage(access, NAME):
         assert time.monotonic() < limit, "the kubelet has not registered its node"
         time.sleep(0.1)
 
 
-def _kubeconfig(access: Access, directory: Path) -> str:
+def _kubeconfig(access: ClusterConfig, directory: Path) -> str:
     (directory / "ca.crt").write_bytes(access.ca)
     return f"""\
 apiVersion: v1

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from danlu.kube.access import Access
+from danlu.kube.config import ClusterConfig
 from tests.kube.servers import TOKEN
 from tests.operator.cluster.dns import serve_names
 from tests.operator.cluster.forwarding import forwarding
@@ -21,7 +21,7 @@ from tests.operator.cluster.node import SERVER, Node
 __all__ = ["has_storage", "names_of"]
 
 
-def opener_of(access: Access) -> urllib.request.OpenerDirector:
+def opener_of(access: ClusterConfig) -> urllib.request.OpenerDirector:
     """What asks the API server, from any thread."""
     context = ssl.create_default_context(cadata=access.ca.decode())
     return urllib.request.build_opener(
@@ -29,8 +29,8 @@ def opener_of(access: Access) -> urllib.request.OpenerDirector:
     )
 
 
-def has_storage(access: Access, node: str) -> bool:
-    """Say that a node has room for what containers write; whether it was there to be told.
+def has_storage(access: ClusterConfig, node: str) -> bool:
+    """Report that a node has disk space; return whether the node exists.
 
     The kubelet cannot tell it itself where the file system of its mounts is another's.
     """
@@ -50,12 +50,12 @@ def has_storage(access: Access, node: str) -> bool:
 
 
 class _Services:
-    """What a cluster's DNS and its proxies know; those with an address are served when asked for.
+    """The Services of a cluster, as its DNS and its proxies see them.
 
     That is from the first question for their name on: there is no proxy on the node.
     """
 
-    def __init__(self, access: Access, node: Node, stack: ExitStack) -> None:
+    def __init__(self, access: ClusterConfig, node: Node, stack: ExitStack) -> None:
         self._access = access
         self._opener = opener_of(access)
         self._node = node
@@ -90,10 +90,10 @@ class _Services:
         """A pod that is ready, and its port; raises :class:`OSError` where there is none."""
         slices = self._slices(name, namespace)
         found = [
-            (address, one["port"])
+            (address, named_port["port"])
             for part in slices
-            for one in part["ports"] or ()
-            if one["name"] == port
+            for named_port in part["ports"] or ()
+            if named_port["name"] == port
             for address in _ready(part)
         ]
         if not found:
@@ -101,7 +101,7 @@ class _Services:
         return random.choice(found)
 
     def _pods(self, name: str, namespace: str) -> list[str]:
-        return [one for part in self._slices(name, namespace) for one in _ready(part)]
+        return [endpoint for part in self._slices(name, namespace) for endpoint in _ready(part)]
 
     def _slices(self, name: str, namespace: str) -> list[dict[str, Any]]:
         label = urllib.parse.quote(f"kubernetes.io/service-name={name}")
@@ -117,12 +117,16 @@ class _Services:
 
 
 def _ready(part: dict[str, Any]) -> list[str]:
-    ready = [one for one in part["endpoints"] or () if one["conditions"].get("ready", True)]
-    return [address for one in ready for address in one["addresses"]]
+    ready = [
+        endpoint
+        for endpoint in part["endpoints"] or ()
+        if endpoint["conditions"].get("ready", True)
+    ]
+    return [address for endpoint in ready for address in endpoint["addresses"]]
 
 
 @contextmanager
-def names_of(access: Access, node: Node) -> Iterator[None]:
+def names_of(access: ClusterConfig, node: Node) -> Iterator[None]:
     """Answer for the Services of a cluster, which the pods of ``node`` reach."""
     with ExitStack() as stack:
         services = _Services(access, node, stack)

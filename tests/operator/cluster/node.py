@@ -56,7 +56,7 @@ def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
     bridge = f"dnode{number}"
     _write(directory, bridge, gateway)
     pause_archive(Path(find("busybox")), directory / "pause.tar")
-    # An address of its own: it would else be that of a port, and change as pods go, while others
+    # A separate address: it would else be that of a port, and change with the pods, while others
     # still send to the old one.
     _ip("link", "add", bridge, "address", f"02:00:00:00:00:{number:02x}", "type", "bridge")
     try:
@@ -201,6 +201,6 @@ def _kubelet(directory: Path, gateway: str) -> dict[str, object]:
 def _remove_cgroups() -> None:
     """Those that killed pods have left, which are empty; others cannot be removed."""
     for pod in Path("/sys/fs/cgroup").glob("**/pod*-*-*-*-*"):
-        for one in (*sorted(pod.glob("**/"), reverse=True), pod):
+        for path in (*sorted(pod.glob("**/"), reverse=True), pod):
             with suppress(OSError):
-                os.rmdir(one)
+                os.rmdir(path)

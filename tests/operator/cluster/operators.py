@@ -1,4 +1,4 @@
-"""The operator as a program of its own, beside a cluster with a node."""
+"""The operator as a separate process, next to a cluster with a node."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import anyio
 
 from danlu.kube.client import Client
-from danlu.kube.failures import AlreadyExists
+from danlu.kube.errors import AlreadyExists
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
-from danlu.kube.types import Document
-from danlu.operator.crds import definitions
-from danlu.training.registry import BUILT_IN
+from danlu.kube.types import Manifest
+from danlu.operator.crds import custom_resource_definitions
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.kube.objects import eventually
 from tests.kube.servers import free_port
 
@@ -26,7 +26,7 @@ __all__ = ["install", "operating"]
 
 async def install(client: Client) -> None:
     """Have the definitions of all kinds, once."""
-    for document in definitions(BUILT_IN):
+    for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
         try:
             await client.create(CUSTOM_RESOURCE_DEFINITIONS, document)
         except AlreadyExists:
@@ -39,9 +39,12 @@ async def install(client: Client) -> None:
     await eventually(established)
 
 
-def _established(document: Document) -> bool:
+def _established(document: Manifest) -> bool:
     conditions = document.get("status", {}).get("conditions") or ()
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Established" and condition["status"] == "True"
+        for condition in conditions
+    )
 
 
 @asynccontextmanager

@@ -35,7 +35,10 @@ def find(program: str) -> str:
 def plugins() -> Path | None:
     """The directory with the plug-ins for networks that are needed."""
     wanted = ("bridge", "host-local", "loopback")
-    return next((one for one in CNI if all((one / name).exists() for name in wanted)), None)
+    return next(
+        (directory for directory in CNI if all((directory / name).exists() for name in wanted)),
+        None,
+    )
 
 
 def lacking() -> str:

@@ -67,13 +67,15 @@ class Kubectl:
         """Pods and Services of jobs: their uids, and how often their containers began anew."""
         found = self.items("pods,services", "-n", SPACE)
         return {
-            f"{one['kind']} {one['metadata']['name']}": (one["metadata"]["uid"], _restarts(one))
-            for one in found
+            f"{obj['kind']} {obj['metadata']['name']}": (obj["metadata"]["uid"], _restarts(obj))
+            for obj in found
         }
 
 
 def _restarts(pod: Json) -> int:
-    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", ()))
+    return sum(
+        container["restartCount"] for container in pod["status"].get("containerStatuses", ())
+    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ def images(
 
 
 def make_wheel(directory: Path, *, source: Path) -> None:
-    """That of this source, made of a copy: what is built leaves files beside it."""
+    """Build a wheel from a copy of this source, because building leaves files behind."""
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -167,7 +169,7 @@ def operator(kubectl: Kubectl, images: tuple[str, str], real_home: Path) -> Iter
 
 
 def waiting(name: str, *, workers: int = 2) -> str:
-    """A job whose replicas end when they are told to."""
+    """A job whose replicas end on request."""
     container = {
         "name": "pytorch",
         "image": PAUSE,
@@ -203,14 +205,14 @@ def end(kubectl: Kubectl, name: str) -> None:
 
 
 def marked(test: Any) -> Any:
-    """A test that needs no environment of its own."""
+    """A test without an environment."""
     for mark in real:
         test = mark(test)
     return test
 
 
 @marked
-def test_it_runs_as_nobody_and_tells_how_it_is(operator: Installation) -> None:
+def test_the_operator_runs_unprivileged_with_probes(operator: Installation) -> None:
     kubectl = operator.kubectl
     program = ("exec", "-n", SYSTEM, "deploy/danlu-operator", "--")
     assert kubectl(*program, "id", "-u").split() == ["65532"]
@@ -302,7 +304,7 @@ def test_another_takes_over_when_the_leader_s_pod_is_deleted(
     assert {name: after[name] for name in before} == before
     assert len(after) == 8
     operator.rolled_out()
-    assert [_restarts(one) for one in operator.pods()] == [0, 0]
+    assert [_restarts(pod) for pod in operator.pods()] == [0, 0]
 
 
 @marked
@@ -376,6 +378,6 @@ def test_removed_as_documented_it_leaves_nothing(
     submit(kubectl, "gone")
     operator.remove(images[0])
     kinds = "namespaces,crd,clusterroles,clusterrolebindings"
-    left = [one["metadata"]["name"] for one in kubectl.items(kinds)]
+    left = [obj["metadata"]["name"] for obj in kubectl.items(kinds)]
     assert [name for name in left if "danlu" in name or "kubeflow" in name] == []
     until(lambda: "" if kubectl.identities() else "nothing is left")

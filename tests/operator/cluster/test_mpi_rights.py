@@ -11,7 +11,7 @@ import pytest
 
 from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
-from danlu.kube.types import Document
+from danlu.kube.types import Manifest
 from tests.kube.objects import eventually
 from tests.operator.cluster.conftest import Whole
 from tests.operator.cluster.images import PAUSE
@@ -20,10 +20,10 @@ from tests.operator.cluster.operators import install, operating
 pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.needs("kubectl", "root")]
 
 SPACE = "rights"
-JOBS = Resource("kubeflow.org", "v1", "mpijobs", "MPIJob", Document)
+JOBS = Resource("kubeflow.org", "v1", "mpijobs", "MPIJob", Manifest)
 
 
-def waiting() -> Document:
+def waiting() -> Manifest:
     """A container that waits, of an image that the node has."""
     return {
         "name": "mpi",
@@ -33,20 +33,20 @@ def waiting() -> Document:
     }
 
 
-def manifest(name: str) -> Document:
+def manifest(name: str) -> Manifest:
     replicas = {
         kind: {"replicas": 1, "template": {"spec": {"containers": [waiting()]}}}
         for kind in ("Launcher", "Worker")
     }
     metadata = {"name": name, "namespace": SPACE}
-    return JOBS.document({"metadata": metadata, "spec": {"mpiReplicaSpecs": replicas}})
+    return JOBS.to_manifest({"metadata": metadata, "spec": {"mpiReplicaSpecs": replicas}})
 
 
 @pytest.fixture
 async def jobs(cluster: Whole, client: Client, tmp_path: Path) -> AsyncIterator[None]:
     """Two jobs whose workers run."""
     await install(client)
-    await client.create(NAMESPACES, NAMESPACES.document({"metadata": {"name": SPACE}}))
+    await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
     image = f"--mpi-kubectl-delivery-image={PAUSE}"
     async with operating(cluster.kubeconfig, tmp_path / "operator.log", image):
         for name in ("mine", "other"):
@@ -55,8 +55,8 @@ async def jobs(cluster: Whole, client: Client, tmp_path: Path) -> AsyncIterator[
         async def run() -> bool:
             names = ("mine-worker-0", "other-worker-0")
             found = {
-                one["metadata"]["name"]: one["status"].get("phase")
-                for one in (await client.list(PODS)).items
+                pod["metadata"]["name"]: pod["status"].get("phase")
+                for pod in (await client.list(PODS)).items
             }
             return all(found.get(name) == "Running" for name in names)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from danlu.kube.client import Client, Selection
+from danlu.kube.client import Client
 from danlu.kube.resources import PODS, SERVICES
-from danlu.kube.transport import Request
+from danlu.kube.transport import ApiRequest
+from danlu.kube.watch import ListOptions
 from tests.kube.objects import eventually
 from tests.operator.cluster.conftest import Whole
 from tests.operator.cluster.images import PAUSE
@@ -23,7 +24,7 @@ async def test_a_pod_runs_and_finds_another_by_the_name_of_its_service(
 ) -> None:
     service = {"clusterIP": "None", "selector": {"app": "found"}, "ports": [{"port": 80}]}
     metadata = {"name": "found", "namespace": "default", "labels": {"app": "found"}}
-    await client.create(SERVICES, SERVICES.document({"metadata": metadata, "spec": service}))
+    await client.create(SERVICES, SERVICES.to_manifest({"metadata": metadata, "spec": service}))
     for name, command in (
         ("found", "busybox httpd -f -p 80"),
         ("finds", FIND),
@@ -36,16 +37,16 @@ async def test_a_pod_runs_and_finds_another_by_the_name_of_its_service(
         }
         spec = {"containers": [container], "restartPolicy": "Never"}
         pod = {"metadata": {"name": name, "namespace": "default", "labels": {"app": name}}}
-        await client.create(PODS, PODS.document({**pod, "spec": spec}))
+        await client.create(PODS, PODS.to_manifest({**pod, "spec": spec}))
 
     async def succeeded() -> bool:
-        found = await client.list(PODS, Selection("default", labels="app=finds"))
+        found = await client.list(PODS, ListOptions("default", labels="app=finds"))
         phase = found.items[0]["status"].get("phase")
         assert phase != "Failed", found.items[0]["status"]
         return bool(phase == "Succeeded")
 
     await eventually(succeeded, seconds=60)
     path = PODS.path(namespace="default", name="finds", subresource="log")
-    log = await client.transport.send(Request(method="GET", path=path))
+    log = await client.transport.send(ApiRequest(method="GET", path=path))
     # Before it: what wget said as long as nobody answered.
     assert int(log.split()[-1]) > 100_000, log

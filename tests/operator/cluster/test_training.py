@@ -15,8 +15,9 @@ import anyio
 import pytest
 
 import danlu as api
-from danlu.kube.client import Client, Selection
+from danlu.kube.client import Client
 from danlu.kube.resources import PODS
+from danlu.kube.watch import ListOptions
 from danlu.training.rendering import JOB_NAME
 from tests.conftest import ROOT, Danlu, program_in
 from tests.kube.servers import free_port
@@ -94,9 +95,9 @@ async def test_a_script_trains_on_two_pods_and_its_logs_arrive(
     assert float(found[3]) < float(found[2]) / 2
     for rank in range(2):
         assert re.search(rf"worker-{rank} │ rank {rank} of 2", done.stdout), done.stdout
-    pods = (await client.list(PODS, Selection("default", labels=f"{JOB_NAME}=trained"))).items
-    assert {one["spec"]["containers"][0]["image"] for one in pods} == {image}
-    assert {one["spec"]["nodeName"] for one in pods} == {"node"}
+    pods = (await client.list(PODS, ListOptions("default", labels=f"{JOB_NAME}=trained"))).items
+    assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {image}
+    assert {pod["spec"]["nodeName"] for pod in pods} == {"node"}
 
     shown = await run(
         lambda: there(

@@ -1,4 +1,4 @@
-"""Jobs that are changed while they are there: suspended, resumed, scaled, handed to others."""
+"""Jobs that are changed: suspended, resumed, scaled, handed to another manager."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from danlu.kube.manager import Manager
-from danlu.kube.patches import merge_patch
-from danlu.operator.scaling import AUTOSCALERS
+from danlu.kube.patch import merge_patch
+from danlu.operator.builders import AUTOSCALERS
 from tests.operator.site import Site, jobs
 
 pytestmark = pytest.mark.anyio
@@ -51,13 +51,15 @@ async def test_a_suspended_job_loses_its_pods_and_starts_again_as_it_was_changed
     await site.change({"spec": {"pytorchReplicaSpecs": template, "runPolicy": {"suspend": False}}})
     await site.until_pods("job-worker-0")
     assert (await site.pod("job-worker-0"))["spec"]["nodeSelector"] == {"gpu": "h200"}
-    conditions = {one["type"]: one for one in (await site.status())["conditions"]}
+    conditions = {condition["type"]: condition for condition in (await site.status())["conditions"]}
     assert conditions["Suspended"]["status"] == "False"
     assert conditions["Suspended"]["reason"] == "PyTorchJobResumed"
     assert not (await site.status())["records"]["worker-0"].get("restarts")
 
 
-async def test_a_job_of_another_manager_is_left_alone(site: Site, operator: Manager) -> None:
+async def test_a_job_managed_by_another_controller_is_ignored(
+    site: Site, operator: Manager
+) -> None:
     await site.submit("PyTorchJob", run={"managedBy": "kueue.x-k8s.io/multikueue"}, Worker=1)
     await site.submit("PyTorchJob", "ours", Worker=1)
     await site.until_pods("ours-worker-0")
@@ -134,7 +136,7 @@ async def test_an_elastic_job_is_done_when_one_worker_is(site: Site, operator: M
     await site.submit("PyTorchJob", spec={"elasticPolicy": ELASTIC}, Worker=2)
     await site.until_pods("job-worker-0", "job-worker-1")
     pod = await site.pod("job-worker-1")
-    env = {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+    env = {variable["name"]: variable["value"] for variable in pod["spec"]["containers"][0]["env"]}
     assert (env["PET_NNODES"], env["PET_RDZV_ENDPOINT"]) == ("1:4", "job-worker-0:23456")
     await site.run()
     await site.until("Running")

@@ -1,4 +1,4 @@
-"""Every kind of job: the right pods and Services, and a status that follows the pods to the end."""
+"""Every kind of job: the right pods and Services, and a status that follows the pods."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from danlu.kube.manager import Manager
 from danlu.kube.resources import NAMESPACES, PODS, SERVICES
-from danlu.training.frameworks.pods import main_container
 from danlu.training.manifest import read_job
-from danlu.training.registry import framework_of
+from danlu.training.pod_template import find_main_container
+from danlu.training.registry import find_framework
 from danlu.training.rendering import JOB_ROLE, render_pod, replica_labels
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import ReplicaId, ReplicaType
@@ -48,7 +48,7 @@ async def test_a_job_has_the_pods_that_its_framework_renders(
 ) -> None:
     document = await site.submit(kind)
     await site.until_pods(*names(kind))
-    framework = framework_of(kind)
+    framework = find_framework(kind)
     job = read_job(document, framework)
     for replica in (
         ReplicaId(ReplicaType(type), i) for type, n in SIZES[kind].items() for i in range(n)
@@ -60,11 +60,11 @@ async def test_a_job_has_the_pods_that_its_framework_renders(
         assert replica_labels(job, framework, replica).keys() <= labels.keys() | {JOB_ROLE}
         assert labels["training.kubeflow.org/operator-name"] == f"{kind.lower()}-controller"
         assert pod["spec"]["restartPolicy"] == wanted["spec"]["restartPolicy"]
-        main = main_container(wanted, framework.container)
-        found = main_container(pod, framework.container).get("env", [])
+        main = find_main_container(wanted, framework.container)
+        found = find_main_container(pod, framework.container).get("env", [])
         # A server does not keep a value that is empty, nor leave out a default.
-        assert [{"value": "", **_as_kept(one)} for one in found] == [
-            {"value": "", **_as_kept(one)} for one in main.get("env", [])
+        assert [{"value": "", **_as_kept(obj)} for obj in found] == [
+            {"value": "", **_as_kept(variable)} for variable in main.get("env", [])
         ]
         (owner,) = pod["metadata"]["ownerReferences"]
         assert owner == {
@@ -83,7 +83,7 @@ async def test_each_replica_has_a_headless_service(
 ) -> None:
     document = await site.submit(kind)
     await site.until_services(*names(kind))
-    framework = framework_of(kind)
+    framework = find_framework(kind)
     await site.until_pods(*names(kind))
     for service in await site.all_of(SERVICES):
         spec, labels = service["spec"], service["metadata"]["labels"]
@@ -91,7 +91,7 @@ async def test_each_replica_has_a_headless_service(
         assert spec["selector"] == labels
         pod = await site.pod(service["metadata"]["name"])
         assert labels.items() <= pod["metadata"]["labels"].items()
-        assert [(one["name"], one["port"]) for one in spec["ports"]] == [
+        assert [(port["name"], port["port"]) for port in spec["ports"]] == [
             (framework.port_name, framework.port)
         ]
         assert service["metadata"]["ownerReferences"][0]["uid"] == document["metadata"]["uid"]
@@ -111,9 +111,9 @@ async def test_a_job_whose_replicas_all_end_well_succeeds(
     status = await site.until("Succeeded", kind)
     assert status["completionTime"]
     assert status["conditions"][-1]["reason"] == f"{kind}Succeeded"
-    running = [one for one in status["conditions"] if one["type"] == "Running"]
-    assert [one["status"] for one in running] == ["False"]
-    assert not any(one.get("active") for one in status["replicaStatuses"].values())
+    running = [condition for condition in status["conditions"] if condition["type"] == "Running"]
+    assert [condition["status"] for condition in running] == ["False"]
+    assert not any(replica.get("active") for replica in status["replicaStatuses"].values())
     assert await site.pods() == sorted(names(kind))
     await site.until_event(f"{kind}Succeeded")
 
@@ -143,7 +143,7 @@ async def test_environment_names_the_services(site: Site, operator: Manager) -> 
     await site.submit("PyTorchJob", Master=1, Worker=1)
     await site.until_pods("job-master-0", "job-worker-0")
     pod = await site.pod("job-worker-0")
-    env = {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+    env = {variable["name"]: variable["value"] for variable in pod["spec"]["containers"][0]["env"]}
     assert (env["MASTER_ADDR"], env["RANK"], env["WORLD_SIZE"]) == ("job-master-0", "1", "2")
     assert env["MASTER_ADDR"] in await site.services()
 
@@ -172,14 +172,14 @@ async def test_only_enabled_kinds_are_reconciled(site: Site) -> None:
     assert await site.state("JAXJob", "other") == ""
 
 
-async def test_one_event_tells_of_all_pods(site: Site, operator: Manager) -> None:
+async def test_one_event_names_all_created_pods(site: Site, operator: Manager) -> None:
     await site.submit("PyTorchJob", Master=1, Worker=2)
     text = await site.until_event("SuccessfulCreatePod")
     assert text == "Created pods: job-master-0, job-worker-0, job-worker-1"
     assert len(await site.all_of(PODS)) == 3
 
 
-async def test_what_the_operator_is_told_of_images_and_names_holds(site: Site) -> None:
+async def test_the_settings_of_images_and_names_are_applied(site: Site) -> None:
     images = {"kubeflow/kubectl-delivery:latest": "example/kubectl:1", "example/train:1": "no"}
     async with site.operator_runs(images=images, cluster_domain="tf.training.org"):
         await site.submit("MPIJob", "mpi", Launcher=1, Worker=1)
@@ -187,24 +187,26 @@ async def test_what_the_operator_is_told_of_images_and_names_holds(site: Site) -
         names = ["mpi-launcher", "mpi-worker-0", "tf-ps-0", "tf-worker-0"]
         await site.until_pods(*names)
     launcher = (await site.pod("mpi-launcher"))["spec"]
-    assert [one["image"] for one in launcher["initContainers"]] == ["example/kubectl:1"]
+    assert [container["image"] for container in launcher["initContainers"]] == ["example/kubectl:1"]
     # Only what a framework names itself is another's to replace.
-    assert [one["image"] for one in launcher["containers"]] == ["example/train:1"]
+    assert [container["image"] for container in launcher["containers"]] == ["example/train:1"]
     (container,) = (await site.pod("tf-worker-0"))["spec"]["containers"]
-    (config,) = [one["value"] for one in container["env"] if one["name"] == "TF_CONFIG"]
+    (config,) = [
+        variable["value"] for variable in container["env"] if variable["name"] == "TF_CONFIG"
+    ]
     assert f"tf-ps-0.{site.space}.svc.tf.training.org:2222" in config
 
 
 async def test_an_operator_of_all_namespaces_runs_jobs_in_each(fake_site: Site) -> None:
     site = fake_site
-    other = NAMESPACES.document({"metadata": {"name": "elsewhere"}})
+    other = NAMESPACES.to_manifest({"metadata": {"name": "elsewhere"}})
     await site.client.create(NAMESPACES, other)
     away = replace(site, space="elsewhere")
     async with site.operator_runs(namespace=""):
-        for one in (site, away):
-            await one.submit("PyTorchJob", Worker=1)
-        for one in (site, away):
-            await one.until_pods("job-worker-0")
+        for place in (site, away):
+            await place.submit("PyTorchJob", Worker=1)
+        for place in (site, away):
+            await place.until_pods("job-worker-0")
     await away.submit("PyTorchJob", "left", Worker=1)
     async with site.operator_runs():
         await site.submit("PyTorchJob", "more", Worker=1)

@@ -1,17 +1,17 @@
-"""Whose a pod is: adopted, released, in the way; decorated before it is made; refused."""
+"""Owners of pods: adoption, release, name conflicts, decorated and rejected pods."""
 
 from __future__ import annotations
 
 import pytest
 
 from danlu.kube.manager import Manager
-from danlu.kube.patches import merge_patch
+from danlu.kube.patch import merge_patch
 from danlu.kube.resources import PODS
-from danlu.kube.types import Document
-from danlu.operator.types import DecoratorFailed
+from danlu.kube.types import Manifest
+from danlu.operator.types import DecoratorError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job
-from danlu.training.registry import framework_of
+from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import ReplicaId, ReplicaType
@@ -19,10 +19,10 @@ from tests.operator.site import Site, jobs
 from tests.training.manifests import manifest
 
 pytestmark = pytest.mark.anyio
-PYTORCH: Framework = framework_of("PyTorchJob")
+PYTORCH: Framework = find_framework("PyTorchJob")
 
 
-def orphan(site: Site, name: str = "job") -> Document:
+def orphan(site: Site, name: str = "job") -> Manifest:
     """A pod as the job's worker 0 has it, owned by nobody."""
     document = manifest("PyTorchJob", Worker=1)
     document["metadata"] = {"name": name, "namespace": site.space}
@@ -50,7 +50,7 @@ async def test_an_orphan_with_the_jobs_labels_is_adopted(site: Site, operator: M
     assert await site.uid("job-worker-0") == before
 
 
-async def test_a_pod_that_loses_the_labels_is_released_and_made_again_when_its_name_is_free(
+async def test_a_pod_that_loses_its_labels_is_released_and_recreated_when_its_name_is_free(
     site: Site, operator: Manager
 ) -> None:
     await site.submit(Worker=1)
@@ -71,23 +71,19 @@ async def test_a_pod_that_loses_the_labels_is_released_and_made_again_when_its_n
     await site.until_made_again("job-worker-0", before)
 
 
-async def test_a_name_that_another_has_is_waited_for_and_told_of(
-    site: Site, operator: Manager
-) -> None:
+async def test_a_name_conflict_is_retried_and_recorded(site: Site, operator: Manager) -> None:
     foreign = orphan(site)
     foreign["metadata"]["labels"] = {"app": "other"}
     await site.client.create(PODS, foreign)
     before = await site.uid("job-worker-0")
     await site.submit(Worker=1)
-    assert "Pod job-worker-0 is there already" in await site.until_event("FailedCreatePod")
+    assert "Pod job-worker-0 already exists" in await site.until_event("FailedCreatePod")
     assert await site.uid("job-worker-0") == before
     await site.delete("job-worker-0")
     await site.until_made_again("job-worker-0", before)
 
 
-async def test_an_index_that_a_job_never_had_is_not_taken_for_a_replica(
-    site: Site, operator: Manager
-) -> None:
+async def test_a_pod_with_an_unknown_index_is_not_a_replica(site: Site, operator: Manager) -> None:
     await site.submit(Worker=1)
     await site.until_pods("job-worker-0")
     await site.run()
@@ -105,16 +101,16 @@ async def test_an_index_that_a_job_never_had_is_not_taken_for_a_replica(
 
 
 class Marker:
-    """Marks pods, as a decorator server would; refuses as long as it is told to."""
+    """Marks pods, as a decorator would; fails while `refuses` is set."""
 
     def __init__(self) -> None:
         self.refuses = False
         self.jobs: list[str] = []
 
-    async def __call__(self, job: Document, pod: Document) -> Document:
+    async def __call__(self, job: Manifest, pod: Manifest) -> Manifest:
         self.jobs.append(job["metadata"]["name"])
         if self.refuses:
-            raise DecoratorFailed("the decorator is not there")
+            raise DecoratorError("the decorator is not there")
         annotations = {**(pod["metadata"].get("annotations") or {}), "team": job["kind"]}
         return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
 
@@ -141,9 +137,7 @@ async def test_a_pod_that_is_not_decorated_is_not_made_until_it_is(site: Site) -
 # -- refused
 
 
-async def test_a_job_that_is_no_valid_manifest_fails_with_all_findings(
-    site: Site, operator: Manager
-) -> None:
+async def test_an_invalid_job_fails_with_all_errors(site: Site, operator: Manager) -> None:
     # A volume that is not there: no schema of a definition finds it.
     container = {"name": "pytorch", "image": "example/train:1"}
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]  # type: ignore[assignment]
@@ -152,13 +146,13 @@ async def test_a_job_that_is_no_valid_manifest_fails_with_all_findings(
     status = await site.until("Failed")
     (failed,) = status["conditions"]
     assert failed["reason"] == "PyTorchJobFailedValidation"
-    assert "there is no volume 'data'" in failed["message"]
+    assert "volume 'data' not found" in failed["message"]
     assert status["completionTime"]
     assert await site.pods() == []
-    assert "there is no volume 'data'" in await site.until_event("PyTorchJobFailedValidation")
+    assert "volume 'data' not found" in await site.until_event("PyTorchJobFailedValidation")
 
 
-async def test_an_invalid_job_of_another_manager_is_left_alone(
+async def test_an_invalid_job_managed_by_another_controller_is_ignored(
     site: Site, operator: Manager
 ) -> None:
     container = {"name": "pytorch", "image": "example/train:1"}
@@ -192,10 +186,12 @@ async def test_a_job_that_has_begun_is_not_ended_by_a_mistake_in_an_edit(
     await site.until("Succeeded")
 
 
-async def test_a_template_that_the_server_refuses_is_told_of(site: Site, operator: Manager) -> None:
+async def test_a_pod_that_the_server_rejects_is_recorded_as_an_event(
+    site: Site, operator: Manager
+) -> None:
     if site.fake is not None:
         pytest.skip("the fake knows less of pods than a server does")
-    container: Document = {"name": "pytorch", "image": "example/train:1"}
+    container: Manifest = {"name": "pytorch", "image": "example/train:1"}
     container["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     await site.submit(spec={"pytorchReplicaSpecs": {"Worker": worker}})
@@ -204,7 +200,9 @@ async def test_a_template_that_the_server_refuses_is_told_of(site: Site, operato
 
 
 @pytest.mark.timeout(120)
-async def test_what_a_deleted_job_owned_goes_with_it(site: Site, operator: Manager) -> None:
+async def test_the_objects_of_a_deleted_job_are_garbage_collected(
+    site: Site, operator: Manager
+) -> None:
     await site.submit(Worker=2)
     await site.until_services("job-worker-0", "job-worker-1")
     await site.client.delete(jobs("PyTorchJob"), "job", namespace=site.space)

@@ -1,11 +1,11 @@
-"""The jobs of the golden tables: for each framework, by name."""
+"""The jobs of the golden tables, by framework and name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from danlu.training.framework import Framework
-from danlu.training.registry import framework_of
+from danlu.training.registry import find_framework
 from danlu.training.types import ElasticPolicy, Job
 from tests.training.frameworks.clusters import Shown, injected, job_of, template
 
@@ -159,8 +159,8 @@ CASES: Mapping[str, Callable[[Framework], dict[str, Job]]] = {
 
 
 def tables(name: str) -> Tables:
-    """What is injected in each case, in some also where the cluster has a domain of its own."""
-    framework = framework_of(name)
+    """Return the injected variables by case; some cases also use a custom cluster domain."""
+    framework = find_framework(name)
     found = {}
     for case, job in CASES[name](framework).items():
         found[case] = injected(framework, job)

@@ -1,12 +1,12 @@
-"""Jobs to try frameworks on, and the names that replicas have on a cluster."""
+"""Jobs for framework tests, and the names of their replicas on a cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from danlu.training.framework import FieldRef, Framework, Tally, Variable
-from danlu.training.frameworks.pods import containers, main_container
+from danlu.training.framework import EnvVar, FieldRef, Framework, ReplicaCounts
+from danlu.training.pod_template import find_main_container, list_containers
 from danlu.training.types import (
     ElasticPolicy,
     Job,
@@ -21,7 +21,7 @@ Shown = list[str]
 
 
 class Cluster:
-    """What Kubernetes makes of a job: services named as the pods, in one namespace."""
+    """A topology as on Kubernetes: one service per pod, in one namespace."""
 
     def __init__(self, job: Job, framework: Framework, *, domain: str = "") -> None:
         self._job = job
@@ -36,10 +36,11 @@ class Cluster:
 
     def port(self, replica: ReplicaId) -> int:
         template = self._job.replicas[replica.type].template
-        ports = main_container(template, self._framework.container).get("ports", ())
+        ports = find_main_container(template, self._framework.container).get("ports", ())
         wanted = self._framework.port_name
         return next(
-            (one["containerPort"] for one in ports if one["name"] == wanted), self._framework.port
+            (port["containerPort"] for port in ports if port["name"] == wanted),
+            self._framework.port,
         )
 
     def directory(self, replica: ReplicaId) -> str:
@@ -55,7 +56,7 @@ def template(
     limits: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The template of a pod with the framework's container, and perhaps another before it."""
+    """Return a pod template with the framework's container, after an optional sidecar."""
     main: dict[str, Any] = {"name": framework.container, "image": "example/train:1"}
     if port is not None:
         main["ports"] = [{"name": framework.port_name, "containerPort": port}]
@@ -80,7 +81,7 @@ def job_of(
     success: str = "",
     restart: RestartPolicy = RestartPolicy.NEVER,
 ) -> Job:
-    """A job with these numbers of replicas, all of the same template."""
+    """Return a job with these replica counts, all with the same template."""
     used = template(framework) if pod is None else pod
     return Job(
         kind=framework.kind,
@@ -97,9 +98,11 @@ def job_of(
 
 
 def replica_of(name: str, framework: Framework) -> ReplicaId:
-    """``worker-0`` as an id."""
+    """Return the replica id for a name such as ``worker-0``."""
     type, index = name.rsplit("-", 1)
-    exact = next(one for one in framework.types if one.lower() == type)
+    exact = next(
+        replica_type for replica_type in framework.replica_types if replica_type.lower() == type
+    )
     return ReplicaId(exact, int(index))
 
 
@@ -113,16 +116,16 @@ def members_of(job: Job) -> list[ReplicaId]:
 
 def variables(
     framework: Framework, job: Job, replica: str, *, domain: str = ""
-) -> Sequence[Variable]:
-    """What is added to the environment of one replica, in order."""
+) -> Sequence[EnvVar]:
+    """Return the variables added to a replica, in order."""
     cluster = Cluster(job, framework, domain=domain)
-    return framework.environment(job, replica_of(replica, framework), cluster)
+    return framework.build_env(job, replica_of(replica, framework), cluster)
 
 
 def values(framework: Framework, job: Job, replica: str, *, domain: str = "") -> dict[str, str]:
-    """The same by name; a field of the pod as ``<status.podIP>``."""
+    """Return the variables by name; a field of the pod is shown as ``<status.podIP>``."""
     found = variables(framework, job, replica, domain=domain)
-    assert len(dict(found)) == len(found), "a variable is there twice"
+    assert len(dict(found)) == len(found), "a duplicate replica type variable"
     return {name: _value(value) for name, value in found}
 
 
@@ -131,19 +134,19 @@ def names(framework: Framework, job: Job, replica: str) -> list[str]:
 
 
 def injected(framework: Framework, job: Job, *, domain: str = "") -> dict[str, dict[str, Shown]]:
-    """By replica and container, all that is added."""
+    """Return all added variables by replica and container."""
     return {
         str(replica): {
-            one["name"]: _shown(framework, job, replica, domain)
-            for one in containers(job.replicas[replica.type].template)
-            if framework.everywhere or one["name"] == framework.container
+            container["name"]: _shown(framework, job, replica, domain)
+            for container in list_containers(job.replicas[replica.type].template)
+            if framework.env_in_all_containers or container["name"] == framework.container
         }
         for replica in members_of(job)
     }
 
 
 def _shown(framework: Framework, job: Job, replica: ReplicaId, domain: str) -> Shown:
-    found = framework.environment(job, replica, Cluster(job, framework, domain=domain))
+    found = framework.build_env(job, replica, Cluster(job, framework, domain=domain))
     return [f"{name}={_value(value)}" for name, value in found]
 
 
@@ -151,11 +154,11 @@ def _value(value: str | FieldRef) -> str:
     return f"<{value.path}>" if isinstance(value, FieldRef) else value
 
 
-def tallies(**counts: Tally) -> dict[ReplicaType, Tally]:
-    """Tallies by the types' names."""
+def tallies(**counts: ReplicaCounts) -> dict[ReplicaType, ReplicaCounts]:
+    """Return replica counts by replica type."""
     return {ReplicaType(type): tally for type, tally in counts.items()}
 
 
 def findings(framework: Framework, job: Job) -> list[str]:
-    """What its framework finds wrong with a job, as ``path: message``, by path."""
-    return [f"{one.path}: {one.message}" for one in sorted(framework.check(job))]
+    """Return the framework's findings as ``path: message``, sorted by path."""
+    return [f"{finding.path}: {finding.message}" for finding in sorted(framework.validate(job))]

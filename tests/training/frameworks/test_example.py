@@ -1,4 +1,4 @@
-"""``examples/add-a-framework``: a framework of an outside package, as its user would have it."""
+"""``examples/add-a-framework``: a framework of an external package, used as by its author."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "add-a-framework"
 
 
 @pytest.mark.real
-def test_a_framework_of_another_package_runs_like_danlus_own() -> None:
+def test_framework_of_an_external_package_runs() -> None:
     program = Path(sys.executable).with_name("danlu")
     done = subprocess.run(
         [str(EXAMPLE / "verify")],

@@ -1,4 +1,4 @@
-"""MPI's files and variables under a real ``mpirun``, with another agent than kubectl."""
+"""The MPI files and variables under a real ``mpirun``, with an agent other than kubectl."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ exec sh -c "$*"
 
 
 class Here(Cluster):
-    """A cluster whose files are in a directory of this machine's."""
+    """A cluster whose files are in a local directory."""
 
     files = Path()
 
@@ -31,7 +31,9 @@ class Here(Cluster):
 
 @pytest.mark.real
 @pytest.mark.needs("mpirun")
-def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(tmp_path: Path) -> None:
+def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(
+    tmp_path: Path, mpi_directory: str
+) -> None:
     job = job_of(FRAMEWORK, {"Launcher": 1, "Worker": 2}, options={"slotsPerWorker": 2})
     here = Here(job, FRAMEWORK)
     here.files = tmp_path
@@ -39,12 +41,12 @@ def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(tmp_path: Path) ->
         (tmp_path / name).write_text(AGENT if name == "kubexec.sh" else file.text)
         (tmp_path / name).chmod(0o755 if file.executable else 0o644)
     variables = {
-        name: str(value) for name, value in FRAMEWORK.environment(job, ReplicaId(LAUNCHER, 0), here)
+        name: str(value) for name, value in FRAMEWORK.build_env(job, ReplicaId(LAUNCHER, 0), here)
     }
     script = ("sh", "-c", "echo $HOST_OF_RANK $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
     done = subprocess.run(
-        FRAMEWORK.launch(job, LAUNCHER, script),
-        env={**os.environ, **variables},
+        FRAMEWORK.wrap_command(job, LAUNCHER, script),
+        env={**os.environ, **variables, "TMPDIR": mpi_directory},
         capture_output=True,
         text=True,
         timeout=50,

@@ -1,4 +1,4 @@
-"""JAXJob, XGBoostJob, PaddleJob and MXJob, held against the operator's sources and tests."""
+"""JAXJob, XGBoostJob, PaddleJob and MXJob, compared with the operator's sources and tests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from danlu.training.framework import Framework, Tally
+from danlu.training.framework import Framework, ReplicaCounts
 from danlu.training.frameworks import jax, mxnet, paddle, xgboost
 from danlu.training.types import ConditionType, ElasticPolicy, Job, ReplicaType
 from tests.training.frameworks.clusters import (
@@ -25,14 +25,14 @@ OWN_ADDRESS = "<status.podIP>"
 
 
 def first(framework: Framework, job: Job, replica: str, number: int) -> list[tuple[str, str]]:
-    """The first variables of a replica, which are Kubeflow's."""
+    """Return the first variables of a replica, those that Kubeflow sets."""
     return list(values(framework, job, replica).items())[:number]
 
 
 # -- JAX ------------------------------------------------------------------------------------------
 
 
-def test_jax_variables_are_those_of_envvar_test_go() -> None:
+def test_jax_variables_match_envvar_test_go() -> None:
     job = job_of(
         jax.FRAMEWORK, {"Worker": 1}, name="test-jaxjob", pod=template(jax.FRAMEWORK, port=1234)
     )
@@ -45,7 +45,7 @@ def test_jax_variables_are_those_of_envvar_test_go() -> None:
     ]
 
 
-def test_jax_gets_the_names_of_kubeflow_trainer_2_too() -> None:
+def test_jax_variables_of_kubeflow_trainer_v2_are_set() -> None:
     found = values(jax.FRAMEWORK, job_of(jax.FRAMEWORK, {"Worker": 3}), "worker-2")
     assert list(found.items())[5:] == [
         ("JAX_COORDINATOR_ADDRESS", "j-worker-0:6666"),
@@ -54,14 +54,14 @@ def test_jax_gets_the_names_of_kubeflow_trainer_2_too() -> None:
     ]
 
 
-def test_jax_names_of_the_manifest_stand() -> None:
+def test_jax_variables_of_the_manifest_are_kept() -> None:
     own = template(jax.FRAMEWORK, env={"JAX_COORDINATOR_ADDRESS": "elsewhere:1"})
     job = job_of(jax.FRAMEWORK, {"Worker": 2}, pod=own)
     assert "JAX_COORDINATOR_ADDRESS" not in names(jax.FRAMEWORK, job, "worker-0")
 
 
 def test_jax_needs_a_worker() -> None:
-    assert jax.FRAMEWORK.required == ("Worker",)
+    assert jax.FRAMEWORK.required_types == ("Worker",)
     assert findings(jax.FRAMEWORK, job_of(jax.FRAMEWORK, {"Worker": 0})) == [
         "spec.jaxReplicaSpecs[Worker].replicas: must be at least 1"
     ]
@@ -70,7 +70,7 @@ def test_jax_needs_a_worker() -> None:
 # -- XGBoost --------------------------------------------------------------------------------------
 
 
-def test_xgboost_variables_are_kubeflows() -> None:
+def test_xgboost_variables_match_kubeflow() -> None:
     job = job_of(xgboost.FRAMEWORK, {"Master": 1, "Worker": 2}, name="J")
     assert first(xgboost.FRAMEWORK, job, "worker-1", 7) == [
         ("MASTER_PORT", "9999"),
@@ -83,7 +83,7 @@ def test_xgboost_variables_are_kubeflows() -> None:
     ]
 
 
-def test_a_master_alone_gets_no_list_of_workers() -> None:
+def test_xgboost_master_without_workers_gets_no_worker_list() -> None:
     job = job_of(xgboost.FRAMEWORK, {"Master": 1})
     assert names(xgboost.FRAMEWORK, job, "master-0")[:5] == [
         "MASTER_PORT",
@@ -95,7 +95,7 @@ def test_a_master_alone_gets_no_list_of_workers() -> None:
     assert "WORKER_ADDRS" not in names(xgboost.FRAMEWORK, job, "master-0")
 
 
-def test_the_tracker_of_xgboost_is_beside_the_master() -> None:
+def test_xgboost_tracker_runs_on_the_master() -> None:
     job = job_of(xgboost.FRAMEWORK, {"Master": 1, "Worker": 2})
     assert list(values(xgboost.FRAMEWORK, job, "worker-0").items())[7:] == [
         ("DMLC_TRACKER_URI", "j-master-0"),
@@ -106,7 +106,7 @@ def test_the_tracker_of_xgboost_is_beside_the_master() -> None:
 
 
 def test_xgboost_needs_one_master() -> None:
-    assert xgboost.FRAMEWORK.required == ("Master",)
+    assert xgboost.FRAMEWORK.required_types == ("Master",)
     assert findings(xgboost.FRAMEWORK, job_of(xgboost.FRAMEWORK, {"Master": 2})) == [
         "spec.xgbReplicaSpecs[Master].replicas: must be 1"
     ]
@@ -115,7 +115,7 @@ def test_xgboost_needs_one_master() -> None:
 # -- Paddle ---------------------------------------------------------------------------------------
 
 
-def test_the_first_paddle_worker_meets_the_others_at_its_own_address() -> None:
+def test_paddle_worker_0_is_the_rendezvous() -> None:
     job = job_of(paddle.FRAMEWORK, {"Worker": 2}, name="J")
     assert first(paddle.FRAMEWORK, job, "worker-0", 5) == [
         ("PYTHONUNBUFFERED", "1"),
@@ -127,7 +127,7 @@ def test_the_first_paddle_worker_meets_the_others_at_its_own_address() -> None:
     assert first(paddle.FRAMEWORK, job, "worker-1", 4)[3] == ("PADDLE_MASTER", "J-worker-0:36543")
 
 
-def test_the_first_paddle_master_meets_the_others_at_its_own_address() -> None:
+def test_paddle_master_0_is_the_rendezvous() -> None:
     job = job_of(paddle.FRAMEWORK, {"Master": 2, "Worker": 1}, name="J")
     assert first(paddle.FRAMEWORK, job, "master-0", 6)[3:] == [
         ("POD_IP_DUMMY", OWN_ADDRESS),
@@ -144,7 +144,7 @@ def test_the_first_paddle_master_meets_the_others_at_its_own_address() -> None:
     ]
 
 
-def test_paddles_launcher_knows_its_address_directory_and_rank() -> None:
+def test_paddle_launcher_gets_address_directory_and_rank() -> None:
     job = job_of(paddle.FRAMEWORK, {"Worker": 2})
     assert list(values(paddle.FRAMEWORK, job, "worker-1").items())[4:] == [
         ("POD_IP", OWN_ADDRESS),
@@ -160,25 +160,26 @@ def test_paddles_launcher_knows_its_address_directory_and_rank() -> None:
     [
         ("python train.py --epochs 3", "python -m paddle.distributed.launch train.py --epochs 3"),
         ("/env/bin/python a.py", "/env/bin/python -m paddle.distributed.launch a.py"),
-        ("python -m mine", "python -m mine"),
+        ("python -m mine", "python -m paddle.distributed.launch python -m mine"),
+        ("python -m paddle.distributed.launch a.py", "python -m paddle.distributed.launch a.py"),
         ("bash train.sh", "bash train.sh"),
         ("./train", "./train"),
         ("", ""),
     ],
 )
-def test_paddle_scripts_are_started_by_the_launcher(command: str, launched: str) -> None:
+def test_paddle_launcher_starts_scripts(command: str, launched: str) -> None:
     job = job_of(paddle.FRAMEWORK, {"Worker": 2})
     worker = ReplicaType("Worker")
-    assert " ".join(paddle.FRAMEWORK.launch(job, worker, command.split())) == launched
+    assert " ".join(paddle.FRAMEWORK.wrap_command(job, worker, command.split())) == launched
 
 
-def test_values_that_name_others_stand_after_them() -> None:
+def test_variables_follow_the_variables_they_reference() -> None:
     job = job_of(paddle.FRAMEWORK, {"Worker": 1})
     found = [name for name, _ in variables(paddle.FRAMEWORK, job, "worker-0")]
     assert found.index("POD_IP_DUMMY") < found.index("PADDLE_MASTER")
 
 
-def test_paddle_jobs_that_cannot_be() -> None:
+def test_invalid_paddle_jobs_have_findings() -> None:
     policy = ElasticPolicy(min_replicas=3, max_replicas=1)
     job = job_of(paddle.FRAMEWORK, {"Worker": 0}, elastic=policy)
     assert findings(paddle.FRAMEWORK, job) == [
@@ -190,7 +191,7 @@ def test_paddle_jobs_that_cannot_be() -> None:
 # -- MXNet ----------------------------------------------------------------------------------------
 
 
-def test_mxnet_variables_are_kubeflows() -> None:
+def test_mxnet_variables_match_kubeflow() -> None:
     job = job_of(mxnet.FRAMEWORK, {"Scheduler": 1, "Server": 1, "Worker": 2}, name="J")
     config = (
         '{"cluster":{"scheduler":[{"url":"J-scheduler-0","port":9091}],'
@@ -211,18 +212,18 @@ def test_mxnet_variables_are_kubeflows() -> None:
     ]
 
 
-def test_only_mxnet_workers_have_a_number() -> None:
+def test_only_mxnet_workers_have_a_worker_id() -> None:
     job = job_of(mxnet.FRAMEWORK, {"Scheduler": 1, "Server": 1, "Worker": 1})
     for replica in ("scheduler-0", "server-0"):
         assert "DMLC_WORKER_ID" not in names(mxnet.FRAMEWORK, job, replica)
 
 
-def test_without_a_scheduler_the_root_is_nowhere() -> None:
+def test_mxnet_root_is_empty_without_a_scheduler() -> None:
     found = values(mxnet.FRAMEWORK, job_of(mxnet.FRAMEWORK, {"Worker": 1}), "worker-0")
     assert (found["DMLC_PS_ROOT_PORT"], found["DMLC_PS_ROOT_URI"]) == ("0", "")
 
 
-def test_the_tuners_key_is_written_as_go_writes_it() -> None:
+def test_mxnet_tuner_key_is_formatted_as_in_go() -> None:
     own = template(mxnet.FRAMEWORK, annotations={"tuner-server-key": "a<b>&c — d"})
     job = job_of(mxnet.FRAMEWORK, {"Tuner": 1}, pod=own)
     config = values(mxnet.FRAMEWORK, job, "tuner-0")["MX_CONFIG"]
@@ -230,37 +231,37 @@ def test_the_tuners_key_is_written_as_go_writes_it() -> None:
     assert json.loads(config)["labels"] == {"tuner": "a<b>&c — d"}
 
 
-def test_servers_have_the_role_of_master_on_a_cluster() -> None:
+def test_mxnet_servers_have_the_master_role() -> None:
     job = job_of(mxnet.FRAMEWORK, {"Scheduler": 1, "Server": 1, "Worker": 1})
     role = "training.kubeflow.org/job-role"
     pod = {"metadata": {"labels": {role: "master", "mine": "1"}}}
     cluster = Cluster(job, mxnet.FRAMEWORK)
 
     def labels(replica: str) -> object:
-        one = replica_of(replica, mxnet.FRAMEWORK)
-        return mxnet.FRAMEWORK.decorate(job, one, cluster, pod)["metadata"]["labels"]
+        id = replica_of(replica, mxnet.FRAMEWORK)
+        return mxnet.FRAMEWORK.mutate_pod(job, id, cluster, pod)["metadata"]["labels"]
 
     assert labels("server-0") == {"mine": "1", role: "master"}
     assert labels("worker-0") == {"mine": "1"}
 
 
-def test_tuning_ends_with_the_tuner() -> None:
+def test_mxnet_tuning_ends_with_the_tuner() -> None:
     job = job_of(mxnet.FRAMEWORK, {"TunerTracker": 1, "TunerServer": 1, "Tuner": 1})
     state = tallies(
-        TunerTracker=Tally(expected=1, active=1),
-        TunerServer=Tally(expected=1, active=1),
-        Tuner=Tally(expected=1, succeeded=1, first_succeeded=True),
+        TunerTracker=ReplicaCounts(expected=1, active=1),
+        TunerServer=ReplicaCounts(expected=1, active=1),
+        Tuner=ReplicaCounts(expected=1, succeeded=1, first_succeeded=True),
     )
-    verdict = mxnet.FRAMEWORK.outcome(job, state)
+    verdict = mxnet.FRAMEWORK.evaluate(job, state)
     assert verdict
-    assert (verdict.condition, verdict.blamed) == (ConditionType.SUCCEEDED, "Tuner")
+    assert (verdict.condition, verdict.replica_type) == (ConditionType.SUCCEEDED, "Tuner")
 
 
-def test_mxnet_jobs_that_cannot_be() -> None:
+def test_invalid_mxnet_jobs_have_findings() -> None:
     job = job_of(mxnet.FRAMEWORK, {"Server": 1, "Worker": 0}, options={"jobMode": "MXPlay"})
     assert findings(mxnet.FRAMEWORK, job) == [
         "spec.jobMode: cannot be 'MXPlay'",
-        "spec.mxReplicaSpecs[Scheduler]: is needed where there is a Server",
+        "spec.mxReplicaSpecs[Scheduler]: is required if there is a Server",
         "spec.mxReplicaSpecs[Worker].replicas: must be at least 1",
     ]
 
@@ -269,5 +270,5 @@ def test_mxnet_jobs_that_cannot_be() -> None:
     "replicas",
     [{"Scheduler": 1, "Server": 2, "Worker": 2}, {"Worker": 1}, {"TunerTracker": 1, "Tuner": 1}],
 )
-def test_sound_mxnet_jobs_have_no_findings(replicas: dict[str, int]) -> None:
+def test_valid_mxnet_jobs_have_no_findings(replicas: dict[str, int]) -> None:
     assert findings(mxnet.FRAMEWORK, job_of(mxnet.FRAMEWORK, replicas)) == []

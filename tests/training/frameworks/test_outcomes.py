@@ -1,4 +1,4 @@
-"""What the ends of replicas mean for their job, in each framework."""
+"""How replica counts decide the outcome of a job, for each framework."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 
-from danlu.training.framework import Tally
-from danlu.training.registry import framework_of, frameworks
+from danlu.training.framework import ReplicaCounts
+from danlu.training.registry import find_framework, list_frameworks
 from danlu.training.types import ElasticPolicy, ReplicaType
 from tests.training.frameworks.clusters import job_of
 
 ELASTIC = {"elastic": ElasticPolicy(min_replicas=1, max_replicas=3)}
 ALL_WORKERS = {"success": "AllWorkers"}
 
-WAITS = Tally(expected=1)
-RUNS = Tally(expected=1, active=1)
-DONE = Tally(expected=1, succeeded=1, first_succeeded=True)
-FAILED = Tally(expected=1, failed=1)
-AGAIN = Tally(expected=1, restarting=1)
-TWO_RUN = Tally(expected=2, active=2)
-TWO_DONE = Tally(expected=2, succeeded=2, first_succeeded=True)
-FIRST_DONE = Tally(expected=2, active=1, succeeded=1, first_succeeded=True)
-LAST_DONE = Tally(expected=2, active=1, succeeded=1)
-FIRST_DONE_LAST_FAILED = Tally(expected=2, succeeded=1, failed=1, first_succeeded=True)
-ONE_FAILED = Tally(expected=2, active=1, failed=1)
-ONE_AGAIN = Tally(expected=2, active=1, restarting=1)
+WAITS = ReplicaCounts(expected=1)
+RUNS = ReplicaCounts(expected=1, active=1)
+DONE = ReplicaCounts(expected=1, succeeded=1, first_succeeded=True)
+FAILED = ReplicaCounts(expected=1, failed=1)
+AGAIN = ReplicaCounts(expected=1, restarting=1)
+TWO_RUN = ReplicaCounts(expected=2, active=2)
+TWO_DONE = ReplicaCounts(expected=2, succeeded=2, first_succeeded=True)
+FIRST_DONE = ReplicaCounts(expected=2, active=1, succeeded=1, first_succeeded=True)
+LAST_DONE = ReplicaCounts(expected=2, active=1, succeeded=1)
+FIRST_DONE_LAST_FAILED = ReplicaCounts(expected=2, succeeded=1, failed=1, first_succeeded=True)
+ONE_FAILED = ReplicaCounts(expected=2, active=1, failed=1)
+ONE_AGAIN = ReplicaCounts(expected=2, active=1, restarting=1)
 
-State = dict[str, Tally]
+State = dict[str, ReplicaCounts]
 Row = tuple[str, State, dict[str, Any], str]
 
-# A master's end is the job's.
+# The master decides the outcome.
 WITH_MASTER: list[tuple[State, str]] = [
     ({"Master": WAITS, "Worker": TWO_RUN}, ""),
     ({"Master": RUNS, "Worker": WAITS}, "Running Master"),
@@ -45,7 +45,7 @@ WITH_MASTER: list[tuple[State, str]] = [
     ({"Master": AGAIN, "Worker": ONE_FAILED}, "Failed Worker"),
 ]
 
-# Without one, all workers' end is.
+# Without a master, all workers decide.
 WITHOUT_MASTER: list[tuple[State, str]] = [
     ({"Worker": WAITS}, ""),
     ({"Worker": TWO_RUN}, "Running Worker"),
@@ -58,7 +58,7 @@ WITHOUT_MASTER: list[tuple[State, str]] = [
 
 
 def with_chief(lead: str) -> list[tuple[State, str]]:
-    """TensorFlow's chief, by either of its names."""
+    """Return the rows for a TensorFlow chief, under either of its names."""
     return [
         ({lead: WAITS, "Worker": RUNS}, ""),
         ({lead: RUNS, "Worker": TWO_DONE}, f"Running {lead}"),
@@ -79,14 +79,14 @@ TABLE: list[Row] = [
     *rows(WITHOUT_MASTER, "pytorch", "paddle", "jax"),
     *rows(with_chief("Chief"), "tensorflow"),
     *rows(with_chief("Master"), "tensorflow"),
-    # An elastic job is through when any worker is.
+    # An elastic job succeeds with its first worker.
     ("pytorch", {"Worker": LAST_DONE}, ELASTIC, "Succeeded Worker"),
     ("pytorch", {"Worker": FIRST_DONE_LAST_FAILED}, ELASTIC, "Succeeded Worker"),
     ("pytorch", {"Worker": ONE_FAILED}, ELASTIC, "Failed Worker"),
     ("pytorch", {"Worker": ONE_AGAIN}, ELASTIC, "Restarting Worker"),
     ("pytorch", {"Master": RUNS, "Worker": LAST_DONE}, ELASTIC, "Running Master"),
     ("paddle", {"Worker": LAST_DONE}, ELASTIC, "Running Worker"),
-    # Without a chief TensorFlow has worker 0, or all workers.
+    # TensorFlow without a chief: worker 0 or all workers decide.
     ("tensorflow", {"Worker": FIRST_DONE}, {}, "Succeeded Worker"),
     ("tensorflow", {"Worker": FIRST_DONE_LAST_FAILED}, {}, "Succeeded Worker"),
     ("tensorflow", {"Worker": LAST_DONE}, {}, "Running Worker"),
@@ -97,14 +97,14 @@ TABLE: list[Row] = [
     ("tensorflow", {"PS": RUNS, "Worker": WAITS}, {}, ""),
     ("tensorflow", {"Evaluator": FAILED, "Chief": RUNS}, {}, "Failed Evaluator"),
     ("tensorflow", {"Evaluator": FAILED, "Chief": DONE}, {}, "Succeeded Chief"),
-    # MPI: the launcher, while workers wait or have failed.
+    # MPI: the launcher decides, while workers sleep or have failed.
     ("mpi", {"Launcher": WAITS, "Worker": TWO_RUN}, {}, ""),
     ("mpi", {"Launcher": RUNS, "Worker": TWO_RUN}, {}, "Running Launcher"),
     ("mpi", {"Launcher": DONE, "Worker": ONE_FAILED}, {}, "Succeeded Launcher"),
     ("mpi", {"Launcher": FAILED, "Worker": TWO_RUN}, {}, "Failed Launcher"),
     ("mpi", {"Launcher": RUNS, "Worker": ONE_FAILED}, {}, "Failed Worker"),
     ("mpi", {"Launcher": AGAIN, "Worker": TWO_RUN}, {}, "Restarting Launcher"),
-    # MXNet: the scheduler, else workers; Kubeflow sees no end to several workers alone.
+    # MXNet: the scheduler decides, else the workers; Kubeflow never ends several workers alone.
     ("mxnet", {"Scheduler": RUNS, "Server": RUNS, "Worker": DONE}, {}, "Running Scheduler"),
     ("mxnet", {"Scheduler": DONE, "Server": RUNS, "Worker": DONE}, {}, "Succeeded Scheduler"),
     ("mxnet", {"Scheduler": RUNS, "Server": FAILED, "Worker": RUNS}, {}, "Failed Server"),
@@ -117,21 +117,21 @@ TABLE: list[Row] = [
 ]
 
 
-def outcome(name: str, state: dict[str, Tally], more: dict[str, Any]) -> str:
-    framework = framework_of(name)
+def outcome(name: str, state: dict[str, ReplicaCounts], more: dict[str, Any]) -> str:
+    framework = find_framework(name)
     job = job_of(framework, {type: tally.expected for type, tally in state.items()}, **more)
-    verdict = framework.outcome(job, {ReplicaType(type): one for type, one in state.items()})
-    return f"{verdict.condition} {verdict.blamed}" if verdict else ""
+    verdict = framework.evaluate(job, {ReplicaType(type): counts for type, counts in state.items()})
+    return f"{verdict.condition} {verdict.replica_type}" if verdict else ""
 
 
 def _id(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
-    return ",".join(f"{key}:{_letters(one)}" for key, one in value.items())
+    return ",".join(f"{key}:{_letters(counts)}" for key, counts in value.items())
 
 
 def _letters(value: object) -> str:
-    if not isinstance(value, Tally):
+    if not isinstance(value, ReplicaCounts):
         return "given"
     return "".join(
         name[0] * getattr(value, name) for name in ("active", "succeeded", "failed", "restarting")
@@ -139,38 +139,40 @@ def _letters(value: object) -> str:
 
 
 @pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_id)
-def test_outcome(name: str, state: dict[str, Tally], more: dict[str, Any], expected: str) -> None:
+def test_outcome(
+    name: str, state: dict[str, ReplicaCounts], more: dict[str, Any], expected: str
+) -> None:
     assert outcome(name, state, more) == expected
 
 
 @pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_id)
-def test_the_order_in_which_types_are_given_changes_nothing(
-    name: str, state: dict[str, Tally], more: dict[str, Any], expected: str
+def test_outcome_does_not_depend_on_the_order_of_types(
+    name: str, state: dict[str, ReplicaCounts], more: dict[str, Any], expected: str
 ) -> None:
     for order in itertools.permutations(state.items()):
         assert outcome(name, dict(order), more) == expected
 
 
-@pytest.mark.parametrize("name", [one.name for one in frameworks()])
-def test_nothing_seen_is_no_outcome(name: str) -> None:
-    framework = framework_of(name)
-    job = job_of(framework, dict.fromkeys(framework.types, 1))
-    assert framework.outcome(job, {}) is None
-    waiting = dict.fromkeys(framework.types, Tally(expected=1))
-    assert framework.outcome(job, waiting) is None
+@pytest.mark.parametrize("name", [framework.name for framework in list_frameworks()])
+def test_no_observed_replicas_give_no_outcome(name: str) -> None:
+    framework = find_framework(name)
+    job = job_of(framework, dict.fromkeys(framework.replica_types, 1))
+    assert framework.evaluate(job, {}) is None
+    waiting = dict.fromkeys(framework.replica_types, ReplicaCounts(expected=1))
+    assert framework.evaluate(job, waiting) is None
 
 
-@pytest.mark.parametrize("name", [one.name for one in frameworks()])
-def test_a_job_of_no_replicas_never_ends_by_itself(name: str) -> None:
-    framework = framework_of(name)
-    job = job_of(framework, dict.fromkeys(framework.types, 0))
-    assert framework.outcome(job, dict.fromkeys(framework.types, Tally())) is None
+@pytest.mark.parametrize("name", [framework.name for framework in list_frameworks()])
+def test_job_without_replicas_has_no_outcome(name: str) -> None:
+    framework = find_framework(name)
+    job = job_of(framework, dict.fromkeys(framework.replica_types, 0))
+    assert framework.evaluate(job, dict.fromkeys(framework.replica_types, ReplicaCounts())) is None
 
 
-@pytest.mark.parametrize("name", [one.name for one in frameworks()])
-def test_the_leader_is_a_replica_of_the_job(name: str) -> None:
-    framework = framework_of(name)
-    for type in framework.types:
-        job = job_of(framework, {type: 1, **dict.fromkeys(framework.required, 1)})
+@pytest.mark.parametrize("name", [framework.name for framework in list_frameworks()])
+def test_leader_is_a_replica_of_the_job(name: str) -> None:
+    framework = find_framework(name)
+    for type in framework.replica_types:
+        job = job_of(framework, {type: 1, **dict.fromkeys(framework.required_types, 1)})
         assert framework.leader(job).type in job.replicas
         assert framework.leader(job).index == 0

@@ -1,4 +1,4 @@
-"""PyTorchJob, held against the sources and tests of the training operator 1.9."""
+"""PyTorchJob, compared with the sources and tests of the training operator 1.9."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.training.frameworks.clusters import (
 )
 
 
-def test_a_job_with_a_master_gets_the_variables_in_kubeflows_order() -> None:
+def test_variables_of_a_job_with_a_master_are_in_the_order_of_kubeflow() -> None:
     job = job_of(FRAMEWORK, {"Master": 1, "Worker": 1})
     assert names(FRAMEWORK, job, "worker-0") == [
         "PYTHONUNBUFFERED",
@@ -49,7 +49,7 @@ def test_workers_rank_after_the_master() -> None:
 @pytest.mark.parametrize(
     ("processes", "world"), [("auto", "2"), ("gpu", "2"), ("4", "8"), (None, "2")]
 )
-def test_world_size_counts_processes_only_where_their_number_is_given(
+def test_world_size_counts_processes_only_if_their_number_is_set(
     processes: str | None, world: str
 ) -> None:
     options = {} if processes is None else {"nprocPerNode": processes}
@@ -60,7 +60,7 @@ def test_world_size_counts_processes_only_where_their_number_is_given(
     assert found["RANK"] == "1"
 
 
-def test_elastic_variables_are_those_of_elastic_test_go() -> None:
+def test_elastic_variables_match_elastic_test_go() -> None:
     job = job_of(FRAMEWORK, {"Worker": 1}, elastic=FULL)
     assert values(FRAMEWORK, job, "worker-0") == {
         "PYTHONUNBUFFERED": "1",
@@ -80,7 +80,7 @@ def test_elastic_variables_are_those_of_elastic_test_go() -> None:
     ]
 
 
-def test_elastic_workers_meet_at_worker_0_unless_told_otherwise() -> None:
+def test_elastic_rendezvous_defaults_to_worker_0() -> None:
     job = job_of(
         FRAMEWORK,
         {"Worker": 2},
@@ -91,14 +91,14 @@ def test_elastic_workers_meet_at_worker_0_unless_told_otherwise() -> None:
     assert values(FRAMEWORK, job, "worker-1")["PET_RDZV_ENDPOINT"] == "el-worker-0:2379"
 
 
-def test_the_deprecated_processes_of_the_elastic_policy_replace_the_default() -> None:
+def test_deprecated_nproc_per_node_of_the_elastic_policy_applies() -> None:
     found = values(FRAMEWORK, job_of(FRAMEWORK, {"Worker": 2}, elastic=OLD), "worker-0")
     assert found["PET_NPROC_PER_NODE"] == "4"
     assert found["PET_STANDALONE"] == ""
     assert "MASTER_ADDR" not in found
 
 
-def test_workers_without_a_master_meet_at_worker_0() -> None:
+def test_worker_0_is_the_rendezvous_without_a_master() -> None:
     job = job_of(FRAMEWORK, {"Worker": 2}, name="mnist")
     assert names(FRAMEWORK, job, "worker-1")[:3] == [
         "PYTHONUNBUFFERED",
@@ -112,7 +112,7 @@ def test_workers_without_a_master_meet_at_worker_0() -> None:
     assert found["WORLD_SIZE"] == "2"
 
 
-def test_what_the_manifest_sets_stands_where_kubeflow_would_set_nothing() -> None:
+def test_variables_of_the_manifest_are_kept_if_kubeflow_sets_none() -> None:
     own = template(FRAMEWORK, env={"MASTER_ADDR": "elsewhere", "WORLD_SIZE": "7"})
     without = names(FRAMEWORK, job_of(FRAMEWORK, {"Worker": 2}, pod=own), "worker-0")
     assert "MASTER_ADDR" not in without
@@ -122,17 +122,17 @@ def test_what_the_manifest_sets_stands_where_kubeflow_would_set_nothing() -> Non
     assert values(FRAMEWORK, with_master, "worker-0")["MASTER_ADDR"] == "j-master-0"
 
 
-def test_the_master_leads_and_worker_0_where_there_is_none() -> None:
+def test_leader_is_the_master_or_worker_0() -> None:
     with_master = job_of(FRAMEWORK, {"Worker": 2, "Master": 1})
     assert str(FRAMEWORK.leader(with_master)) == "master-0"
     assert str(FRAMEWORK.leader(job_of(FRAMEWORK, {"Worker": 2}))) == "worker-0"
 
 
-def test_workers_wait_for_the_masters_name_on_a_cluster() -> None:
+def test_workers_wait_until_the_master_resolves() -> None:
     job = job_of(FRAMEWORK, {"Master": 1, "Worker": 1}, name="mnist")
     pod = {"spec": {"initContainers": [{"name": "mine"}], "containers": []}}
     cluster = Cluster(job, FRAMEWORK)
-    made = FRAMEWORK.decorate(job, replica_of("worker-0", FRAMEWORK), cluster, pod)
+    made = FRAMEWORK.mutate_pod(job, replica_of("worker-0", FRAMEWORK), cluster, pod)
     assert made["spec"]["initContainers"] == [
         {"name": "mine"},
         {
@@ -157,34 +157,34 @@ def test_workers_wait_for_the_masters_name_on_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("replicas", "replica"), [({"Master": 1, "Worker": 1}, "master-0"), ({"Worker": 2}, "worker-1")]
 )
-def test_nobody_else_waits(replicas: dict[str, int], replica: str) -> None:
+def test_other_replicas_do_not_wait_for_the_master(replicas: dict[str, int], replica: str) -> None:
     job = job_of(FRAMEWORK, replicas)
     pod: dict[str, Any] = {"spec": {"containers": []}}
-    one: ReplicaId = replica_of(replica, FRAMEWORK)
-    assert FRAMEWORK.decorate(job, one, Cluster(job, FRAMEWORK), pod) == pod
+    id: ReplicaId = replica_of(replica, FRAMEWORK)
+    assert FRAMEWORK.mutate_pod(job, id, Cluster(job, FRAMEWORK), pod) == pod
 
 
-def test_a_sound_job_has_no_findings() -> None:
+def test_valid_job_has_no_findings() -> None:
     assert findings(FRAMEWORK, job_of(FRAMEWORK, {"Master": 1, "Worker": 3})) == []
     assert findings(FRAMEWORK, job_of(FRAMEWORK, {"Worker": 1}, elastic=FULL)) == []
 
 
-def test_numbers_of_replicas_that_cannot_be() -> None:
+def test_invalid_replica_counts_are_findings() -> None:
     assert findings(FRAMEWORK, job_of(FRAMEWORK, {"Master": 2, "Worker": 0})) == [
         "spec.pytorchReplicaSpecs[Master].replicas: must be 1",
         "spec.pytorchReplicaSpecs[Worker].replicas: must be at least 1",
     ]
 
 
-def test_elastic_policies_that_cannot_be() -> None:
+def test_invalid_elastic_policies_are_findings() -> None:
     policy = ElasticPolicy(
         min_replicas=4, max_replicas=2, n_proc_per_node=1, rdzv_backend="zookeeper"
     )
     job = job_of(FRAMEWORK, {"Master": 1}, elastic=policy, options={"nprocPerNode": "many"})
     assert findings(FRAMEWORK, job) == [
         "spec.elasticPolicy.minReplicas: 4 is more than maxReplicas, 2",
-        "spec.elasticPolicy.nProcPerNode: cannot stand beside spec.nprocPerNode",
+        "spec.elasticPolicy.nProcPerNode: cannot be combined with spec.nprocPerNode",
         "spec.elasticPolicy.rdzvBackend: cannot be 'zookeeper'",
         "spec.nprocPerNode: cannot be 'many'",
-        "spec.pytorchReplicaSpecs[Worker]: is needed where there is an elastic policy",
+        "spec.pytorchReplicaSpecs[Worker]: is required with an elastic policy",
     ]

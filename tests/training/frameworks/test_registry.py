@@ -1,4 +1,4 @@
-"""Which frameworks there are, and those that installed packages bring."""
+"""The built-in frameworks, and those that installed packages add."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ import pytest
 from danlu.errors import UsageError
 from danlu.training.registry import (
     BrokenFramework,
-    broken_frameworks,
-    framework_of,
-    frameworks,
+    find_framework,
+    list_broken_frameworks,
+    list_frameworks,
 )
 
-# As an outside package would write it, with another's functions for brevity.
+# As an external package would write it, reusing existing functions for brevity.
 GOOD = """
-from dataclasses import replace
-from danlu.training.frameworks.jax import FRAMEWORK as JAX
+from danlu.training.frameworks.jax import JaxFramework
 
-FRAMEWORK = replace(
-    JAX, name="lightgbm", kind="LightGBMJob", plural="lightgbmjobs", aliases=("lgbm",)
-)
+class LightGBMFramework(JaxFramework):
+    name = "lightgbm"
+    kind = "LightGBMJob"
+    plural = "lightgbmjobs"
+    aliases = ("lgbm",)
+
+FRAMEWORK = LightGBMFramework()
 """
 
 
 def install(site: Path, package: str, name: str, text: str) -> None:
-    """What an installer leaves of a package with one module and one entry point."""
+    """Install a package with one module and one entry point."""
     module = package.replace("-", "_")
     (site / f"{module}.py").write_text(text)
     info = site / f"{module}-1.0.dist-info"
@@ -39,7 +42,7 @@ def install(site: Path, package: str, name: str, text: str) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory on the path of modules, for packages of one test."""
+    """Return a directory on ``sys.path`` for the packages of a test."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     return tmp_path
@@ -66,15 +69,20 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("MXNetJob", "MXJob"),
     ],
 )
-def test_a_framework_is_found_by_kind_name_and_alias(word: str, kind: str) -> None:
-    assert framework_of(word).kind == kind
+def test_framework_is_found_by_kind_name_and_alias(word: str, kind: str) -> None:
+    assert find_framework(word).kind == kind
 
 
-def test_no_word_means_two_frameworks() -> None:
+def test_framework_names_are_unique() -> None:
     words = [
         word.lower()
-        for one in frameworks()
-        for word in {one.name.lower(), one.kind.lower(), one.plural, *one.aliases}
+        for framework in list_frameworks()
+        for word in {
+            framework.name.lower(),
+            framework.kind.lower(),
+            framework.plural,
+            *framework.aliases,
+        }
     ]
     assert len(words) == len(set(words))
 
@@ -82,80 +90,80 @@ def test_no_word_means_two_frameworks() -> None:
 @pytest.mark.parametrize(
     ("word", "meant"), [("pytorhc", "pytorch"), ("PytorchJbo", "PyTorchJob"), ("jaxx", "jax")]
 )
-def test_an_unknown_word_is_answered_with_the_nearest(word: str, meant: str) -> None:
+def test_unknown_framework_suggests_the_nearest_name(word: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
-        framework_of(word)
-    assert caught.value.message == f"no framework is called '{word}'"
-    assert caught.value.hint.startswith(f"did you mean {meant}? danlu knows pytorch, tensorflow")
+        find_framework(word)
+    assert caught.value.message == f"unknown framework '{word}'"
+    assert caught.value.hint.startswith(f"did you mean {meant}? choose from pytorch, tensorflow")
     assert caught.value.details == ()
     assert caught.value.exit_code == 2
 
 
-def test_what_is_near_nothing_is_answered_with_what_there_is() -> None:
+def test_unknown_framework_lists_all_names() -> None:
     with pytest.raises(UsageError) as caught:
-        framework_of("q")
-    assert caught.value.hint.startswith("danlu knows pytorch, ")
+        find_framework("q")
+    assert caught.value.hint.startswith("choose from pytorch, ")
 
 
-def test_a_packages_framework_is_found_like_danlus_own(site: Path) -> None:
+def test_framework_of_a_package_is_found(site: Path) -> None:
     install(site, "danlu-lightgbm", "lightgbm", GOOD)
     for word in ("lightgbm", "LightGBMJob", "lgbm", "lightgbmjobs"):
-        assert framework_of(word).kind == "LightGBMJob"
-    assert [one.name for one in frameworks()][-1] == "lightgbm"
-    assert broken_frameworks() == ()
+        assert find_framework(word).kind == "LightGBMJob"
+    assert [framework.name for framework in list_frameworks()][-1] == "lightgbm"
+    assert list_broken_frameworks() == ()
 
 
-def test_a_package_that_cannot_be_imported_is_named_when_it_is_asked_for(site: Path) -> None:
+def test_broken_package_is_reported_if_its_framework_is_requested(site: Path) -> None:
     install(site, "danlu-broken", "broken", "import nothing_of_this_name\n")
     with pytest.raises(BrokenFramework) as caught:
-        framework_of("Broken")
+        find_framework("Broken")
     assert caught.value.message == (
-        "the framework broken of the package danlu-broken cannot be used: "
+        "framework broken of package danlu-broken cannot be used: "
         "ModuleNotFoundError: No module named 'nothing_of_this_name'"
     )
-    assert caught.value.hint == "update the package danlu-broken, or uninstall it"
+    assert caught.value.hint == "update package danlu-broken, or uninstall it"
     assert caught.value.exit_code == 2
 
 
-def test_a_broken_package_harms_nobody_else(site: Path) -> None:
+def test_broken_package_does_not_affect_other_frameworks(site: Path) -> None:
     install(site, "danlu-broken", "broken", "raise SystemError('no')\n")
     install(site, "danlu-lightgbm", "lightgbm", GOOD)
-    assert framework_of("pytorch").kind == "PyTorchJob"
-    assert framework_of("lightgbm").kind == "LightGBMJob"
-    assert framework_of("LightGBMJob").kind == "LightGBMJob"
-    assert "lightgbm" in [one.name for one in frameworks()]
-    (broken,) = broken_frameworks()
+    assert find_framework("pytorch").kind == "PyTorchJob"
+    assert find_framework("lightgbm").kind == "LightGBMJob"
+    assert find_framework("LightGBMJob").kind == "LightGBMJob"
+    assert "lightgbm" in [framework.name for framework in list_frameworks()]
+    (broken,) = list_broken_frameworks()
     assert "danlu-broken" in broken.message
 
 
-def test_a_broken_package_is_named_where_a_kind_is_unknown(site: Path) -> None:
+def test_broken_package_is_reported_for_an_unknown_kind(site: Path) -> None:
     install(site, "danlu-broken", "broken", "raise SystemError('no')\n")
-    with pytest.raises(UsageError, match="no framework is called 'BrokenJob'") as caught:
-        framework_of("BrokenJob")
+    with pytest.raises(UsageError, match="unknown framework 'BrokenJob'") as caught:
+        find_framework("BrokenJob")
     (detail,) = caught.value.details
     assert "danlu-broken" in detail
 
 
-def test_something_else_than_a_framework_is_refused(site: Path) -> None:
+def test_entry_point_that_is_not_a_framework_is_rejected(site: Path) -> None:
     install(site, "danlu-odd", "odd", "FRAMEWORK = 'odd'\n")
     with pytest.raises(BrokenFramework, match="danlu_odd:FRAMEWORK is a str, not a Framework"):
-        framework_of("odd")
+        find_framework("odd")
 
 
-def test_a_package_cannot_take_the_place_of_another_framework(site: Path) -> None:
+def test_package_cannot_override_a_builtin_framework(site: Path) -> None:
     install(site, "danlu-evil", "evil", GOOD.replace('"lightgbm"', '"PyTorch"'))
-    assert framework_of("pytorch").kind == "PyTorchJob"
-    assert len(frameworks()) == 7
-    (broken,) = broken_frameworks()
-    assert "danlu-evil cannot be used: PyTorchJob has that name" in broken.message
+    assert find_framework("pytorch").kind == "PyTorchJob"
+    assert len(list_frameworks()) == 7
+    (broken,) = list_broken_frameworks()
+    assert "danlu-evil cannot be used: PyTorchJob already has that name" in broken.message
     with pytest.raises(BrokenFramework, match="danlu-evil"):
-        framework_of("evil")
+        find_framework("evil")
 
 
-def test_danlus_own_frameworks_look_at_no_package() -> None:
+def test_builtin_frameworks_are_found_without_entry_points() -> None:
     program = (
         "import sys, danlu.training.registry as r\n"
-        "assert r.framework_of('PyTorchJob').name == 'pytorch'\n"
+        "assert r.find_framework('PyTorchJob').name == 'pytorch'\n"
         "assert 'importlib.metadata' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

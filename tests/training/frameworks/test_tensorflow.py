@@ -1,10 +1,10 @@
-"""TFJob, held against the sources and tests of the training operator 1.9."""
+"""TFJob, compared with the sources and tests of the training operator 1.9."""
 
 from __future__ import annotations
 
 import pytest
 
-from danlu.training.framework import Tally
+from danlu.training.framework import ReplicaCounts
 from danlu.training.frameworks.tensorflow import FRAMEWORK
 from danlu.training.types import ConditionType
 from tests.training.frameworks.clusters import (
@@ -54,7 +54,7 @@ DYNAMIC = {"enableDynamicWorker": True}
         ),
     ],
 )
-def test_tf_config_is_kubeflows_to_the_byte(
+def test_tf_config_is_byte_identical_to_kubeflow(
     replicas: dict[str, int], name: str, namespace: str, domain: str, expected: str
 ) -> None:
     job = job_of(FRAMEWORK, replicas, name=name, namespace=namespace)
@@ -62,12 +62,12 @@ def test_tf_config_is_kubeflows_to_the_byte(
 
 
 @pytest.mark.parametrize("replicas", [{"Worker": 1}, {"Worker": 0, "PS": 1}, {"Chief": 1}])
-def test_a_single_replica_gets_no_tf_config(replicas: dict[str, int]) -> None:
+def test_single_replica_gets_no_tf_config(replicas: dict[str, int]) -> None:
     job = job_of(FRAMEWORK, replicas)
     assert set(map(str, injected(FRAMEWORK, job).values())) == {"{'tensorflow': []}"}
 
 
-def test_only_the_container_of_the_framework_gets_it() -> None:
+def test_only_the_main_container_gets_tf_config() -> None:
     job = job_of(FRAMEWORK, {"Worker": 2}, pod=template(FRAMEWORK, sidecar="proxy"))
     assert list(injected(FRAMEWORK, job)["worker-1"]) == ["tensorflow"]
 
@@ -84,13 +84,13 @@ def test_only_the_container_of_the_framework_gets_it() -> None:
         ("evaluator-0", '{"cluster":{"worker":{},"ps":[]},"task":{"type":"evaluator","index":0}}'),
     ],
 )
-def test_dynamic_workers_get_the_sparse_form(replica: str, expected: str) -> None:
+def test_dynamic_workers_get_a_sparse_tf_config(replica: str, expected: str) -> None:
     replicas = {"Chief": 1, "Evaluator": 1, "PS": 2, "Worker": 2}
     job = job_of(FRAMEWORK, replicas, name="J", namespace="NS", options=DYNAMIC)
     assert values(FRAMEWORK, job, replica) == {"TF_CONFIG": expected}
 
 
-def test_a_dynamic_worker_without_servers_gets_null_for_them() -> None:
+def test_dynamic_worker_without_servers_gets_null_servers() -> None:
     job = job_of(FRAMEWORK, {"Worker": 2}, name="J", namespace="NS", options=DYNAMIC)
     assert values(FRAMEWORK, job, "worker-0")["TF_CONFIG"] == (
         '{"cluster":{"worker":{"0":"J-worker-0.NS.svc:2222"},"ps":null},'
@@ -111,47 +111,53 @@ def test_each_replica_type_has_its_own_port() -> None:
         ({"PS": 1, "Worker": 2}, "worker-0"),
     ],
 )
-def test_the_leader_is_chief_master_or_worker_0(replicas: dict[str, int], expected: str) -> None:
+def test_leader_is_the_chief_the_master_or_worker_0(
+    replicas: dict[str, int], expected: str
+) -> None:
     assert FRAMEWORK.leader(job_of(FRAMEWORK, replicas)) == replica_of(expected, FRAMEWORK)
 
 
-def test_dynamic_workers_may_fail_while_another_works() -> None:
+def test_dynamic_worker_failure_is_tolerated_while_another_runs() -> None:
     job = job_of(FRAMEWORK, {"Worker": 3}, options=DYNAMIC)
-    one_left = tallies(Worker=Tally(expected=3, active=1, failed=2))
-    verdict = FRAMEWORK.outcome(job, one_left)
+    one_left = tallies(Worker=ReplicaCounts(expected=3, active=1, failed=2))
+    verdict = FRAMEWORK.evaluate(job, one_left)
     assert verdict
     assert verdict.condition == ConditionType.RUNNING
-    still_to_come = tallies(Worker=Tally(expected=3, failed=2))
-    assert FRAMEWORK.outcome(job, still_to_come) is None
-    nobody_left = tallies(Worker=Tally(expected=3, failed=3))
-    verdict = FRAMEWORK.outcome(job, nobody_left)
+    still_to_come = tallies(Worker=ReplicaCounts(expected=3, failed=2))
+    assert FRAMEWORK.evaluate(job, still_to_come) is None
+    nobody_left = tallies(Worker=ReplicaCounts(expected=3, failed=3))
+    verdict = FRAMEWORK.evaluate(job, nobody_left)
     assert verdict
     assert verdict.condition == ConditionType.FAILED
 
 
-def test_dynamic_workers_are_forgiven_whatever_happens_under_a_chief() -> None:
+def test_dynamic_worker_failures_are_tolerated_with_a_chief() -> None:
     job = job_of(FRAMEWORK, {"Chief": 1, "Worker": 1}, options=DYNAMIC)
-    state = tallies(Chief=Tally(expected=1, active=1), Worker=Tally(expected=1, failed=1))
-    verdict = FRAMEWORK.outcome(job, state)
+    state = tallies(
+        Chief=ReplicaCounts(expected=1, active=1), Worker=ReplicaCounts(expected=1, failed=1)
+    )
+    verdict = FRAMEWORK.evaluate(job, state)
     assert verdict
     assert verdict.condition == ConditionType.RUNNING
 
 
-def test_servers_of_a_dynamic_job_are_not_forgiven() -> None:
+def test_server_failure_of_a_dynamic_job_is_not_tolerated() -> None:
     job = job_of(FRAMEWORK, {"PS": 1, "Worker": 1}, options=DYNAMIC)
-    state = tallies(PS=Tally(expected=1, failed=1), Worker=Tally(expected=1, active=1))
-    verdict = FRAMEWORK.outcome(job, state)
+    state = tallies(
+        PS=ReplicaCounts(expected=1, failed=1), Worker=ReplicaCounts(expected=1, active=1)
+    )
+    verdict = FRAMEWORK.evaluate(job, state)
     assert verdict
-    assert (verdict.condition, verdict.blamed) == (ConditionType.FAILED, "PS")
+    assert (verdict.condition, verdict.replica_type) == (ConditionType.FAILED, "PS")
 
 
-def test_sound_jobs_have_no_findings() -> None:
+def test_valid_jobs_have_no_findings() -> None:
     for replicas in ({"Chief": 1, "PS": 1, "Worker": 0}, {"Worker": 3}, {"Master": 1}):
         assert findings(FRAMEWORK, job_of(FRAMEWORK, replicas)) == []
     assert findings(FRAMEWORK, job_of(FRAMEWORK, {"Worker": 1}, success="AllWorkers")) == []
 
 
-def test_what_cannot_be() -> None:
+def test_invalid_jobs_have_findings() -> None:
     job = job_of(
         FRAMEWORK,
         {"Chief": 2, "Master": 1},
@@ -162,13 +168,13 @@ def test_what_cannot_be() -> None:
         "spec.enableDynamicWorker: cannot be 'yes'",
         "spec.successPolicy: cannot be 'SomeWorkers'",
         "spec.tfReplicaSpecs[Chief].replicas: must be 1",
-        "spec.tfReplicaSpecs[Master]: cannot stand beside Chief",
+        "spec.tfReplicaSpecs[Master]: cannot be combined with Chief",
     ]
 
 
-def test_jobs_that_would_never_end() -> None:
+def test_jobs_that_never_finish_have_findings() -> None:
     assert findings(FRAMEWORK, job_of(FRAMEWORK, {"PS": 1})) == [
-        "spec.tfReplicaSpecs: has nothing whose end is the job's"
+        "spec.tfReplicaSpecs: has no replica type that can end the job"
     ]
     assert findings(FRAMEWORK, job_of(FRAMEWORK, {"PS": 1, "Worker": 0})) == [
         "spec.tfReplicaSpecs[Worker].replicas: must be at least 1"

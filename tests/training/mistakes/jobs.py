@@ -33,14 +33,14 @@ CASES: dict[str, Mistake] = {
     "spec is text": (
         lambda it: it.update(spec="x"),
         "spec",
-        "must have fields, not be the text 'x'",
+        "must be a mapping, not the string 'x'",
         "",
     ),
     "status": (
         lambda it: it.update(status={"conditions": [{"type": "Odd", "status": "True"}]}),
         "status",
-        "no status of a job: Invalid enum value 'Odd' - at `$.conditions[0].type`",
-        "take it out: it is not for people to write",
+        "invalid status: Invalid enum value 'Odd' - at `$.conditions[0].type`",
+        "remove it: only the controller writes it",
     ),
     # names
     "no name": (lambda it: it["metadata"].pop("name"), "metadata.name", "is required", ""),
@@ -48,64 +48,64 @@ CASES: dict[str, Mistake] = {
         lambda it: it.update(metadata={"generateName": "job-"}),
         "metadata.name",
         "is required",
-        "write name: generateName is not taken",
+        "set name: generateName is not supported",
     ),
     **{
         f"name {name}": (
             meta(name=name),
             "metadata.name",
-            f"'{name}' cannot be the name of a job",
-            "small letters, digits and '-', a letter first, no '-' last",
+            f"invalid job name '{name}'",
+            "use lower-case letters, digits and '-'; start with a letter, don't end with '-'",
         )
         for name in ("Mnist", "1job", "a.b", "job-", "a_b", "é")
     },
     "name is a number": (
         meta(name=7),
         "metadata.name",
-        "must be text, not the number 7",
-        'write it in quotes: "7"',
+        "must be a string, not the number 7",
+        'quote it: "7"',
     ),
     "long name": (
         meta(name="a" * 55),
         "metadata.name",
         f"is too long: '{'a' * 55}-master-0' has 64 characters",
-        "shorten it by 1 to 63",
+        "shorten it by 1: the limit is 63",
     ),
     "name too long for the last worker": (
         lambda it: (meta(name="a" * 53)(it), of_worker(replicas=101)(it)),
         "metadata.name",
         f"is too long: '{'a' * 53}-worker-100' has 64 characters",
-        "shorten it by 1 to 63",
+        "shorten it by 1: the limit is 63",
     ),
     "name too long for a worker to come": (
         lambda it: (meta(name="a" * 54)(it), elastic(maxReplicas=11)(it)),
         "metadata.name",
         f"is too long: '{'a' * 54}-worker-10' has 64 characters",
-        "shorten it by 1 to 63",
+        "shorten it by 1: the limit is 63",
     ),
     "namespace": (
         meta(namespace="My_Team"),
         "metadata.namespace",
-        "'My_Team' cannot be a namespace",
+        "invalid namespace 'My_Team'",
         LABEL_HINT,
     ),
     "label": (
         meta(labels={"team": "a b"}),
         "metadata.labels[team]",
         "cannot be 'a b'",
-        "letters, digits, '-', '_' and '.', at most 63",
+        "use letters, digits, '-', '_' and '.', at most 63 characters",
     ),
     "label key": (
         meta(labels={"a b": "c"}),
         "metadata.labels[a b]",
-        "cannot be the name of a label",
+        "invalid label name",
         "",
     ),
     "annotation": (
         meta(annotations={"on": True}),
         "metadata.annotations[on]",
-        "must be text, not true",
-        'write it in quotes: "true"',
+        "must be a string, not true",
+        'quote it: "true"',
     ),
     "metadata field": (
         meta(lables={}),
@@ -122,13 +122,13 @@ CASES: dict[str, Mistake] = {
     "run policy field in the spec": (
         spec(cleanPodPolicy="All"),
         "spec.cleanPodPolicy",
-        *unknown("it belongs in spec.runPolicy"),
+        *unknown("move it to spec.runPolicy"),
     ),
     "run policy field like none": (policy(zzz=1), "spec.runPolicy.zzz", *unknown(RUN)),
     "run policy is a list": (
         spec(runPolicy=[]),
         "spec.runPolicy",
-        "must have fields, not be a list",
+        "must be a mapping, not a list",
         "",
     ),
     "clean pod policy": (
@@ -152,14 +152,14 @@ CASES: dict[str, Mistake] = {
     "clean pod policy is a truth": (
         policy(cleanPodPolicy=False),
         "spec.runPolicy.cleanPodPolicy",
-        "must be text, not false",
-        'write it in quotes: "false"',
+        "must be a string, not false",
+        'quote it: "false"',
     ),
     **{
         f"negative {name}": (
             policy(**{name: -1}),
             f"spec.runPolicy.{name}",
-            "must not be negative, as -1 is",
+            "must not be negative: -1",
             "0 or more",
         )
         for name in ("ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit")
@@ -173,26 +173,26 @@ CASES: dict[str, Mistake] = {
     "number in quotes": (
         policy(backoffLimit="3"),
         "spec.runPolicy.backoffLimit",
-        "must be a whole number, not the text '3'",
-        "write it without quotes: 3",
+        "must be an integer, not the string '3'",
+        "remove the quotes: 3",
     ),
     "fraction": (
         policy(activeDeadlineSeconds=1.5),
         "spec.runPolicy.activeDeadlineSeconds",
-        "must be a whole number, not the number 1.5",
+        "must be an integer, not the number 1.5",
         "",
     ),
     "truth for a number": (
         policy(backoffLimit=True),
         "spec.runPolicy.backoffLimit",
-        "must be a whole number, not true",
+        "must be an integer, not true",
         "",
     ),
     "suspend in quotes": (
         policy(suspend="True"),
         "spec.runPolicy.suspend",
-        "must be true or false, not the text 'True'",
-        "write it without quotes: true",
+        "must be true or false, not the string 'True'",
+        "remove the quotes: true",
     ),
     "manager": (
         policy(managedBy="kubeflow.org/training-operater"),
@@ -208,14 +208,14 @@ CASES: dict[str, Mistake] = {
     "negative minimum": (
         gang(minAvailable=-2),
         "spec.runPolicy.schedulingPolicy.minAvailable",
-        "must not be negative, as -2 is",
+        "must not be negative: -2",
         "0 or more",
     ),
     "odd resources": (
         gang(minResources={"memory": "4 GB"}),
         "spec.runPolicy.schedulingPolicy.minResources[memory]",
-        "must be an amount, not the text '4 GB'",
-        "as 2, 500m or 4Gi are",
+        "must be a quantity, not the string '4 GB'",
+        "for example 2, 500m or 4Gi",
     ),
     # elastic policy, and what only some kinds have
     "elastic field": (
@@ -244,8 +244,8 @@ CASES: dict[str, Mistake] = {
     "rendezvous setting": (
         elastic(rdzvConf=[{"key": "a", "value": 1}]),
         "spec.elasticPolicy.rdzvConf[0].value",
-        "must be text, not the number 1",
-        'write it in quotes: "1"',
+        "must be a string, not the number 1",
+        'quote it: "1"',
     ),
     "rendezvous backend": (
         elastic(rdzvBackend="c10"),
@@ -256,14 +256,14 @@ CASES: dict[str, Mistake] = {
     "metrics": (
         elastic(metrics={"type": "Resource"}),
         "spec.elasticPolicy.metrics",
-        "must be a list, not fields",
+        "must be a list, not a mapping",
         "",
     ),
     "processes twice": (
         spec(elasticPolicy={"nProcPerNode": 2}, nprocPerNode="2"),
         "spec.elasticPolicy.nProcPerNode",
-        "cannot stand beside spec.nprocPerNode",
-        "take it out: spec.nprocPerNode has its place",
+        "cannot be combined with spec.nprocPerNode",
+        "remove it: spec.nprocPerNode replaces it",
     ),
     "another kind's field": (
         spec(slotsPerWorker=1),

@@ -23,7 +23,7 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
         lambda it: it["spec"]["mpiReplicaSpecs"]["Launcher"].update(replicas=2),
         "spec.mpiReplicaSpecs[Launcher].replicas",
         "must be 1",
-        "a job has one Launcher; more replicas are Workers",
+        "a job has one Launcher; further replicas are Workers",
     ),
     "slots": (
         "MPIJob",
@@ -77,14 +77,14 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
             Master=it["spec"]["tfReplicaSpecs"]["Chief"]
         ),
         "spec.tfReplicaSpecs[Master]",
-        "cannot stand beside Chief",
+        "cannot be combined with Chief",
         "keep one of the two: they mean the same",
     ),
     "TF elastic": (
         "TFJob",
         elastic(minReplicas=1),
         "spec.elasticPolicy",
-        *unknown("a TFJob has none"),
+        *unknown("a TFJob has no such field"),
     ),
     "success policy": (
         "TFJob",

@@ -49,7 +49,7 @@ CASES: dict[str, Mistake] = {
     "replica type twice": (
         lambda it: it["spec"]["pytorchReplicaSpecs"].update(worker=worker(it)),
         f"{R}[worker]",
-        "Worker is there twice",
+        "duplicate replica type Worker",
         "",
     ),
     "null replica spec": (
@@ -62,13 +62,13 @@ CASES: dict[str, Mistake] = {
         lambda it: it["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2),
         f"{R}[Master].replicas",
         "must be 1",
-        "a job has one Master; more replicas are Workers",
+        "a job has one Master; further replicas are Workers",
     ),
     "no worker of them": (of_worker(replicas=0), f"{W}.replicas", "must be at least 1", ""),
     "negative replicas": (
         of_worker(replicas=-1),
         f"{W}.replicas",
-        "must not be negative, as -1 is",
+        "must not be negative: -1",
         "0 or more",
     ),
     "replica field": (of_worker(replica=1), f"{W}.replica", *unknown("did you mean 'replicas'?")),
@@ -87,8 +87,8 @@ CASES: dict[str, Mistake] = {
     "template label": (
         lambda it: worker(it)["template"].update(metadata={"labels": {"a": 1}}),
         f"{W}.template.metadata.labels[a]",
-        "must be text, not the number 1",
-        'write it in quotes: "1"',
+        "must be a string, not the number 1",
+        'quote it: "1"',
     ),
     # pods
     "no pod": (
@@ -103,12 +103,12 @@ CASES: dict[str, Mistake] = {
         of_pod(containers=[]),
         f"{POD}.containers",
         "must not be empty",
-        "name one 'pytorch'",
+        "add one named 'pytorch'",
     ),
     "containers are no list": (
         of_pod(containers={"name": "pytorch"}),
         f"{POD}.containers",
-        "must be a list, not fields",
+        "must be a list, not a mapping",
         "",
     ),
     "null container": (
@@ -120,25 +120,25 @@ CASES: dict[str, Mistake] = {
     "container by another name": (
         of_box(name="pytorh"),
         f"{BOX}.name",
-        "no container is called 'pytorch', as a PyTorchJob needs",
-        "call this one 'pytorch'",
+        "a PyTorchJob needs a container named 'pytorch'",
+        "rename this one to 'pytorch'",
     ),
     "the nearest of two containers": (
         of_pod(containers=[{"name": "proxy", "image": "a"}, {"name": "torch", "image": "b"}]),
         f"{POD}.containers[1].name",
-        "no container is called 'pytorch', as a PyTorchJob needs",
-        "call this one 'pytorch'",
+        "a PyTorchJob needs a container named 'pytorch'",
+        "rename this one to 'pytorch'",
     ),
     "container twice": (
         of_pod(initContainers=[{"name": "pytorch", "image": "a"}]),
         f"{POD}.initContainers[0].name",
-        "there is another container 'pytorch'",
+        "duplicate container 'pytorch'",
         "",
     ),
     "container name": (
         of_pod(initContainers=[{"name": "Wait_for", "image": "a"}]),
         f"{POD}.initContainers[0].name",
-        "'Wait_for' cannot be the name of a container",
+        "invalid container name 'Wait_for'",
         LABEL_HINT,
     ),
     "no image": (lambda it: box(it).pop("image"), f"{BOX}.image", "is required", ""),
@@ -153,14 +153,14 @@ CASES: dict[str, Mistake] = {
     "command is text": (
         of_box(command="python train.py"),
         f"{BOX}.command",
-        "must be a list, not the text 'python train.py'",
+        "must be a list, not the string 'python train.py'",
         "",
     ),
     "argument is a number": (
         of_box(args=["--epochs", 3]),
         f"{BOX}.args[1]",
-        "must be text, not the number 3",
-        'write it in quotes: "3"',
+        "must be a string, not the number 3",
+        'quote it: "3"',
     ),
     "pull policy": (
         of_box(imagePullPolicy="Alway"),
@@ -171,8 +171,8 @@ CASES: dict[str, Mistake] = {
     "variable is a number": (
         of_box(env=[{"name": "A", "value": 1}]),
         f"{BOX}.env[0].value",
-        "must be text, not the number 1",
-        'write it in quotes: "1"',
+        "must be a string, not the number 1",
+        'quote it: "1"',
     ),
     "variable without a name": (
         of_box(env=[{"value": "a"}]),
@@ -183,13 +183,13 @@ CASES: dict[str, Mistake] = {
     "variable's name": (
         of_box(env=[{"name": "1A", "value": "a"}]),
         f"{BOX}.env[0].name",
-        "'1A' cannot be the name of a variable",
-        "letters, digits, '_', '-' and '.', no digit first",
+        "invalid variable name '1A'",
+        "use letters, digits, '_', '-' and '.', not starting with a digit",
     ),
     "variable of two values": (
         of_box(env=[{"name": "A", "value": "a", "valueFrom": {"fieldRef": {}}}]),
         f"{BOX}.env[0].valueFrom",
-        "cannot stand beside value",
+        "cannot be combined with value",
         "keep one of the two",
     ),
     "port without a number": (
@@ -207,13 +207,13 @@ CASES: dict[str, Mistake] = {
     "port's name": (
         of_box(ports=[{"name": "pytorchjob-port-2", "containerPort": 1}]),
         f"{BOX}.ports[0].name",
-        "'pytorchjob-port-2' cannot be the name of a port",
-        "at most 15 small letters, digits and '-', with a letter among them",
+        "invalid port name 'pytorchjob-port-2'",
+        "use at most 15 lower-case letters, digits and '-', including a letter",
     ),
     "port twice": (
         of_box(ports=[{"name": "a", "containerPort": 1}, {"name": "a", "containerPort": 2}]),
         f"{BOX}.ports[1].name",
-        "there is another port 'a'",
+        "duplicate port 'a'",
         "",
     ),
     "resources field": (
@@ -224,13 +224,13 @@ CASES: dict[str, Mistake] = {
     "resources": (
         of_box(resources={"limits": {"memory": "lots"}}),
         f"{BOX}.resources.limits[memory]",
-        "must be an amount, not the text 'lots'",
-        "as 2, 500m or 4Gi are",
+        "must be a quantity, not the string 'lots'",
+        "for example 2, 500m or 4Gi",
     ),
     "negative resources": (
         of_box(resources={"requests": {"cpu": -1}}),
         f"{BOX}.resources.requests[cpu]",
-        "must not be negative, as -1 is",
+        "must not be negative: -1",
         "",
     ),
     "mount of no volume": (
@@ -239,14 +239,14 @@ CASES: dict[str, Mistake] = {
             of_box(volumeMounts=[{"name": "trainig", "mountPath": "/train"}])(it),
         ),
         f"{BOX}.volumeMounts[0].name",
-        "there is no volume 'trainig'",
+        "volume 'trainig' not found",
         "did you mean 'training'?",
     ),
-    "mount where there are no volumes": (
+    "mount where the pod has no volumes": (
         of_box(volumeMounts=[{"name": "data", "mountPath": "/data"}]),
         f"{BOX}.volumeMounts[0].name",
-        "there is no volume 'data'",
-        "there are no volumes",
+        "volume 'data' not found",
+        "the pod has no volumes",
     ),
     "mount nowhere": (
         lambda it: (
@@ -260,7 +260,7 @@ CASES: dict[str, Mistake] = {
     "volume twice": (
         of_pod(volumes=[{"name": "data"}, {"name": "data"}]),
         f"{POD}.volumes[1].name",
-        "there is another volume 'data'",
+        "duplicate volume 'data'",
         "",
     ),
     "volume of no known kind": (

@@ -1,4 +1,4 @@
-"""Ways to spoil a right PyTorchJob in one place."""
+"""Ways to introduce one mistake into a valid PyTorchJob."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 Spoil = Callable[[dict[str, Any]], object]
 
 Mistake = tuple[Spoil, str, str, str]
-"""How it is made; the path, message and hint of its finding."""
+"""The change that makes it; the path, message and hint of its finding."""
 
 R = "spec.pytorchReplicaSpecs"
 W = f"{R}[Worker]"
 POD = f"{W}.template.spec"
 BOX = f"{POD}.containers[0]"
-LABEL_HINT = "small letters, digits and '-', at most 63"
+LABEL_HINT = "use lower-case letters, digits and '-', at most 63 characters"
 
 
 def worker(document: dict[str, Any]) -> dict[str, Any]:
@@ -73,4 +73,4 @@ def renamed(old: str, new: str) -> Spoil:
 
 
 def unknown(hint: str) -> tuple[str, str]:
-    return "there is no such field", hint
+    return "unknown field", hint

@@ -1,50 +1,54 @@
-"""The embedded builder as the rest of danlu sees it: a graph in, an image of the store out."""
+"""The embedded builder's interface: a graph in, an image in the store out."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from danlu.builder.embedded.context import Context, Result
-from danlu.builder.embedded.registry import Modules
+from danlu.builder.embedded.context import OpContext, StepRunner, VertexResult
 from danlu.builder.embedded.solver import Solver
-from danlu.builder.types import Built, Request, VertexReport
-from danlu.graph import Graph, ImageConfig, Progress
+from danlu.builder.types import SolveRequest, SolveResult, VertexReport
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.progress import Message, Progress
+from danlu.graph.types import Graph
 from danlu.oci.image import make_image
 from danlu.sandbox.types import SYSTEM_PATH
 from danlu.sources import downloads
-from danlu.sources.pypi.indexes import indexes_of
-from danlu.util.space import told
+from danlu.sources.pypi.indexes import read_index_settings
+from danlu.util.disk_full import translate_disk_full
 
 if TYPE_CHECKING:
     from danlu.oci.digest import DiffId
-    from danlu.sandbox.sandbox import Sandbox
-    from danlu.sources.pypi.ahead import Ahead
+    from danlu.sources.pypi.uv_install import WheelPrefetch
     from danlu.store import Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
 
-__all__ = ["build", "image_config", "solve"]
+#: Makes what runs the commands of one vertex; the argument takes the bytes transferred for it.
+MakeSandbox = Callable[[Callable[[int, int], None]], StepRunner]
 
 
 async def build(
     graph: Graph,
-    request: Request,
+    request: SolveRequest,
     *,
     store: Store,
     paths: Paths,
     config: Configuration,
     progress: Progress,
-    ahead: Ahead | None = None,
-) -> Built:
+    prefetched: WheelPrefetch | None = None,
+    make_sandbox: MakeSandbox | None = None,
+) -> SolveResult:
     """Build ``graph`` and put the image in ``store``; the caller holds a lease.
 
-    ``ahead`` is what :func:`danlu.builder.embedded.ahead.begun` gave for the same build. The
-    process must be root of its namespaces (:func:`danlu.sandbox.userns.enter`). Raises what
-    the first failing vertex raises; what was finished before stays for the next time.
+    ``prefetched`` comes from :func:`danlu.builder.embedded.preflight.start_wheel_prefetch` for the
+    same build; ``make_sandbox`` is as in :func:`solve`. The process must be root of its namespaces
+    (:func:`danlu.sandbox.userns.enter`). Raises what the first failing vertex raises; vertices that
+    were finished stay cached.
     """
     result, reports = await solve(
         graph,
@@ -53,67 +57,79 @@ async def build(
         paths=paths,
         config=config,
         progress=progress,
-        ahead=ahead,
+        prefetched=prefetched,
+        make_sandbox=make_sandbox,
     )
-    made_by = makers(graph, reports)
+    made_by = find_layer_creators(graph, reports)
     layers = [(layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack]
-    data = image_config(graph, layers, result.inherited)
+    data = make_image_config(graph, layers, result.inherited)
     image = store.put_image(
         data,
         [layer.diff_id for layer in result.stack],
         names=request.names,
         metadata=dict(request.metadata),
     )
-    return Built(image, result.stack, reports)
+    return SolveResult(image, result.stack, reports)
 
 
 async def solve(
     graph: Graph,
-    request: Request,
+    request: SolveRequest,
     *,
     store: Store,
     paths: Paths,
     config: Configuration,
     progress: Progress,
-    ahead: Ahead | None = None,
-) -> tuple[Result, tuple[VertexReport, ...]]:
-    """The layers of ``graph``, without making an image of them, and how each vertex went."""
-    indexes = indexes_of(request.pip_index, request.requirements)
-    with downloads.in_use(paths.cache), store.staging() as work:
+    prefetched: WheelPrefetch | None = None,
+    make_sandbox: MakeSandbox | None = None,
+) -> tuple[VertexResult, tuple[VertexReport, ...]]:
+    """Solve ``graph`` without making an image; return its layers and a report for each vertex.
+
+    Commands run in containers on this machine, or in what ``make_sandbox`` returns.
+    """
+    indexes = read_index_settings(
+        request.pip_index, request.python_packages, request.project, mirrors=config.mirrors
+    )
+    began = time.monotonic()
+    with downloads.prevent_pruning(paths.cache), store.staging() as work:
 
         @cache
-        def sandbox() -> Sandbox:
+        def local_sandbox() -> StepRunner:
             from danlu.sandbox.sandbox import Sandbox
 
-            return Sandbox(work, name=config.runtime)
+            return Sandbox(work, name=config.runtime, seccomp=config.seccomp)
 
         def context(
-            inputs: tuple[Result, ...],
+            inputs: tuple[VertexResult, ...],
             log: Callable[[str], None],
             transfer: Callable[[int, int], None],
-        ) -> Context:
-            return Context(
+        ) -> OpContext:
+            return OpContext(
                 store=store,
                 paths=paths,
                 config=config,
-                sandbox=sandbox,
+                sandbox=local_sandbox if make_sandbox is None else partial(make_sandbox, transfer),
                 project=request.project,
                 below=inputs[0].stack if inputs else (),
                 inputs=inputs,
                 log=log,
                 transfer=transfer,
                 run_sync=run_sync,
+                warn=lambda text: progress(Message(f"warning: {text}", time.monotonic() - began)),
                 offline=request.offline,
                 debug=request.debug,
                 apt_source=request.apt_source,
                 indexes=indexes,
+                conda_channels=request.conda_channels,
                 secrets=request.secrets,
                 ssh=request.ssh,
-                ahead=ahead,
+                prefetched=prefetched,
+                addresses=request.addresses,
+                mirrors=request.mirrors,
             )
 
-        solver = Solver(store, context, progress, executors=Modules(), fresh=request.fresh)
-        with told(f"the store ({store.root})"):
+        solver = Solver(store, context, progress, fresh=request.fresh)
+        with translate_disk_full(f"the store ({store.root})"):
             result = await solver.solve(graph)
         return result, tuple(solver.reports)
 
@@ -123,11 +139,11 @@ async def run_sync(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
     return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs))
 
 
-def makers(graph: Graph, reports: Sequence[VertexReport]) -> dict[DiffId, str]:
-    """How each layer came to be, in the graph's words.
+def find_layer_creators(graph: Graph, reports: Sequence[VertexReport]) -> dict[DiffId, str]:
+    """Return the name of the vertex that made each layer, for the image's history.
 
-    Not in those of the store: there another project's build may have made the same layer, and
-    then one lock would give two images.
+    The store knows who made a layer first, but that may have been another project's build: with its
+    names, the same lock could give two images.
     """
     layers = {report.digest: report.layers for report in reports}
     made: dict[DiffId, str] = {}
@@ -137,12 +153,12 @@ def makers(graph: Graph, reports: Sequence[VertexReport]) -> dict[DiffId, str]:
     return made
 
 
-def image_config(
+def make_image_config(
     graph: Graph, layers: Sequence[tuple[DiffId, str]], inherited: ImageConfig
 ) -> bytes:
-    """The image's configuration: the graph's over the base's (OCI image spec, config.md).
+    """Return the image's configuration: the graph's over the base's (OCI image spec, config.md).
 
-    ``layers`` are diff ids and how they came to be, lowest first.
+    ``layers`` are diff IDs with the name of what made them, lowest first.
     """
     own = graph.config
     variables = dict(inherited.environment)

@@ -1,8 +1,8 @@
-"""Paths that several wheels of one environment have: allowed where their bytes are the same (D4).
+"""Find paths that several wheels of an environment have: allowed only with equal bytes (D4).
 
-Installers let one of the two win. Here each wheel is a layer, unpacked once for all environments,
-so those that were not unpacked together are compared when they come together. Only directories
-that several layers have are looked into: 5 ms for 70 wheels.
+Other installers silently let one of the wheels win. Here each wheel is a layer that was unpacked
+once for all environments, so layers are compared when they are merged. Only directories that
+several layers have are scanned: 5 ms for 70 wheels.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ import os
 import posixpath
 from collections.abc import Iterator, Sequence
 
-from danlu.sources.pypi.record import read_record
-from danlu.sources.pypi.splitting import collision
+from danlu.sources.pypi.dist_info import read_record
+from danlu.sources.pypi.split_wheels import collision_error
 from danlu.store import Layer
 
-__all__ = ["refuse_collisions"]
-
-#: A layer, and its directory or entry at the path that is looked at.
-_Entry = tuple[Layer, os.DirEntry[str]]
+#: A layer and its directory entry at the current path.
+_LayerEntry = tuple[Layer, os.DirEntry[str]]
 
 
-def refuse_collisions(layers: Sequence[Layer]) -> None:
-    """Raise :class:`ResolveError` where two wheels' layers have one path with different bytes.
+def reject_collisions(layers: Sequence[Layer]) -> None:
+    """Raise :class:`ResolveError` if two wheels have a path with different bytes.
 
-    It names the two packages and the path. Also one's file where another has a directory counts.
+    The error names the packages and the path. A file and a directory at the same path count too.
     """
     pending: list[tuple[str, list[tuple[Layer, str]]]]
     pending = [("", [(layer, str(layer.tree)) for layer in layers])]
     while pending:
         path, sharing = pending.pop()
-        for name, owners in _shared(sharing):
+        for name, owners in _find_shared_names(sharing):
             if all(entry.is_dir(follow_symlinks=False) for _, entry in owners):
-                pending.append((f"{path}/{name}", [(one, entry.path) for one, entry in owners]))
+                pending.append((f"{path}/{name}", [(layer, entry.path) for layer, entry in owners]))
             else:
-                _refuse_different(f"{path}/{name}", owners)
+                _reject_different(f"{path}/{name}", owners)
 
 
-def _shared(directories: Sequence[tuple[Layer, str]]) -> Iterator[tuple[str, list[_Entry]]]:
-    """The names that several of ``directories`` have."""
-    inside: dict[str, list[_Entry]] = {}
+def _find_shared_names(
+    directories: Sequence[tuple[Layer, str]],
+) -> Iterator[tuple[str, list[_LayerEntry]]]:
+    """Return the names that several of ``directories`` have, with their entries."""
+    inside: dict[str, list[_LayerEntry]] = {}
     for layer, directory in directories:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -48,24 +48,26 @@ def _shared(directories: Sequence[tuple[Layer, str]]) -> Iterator[tuple[str, lis
     return ((name, owners) for name, owners in inside.items() if len(owners) > 1)
 
 
-def _refuse_different(path: str, owners: Sequence[_Entry]) -> None:
+def _reject_different(path: str, owners: Sequence[_LayerEntry]) -> None:
     layer, first = owners[0]
     for other, entry in owners[1:]:
-        if not _same(first, entry):
-            raise collision(_package(layer, path), _package(other, path), path)
+        if not _have_same_content(first, entry):
+            raise collision_error(_find_package(layer, path), _find_package(other, path), path)
 
 
-def _same(one: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
+def _have_same_content(one: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
     if not (one.is_file(follow_symlinks=False) and other.is_file(follow_symlinks=False)):
         return False
     return one.inode() == other.inode() or filecmp.cmp(one.path, other.path, shallow=False)
 
 
-def _package(layer: Layer, path: str) -> str:
-    """Which package of ``layer`` has ``path``: one layer may hold many, each with its RECORD."""
+def _find_package(layer: Layer, path: str) -> str:
+    """Return the package of ``layer`` whose RECORD has ``path``; a layer may have many."""
     wanted = path.lstrip("/")
-    # What a package brings of others, with their RECORDs, lies deeper than its own.
-    listings = sorted(layer.tree.glob("**/*.dist-info/RECORD"), key=lambda one: len(one.parts))
+    # Packages vendored in another one have RECORDs at a deeper level than its own.
+    listings = sorted(
+        layer.tree.glob("**/*.dist-info/RECORD"), key=lambda listing: len(listing.parts)
+    )
     for listing in listings:
         site = listing.parent.parent.relative_to(layer.tree)
         name = listing.parent.name.partition("-")[0].replace("_", "-")

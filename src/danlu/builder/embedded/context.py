@@ -1,32 +1,34 @@
-"""What the executor of one op is given to work with."""
+"""What executors of ops get and return."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from danlu.graph import ImageConfig
+from danlu.errors import DanluError, StepFailed
+from danlu.graph.image_config import ImageConfig
+from danlu.util.disk_full import disk_full_error, ran_out_of_space
 
+# Only for annotations: most builds use neither a sandbox nor an index, and these take long to load.
 if TYPE_CHECKING:
+    from danlu.environment.conda import CondaChannels
     from danlu.environment.types import AptSource
-    from danlu.sandbox.sandbox import Sandbox
-    from danlu.sources.pypi.ahead import Ahead
-    from danlu.sources.pypi.indexes import Indexes
+    from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
+    from danlu.sources.pypi.indexes import IndexSettings
+    from danlu.sources.pypi.uv_install import WheelPrefetch
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
-
-__all__ = ["Context", "Made", "Result"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Result(msgspec.Struct, frozen=True):
-    """What a vertex gave: its new layers, lowest first, and files for those that stand on it.
+class VertexResult(msgspec.Struct, frozen=True):
+    """The result of a vertex: its new layers, lowest first, and files for vertices that use it.
 
     ``stack`` is everything below and including the vertex. ``artifacts`` maps a name to a file in
     the cache or the store (a built wheel). ``inherited`` is the configuration of the image at the
@@ -39,10 +41,10 @@ class Result(msgspec.Struct, frozen=True):
     inherited: ImageConfig = msgspec.field(default_factory=ImageConfig)
 
 
-class Made(msgspec.Struct, frozen=True):
-    """What an op's executor gives where it is more than layers.
+class OpOutput(msgspec.Struct, frozen=True):
+    """What an executor returns if it is more than layers.
 
-    ``artifacts`` are files for the vertices that stand on it, by name; ``inherited`` the
+    ``artifacts`` are files for the vertices that use this one, by name; ``inherited`` is the
     configuration that images built on it keep, None for that of the first input.
     """
 
@@ -58,32 +60,95 @@ class RunSync(Protocol):
         """Await ``function(*args, **kwargs)``; cancelling waits for its end."""
 
 
-class Context(msgspec.Struct, frozen=True):
-    """The builder's side of one vertex.
+class StepRunner(Protocol):
+    """Run a program in a root file system: here, in a container, or in a BuildKit daemon."""
 
-    ``sandbox`` gives where programs run, made for the first that asks: most builds run none.
-    ``below`` is the stack the op runs in or lies over; ``inputs`` are all inputs' results in
-    order; ``log`` takes lines, ``transfer`` bytes (current, total); ``offline`` forbids the
-    network; ``debug`` asks for a shell where a step fails; ``secrets`` maps ids to files of this
-    machine, ``ssh`` is the socket of an agent; ``project`` is the build's directory;
-    ``apt_source`` and ``indexes`` are where the user's file says packages come from; ``ahead`` is
-    wheels that are under way already.
+    async def run(
+        self,
+        process: ProcessSpec,
+        root: RootFilesystem,
+        *,
+        mounts: Sequence[Mount] = (),
+        network: bool = True,
+        on_line: Callable[[str], None] | None = None,
+    ) -> int:
+        """Run ``process`` and return its exit code; see :meth:`danlu.sandbox.sandbox.Sandbox.run`.
+
+        What it changed is in ``root.upper`` afterwards, in overlayfs's form.
+        """
+        ...
+
+
+def ignore_warning(text: str) -> None:
+    """Drop a warning: nobody is watching, as in maintenance."""
+
+
+class OpContext(msgspec.Struct, frozen=True):
+    """What an executor works with.
+
+    * ``sandbox`` returns where programs run; it is created for the first that asks.
+    * ``below`` is the stack that the op runs in or lies over; ``inputs`` are the results of all
+      inputs, in order.
+    * ``log`` takes lines of output, ``warn`` lines that the user must see in any case,
+      ``transfer`` bytes (current, total).
+    * ``debug`` asks for a shell if a step fails; ``offline`` forbids the network.
+    * ``project`` is the directory of the build file; ``apt_source``, ``indexes`` and
+      ``conda_channels`` are the package sources that the user declared; ``prefetched`` are wheels
+      whose download has started.
+    * ``secrets`` maps ids to files of this machine, ``ssh`` is the socket of an agent;
+      ``addresses`` maps addresses without credentials to those with them; ``mirrors`` are those
+      that the build file sets, by name.
     """
 
     store: Store
     paths: Paths
     config: Configuration
-    sandbox: Callable[[], Sandbox]
+    sandbox: Callable[[], StepRunner]
     project: Path
     below: tuple[Layer, ...]
-    inputs: tuple[Result, ...]
+    inputs: tuple[VertexResult, ...]
     log: Callable[[str], None]
     transfer: Callable[[int, int], None]
     run_sync: RunSync
+    warn: Callable[[str], None] = ignore_warning
     offline: bool = False
     debug: bool = False
     apt_source: AptSource | None = None
-    indexes: Indexes | None = None
-    ahead: Ahead | None = None
+    indexes: IndexSettings | None = None
+    conda_channels: CondaChannels | None = None
+    prefetched: WheelPrefetch | None = None
     secrets: Mapping[str, Path] = {}
     ssh: Path | None = None
+    addresses: Mapping[str, str] = {}
+    mirrors: Mapping[str, str] = {}
+
+    def with_credentials(self, url: str) -> str:
+        """Return an address from the lock, which has no credentials, as the user wrote it."""
+        return self.addresses.get(url, url)
+
+    def step_error(
+        self, message: str, *, code: int, output: Iterable[str], hint: str = ""
+    ) -> DanluError:
+        """Return the error for a command that ended with ``code`` after the lines ``output``.
+
+        :class:`StoreError` if the disk was full, which is not the command's fault; else
+        :class:`StepFailed`.
+        """
+        details = tuple(output)
+        root = self.store.root
+        if ran_out_of_space(root, details):
+            return disk_full_error(f"the store ({root})", details=details)
+        return StepFailed(message, code=code, details=details, hint=hint)
+
+
+def merge_stacks(stacks: Iterable[tuple[Layer, ...]]) -> tuple[Layer, ...]:
+    """Return all stacks in order, each without the bottom layers that are already there."""
+    merged: list[Layer] = []
+    for stack in stacks:
+        common = 0
+        for below, layer in zip(merged, stack, strict=False):
+            if below.diff_id != layer.diff_id:
+                break
+            common += 1
+        merged.extend(stack[common:])
+    return tuple(merged)

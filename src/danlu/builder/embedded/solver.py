@@ -1,6 +1,7 @@
-"""The solver: every vertex as soon as its inputs are there, nothing a record answers for.
+"""Solve a build graph: execute each vertex as soon as its inputs are done, unless it is cached.
 
-It knows of keys, records and order, and nothing of how an op is done.
+The solver knows cache keys, cache records and the order of vertices. How an op is executed is up
+to the module of its name in :mod:`danlu.builder.embedded.ops`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +17,50 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from danlu.builder.embedded.collisions import refuse_collisions
-from danlu.builder.embedded.context import Context, Made, Result
-from danlu.builder.embedded.keys import definition_key, needed, stack_key
-from danlu.builder.embedded.registry import BATCHED, EXCLUSIVE, STEPS, Executors
-from danlu.builder.embedded.stacks import merged
+from danlu.builder.embedded.cache_keys import definition_key, iterate_pending, stack_key
+from danlu.builder.embedded.collisions import reject_collisions
+from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult, merge_stacks
 from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, NotBuiltYet, UsageError
-from danlu.graph import (
-    Finished,
-    Graph,
-    ImageConfig,
-    Log,
-    Merge,
-    Progress,
-    Started,
-    Transfer,
-    Unbuilt,
-    Unresolved,
-    Vertex,
-)
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import Merge, Op, Unbuilt, Unresolved
+from danlu.graph.progress import Finished, Log, Progress, Started, Transfer
+from danlu.graph.types import Graph, Vertex
 from danlu.store import Layer, Store
+from danlu.util.exception_groups import unwrap_group
 
-__all__ = ["Solver"]
-
-#: Makes the context of one vertex from its inputs and its two voices.
+#: Makes the context of a vertex from the results of its inputs, a log and a transfer callback.
 MakeContext = Callable[
-    [tuple[Result, ...], Callable[[str], None], Callable[[int, int], None]], Context
+    [tuple[VertexResult, ...], Callable[[str], None], Callable[[int, int], None]], OpContext
 ]
 
 
+def load_executor(op: Op) -> Any:
+    """Return the module that executes an op.
+
+    It has ``async execute(op, context)``, which returns the new layers, lowest first, or an
+    :class:`OpOutput` if there is more than layers. The module of a batched op also has ``async
+    execute_all(ops, context)``, which returns the layers of each op.
+    """
+    return import_module(f"danlu.builder.embedded.ops.{op.module_name()}")
+
+
 @dataclass
-class _Job:
-    """One vertex under way: set ``done`` and then ``result``, or never where the build fails."""
+class _VertexJob:
+    """A vertex being solved. ``done`` is set after ``result``, or never if the build fails."""
 
     vertex: Vertex
     done: anyio.Event = field(default_factory=anyio.Event)
-    result: Result | None = None
+    result: VertexResult | None = None
+
+    async def wait(self) -> VertexResult:
+        await self.done.wait()
+        assert self.result is not None
+        return self.result
+
+    def finish(self, result: VertexResult) -> None:
+        self.result = result
+        self.done.set()
 
 
 class Solver:
@@ -63,7 +72,7 @@ class Solver:
         make_context: MakeContext,
         progress: Progress,
         *,
-        executors: Executors,
+        executors: Callable[[Op], Any] = load_executor,
         fresh: bool = False,
     ) -> None:
         self._store = store
@@ -71,155 +80,151 @@ class Solver:
         self._make_context = make_context
         self._progress = progress
         self._fresh = fresh
-        self._jobs: dict[str, _Job] = {}
-        self._began = time.monotonic()
+        self._jobs: dict[str, _VertexJob] = {}
+        self._start_time = time.monotonic()
         self.reports: list[VertexReport] = []
 
-    async def solve(self, graph: Graph) -> Result:
-        """The result of the graph's root.
+    async def solve(self, graph: Graph) -> VertexResult:
+        """Return the result of the graph's root.
 
         Raises :class:`NotBuiltYet` for what this version only plans, and whatever the first vertex
         that fails raises; all others are cancelled then.
         """
-        refuse_unbuildable(graph)
+        reject_unbuildable(graph)
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
                 await self._start_batch(graph)
-                job = self._start(graph.root)
-                await job.done.wait()
+                root = self._start_vertex(graph.root)
         except BaseExceptionGroup as failures:
-            raise first_failure(failures) from failures
-        assert job.result is not None
-        return job.result
+            raise unwrap_group(failures) from failures
+        return await root.wait()
 
-    def _start(self, vertex: Vertex) -> _Job:
+    def _start_vertex(self, vertex: Vertex) -> _VertexJob:
         job = self._jobs.get(vertex.digest)
         if job is None:
-            job = self._jobs[vertex.digest] = _Job(vertex)
-            self._group.start_soon(self._work, job)
+            job = self._jobs[vertex.digest] = _VertexJob(vertex)
+            self._group.start_soon(self._solve_vertex, job)
         return job
 
-    async def _work(self, job: _Job) -> None:
-        job.result = await self._result_of(job.vertex)
-        job.done.set()
+    async def _solve_vertex(self, job: _VertexJob) -> None:
+        job.finish(await self._compute_result(job.vertex))
 
-    async def _result_of(self, vertex: Vertex) -> Result:
+    async def _compute_result(self, vertex: Vertex) -> VertexResult:
         key = definition_key(vertex)
         if key is not None and not isinstance(vertex.op, Merge):
-            known = self._remembered(vertex, key)
-            if known is not None:
-                return known
-        inputs = await self._inputs(vertex)
+            cached = self._lookup_cache(vertex, key)
+            if cached is not None:
+                return cached
+        jobs = [self._start_vertex(parent) for parent in vertex.inputs]
+        inputs = tuple([await job.wait() for job in jobs])
         if isinstance(vertex.op, Merge):
-            await to_thread.run_sync(refuse_collisions, _exclusive(vertex, inputs))
-            return _merged(inputs)
-        below = inputs[0].stack if inputs else ()
+            await to_thread.run_sync(reject_collisions, _list_exclusive_layers(vertex, inputs))
+            return _merge_results(inputs)
         if key is None:
+            # Only now is it known what the op reads: a changed line may have changed no byte.
+            below = inputs[0].stack if inputs else ()
             key = stack_key(vertex.op, below)
-            known = self._remembered(vertex, key, below, inputs)
-            if known is not None:
-                return known
-        return await self._execute(vertex, key, inputs)
+            cached = self._lookup_cache(vertex, key, below, inputs)
+            if cached is not None:
+                return cached
+        return await self._execute_vertex(vertex, key, inputs)
 
-    async def _inputs(self, vertex: Vertex) -> tuple[Result, ...]:
-        jobs = [self._start(one) for one in vertex.inputs]
-        results = []
-        for job in jobs:
-            await job.done.wait()
-            assert job.result is not None
-            results.append(job.result)
-        return tuple(results)
-
-    def _remembered(
+    def _lookup_cache(
         self,
         vertex: Vertex,
         key: str,
         below: tuple[Layer, ...] = (),
-        inputs: tuple[Result, ...] = (),
-    ) -> Result | None:
+        inputs: tuple[VertexResult, ...] = (),
+    ) -> VertexResult | None:
         record = None if self._fresh else self._store.record(key)
         if record is None:
             return None
         layers = [self._store.layer(diff_id) for diff_id in record["layers"]]
         artifacts = {name: Path(path) for name, path in record.get("artifacts", {}).items()}
-        if None in layers or not all(path.exists() for path in artifacts.values()):
+        existing = tuple(layer for layer in layers if layer is not None)
+        # Artifacts are in the download cache, which the user may delete at any time.
+        if len(existing) < len(layers) or not all(path.exists() for path in artifacts.values()):
             return None
-        found = tuple(layer for layer in layers if layer is not None)
-        self._report(vertex, cached=True, seconds=0.0, layers=found)
-        inherited = _config_from(record) or (inputs[0].inherited if inputs else ImageConfig())
-        return _result(found, below, inherited, artifacts)
+        self._report_vertex(vertex, cached=True, seconds=0.0, layers=existing)
+        inherited = _read_base_config(record)
+        if inherited is None:
+            inherited = inputs[0].inherited if inputs else ImageConfig()
+        return VertexResult(existing, (*below, *existing), artifacts, inherited)
 
-    async def _execute(self, vertex: Vertex, key: str, inputs: tuple[Result, ...]) -> Result:
-        name = vertex.name
-        began = time.monotonic()
-        self._progress(Started(vertex.digest, name, vertex.branch, self._now()))
-        context = self._make_context(inputs, self._logger(vertex), self._meter(vertex))
+    async def _execute_vertex(
+        self, vertex: Vertex, key: str, inputs: tuple[VertexResult, ...]
+    ) -> VertexResult:
+        started = time.monotonic()
+        self._report_start(vertex)
+        context = self._make_context(
+            inputs, self._log_callback(vertex), self._transfer_callback(vertex)
+        )
         try:
-            result = await self._do(vertex, context)
+            result = await self._run_op(vertex.op, context)
         except DanluError as error:
             if error.span is None and vertex.spans:
                 error.span = vertex.spans[0]
-            self._report_failure(vertex, time.monotonic() - began, error)
+            self._report_failure(vertex, time.monotonic() - started, error)
             raise
-        self._remember(key, result)
-        self._report(vertex, cached=False, seconds=time.monotonic() - began, layers=result.layers)
+        self._save_cache(key, result)
+        seconds = time.monotonic() - started
+        self._report_vertex(vertex, cached=False, seconds=seconds, layers=result.layers)
         return result
 
-    async def _do(self, vertex: Vertex, context: Context) -> Result:
-        made = await self._executors.one(vertex.op)(vertex.op, context)
-        if not isinstance(made, Made):
-            made = Made(tuple(made))
-        below = context.below if type(vertex.op).__name__ in STEPS else ()
-        inherited = made.inherited
+    async def _run_op(self, op: Op, context: OpContext) -> VertexResult:
+        output = await self._executors(op).execute(op, context)
+        if not isinstance(output, OpOutput):
+            output = OpOutput(tuple(output))
+        below = context.below if op.is_step else ()
+        inherited = output.inherited
         if inherited is None:
             inherited = context.inputs[0].inherited if context.inputs else ImageConfig()
-        return _result(made.layers, below, inherited, made.artifacts)
+        return VertexResult(output.layers, (*below, *output.layers), output.artifacts, inherited)
 
     async def _start_batch(self, graph: Graph) -> None:
-        """Start what is cheaper together as one piece of work: wheels, one call to uv for all."""
-        wanted = []
+        """Start the vertices that are cheaper together: wheels, which one call to uv unpacks."""
+        missing = []
         with self._store.reading():
-            for vertex, _ in needed(graph.root, self._store, fresh=self._fresh):
-                if type(vertex.op).__name__ not in BATCHED or vertex.inputs:
+            for vertex, _ in iterate_pending(graph.root, self._store, fresh=self._fresh):
+                if not vertex.op.is_batched or vertex.inputs:
                     continue
                 key = definition_key(vertex)
                 assert key is not None
-                known = self._remembered(vertex, key)
-                if known is None:
-                    wanted.append(vertex)
-                    continue
-                job = self._jobs[vertex.digest] = _Job(vertex, result=known)
-                job.done.set()
-        if wanted:
-            jobs = [_Job(vertex) for vertex in wanted]
-            self._jobs.update({job.vertex.digest: job for job in jobs})
-            self._group.start_soon(self._work_batch, jobs)
+                job = self._jobs[vertex.digest] = _VertexJob(vertex)
+                cached = self._lookup_cache(vertex, key)
+                if cached is None:
+                    missing.append(job)
+                else:
+                    job.finish(cached)
+        if missing:
+            self._group.start_soon(self._solve_batch, missing)
 
-    async def _work_batch(self, jobs: list[_Job]) -> None:
-        began = time.monotonic()
+    async def _solve_batch(self, jobs: list[_VertexJob]) -> None:
+        started = time.monotonic()
         for job in jobs:
-            vertex = job.vertex
-            self._progress(Started(vertex.digest, vertex.name, vertex.branch, self._now()))
-        context = self._make_context((), self._logger(jobs[0].vertex), self._meter(jobs[0].vertex))
-        execute = self._executors.batch([job.vertex for job in jobs])
+            self._report_start(job.vertex)
+        first = jobs[0].vertex
+        context = self._make_context((), self._log_callback(first), self._transfer_callback(first))
         try:
-            made = await execute([job.vertex.op for job in jobs], context)
+            outputs = await self._executors(first.op).execute_all(
+                [job.vertex.op for job in jobs], context
+            )
         except DanluError as error:
             for job in jobs:
-                self._report_failure(job.vertex, time.monotonic() - began, error)
+                self._report_failure(job.vertex, time.monotonic() - started, error)
             raise
-        for job, layers in zip(jobs, made, strict=True):
-            job.result = _result(tuple(layers), (), ImageConfig(), {})
+        for job, output in zip(jobs, outputs, strict=True):
+            layers = tuple(output)
+            result = VertexResult(layers, layers)
             key = definition_key(job.vertex)
             assert key is not None
-            self._remember(key, job.result)
-            self._report(
-                job.vertex, cached=False, seconds=time.monotonic() - began, layers=tuple(layers)
-            )
-            job.done.set()
+            self._save_cache(key, result)
+            seconds = time.monotonic() - started
+            self._report_vertex(job.vertex, cached=False, seconds=seconds, layers=layers)
+            job.finish(result)
 
-    def _remember(self, key: str, result: Result) -> None:
+    def _save_cache(self, key: str, result: VertexResult) -> None:
         record: dict[str, Any] = {"layers": [layer.diff_id for layer in result.layers]}
         if result.artifacts:
             record["artifacts"] = {name: str(path) for name, path in result.artifacts.items()}
@@ -227,19 +232,25 @@ class Solver:
             record["inherited"] = msgspec.to_builtins(result.inherited)
         self._store.put_record(key, record, layers=[layer.diff_id for layer in result.layers])
 
-    def _now(self) -> float:
-        return time.monotonic() - self._began
+    # -- progress ----------------------------------------------------------------------------------
 
-    def _logger(self, vertex: Vertex) -> Callable[[str], None]:
-        return lambda line: self._progress(Log(vertex.digest, vertex.name, line, self._now()))
+    def _elapsed_seconds(self) -> float:
+        return time.monotonic() - self._start_time
 
-    def _meter(self, vertex: Vertex) -> Callable[[int, int], None]:
-        def moved(current: int, total: int) -> None:
-            self._progress(Transfer(vertex.digest, vertex.name, current, total, self._now()))
+    def _log_callback(self, vertex: Vertex) -> Callable[[str], None]:
+        return lambda line: self._progress(
+            Log(vertex.digest, vertex.name, line, self._elapsed_seconds())
+        )
 
-        return moved
+    def _transfer_callback(self, vertex: Vertex) -> Callable[[int, int], None]:
+        return lambda current, total: self._progress(
+            Transfer(vertex.digest, vertex.name, current, total, self._elapsed_seconds())
+        )
 
-    def _report(
+    def _report_start(self, vertex: Vertex) -> None:
+        self._progress(Started(vertex.digest, vertex.name, vertex.branch, self._elapsed_seconds()))
+
+    def _report_vertex(
         self, vertex: Vertex, *, cached: bool, seconds: float, layers: tuple[Layer, ...]
     ) -> None:
         size = sum(layer.size for layer in layers)
@@ -254,71 +265,61 @@ class Solver:
                 layers=tuple(layer.diff_id for layer in layers),
             )
         )
-        event = Finished(
-            vertex.digest, vertex.name, vertex.branch, self._now(), seconds, cached, size
-        )
-        self._progress(event)
+        self._report_end(vertex, seconds, cached=cached, size=size)
 
     def _report_failure(self, vertex: Vertex, seconds: float, error: DanluError) -> None:
-        event = Finished(
-            vertex.digest,
-            vertex.name,
-            vertex.branch,
-            self._now(),
-            seconds,
-            cached=False,
-            error=error.message,
+        self._report_end(vertex, seconds, error=error.message)
+
+    def _report_end(
+        self,
+        vertex: Vertex,
+        seconds: float,
+        *,
+        cached: bool = False,
+        size: int = 0,
+        error: str = "",
+    ) -> None:
+        self._progress(
+            Finished(
+                vertex.digest,
+                vertex.name,
+                vertex.branch,
+                self._elapsed_seconds(),
+                seconds,
+                cached,
+                size,
+                error,
+            )
         )
-        self._progress(event)
 
 
-def refuse_unbuildable(graph: Graph) -> None:
-    """Raise for a vertex that can be shown but not built."""
+def reject_unbuildable(graph: Graph) -> None:
+    """Raise if a vertex can be shown but not built."""
+    unbuilt = [
+        (vertex.op.function, vertex.spans[0] if vertex.spans else None)
+        for vertex in graph.walk()
+        if isinstance(vertex.op, Unbuilt)
+    ]
+    if unbuilt:
+        raise NotBuiltYet(*unbuilt)
     for vertex in graph.walk():
-        if isinstance(vertex.op, Unbuilt):
-            raise NotBuiltYet(vertex.op.function, span=vertex.spans[0] if vertex.spans else None)
         if isinstance(vertex.op, Unresolved):
-            what = ", ".join(vertex.op.describes)
-            raise UsageError(f"{vertex.op.kind} not locked: {what}", hint="run `danlu lock`")
+            names = ", ".join(vertex.op.describes)
+            raise UsageError(f"{vertex.op.kind} not locked: {names}", hint="run `danlu lock`")
 
 
-def first_failure(failures: BaseExceptionGroup) -> BaseException:
-    """The failure to tell the user of: ours before others', others' before cancellation."""
-    flat: list[BaseException] = []
-
-    def gather(group: BaseExceptionGroup) -> None:
-        for one in group.exceptions:
-            if isinstance(one, BaseExceptionGroup):
-                gather(one)
-            else:
-                flat.append(one)
-
-    gather(failures)
-    ours = [one for one in flat if isinstance(one, DanluError)]
-    return ours[0] if ours else flat[0]
-
-
-def _exclusive(vertex: Vertex, inputs: tuple[Result, ...]) -> list[Layer]:
-    """The layers that come together in ``vertex`` and may not disagree about a path."""
-    pairs = zip(vertex.inputs, inputs, strict=True)
-    exclusive = [result for one, result in pairs if type(one.op).__name__ in EXCLUSIVE]
-    return [layer for result in exclusive for layer in result.layers]
-
-
-def _merged(inputs: tuple[Result, ...]) -> Result:
+def _merge_results(inputs: tuple[VertexResult, ...]) -> VertexResult:
     inherited = inputs[0].inherited if inputs else ImageConfig()
-    return Result(layers=(), stack=merged(one.stack for one in inputs), inherited=inherited)
+    stack = merge_stacks(result.stack for result in inputs)
+    return VertexResult(layers=(), stack=stack, inherited=inherited)
 
 
-def _result(
-    layers: tuple[Layer, ...],
-    below: tuple[Layer, ...],
-    inherited: ImageConfig,
-    artifacts: Mapping[str, Path],
-) -> Result:
-    return Result(layers=layers, stack=(*below, *layers), artifacts=artifacts, inherited=inherited)
+def _list_exclusive_layers(vertex: Vertex, inputs: tuple[VertexResult, ...]) -> list[Layer]:
+    """Return the layers that are merged in ``vertex`` and may not disagree about a path."""
+    pairs = zip(vertex.inputs, inputs, strict=True)
+    return [layer for parent, result in pairs if parent.op.is_exclusive for layer in result.layers]
 
 
-def _config_from(record: Mapping[str, Any]) -> ImageConfig | None:
+def _read_base_config(record: Mapping[str, Any]) -> ImageConfig | None:
     value = record.get("inherited")
     return msgspec.convert(value, ImageConfig) if value is not None else None

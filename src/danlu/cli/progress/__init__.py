@@ -1,45 +1,78 @@
-"""Progress renderers: what a builder's events look like on stderr.
-
-``auto`` is the live tree on a terminal and plain lines elsewhere. One renderer a file, one line
-in :func:`make`.
-"""
+"""Renderers of a build's progress on stderr: live, plain, JSON, quiet."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+import msgspec
+
+from danlu.cli.progress.plain import PlainBuildRenderer
 from danlu.cli.terminal import Terminal
+from danlu.commands.build_view_model import event_fields
 from danlu.graph.progress import Event
 
-__all__ = ["Renderer", "make"]
+__all__ = ["BuildRenderer", "make_build_renderer"]
 
 
-class Renderer(Protocol):
-    """Shows events; both methods may be called from any thread, ``stop`` more than once."""
+class BuildRenderer(Protocol):
+    """Shows a build. Both methods may be called from any thread, ``stop`` more than once."""
 
     def handle(self, event: Event) -> None:
-        """Take one event; must not block."""
+        """Show an event; must not block."""
 
     def stop(self) -> None:
-        """Leave the terminal as it was found; later events are dropped."""
+        """Restore the terminal; later events are dropped."""
+
+    def is_on_screen(self, lines: Sequence[str]) -> bool:
+        """Return whether these lines of output are on the screen already."""
 
 
-def make(kind: str, terminal: Terminal, *, verbosity: int = 0) -> Renderer:
-    """The renderer ``kind`` (auto, plain, json, quiet)."""
+def make_build_renderer(kind: str, terminal: Terminal, *, verbosity: int = 0) -> BuildRenderer:
+    """Return the renderer for ``--progress KIND``."""
     if kind == "auto":
         kind = "live" if terminal.interactive else "plain"
     if kind == "live":
-        from danlu.cli.progress.live import Live
+        from danlu.cli.progress.live import LiveBuildRenderer  # needs threads
 
-        return Live(terminal, verbosity=verbosity)
+        return LiveBuildRenderer(terminal, verbosity=verbosity)
     if kind == "json":
-        from danlu.cli.progress.jsonlines import JsonLines
-
-        return JsonLines(terminal)
+        return _JsonBuildRenderer(terminal)
     if kind == "quiet":
-        from danlu.cli.progress.quiet import Quiet
+        return _QuietBuildRenderer()
+    return PlainBuildRenderer(terminal, verbosity=verbosity)
 
-        return Quiet()
-    from danlu.cli.progress.plain import Plain
 
-    return Plain(terminal, verbosity=verbosity)
+class _QuietBuildRenderer:
+    """Shows nothing."""
+
+    def handle(self, event: Event) -> None:
+        """Drop the event."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def is_on_screen(self, lines: Sequence[str]) -> bool:
+        """Return False."""
+        return False
+
+
+class _JsonBuildRenderer:
+    """Writes each event as one line of JSON to stderr, because stdout is for the result."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._stopped = False
+
+    def handle(self, event: Event) -> None:
+        """Write the event."""
+        if not self._stopped:
+            self._terminal.write_stderr(msgspec.json.encode(event_fields(event)).decode())
+
+    def stop(self) -> None:
+        """Drop later events."""
+        self._stopped = True
+
+    def is_on_screen(self, lines: Sequence[str]) -> bool:
+        """Return False: the error event is complete without the events before it."""
+        return False

@@ -1,52 +1,66 @@
-"""The live tree on a terminal: drawn ten times a second, gone when the build is over."""
+"""The live tree on a terminal: redrawn ten times a second, removed when the build ends."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from danlu.cli.progress.board import Board, Row
-from danlu.cli.progress.lines import finished_line, label
-from danlu.cli.terminal import Terminal, clean, columns
-from danlu.graph.progress import Ended, Event, Finished, Log
+import msgspec
 
+from danlu.cli.progress.plain import truncate_text
+from danlu.cli.terminal import Terminal, text_width
+from danlu.commands.build_view_model import (
+    BranchState,
+    BuildState,
+    RunningVertex,
+    format_finished,
+)
+from danlu.graph.progress import Ended, Event, Finished, Log
+from danlu.util.human import format_duration
+from danlu.util.sanitize import strip_control_sequences
+
+# rich takes longer to import than an unchanged build takes: it is imported by the first drawing.
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.live import Live as RichLive
+    from rich.live import Live
 
-__all__ = ["Live"]
+_REFRESH_SECONDS = 0.1
 
-_INTERVAL = 0.1
+#: Seconds before the first drawing. An unchanged build ends earlier, and then no thread is started.
+_DELAY_SECONDS = 0.25
 
-#: Seconds before anything is drawn: a build in which nothing changed ends before, and shows
-#: nothing, starts no thread that draws and imports no rich.
-_PATIENCE = 0.25
-
-#: Seconds without anything running after which the tree goes off the screen.
-_GRACE = 0.03
+#: Seconds without a running vertex after which the tree is removed. Builds have short gaps between
+#: vertices, but what follows may be the user's program, which needs the terminal.
+_IDLE_SECONDS = 0.03
 
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_ASCII = "|/-\\"
 
+_MAX_VERTICES_PER_BRANCH = 8
 
-class Live:
-    """Draws a :class:`Board` from a thread of its own, begun by the first vertex that runs."""
+#: dpkg writes thousands of lines for a base system, which say nothing about a build that works.
+_BRANCHES_WITHOUT_LOGS = ("base", "system")
+
+
+class LiveBuildRenderer:
+    """Draws a :class:`BuildState` from a thread, which the first running vertex starts."""
 
     def __init__(self, terminal: Terminal, *, verbosity: int = 0) -> None:
         self._terminal = terminal
         self._verbose = verbosity > 0
-        self._board = Board()
+        self._state = BuildState()
         self._lock = threading.Lock()
         self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._above: list[str] = []
         self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._pending_lines: list[str] = []
         self._idle_since: float | None = None
         self._origin = 0.0
 
     def handle(self, event: Event) -> None:
-        """Take one event; :class:`Ended` takes the tree off the screen before it returns."""
+        """Update the tree; :class:`Ended` removes it before this returns."""
         if isinstance(event, Ended):
             self.stop()
             return
@@ -55,44 +69,49 @@ class Live:
                 return
             now = time.monotonic()
             self._origin = self._origin or now
-            self._board.take(event, now - self._origin)
+            self._state.handle(event, now - self._origin)
             if self._verbose:
-                self._tell(event)
-            self._note_idleness(now)
-            if self._thread is None and self._board.active:
-                self._thread = threading.Thread(target=self._draw, name="progress", daemon=True)
+                self._print_verbose(event)
+            self._update_idle_since(now)
+            if self._thread is None and self._state.active:
+                self._thread = threading.Thread(
+                    target=self._run_display, name="progress", daemon=True
+                )
                 self._thread.start()
 
     def stop(self) -> None:
-        """Take the tree off the screen and show the cursor again."""
+        """Remove the tree and show the cursor again."""
         self._end.set()
         self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=2)
-        for line in self._taken():
-            self._terminal.say(line)
+        for line in self._pop_pending_lines():
+            self._terminal.info(line)
 
-    def _note_idleness(self, now: float) -> None:
-        """Wake the thread where nothing runs any more, or where something runs again."""
-        idle = not self._board.active
+    def is_on_screen(self, lines: Sequence[str]) -> bool:
+        """Return False: output disappears with the tree."""
+        return False
+
+    def _update_idle_since(self, now: float) -> None:
+        """Wake the thread if nothing runs any more, or if something runs again."""
+        idle = not self._state.active
         if idle != (self._idle_since is not None):
             self._idle_since = now if idle else None
             self._wake.set()
 
-    def _tell(self, event: Event) -> None:
-        """Under ``--verbose``, lines that stay on the screen above the tree."""
+    def _print_verbose(self, event: Event) -> None:
+        """Under ``--verbose``, print lines that stay on the screen above the tree."""
         if isinstance(event, Finished):
-            self._above.append(finished_line(event))
+            self._pending_lines.append(format_finished(event))
         elif isinstance(event, Log):
-            self._above.append(f"{label('', event.name)} | {clean(event.line)}")
+            self._pending_lines.append(
+                f"{strip_control_sequences(event.name)} | {strip_control_sequences(event.line)}"
+            )
 
-    def _draw(self) -> None:
-        """The thread: draw while something runs, and leave the screen alone while nothing does.
-
-        What follows a build may be a user's program, which wants the terminal for itself.
-        """
-        if self._end.wait(_PATIENCE):
+    def _run_display(self) -> None:
+        """Draw while vertices run, and leave the screen alone while none does."""
+        if self._end.wait(_DELAY_SECONDS):
             return
         from rich.console import Console
 
@@ -106,24 +125,22 @@ class Live:
         )
         try:
             while not self._end.is_set():
-                if self._idle():
+                if self._is_idle():
                     self._wake.wait()
                     self._wake.clear()
                 else:
-                    self._show(console)
+                    self._draw_until_idle(console)
         except OSError:
-            self._terminal.err = None  # the terminal has gone; the build goes on
+            self._terminal.err = None  # the terminal was closed; the build goes on
 
-    def _idle(self) -> bool:
-        """Whether nothing has run for a little: builds have short gaps between vertices."""
+    def _is_idle(self) -> bool:
         since = self._idle_since
-        return since is not None and time.monotonic() - since >= _GRACE
+        return since is not None and time.monotonic() - since >= _IDLE_SECONDS
 
-    def _show(self, console: Console) -> None:
-        """Draw until nothing runs or the end has come, then take the drawing off."""
-        from rich.live import Live as RichLive
+    def _draw_until_idle(self, console: Console) -> None:
+        from rich.live import Live
 
-        live = RichLive(
+        live = Live(
             console=console,
             auto_refresh=False,
             transient=True,
@@ -132,35 +149,35 @@ class Live:
         )
         try:
             with live:
-                self._terminal.above = self._say_above
-                while not self._end.is_set() and not self._idle():
-                    self._frame(console, live)
-                    self._wake.wait(_INTERVAL if self._idle_since is None else _GRACE)
+                self._terminal.write_above = self._add_pending_line
+                while not self._end.is_set() and not self._is_idle():
+                    self._draw_frame(console, live)
+                    self._wake.wait(_REFRESH_SECONDS if self._idle_since is None else _IDLE_SECONDS)
                     self._wake.clear()
         finally:
-            self._terminal.above = None
+            self._terminal.write_above = None
 
-    def _frame(self, console: Console, live: RichLive) -> None:
+    def _draw_frame(self, console: Console, live: Live) -> None:
         with self._lock:
             width, height = console.size
             now = time.monotonic() - self._origin
-            rows = self._board.rows(now, width=width, height=height - 2)
-        above = self._taken()
+            rows = render_rows(self._state, now, width=width, height=height - 2)
+        above = self._pop_pending_lines()
         if above:
             console.print("\n".join(above), soft_wrap=True)
-        frame = int(now / _INTERVAL)
-        live.update(self._renderable(rows, width, frame), refresh=True)
+        frame = int(now / _REFRESH_SECONDS)
+        live.update(self._to_rich_text(rows, width, frame), refresh=True)
 
-    def _taken(self) -> list[str]:
+    def _pop_pending_lines(self) -> list[str]:
         with self._lock:
-            above, self._above = self._above, []
-        return above
+            lines, self._pending_lines = self._pending_lines, []
+        return lines
 
-    def _say_above(self, line: str) -> None:
+    def _add_pending_line(self, line: str) -> None:
         with self._lock:
-            self._above.append(line)
+            self._pending_lines.append(line)
 
-    def _renderable(self, rows: list[Row], width: int, frame: int) -> RenderableType:
+    def _to_rich_text(self, rows: list[ProgressRow], width: int, frame: int) -> RenderableType:
         from rich.text import Text
 
         spinner = _SPINNER if self._terminal.unicode else _SPINNER_ASCII
@@ -169,8 +186,81 @@ class Live:
             mark = f"{spinner[frame % len(spinner)]} " if row.spins else ""
             indent = len(row.left) - len(row.left.lstrip())
             left = row.left[:indent] + mark + row.left[indent:]
-            gap = max(1, width - 1 - columns(left) - len(row.right)) if row.right else 0
+            gap = max(1, width - 1 - text_width(left) - len(row.right)) if row.right else 0
             end = "\n" if index < len(rows) - 1 else ""
             text.append(left, style=row.style)
             text.append(" " * gap + row.right + end, style="dim")
         return text
+
+
+# -- rows
+
+
+class ProgressRow(msgspec.Struct, frozen=True):
+    """A line of the tree: left part, right part (the time), and the style of the whole."""
+
+    left: str
+    right: str = ""
+    style: str = ""
+    spins: bool = False
+
+
+def render_rows(state: BuildState, now: float, *, width: int, height: int) -> list[ProgressRow]:
+    """Render a build in at most ``height`` rows; names are cut to fit ``width``."""
+    rows = [ProgressRow("building", format_duration(now), "bold", spins=True)]
+    if state.message:
+        rows.append(ProgressRow(f"  {state.message}", style="dim"))
+    budget = _RowBudget(max(0, height - len(rows) - len(state.branches)), len(state.running))
+    for branch in state.sorted_branches():
+        rows += _branch_rows(branch, now, budget)
+    return [_fit_row(row, width) for row in rows[: max(1, height)]]
+
+
+def _branch_rows(branch: BranchState, now: float, budget: _RowBudget) -> Iterator[ProgressRow]:
+    title = f"  {strip_control_sequences(branch.name) or 'image':<8} {branch.counts}".rstrip()
+    shows_time = branch.built or branch.running
+    elapsed = format_duration(branch.elapsed_seconds(now)) if shows_time else ""
+    style = "red" if branch.failed else "" if branch.running else "green"
+    yield ProgressRow(title, elapsed, style)
+    for index, vertex in enumerate(sorted(branch.running.values(), key=lambda v: v.started)):
+        hidden = len(branch.running) - index
+        if index == _MAX_VERTICES_PER_BRANCH or not budget.take_vertex_row(last=hidden == 1):
+            yield ProgressRow(f"    … and {hidden} more", style="dim")
+            return
+        transfer = f"  {vertex.transfer}" if vertex.transfer else ""
+        elapsed = format_duration(now - vertex.started)
+        yield ProgressRow(f"    {vertex.name}{transfer}", elapsed, "cyan", spins=True)
+        if branch.name in _BRANCHES_WITHOUT_LOGS:
+            continue
+        for line in budget.take_log_lines(vertex):
+            yield ProgressRow(f"      {line}", style="dim")
+
+
+class _RowBudget:
+    """The rows that are left for running vertices and their log lines."""
+
+    def __init__(self, rows: int, running: int) -> None:
+        self._rows = rows
+        self._spare = max(0, rows - running)
+        self._per_vertex = max(1, self._spare // running) if running else 0
+
+    def take_vertex_row(self, *, last: bool) -> bool:
+        """Take a row for a vertex; the last row is kept for the number of hidden ones."""
+        if self._rows < (1 if last else 2):
+            return False
+        self._rows -= 1
+        return True
+
+    def take_log_lines(self, vertex: RunningVertex) -> list[str]:
+        """Take rows for the last log lines of a vertex."""
+        count = min(self._per_vertex, self._spare, len(vertex.lines))
+        self._spare -= count
+        self._rows -= count
+        return list(vertex.lines)[len(vertex.lines) - count :]
+
+
+def _fit_row(row: ProgressRow, width: int) -> ProgressRow:
+    """Cut the left part of a row so that the right part fits behind it."""
+    mark = 2 if row.spins else 0
+    room = width - 1 - mark - (len(row.right) + 1 if row.right else 0)
+    return ProgressRow(truncate_text(row.left, max(8, room)), row.right, row.style, row.spins)

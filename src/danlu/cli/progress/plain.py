@@ -1,35 +1,42 @@
-"""Plain lines, for logs of CI and for terminals that cannot move their cursor.
+"""Plain lines, for CI logs and terminals that cannot move their cursor.
 
-A vertex that takes long says that it began, and every vertex that did something says how it
-ended. What was cached is counted, not listed: a build in which nothing changed prints nothing.
+A vertex that takes long is announced when it starts, and every vertex that was built prints a line
+when it finishes. Cached vertices are counted, not listed: an unchanged build prints nothing.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
-from danlu.cli.progress.lines import finished_line, label, shorten
-from danlu.cli.terminal import Terminal, clean
-from danlu.cli.units import size
-from danlu.graph.progress import Event, Finished, Log, Message, Started, Transfer
+from danlu.cli.terminal import Terminal, text_width
+from danlu.commands.build_view_model import (
+    BuildState,
+    RunningVertex,
+    format_finished,
+    format_vertex,
+)
+from danlu.graph.progress import Event, Finished, Log, Message, Transfer
+from danlu.util.sanitize import strip_control_sequences
 
-__all__ = ["Plain"]
+#: Seconds that a vertex runs before it is announced.
+_START_DELAY_SECONDS = 1.0
 
-#: Seconds that a vertex may take before a line says that it began.
-_PATIENCE = 1.0
+#: Seconds between two lines about the same transfer.
+_TRANSFER_INTERVAL_SECONDS = 10.0
 
-#: Seconds between two lines that tell of one transfer.
-_EVERY = 10.0
+_MAX_PREFIX_WIDTH = 40
 
-_PREFIX = 40
+#: More than the lines of output that the error of a failed step contains.
+_MAX_REMEMBERED_LINES = 200
 
-#: More vertices than this that are told of at once are told of in one line.
-_TOGETHER = 3
+#: If more vertices than this are due at once, one line announces all of them.
+_MAX_ANNOUNCED_VERTICES = 3
 
 
-class Plain:
+class PlainBuildRenderer:
     """Writes lines as events come."""
 
     def __init__(
@@ -41,13 +48,13 @@ class Plain:
     ) -> None:
         self._terminal = terminal
         self._verbose = verbosity > 0
-        self._lock = threading.Lock()
-        self._stopped = False
         self._clock = clock
-        self._waiting: dict[str, tuple[float, Started]] = {}
-        self._branches: dict[str, str] = {}
-        self._told: dict[str, float] = {}
-        self._cached: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._state = BuildState()
+        self._announced: set[str] = set()
+        self._last_transfer_line: dict[str, float] = {}
+        self._printed_output: deque[str] = deque(maxlen=_MAX_REMEMBERED_LINES)
+        self._stopped = False
         self._wrote = False
 
     def handle(self, event: Event) -> None:
@@ -56,80 +63,92 @@ class Plain:
             if self._stopped:
                 return
             now = self._clock()
+            self._state.handle(event, now)
             match event:
-                case Started():
-                    self._waiting[event.vertex] = (now, event)
-                    self._branches[event.vertex] = event.branch
                 case Finished():
-                    self._finished(event)
+                    self._handle_finished(event)
                 case Log():
-                    self._log(event)
+                    self._handle_log(event)
                 case Transfer():
-                    self._transfer(event, now)
+                    self._handle_transfer(event, now)
                 case Message():
-                    self._write(clean(event.text))
-            self._announce(now)
+                    self._write_line(strip_control_sequences(event.text))
+            self._announce_long_running(now)
 
     def stop(self) -> None:
-        """Say how much was cached, where anything was written at all."""
+        """Print how many vertices were cached, if anything was printed at all."""
         with self._lock:
             if self._stopped:
                 return
             self._stopped = True
             if self._wrote and not self._verbose:
-                for branch, count in self._cached.items():
-                    self._terminal.say(f"[{clean(branch)}] {count} cached")
+                for branch in self._state.branches.values():
+                    if branch.cached:
+                        name = strip_control_sequences(branch.name or "other")
+                        self._terminal.info(f"[{name}] {branch.cached} cached")
 
-    def _write(self, text: str, *styles: str) -> None:
+    def is_on_screen(self, lines: Sequence[str]) -> bool:
+        """Return whether these lines of output were printed recently."""
+        return bool(lines) and all(line in self._printed_output for line in lines)
+
+    def _write_line(self, text: str, *styles: str) -> None:
         self._wrote = True
-        self._terminal.say(self._terminal.style(text, *styles))
+        self._terminal.info(self._terminal.style(text, *styles))
 
-    def _announce(self, now: float) -> None:
-        """Tell of the vertices that have been running for a while, of many in one line."""
-        due: dict[str, list[Started]] = {}
-        for began, started in self._waiting.values():
-            if now - began >= _PATIENCE:
-                due.setdefault(started.branch, []).append(started)
-        for branch, group in due.items():
-            if len(group) <= _TOGETHER:
-                for started in group:
-                    self._begin(started.vertex)
-                continue
-            for started in group:
-                del self._waiting[started.vertex]
-            first = label(branch, group[0].name)
-            self._write(f"{first} and {len(group) - 1} more …", "dim")
+    def _announce_long_running(self, now: float) -> None:
+        due: dict[str, list[RunningVertex]] = {}
+        for vertex in self._state.running:
+            if vertex.id not in self._announced and now - vertex.started >= _START_DELAY_SECONDS:
+                due.setdefault(vertex.branch, []).append(vertex)
+        for branch, vertices in due.items():
+            if len(vertices) <= _MAX_ANNOUNCED_VERTICES:
+                for vertex in vertices:
+                    self._announce_vertex(vertex)
+            else:
+                self._announced.update(vertex.id for vertex in vertices)
+                first = format_vertex(branch, vertices[0].name)
+                self._write_line(f"{first} and {len(vertices) - 1} more …", "dim")
 
-    def _begin(self, vertex: str) -> None:
-        _, started = self._waiting.pop(vertex, (0.0, None))
-        if started is not None:
-            name = label(started.branch, started.name)
-            self._write(name if name.endswith("…") else f"{name} …", "dim")
+    def _announce_vertex(self, vertex: RunningVertex | None) -> None:
+        if vertex is not None and vertex.id not in self._announced:
+            self._announced.add(vertex.id)
+            name = format_vertex(vertex.branch, vertex.name)
+            self._write_line(name if name.endswith("…") else f"{name} …", "dim")
 
-    def _finished(self, event: Finished) -> None:
-        self._waiting.pop(event.vertex, None)
-        self._told.pop(event.vertex, None)
+    def _handle_finished(self, event: Finished) -> None:
+        self._last_transfer_line.pop(event.vertex, None)
         if event.error:
-            self._write(finished_line(event), "red")
+            self._write_line(format_finished(event), "red")
         elif not event.cached or self._verbose:
-            self._write(finished_line(event))
-        else:
-            branch = event.branch or "other"
-            self._cached[branch] = self._cached.get(branch, 0) + 1
+            self._write_line(format_finished(event))
 
-    def _log(self, event: Log) -> None:
-        branch = self._branches.get(event.vertex, "")
+    def _handle_log(self, event: Log) -> None:
+        """Print output of the user's own steps; that of apt, pip and others only if verbose."""
+        vertex = self._state.find_running(event.vertex)
+        branch = vertex.branch if vertex else ""
         if self._verbose or branch == "steps":
-            self._begin(event.vertex)
-            name = shorten(label(branch, event.name), _PREFIX)
-            self._write(f"{name} | {clean(event.line)}")
+            self._announce_vertex(vertex)
+            prefix = truncate_text(format_vertex(branch, event.name), _MAX_PREFIX_WIDTH)
+            self._write_line(f"{prefix} | {strip_control_sequences(event.line)}")
+            self._printed_output.append(event.line)
 
-    def _transfer(self, event: Transfer, now: float) -> None:
-        last = self._told.setdefault(event.vertex, now)
-        if now - last < _EVERY:
+    def _handle_transfer(self, event: Transfer, now: float) -> None:
+        last = self._last_transfer_line.setdefault(event.vertex, now)
+        if now - last < _TRANSFER_INTERVAL_SECONDS:
             return
-        self._told[event.vertex] = now
-        self._begin(event.vertex)
-        branch = self._branches.get(event.vertex, "")
-        total = f" of {size(event.total)}" if event.total else ""
-        self._write(f"{label(branch, event.name)} … {size(event.current)}{total}", "dim")
+        self._last_transfer_line[event.vertex] = now
+        vertex = self._state.find_running(event.vertex)
+        self._announce_vertex(vertex)
+        if vertex is not None:
+            name = format_vertex(vertex.branch, event.name)
+            self._write_line(f"{name} … {vertex.transfer}", "dim")
+
+
+def truncate_text(text: str, room: int) -> str:
+    """Cut the end of ``text`` so that it takes at most ``room`` columns."""
+    if text_width(text) <= room:
+        return text
+    cut = text[: max(0, room - 1)]
+    while text_width(cut) > room - 1:
+        cut = cut[:-1]
+    return cut + "…"

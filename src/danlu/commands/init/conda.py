@@ -1,127 +1,133 @@
-"""conda's ``environment.yml`` as a draft: the small part of YAML that such files are written in."""
+"""Read conda's ``environment.yml`` into a draft."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from danlu.commands.init.draft import Draft
-from danlu.commands.init.names import CONDA_ONLY, CONDA_SYSTEM, CONDA_TO_PYPI
+import yaml
+
+from danlu.commands.init.draft import BuildFileDraft, DraftCall
+from danlu.commands.init.name_mappings import CONDA_ONLY, CONDA_SYSTEM, CONDA_TO_PYPI
 from danlu.errors import Span, UsageError
 
-__all__ = ["read_environment"]
+#: ``channel::name version``, as in conda's match specifications.
+_SPEC_PATTERN = re.compile(r"^(?:[\w./-]+::)?([A-Za-z0-9_.-]+)\s*(.*)$")
 
-_SPEC = re.compile(r"^(?:[\w./-]+::)?([A-Za-z0-9_.-]+)\s*(.*)$")
 
+def read_environment(path: Path, draft: BuildFileDraft, name: str) -> str:
+    """Add the packages and variables of ``path``; return its Python as a version specifier.
 
-def read_environment(path: Path, draft: Draft) -> str:
-    """Add what ``path`` lists; gives the Python it asks for as a specifier."""
-    wanted = ""
+    If all packages have an equivalent, they become wheels and system packages. If not, the file is
+    installed with conda: ``name`` is its path in the project, empty if it is outside.
+    """
+    environment = _load_yaml(path)
+    draft.environment.update(_read_variables(environment.get("variables")))
+    translated = BuildFileDraft()
+    wanted = _translate_packages(environment, translated)
+    if name and translated.untranslated:
+        draft.notes.append(
+            f"{path.name} has packages that only conda has ({translated.untranslated[0]} …), so all"
+            " of it is installed with conda"
+        )
+        draft.calls.append(DraftCall("install.conda"))
+        draft.calls.append(DraftCall("install.conda_packages", keywords=(("env_file", name),)))
+        return ""
     draft.wants_python = True
-    for section, value in _entries(path):
-        if section == "pip":
-            _pip(value, draft)
-        elif section == "variables":
-            name, _, text = value.partition("=" if "=" in value else ":")
-            draft.environment[name.strip()] = _unquoted(text)
-        elif section == "dependencies":
-            wanted = _conda(value, draft) or wanted
+    draft.packages += translated.packages
+    draft.system += translated.system
+    draft.requirements += translated.requirements
+    draft.untranslated += translated.untranslated
     return wanted
 
 
-def _entries(path: Path) -> list[tuple[str, str]]:
-    """Pairs of section and scalar, in the file's order; pip's own list is the section ``pip``."""
-    found: list[tuple[str, str]] = []
-    section, pip_depth = "", -1
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        text = re.sub(r"(^|\s)#.*$", "", line.expandtabs()).rstrip()
-        if not text or text == "---":
-            continue
-        depth = len(text) - len(text.lstrip())
-        bare = text.strip()
-        if depth == 0 and not bare.startswith("-"):
-            section, pip_depth = _section(bare, path, number, found), -1
-        elif bare.startswith("-"):
-            value = bare[1:].strip()
-            inside = pip_depth >= 0 and depth > pip_depth
-            pip_depth = pip_depth if inside else -1
-            if value.rstrip(" :") == "pip" and value.endswith(":"):
-                pip_depth = depth
-            else:
-                found.append(("pip" if inside else section, _unquoted(value)))
-        elif section == "variables":
-            found.append((section, bare))
+def _translate_packages(environment: dict[str, Any], draft: BuildFileDraft) -> str:
+    wanted = ""
+    for dependency in environment.get("dependencies") or ():
+        if isinstance(dependency, dict):
+            for line in dependency.get("pip") or ():
+                _add_pip_line(str(line), draft)
         else:
-            raise _unclear(path, number, line)
-    return found
+            wanted = _add_conda_spec(str(dependency), draft) or wanted
+    return wanted
 
 
-def _section(bare: str, path: Path, number: int, found: list[tuple[str, str]]) -> str:
-    name, colon, rest = bare.partition(":")
-    if not colon:
-        raise _unclear(path, number, bare)
-    rest = rest.strip()
-    if rest.startswith("[") and rest.endswith("]"):
-        items = [one for one in rest[1:-1].split(",") if one.strip()]
-        found += [(name.strip(), _unquoted(one)) for one in items]
-    return name.strip()
+def _load_yaml(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8")
+    try:
+        # All scalars stay strings: `python: 3.10` must not become the number 3.1.
+        environment = yaml.load(text, Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or error
+        # Printing the error adds the line that the span points to.
+        span = Span(path.name, mark.line + 1, mark.column + 1) if mark else None
+        raise UsageError(f"{path.name} is not valid YAML: {problem}", span=span) from error
+    if not isinstance(environment, dict) or not _is_list_or_empty(environment.get("dependencies")):
+        raise UsageError(
+            f"{path.name} is not a conda environment file",
+            hint="`conda env export` writes one: a mapping with a list of `dependencies`",
+        )
+    return environment
 
 
-def _unclear(path: Path, number: int, line: str) -> UsageError:
-    return UsageError(
-        f"{path.name} is written in a way danlu does not read",
-        span=Span(path.name, number),
-        source_line=line,
-        hint="danlu reads lists of plain names, as `conda env export` writes them",
-    )
+def _is_list_or_empty(value: object) -> bool:
+    return isinstance(value, list) or not value
 
 
-def _unquoted(text: str) -> str:
-    text = text.strip()
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+def _read_variables(value: object) -> Iterator[tuple[str, str]]:
+    """Yield variables of a mapping (``NAME: value``) or a list (``- NAME=value``)."""
+    if isinstance(value, dict):
+        yield from ((str(name), str(text)) for name, text in value.items())
+    elif isinstance(value, list):
+        for line in value:
+            name, _, text = str(line).partition("=")
+            yield name.strip(), text.strip()
 
 
-def _pip(value: str, draft: Draft) -> None:
-    match = re.match(r"^(?:-r|--requirement)[ =]*(\S+)$", value)
+def _add_pip_line(line: str, draft: BuildFileDraft) -> None:
+    match = re.match(r"^(?:-r|--requirement)[ =]*(\S+)$", line)
     if match:
         draft.requirements.append(match[1])
-    elif value.startswith(("-e", "--editable", ".", "/")):
-        draft.left.append(f"pip: {value}")
+    elif line.startswith(("-e", "--editable", ".", "/")):
+        draft.untranslated.append(f"pip: {line}")
     else:
-        draft.packages.append(value)
+        draft.packages.append(line)
 
 
-def _conda(value: str, draft: Draft) -> str:
-    """Add one conda spec; gives a specifier where it is Python's own."""
-    match = _SPEC.match(value)
+def _add_conda_spec(spec: str, draft: BuildFileDraft) -> str:
+    """Add one conda spec; if it is Python's, return its version specifier instead."""
+    match = _SPEC_PATTERN.match(spec)
     if match is None:
-        draft.left.append(value)
+        draft.untranslated.append(spec)
         return ""
-    name, rest = match[1].lower(), match[2].strip()
+    name, version = match[1].lower(), match[2].strip()
     if name == "python":
-        return _specifier(rest)
+        return _to_pep440(version)
     if name in CONDA_SYSTEM:
         draft.system.append(CONDA_SYSTEM[name])
     elif name in CONDA_ONLY:
         if name not in ("pip", "setuptools", "wheel"):
-            draft.left.append(value)
+            draft.untranslated.append(spec)
     elif name.startswith(("_", "lib", "r-")) or "_linux-" in name:
-        draft.left.append(value)
+        draft.untranslated.append(spec)
     else:
-        draft.packages.append(f"{CONDA_TO_PYPI.get(name, match[1])}{_specifier(rest)}")
+        draft.packages.append(f"{CONDA_TO_PYPI.get(name, match[1])}{_to_pep440(version)}")
     return ""
 
 
-def _specifier(rest: str) -> str:
-    """``=1.2``, ``=1.2.3=py310_0``, ``>=1.2``, ``==1.2`` and `` 1.2.*`` in PEP 440's words."""
-    rest = rest.replace(" ", "")
-    if not rest or rest == "*":
+def _to_pep440(version: str) -> str:
+    """Convert ``=1.2``, ``=1.2.3=py310_0``, ``>=1.2``, ``==1.2`` or `` 1.2.*`` to PEP 440."""
+    version = version.replace(" ", "")
+    if not version or version == "*":
         return ""
-    if "|" in rest:
-        return ""  # alternatives have no equivalent
-    if rest[0] in "<>!~" or rest.startswith("=="):
-        return rest.split("=py", 1)[0]
-    version, _, build = rest.lstrip("=").partition("=")
-    if version.endswith("*") or build or version.count(".") >= 2:
-        return f"=={version}"
-    return f"=={version}.*"
+    if "|" in version:
+        return ""  # PEP 440 has no alternatives
+    if version[0] in "<>!~" or version.startswith("=="):
+        return version.split("=py", 1)[0]
+    number, _, build = version.lstrip("=").partition("=")
+    if number.endswith("*") or build or number.count(".") >= 2:
+        return f"=={number}"
+    return f"=={number}.*"

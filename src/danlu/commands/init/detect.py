@@ -1,37 +1,51 @@
-"""What to make a build file from: the file the user names, or what the directory holds."""
+"""Choose and read the source of a build file: the given file, or what the directory contains."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-from danlu.commands.init.draft import Call, Draft
-from danlu.environment.names import name_of
+from danlu.commands.init.conda import read_environment
+from danlu.commands.init.dockerfile import read_dockerfile
+from danlu.commands.init.draft import BuildFileDraft, DraftCall
+from danlu.commands.init.host import PYTHONS, parse_image_release
+from danlu.commands.init.imports import (
+    ScanResult,
+    guess_distribution,
+    guess_system_package,
+    list_python_files,
+    map_installed_modules,
+    scan_imports,
+)
+from danlu.commands.init.pyproject import read_pyproject
+from danlu.environment.package_names import requirement_name
 from danlu.errors import UsageError
+from danlu.sources.pixi_manifest import is_pixi_manifest, parse_conda_file
 
-__all__ = ["detect", "program_of", "read_source"]
+_SOURCE_KINDS = (
+    "requirements.txt, pyproject.toml, environment.yml, pixi.toml, Dockerfile or NOTEBOOK.ipynb"
+)
 
-_KINDS = "requirements.txt, pyproject.toml, environment.yml, Dockerfile or NOTEBOOK.ipynb"
-
-#: Files that one would run, the likeliest first.
+#: Names of programs, the most likely first.
 _PROGRAMS = ("train.py", "main.py", "app.py", "run.py")
 
-#: Words of pip that mean another file or the project itself, in a requirements file.
+#: Lines of a requirements file that install the project itself.
 _PROJECT_LINES = re.compile(r"^\s*(-e|--editable)[ =]|^\s*\.(\[|/|\s*$)")
 
 
-def read_source(source: Path, directory: Path, draft: Draft) -> str:
-    """Fill ``draft`` from ``source``; gives the Python that it asks for as a specifier.
+def read_source(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    """Fill ``draft`` from ``source``; return its Python as a version specifier.
 
-    Raises :class:`UsageError` where it is absent, unreadable or of no known kind.
+    Raises :class:`UsageError` if the file is missing, invalid or of an unknown kind.
     """
     if not source.is_file():
-        raise UsageError(f"there is no file {source}", hint=f"--from takes {_KINDS}")
-    reader = _reader(source)
+        raise UsageError(f"{source} not found", hint=f"use {_SOURCE_KINDS}")
+    reader = _find_reader(source)
     if reader is None:
         raise UsageError(
-            f"{source.name} is of no kind that is known", hint=f"--from takes {_KINDS}"
+            f"cannot convert {source.name}: unknown kind of file", hint=f"use {_SOURCE_KINDS}"
         )
     draft.source = source.name
     try:
@@ -40,142 +54,158 @@ def read_source(source: Path, directory: Path, draft: Draft) -> str:
         raise UsageError(f"{source.name} is not UTF-8 text: {error.reason}") from error
 
 
-def detect(directory: Path, draft: Draft) -> str:
-    """Fill ``draft`` from what ``directory`` holds, declared packages before guessed ones."""
+def detect_source(directory: Path, draft: BuildFileDraft) -> str:
+    """Fill ``draft`` from what the directory declares, or else from the imports of its programs."""
     wanted = ""
-    for name in _declared(directory):
+    for name in _list_declarations(directory):
         wanted = read_source(directory / name, directory, draft) or wanted
-        if draft.packages or draft.requirements or draft.system:
+        if draft.packages or draft.requirements or draft.system or draft.calls:
             return wanted
-    return _from_imports(directory, draft) or wanted
+    return _read_imports(directory, draft) or wanted
 
 
-def program_of(directory: Path, source: Path | None = None) -> str:
-    """The file one would run: ``train.py`` and its like, else the only program there is."""
+def find_program(directory: Path, source: Path | None = None) -> str:
+    """Return the program to run: ``train.py`` or the like, else the only one, else nothing."""
     if source is not None and source.suffix == ".ipynb":
         return source.name
     for name in _PROGRAMS:
         if (directory / name).is_file():
             return name
     found = sorted(
-        one.name for one in directory.glob("*.py") if one.name not in ("build.py", "setup.py")
+        path.name for path in directory.glob("*.py") if path.name not in ("build.py", "setup.py")
     )
     return found[0] if len(found) == 1 else ""
 
 
-def _reader(source: Path) -> Callable[[Path, Path, Draft], str] | None:
+def _find_reader(source: Path) -> Callable[[Path, Path, BuildFileDraft], str] | None:
     name = source.name.lower()
+    if is_pixi_manifest(name):
+        return _read_pixi_file
     if name == "pyproject.toml":
-        return _from_pyproject
+        return _read_pyproject_file
     if name.endswith((".yml", ".yaml")):
-        return _from_conda
+        return _read_conda_file
     if name.endswith(".ipynb"):
-        return _from_notebook
+        return _read_notebook_file
     if "dockerfile" in name or name == "containerfile":
-        return _from_dockerfile
-    return _from_requirements if name.endswith((".txt", ".in")) else None
+        return _read_dockerfile_file
+    return _read_requirements if name.endswith((".txt", ".in")) else None
 
 
-def _declared(directory: Path) -> list[str]:
-    """Files that declare packages, the most direct first."""
-    names = ["requirements.txt", "pyproject.toml", "environment.yml", "environment.yaml"]
+def _list_declarations(directory: Path) -> list[str]:
+    """Return the files that declare packages, in order of preference."""
+    names = [
+        *("pixi.toml", "requirements.txt", "pyproject.toml"),
+        *("environment.yml", "environment.yaml"),
+    ]
     found = [name for name in names if (directory / name).is_file()]
     if not found:
-        other = sorted(one.name for one in directory.glob("requirements*.txt") if one.is_file())
+        other = sorted(path.name for path in directory.glob("requirements*.txt") if path.is_file())
         found = other if len(other) == 1 else []
     return found
 
 
-def _from_requirements(source: Path, directory: Path, draft: Draft) -> str:
-    draft.requirements.append(_relative(source, directory))
+def _read_requirements(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    draft.requirements.append(_relative_path(source, directory))
     draft.wants_python = True
     for line in source.read_text(encoding="utf-8-sig").splitlines():
         if _PROJECT_LINES.match(line):
             draft.notes.append(f"{source.name} installs the project itself: {line.strip()}")
-    return _python_version_file(directory)
+    return _read_python_version(directory)
 
 
-def _from_pyproject(source: Path, directory: Path, draft: Draft) -> str:
-    from danlu.commands.init.pyproject import read_pyproject
-
-    return read_pyproject(source, draft) or _python_version_file(directory)
-
-
-def _from_conda(source: Path, directory: Path, draft: Draft) -> str:
-    from danlu.commands.init.conda import read_environment
-
-    return read_environment(source, draft)
+def _read_pyproject_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    if "[tool.pixi" in source.read_text(encoding="utf-8"):
+        draft.notes.append(
+            f"[tool.pixi] of {source.name} was not read; conda packages in a pixi.toml are"
+        )
+    return read_pyproject(source, directory.resolve(), draft) or _read_python_version(directory)
 
 
-def _from_dockerfile(source: Path, directory: Path, draft: Draft) -> str:
-    from danlu.commands.init.dockerfile import read_dockerfile
-    from danlu.commands.init.machine import PYTHONS, release_of_image
+def _read_conda_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    inside = source.resolve().is_relative_to(directory.resolve())
+    return read_environment(source, draft, _relative_path(source, directory) if inside else "")
 
+
+def _read_pixi_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    """Install the manifest with conda; its features and targets are resolved when it is built."""
+    place = _relative_path(source, directory)
+    text = source.read_text(encoding="utf-8")
+    parse_conda_file(text, source.name)
+    activation = tomllib.loads(text).get("activation") or {}
+    draft.environment.update(
+        {name: str(value) for name, value in activation.get("env", {}).items()}
+    )
+    if activation.get("scripts"):
+        draft.untranslated.append(f"activation scripts of {source.name}")
+    draft.calls.append(DraftCall("install.conda"))
+    draft.calls.append(DraftCall("install.conda_packages", keywords=(("env_file", place),)))
+    return ""
+
+
+def _read_dockerfile_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
     read_dockerfile(source, draft)
-    release = release_of_image(draft.image)
+    release = parse_image_release(draft.image)
     if draft.needs_python and release in PYTHONS:
         draft.python = PYTHONS[release]
     return ""
 
 
-def _from_notebook(source: Path, directory: Path, draft: Draft) -> str:
-    from danlu.commands.init.imports import scan
-
-    _add_found(scan([source], directory), directory, draft)
+def _read_notebook_file(source: Path, directory: Path, draft: BuildFileDraft) -> str:
+    _add_scan_result(scan_imports([source], directory), directory, draft)
     draft.wants_python = True
-    draft.calls.append(Call("config.jupyter"))
-    return _python_version_file(directory)
+    draft.calls.append(DraftCall("config.jupyter"))
+    return _read_python_version(directory)
 
 
-def _from_imports(directory: Path, draft: Draft) -> str:
-    from danlu.commands.init.imports import python_files, scan
-
-    paths = list(python_files(directory))
-    _add_found(scan(paths, directory), directory, draft)
+def _read_imports(directory: Path, draft: BuildFileDraft) -> str:
+    paths = list(list_python_files(directory))
+    _add_scan_result(scan_imports(paths, directory), directory, draft)
     draft.wants_python = True
     count = f"{len(paths)} files" if len(paths) != 1 else paths[0].name
-    draft.source = f"the imports of {count}" if paths else "nothing: there is no Python file yet"
+    draft.source = f"the imports of {count}" if paths else "a template (no Python files found)"
     if any(path.suffix == ".ipynb" for path in paths):
-        draft.calls.append(Call("config.jupyter"))
-    return _python_version_file(directory)
+        draft.calls.append(DraftCall("config.jupyter"))
+    return _read_python_version(directory)
 
 
-def _add_found(found: object, directory: Path, draft: Draft) -> None:
-    from danlu.commands.init.imports import Found, distribution_of, installed_names, system_of
-
-    assert isinstance(found, Found)
-    installed = installed_names(directory)
-    named = {name_of(one) for one in found.packages}
-    draft.packages += found.packages
-    draft.system += found.system
-    needed = {distribution_of(name, installed): file for name, file in found.imports.items()}
-    for package, file in sorted(needed.items(), key=lambda one: one[0].lower()):
-        if name_of(package) not in named:
-            named.add(name_of(package))
+def _add_scan_result(result: ScanResult, directory: Path, draft: BuildFileDraft) -> None:
+    installed = map_installed_modules(directory)
+    named = {requirement_name(requirement) for requirement in result.packages}
+    draft.packages += result.packages
+    draft.system += result.system
+    needed = {guess_distribution(name, installed): file for name, file in result.imports.items()}
+    for package, file in sorted(needed.items(), key=lambda item: item[0].lower()):
+        if requirement_name(package) not in named:
+            named.add(requirement_name(package))
             draft.packages.append(package)
             draft.guessed[package] = file
-    draft.system += [system_of(name) for name in sorted(found.imports) if system_of(name)]
-    optional = sorted({distribution_of(name, installed) for name in found.optional})
-    draft.left += [
-        f"{one} (imported where it is there)" for one in optional if name_of(one) not in named
+    draft.system += [
+        guess_system_package(name) for name in sorted(result.imports) if guess_system_package(name)
     ]
-    for name in found.unreadable:
-        draft.notes.append(f"{name} could not be read as Python 3; its imports are not counted")
+    optional = sorted({guess_distribution(name, installed) for name in result.optional})
+    draft.untranslated += [
+        f"{package} (optional import)"
+        for package in optional
+        if requirement_name(package) not in named
+    ]
+    for name in result.unreadable:
+        draft.notes.append(f"{name} is not valid Python 3; its imports were not read")
 
 
-def _relative(path: Path, directory: Path) -> str:
-    """``path`` as the build file names it; files outside of the project cannot be used."""
+def _relative_path(path: Path, directory: Path) -> str:
+    """Return ``path`` relative to the project; raises :class:`UsageError` if it is outside."""
     resolved, root = path.resolve(), directory.resolve()
     if not resolved.is_relative_to(root):
         raise UsageError(
-            f"{path} lies outside of the project {directory}",
-            hint="a build file uses files of its own directory; copy it there",
+            f"{path} is outside the project {directory}",
+            hint="copy it into the project: a build file cannot use files outside",
         )
     return resolved.relative_to(root).as_posix()
 
 
-def _python_version_file(directory: Path) -> str:
-    """What ``.python-version`` (pyenv, uv) asks for: ``==3.11.*``."""
+def _read_python_version(directory: Path) -> str:
+    """Return the version in ``.python-version`` (pyenv, uv) as a specifier: ``==3.11.*``."""
     try:
         text = (directory / ".python-version").read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What a build file will say, before it is written: found by readers, spelled by :func:`render`."""
+"""The content of a build file before it is written: filled by readers, then rendered."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-__all__ = ["Call", "Draft", "render"]
-
-_WIDTH = 88
+_MAX_LINE_WIDTH = 88
 
 
-class Call(msgspec.Struct, frozen=True):
-    """One call: ``io.copy`` and its arguments as values (strings, lists, dicts of strings)."""
+class DraftCall(msgspec.Struct, frozen=True):
+    """A call such as ``io.copy``; arguments are strings, lists and dicts of strings."""
 
     function: str
     arguments: tuple[object, ...] = ()
-    named: tuple[tuple[str, object], ...] = ()
+    keywords: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass
-class Draft:
-    """The build file of a project as far as it is known.
+class BuildFileDraft:
+    """The content of a build file.
 
-    ``source`` says in a few words where all this is from. ``python`` is a version (``3.11``) where
-    one is asked for, ``wants_python`` whether there is to be one at all. ``guessed`` maps a
-    distribution to the file whose import it was guessed from; ``left`` are lines that have
-    no equivalent and become comments; ``notes`` are for the user's terminal.
+    ``source`` describes where it comes from. ``python`` is the requested version (``3.11``), if
+    any; ``wants_python`` says whether Python is needed at all. ``guessed`` maps distributions to
+    the file whose import they were guessed from. ``untranslated`` lines have no equivalent and
+    become comments; ``notes`` are shown to the user.
     """
 
     source: str = ""
@@ -40,21 +38,21 @@ class Draft:
     pip_index: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     extra_path: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    steps: list[Call] = field(default_factory=list)
+    calls: list[DraftCall] = field(default_factory=list)
+    steps: list[DraftCall] = field(default_factory=list)
     guessed: dict[str, str] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
+    untranslated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
     def needs_python(self) -> bool:
-        """Whether anything in it is Python's."""
+        """Whether the environment needs Python."""
         return bool(self.wants_python or self.python or self.packages or self.requirements)
 
 
-def render(draft: Draft, *, python: bool = False) -> str:
-    """The text of ``build.envd``, or with ``python`` of ``build.py``."""
-    calls = list(_calls(draft))
+def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
+    """Render ``build.envd``, or ``build.py`` with ``python``."""
+    calls = list(_list_calls(draft))
     source = " ".join(draft.source.split())
     lines = [f"# The environment of this project, from {source}.", ""]
     if python:
@@ -62,86 +60,101 @@ def render(draft: Draft, *, python: bool = False) -> str:
         lines += [f"from danlu import {', '.join(names)}", "", ""]
     lines.append("def build():")
     for call in calls:
-        lines += [f"    {line}".rstrip() for line in _spelled(call)]
-    if draft.left:
-        lines += ["", "    # Not carried over:"]
-        lines += [f"    #   {line}".rstrip() for text in draft.left for line in text.splitlines()]
+        lines += [f"    {line}".rstrip() for line in _format_call(call)]
+    if draft.untranslated:
+        lines += ["", "    # Skipped (no equivalent):"]
+        lines += [
+            f"    #   {line}".rstrip() for text in draft.untranslated for line in text.splitlines()
+        ]
     return "\n".join(lines) + "\n"
 
 
-def _calls(draft: Draft) -> list[Call]:
-    calls = [Call("base", named=(("image", draft.image) if draft.image else ("os", draft.os),))]
+def _list_calls(draft: BuildFileDraft) -> list[DraftCall]:
+    calls = [
+        DraftCall("base", keywords=(("image", draft.image) if draft.image else ("os", draft.os),))
+    ]
     if draft.python:
-        calls.append(Call("install.python", (draft.python,)))
+        calls.append(DraftCall("install.python", (draft.python,)))
     if draft.pip_index:
-        calls.append(Call("config.pip_index", named=(("url", draft.pip_index),)))
+        calls.append(DraftCall("config.pip_index", keywords=(("url", draft.pip_index),)))
     if draft.system:
-        calls.append(Call("install.apt_packages", (_unique(draft.system),)))
+        calls.append(DraftCall("install.apt_packages", (_unique_names(draft.system),)))
     if draft.packages:
-        calls.append(Call("install.python_packages", (_unique(draft.packages),)))
-    for path in _unique(draft.requirements):
-        calls.append(Call("install.python_packages", named=(("requirements", path),)))
+        calls.append(DraftCall("install.python_packages", (_unique_names(draft.packages),)))
+    for path in _unique_names(draft.requirements):
+        calls.append(DraftCall("install.python_packages", keywords=(("requirements", path),)))
     named: tuple[tuple[str, object], ...] = ()
     if draft.environment:
         named = (("env", draft.environment),)
     if draft.extra_path:
         named = (*named, ("extra_path", draft.extra_path))
     if named:
-        calls.append(Call("runtime.environ", named=named))
+        calls.append(DraftCall("runtime.environ", keywords=named))
     return [*calls, *draft.calls, *draft.steps]
 
 
-def _unique(names: list[str]) -> list[str]:
+def _unique_names(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _spelled(call: Call) -> list[str]:
-    """A call on one line where it fits, else its lists and dicts one element a line."""
-    parts = [_value(one) for one in call.arguments]
-    parts += [f"{name}={_value(one)}" for name, one in call.named]
+def _format_call(call: DraftCall) -> list[str]:
+    """Format a call in one line if it fits, else lists and dicts with one element a line."""
+    parts = [_format_value(argument) for argument in call.arguments]
+    parts += [f"{name}={_format_value(argument)}" for name, argument in call.keywords]
     flat = f"{call.function}({', '.join(parts)})"
-    if len(flat) <= _WIDTH and "\n" not in flat:
+    if len(flat) <= _MAX_LINE_WIDTH and "\n" not in flat:
         return [flat]
-    if len(call.arguments) == 1 and not call.named and isinstance(call.arguments[0], list):
-        rows = [f"    {_value(one)}," for one in call.arguments[0]]
+    if len(call.arguments) == 1 and not call.keywords and isinstance(call.arguments[0], list):
+        rows = [f"    {_format_value(element)}," for element in call.arguments[0]]
         return [f"{call.function}([", *rows, "])"]
     lines = [f"{call.function}("]
-    for name, value in [("", one) for one in call.arguments] + list(call.named):
-        lines += _long(f"{name}=" if name else "", value)
+    for name, value in [("", argument) for argument in call.arguments] + list(call.keywords):
+        lines += _format_argument(f"{name}=" if name else "", value)
     return [*lines, ")"]
 
 
-def _long(start: str, value: object) -> list[str]:
+def _format_argument(start: str, value: object) -> list[str]:
     if isinstance(value, list):
-        return [f"    {start}[", *(f"        {_value(one)}," for one in value), "    ],"]
+        return [
+            f"    {start}[",
+            *(f"        {_format_value(element)}," for element in value),
+            "    ],",
+        ]
     if isinstance(value, dict):
-        rows = (f"        {_value(name)}: {_value(one)}," for name, one in value.items())
+        rows = (
+            f"        {_format_value(name)}: {_format_value(element)},"
+            for name, element in value.items()
+        )
         return [f"    {start}{{", *rows, "    },"]
-    return [f"    {start}{_value(value)},"]
+    return [f"    {start}{_format_value(value)},"]
 
 
-def _value(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_format_value(element) for element in value) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_value(k)}: {_value(v)}" for k, v in value.items()) + "}"
-    return _string(str(value))
+        return (
+            "{"
+            + ", ".join(f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
+            + "}"
+        )
+    return _quote_string(str(value))
 
 
-def _string(text: str) -> str:
-    """A string literal that Starlark and Python read alike."""
+def _quote_string(text: str) -> str:
+    """Return a string literal that is valid in both Starlark and Python."""
     out = []
-    for one in text:
-        if one in '\\"':
-            out.append(f"\\{one}")
-        elif one in _ESCAPES:
-            out.append(_ESCAPES[one])
-        elif one.isprintable():
-            out.append(one)
+    for character in text:
+        if character in '\\"':
+            out.append(f"\\{character}")
+        elif character in _CHARACTER_ESCAPES:
+            out.append(_CHARACTER_ESCAPES[character])
+        elif character.isprintable():
+            out.append(character)
         else:
-            code = ord(one)
+            code = ord(character)
             out.append(f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
     return '"' + "".join(out) + '"'
 
 
-_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_CHARACTER_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -1,5 +1,5 @@
-"""Jobs on a Kubernetes cluster (:class:`danlu.jobs.types.Jobs`), run there by an operator.
+"""Jobs on a Kubernetes cluster (:class:`danlu.jobs.types.JobBackend`), run there by an operator.
 
-Any operator of Kubeflow's kinds runs them; danlu's own also hears of progress, takes values, and
-ends jobs with their submitter (:mod:`danlu.training.cluster`).
+Any operator for Kubeflow's kinds works. danlu's own also collects progress and results, and stops
+jobs whose submitter has exited (:mod:`danlu.training.names`).
 """

@@ -1,180 +1,199 @@
-"""Jobs on a cluster as commands see them: documents are sent, and what becomes of them is read."""
+"""Jobs on a cluster, as commands use them: creates and reads Kubernetes objects."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
+import msgspec
 
 from danlu.errors import UsageError
-from danlu.jobs.kubernetes.commands import command_of
-from danlu.jobs.kubernetes.documents import prepared
-from danlu.jobs.kubernetes.logs import Logs
+from danlu.jobs.grace import longest_grace
+from danlu.jobs.kubernetes.job_watcher import JobWatcher
+from danlu.jobs.kubernetes.log_stream import JobLogStream
+from danlu.jobs.kubernetes.lookup import ClusterJob, find_job, job_not_found_error, list_jobs
+from danlu.jobs.kubernetes.manifests import prepare_job
 from danlu.jobs.kubernetes.objects import POD, REPORT, PodObject, ReportObject, job_resource
-from danlu.jobs.kubernetes.place import Found, all_jobs, find, unknown
-from danlu.jobs.kubernetes.results import result_of
-from danlu.jobs.kubernetes.sending import check_new, send
-from danlu.jobs.kubernetes.sight import Sight
-from danlu.jobs.kubernetes.told import concerned, warnings_of
-from danlu.jobs.kubernetes.tying import Ties
-from danlu.jobs.kubernetes.views import job_of, newest, own_pods, own_report, view_of
-from danlu.jobs.scaling import scaled
-from danlu.jobs.types import Command, JobView, LogLine, Result, Submission
-from danlu.kube.client import Client, Deletion, Selection
-from danlu.kube.clock import REAL
-from danlu.kube.failures import Forbidden, NotFound
-from danlu.kube.patches import merge_patch
-from danlu.training.cluster import STOPPED, lease_name, reports_name
+from danlu.jobs.kubernetes.results import collect_result
+from danlu.jobs.kubernetes.submit import LeaseRenewer, ensure_name_free, submit_job
+from danlu.jobs.kubernetes.views import (
+    build_view,
+    decode_job,
+    newest_pods,
+    own_pods,
+    own_report,
+    replica_command,
+)
+from danlu.jobs.kubernetes.waiting_events import latest_warnings, objects_waiting
+from danlu.jobs.scaling import with_replicas
+from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
+from danlu.kube.client import Client, DeleteOptions
+from danlu.kube.clock import REAL_CLOCK, Clock
+from danlu.kube.config import ClusterConfig
+from danlu.kube.errors import Forbidden, NotFound
+from danlu.kube.patch import merge_patch
+from danlu.kube.watch import ListOptions
+from danlu.training.names import STOPPED_ANNOTATION, reports_config_map_name, submitter_lease_name
 from danlu.training.types import ReplicaId
 
-if TYPE_CHECKING:
-    from danlu.kube.access import Access
-    from danlu.kube.types import Clock
-
-__all__ = ["KubernetesJobs"]
-
-_BY_USER = "stopped by its user"
-_PATIENCE = 30.0
-_JOB = "training.kubeflow.org/job-name"
+_STOPPED_BY_USER = "stopped by its user"
+_STOP_TIMEOUT = 30.0
+_JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 
 
 class KubernetesJobs:
-    """The jobs of one namespace of a cluster (:class:`danlu.jobs.types.Jobs`).
+    """The jobs of one namespace of a cluster (:class:`danlu.jobs.types.JobBackend`).
 
-    ``where`` is what the place is called (``kubernetes:CONTEXT``). ``pull_secret`` names a Secret
-    of the namespace by which nodes may pull images. ``renewing`` is an access for the thread that
-    renews ties, where credentials are of an event loop.
+    Args:
+        where: The name of the target (``kubernetes:CONTEXT``).
+        pull_secret: A Secret of the namespace with which nodes pull images.
+        renewing: A configuration for the thread that renews Leases, because credentials are bound
+            to an event loop.
+        trusted: The user trusts everyone who may write to the namespace, so that pickles among
+            results may be loaded.
     """
 
     def __init__(
         self,
-        access: Access,
+        access: ClusterConfig,
         *,
         namespace: str = "",
         where: str = "kubernetes",
         pull_secret: str = "",
-        renewing: Access | None = None,
-        clock: Clock = REAL,
+        renewing: ClusterConfig | None = None,
+        trusted: bool = False,
+        clock: Clock = REAL_CLOCK,
     ) -> None:
         self.where = where
         self.namespace = namespace or access.namespace or "default"
         self._access = access
         self._clock = clock
         self._pull_secret = pull_secret
-        self._ties = Ties(renewing or access)
+        self._trusted = trusted
+        self._lease_renewer = LeaseRenewer(renewing or access)
 
-    def _client(self) -> Client:
-        # One a call: callers have an event loop for each, and connections belong to one.
+    def _open_client(self) -> Client:
+        # One per call: connections are bound to an event loop, and each call may have its own.
         return Client(self._access, connections=0, clock=self._clock, manager="danlu")
+
+    @asynccontextmanager
+    async def _open_job(self, name: str) -> AsyncIterator[tuple[Client, ClusterJob]]:
+        """Yield a client and the job; raises :class:`UsageError` if it does not exist."""
+        async with self._open_client() as client:
+            yield client, await find_job(client, self.namespace, name)
 
     # -- starting ---------------------------------------------------------------------------------
 
     async def submit(self, submission: Submission) -> str:
-        """Create a job; see :class:`danlu.jobs.types.Jobs`."""
-        ready = prepared(submission, namespace=self.namespace, pull_secret=self._pull_secret)
+        """Create a job; see :class:`danlu.jobs.types.JobBackend`."""
+        ready = prepare_job(submission, namespace=self.namespace, pull_secret=self._pull_secret)
         with anyio.CancelScope() as scope:
-            async with self._client() as client:
-                await check_new(client, ready, where=self.where)
-                # What began is whole and named: nobody may be left with a half of it.
+            async with self._open_client() as client:
+                await ensure_name_free(client, ready, where=self.where)
+                # An interrupted submission must not leave a half-created job behind.
                 scope.shield = True
-                await send(client, ready, where=self.where)
+                await submit_job(client, ready, where=self.where)
         if ready.lease:
-            self._ties.hold(self.namespace, ready.lease)
+            self._lease_renewer.add(self.namespace, ready.lease)
         return submission.job.name
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     async def names(self) -> Sequence[str]:
-        """All jobs of the namespace, the newest first."""
-        async with self._client() as client:
-            return [one.job.metadata.name for one in await all_jobs(client, self.namespace)]
+        """Return the names of all jobs of the namespace, newest first."""
+        async with self._open_client() as client:
+            return [found.name for found in await list_jobs(client, self.namespace)]
 
     async def view(self, name: str) -> JobView:
-        """A job as it stands now."""
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            return await self._viewed(client, found)
+        """Return the current view of a job."""
+        async with self._open_job(name) as (client, found):
+            return await self._load_view(client, found)
 
     async def views(self) -> Sequence[JobView]:
-        """All jobs as they stand, the newest first, without their progress: a list of each kind."""
-        async with self._client() as client:
-            found = await all_jobs(client, self.namespace)
-            pods = (await client.list(POD, Selection(self.namespace, labels=_JOB))).items
-        by_uid: dict[str, list[PodObject]] = {}
+        """Return the views of all jobs, newest first, without their progress.
+
+        Takes one list request per kind, instead of several requests per job.
+        """
+        async with self._open_client() as client:
+            jobs = await list_jobs(client, self.namespace)
+            selection = ListOptions(self.namespace, labels=_JOB_NAME_LABEL)
+            pods = (await client.list(POD, selection)).items
+        pods_by_owner: dict[str, list[PodObject]] = {}
         for pod in pods:
             owner = pod.metadata.controller
-            by_uid.setdefault(owner.uid if owner else "", []).append(pod)
+            pods_by_owner.setdefault(owner.uid if owner else "", []).append(pod)
         return [
-            view_of(
-                one.job,
-                one.framework,
-                pods=own_pods(by_uid.get(one.job.metadata.uid, []), one.job.metadata.uid),
+            build_view(
+                found.job,
+                found.framework,
+                pods=own_pods(pods_by_owner.get(found.uid, []), found.uid),
                 report=None,
                 where=self.where,
                 now=self._clock.now(),
             )
-            for one in found
+            for found in jobs
         ]
 
-    async def _viewed(self, client: Client, found: Found) -> JobView:
-        pods, uid = await self._pods(client, found), found.job.metadata.uid
-        view = partial(
-            view_of,
+    async def _load_view(self, client: Client, found: ClusterJob) -> JobView:
+        pods = await self._list_pods(client, found)
+        build = partial(
+            build_view,
             found.job,
             found.framework,
             pods=pods,
-            report=await self._report(client, found),
+            report=await self._get_report(client, found),
             where=self.where,
             now=self._clock.now(),
         )
-        about = concerned(view(), pods, uid)
-        return view(warned=await warnings_of(client, self.namespace, about))
+        uids = objects_waiting(build(), pods, found.uid)
+        return build(warned=await latest_warnings(client, self.namespace, uids))
 
-    async def _pods(self, client: Client, found: Found) -> list[PodObject]:
-        listing = await client.list(POD, self._mine(found.job.metadata.name))
-        return own_pods(listing.items, found.job.metadata.uid)
+    async def _list_pods(self, client: Client, found: ClusterJob) -> list[PodObject]:
+        pods = await client.list(POD, self._pod_selector(found.name))
+        return own_pods(pods.items, found.uid)
 
-    def _mine(self, name: str) -> Selection:
-        return Selection(self.namespace, labels=f"{_JOB}={name}")
+    def _pod_selector(self, name: str) -> ListOptions:
+        return ListOptions(self.namespace, labels=f"{_JOB_NAME_LABEL}={name}")
 
-    async def _report(self, client: Client, found: Found) -> ReportObject | None:
-        name, uid = reports_name(found.job.metadata.name), found.job.metadata.uid
-        # Whoever may not read it still sees the job.
+    async def _get_report(self, client: Client, found: ClusterJob) -> ReportObject | None:
+        # Users without permission to read ConfigMaps still see the job.
         with suppress(NotFound, Forbidden):
+            name = reports_config_map_name(found.name)
             report = await client.get(REPORT, name, namespace=self.namespace)
-            return own_report(report, uid)
+            return own_report(report, found.uid)
         return None
 
-    def _sight(self, client: Client, found: Found) -> Sight:
-        return Sight(
+    def _open_watcher(self, client: Client, found: ClusterJob) -> JobWatcher:
+        return JobWatcher(
             client,
             found.framework,
             namespace=self.namespace,
-            name=found.job.metadata.name,
+            name=found.name,
             where=self.where,
         )
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
-        """The job now and after every change, until it is finished."""
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            async with self._sight(client, found) as sight:
-                before = None
-                while True:
-                    changes = sight.changes
-                    view = sight.view()
-                    if view is None:
-                        raise await unknown(client, self.namespace, name)
-                    if view != before:
-                        yield view
-                    if view.finished:
-                        self._ties.release(self.namespace, lease_name(name))
-                        return
-                    before = view
-                    await sight.changed(changes)
+        """Yield the job's view now and after every change, until it is finished."""
+        async with (
+            self._open_job(name) as (client, found),
+            self._open_watcher(client, found) as watcher,
+        ):
+            before = None
+            while True:
+                generation = watcher.generation
+                view = watcher.view()
+                if view is None:
+                    raise await job_not_found_error(client, self.namespace, name)
+                if view != before:
+                    yield view
+                if view.finished:
+                    self._lease_renewer.discard(self.namespace, submitter_lease_name(name))
+                    return
+                before = view
+                await watcher.wait_for_change(generation)
 
     async def logs(
         self,
@@ -185,111 +204,109 @@ class KubernetesJobs:
         tail: int | None = None,
         newest: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """Lines of the replicas' logs: those that are there by their times, then as they come.
+        """Yield the lines of the replicas' logs: existing ones by time, then new ones as they come.
 
-        With ``newest`` who reads is at most some ten thousand lines behind: of more that wait, the
-        oldest are passed over.
+        With ``newest`` a slow consumer is at most about ten thousand lines behind; older ones are
+        skipped.
         """
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            async with self._sight(client, found) as sight:
-                logs = Logs(client, sight, replicas, newest=newest)
-                async with aclosing(logs.there(tail=tail)) as lines:
+        async with (
+            self._open_job(name) as (client, found),
+            self._open_watcher(client, found) as watcher,
+        ):
+            stream = JobLogStream(client, watcher, replicas, newest=newest)
+            async with aclosing(stream.read_existing(tail=tail)) as lines:
+                async for line in lines:
+                    yield line
+            if follow:
+                async with aclosing(stream.follow()) as lines:
                     async for line in lines:
                         yield line
-                if follow:
-                    async with aclosing(logs.coming()) as lines:
-                        async for line in lines:
-                            yield line
 
-    async def command(self, name: str, replica: ReplicaId) -> Command:
-        """What a replica ran last."""
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            pods = newest(await self._pods(client, found), found.framework.types)
+    async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
+        """Return the last command of a replica."""
+        async with self._open_job(name) as (client, found):
+            pods = newest_pods(await self._list_pods(client, found), found.framework.replica_types)
         if replica not in pods:
-            raise UsageError(f"{replica} of {name} has not run yet, or its pod is gone")
-        return command_of(pods[replica], found.framework)
+            raise UsageError(f"{replica} of job {name} has not run yet, or its pod was deleted")
+        return replica_command(pods[replica], found.framework)
 
-    async def result(self, name: str) -> Result:
-        """Wait for the end and give it."""
+    async def result(self, name: str) -> JobResult:
+        """Wait for the end of a job and return its result."""
         async for view in self.watch(name):
             last = view
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            pods = await self._pods(client, found)
-            report = await self._report(client, found)
-        leader = found.framework.leader(job_of(found.job, found.framework))
-        return result_of(last, leader, pods=newest(pods, found.framework.types), report=report)
+        async with self._open_job(name) as (client, found):
+            pods = await self._list_pods(client, found)
+            report = await self._get_report(client, found)
+        leader = found.framework.leader(decode_job(found.job, found.framework))
+        replicas = newest_pods(pods, found.framework.replica_types)
+        result = collect_result(last, leader, pods=replicas, report=report)
+        return msgspec.structs.replace(result, trusted=self._trusted)
 
-    # -- ordering ---------------------------------------------------------------------------------
+    # -- changing ---------------------------------------------------------------------------------
 
-    async def stop(self, name: str, *, grace: float = 5.0) -> None:
-        """End a job; returns when nothing of it runs, or the cluster took too long."""
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            if (await self._viewed(client, found)).finished:
+    async def stop(self, name: str, *, grace: float | None = None) -> None:
+        """Stop a job, and wait until nothing of it runs, or the cluster takes too long."""
+        async with self._open_job(name) as (client, found):
+            if (await self._load_view(client, found)).finished:
                 return
-            await self._stop(client, found)
-            # Its operator ends them too, with the time that their template gives.
+            await self._mark_stopped_by_user(client, found)
+            # The operator deletes the pods as well, but with the grace period of their template.
             with suppress(NotFound):
-                how = Deletion(grace=round(grace))
-                await client.delete_all(POD, self._mine(name), how=how)
-        with anyio.move_on_after(grace + _PATIENCE), suppress(UsageError):
+                options = DeleteOptions(grace=None if grace is None else round(grace))
+                await client.delete_all(POD, self._pod_selector(name), options=options)
+        limit = longest_grace(decode_job(found.job, found.framework)) if grace is None else grace
+        with anyio.move_on_after(limit + _STOP_TIMEOUT), suppress(UsageError):
             async for _ in self.watch(name):
                 pass
 
-    async def _stop(self, client: Client, found: Found) -> None:
+    async def _mark_stopped_by_user(self, client: Client, found: ClusterJob) -> None:
+        # Suspending works with any operator; the annotation makes it final for danlu.
         change = {
-            "metadata": {"annotations": {STOPPED: _BY_USER}},
+            "metadata": {"annotations": {STOPPED_ANNOTATION: _STOPPED_BY_USER}},
             "spec": {"runPolicy": {"suspend": True}},
         }
-        await self._patch(client, found, change)
+        await self._patch_job(client, found, change)
 
-    async def _patch(self, client: Client, found: Found, change: Mapping[str, Any]) -> None:
-        await client.patch(
-            job_resource(found.framework),
-            found.job.metadata.name,
-            merge_patch(change),
-            namespace=self.namespace,
-        )
+    async def _patch_job(
+        self, client: Client, found: ClusterJob, change: Mapping[str, Any]
+    ) -> None:
+        resource = job_resource(found.framework)
+        patch = merge_patch(change)
+        await client.patch(resource, found.name, patch, namespace=self.namespace)
 
     async def remove(self, name: str) -> None:
-        """Forget a finished job, its pods and their logs."""
-        async with self._client() as client:
-            found = await find(client, self.namespace, name)
-            if not (await self._viewed(client, found)).finished:
-                hint = f"`danlu jobs stop {name} --on {self.where}` ends it"
-                raise UsageError(f"the job {name} is not over", hint=hint)
+        """Delete a finished job, and with it its pods and their logs."""
+        async with self._open_job(name) as (client, found):
+            if not (await self._load_view(client, found)).finished:
+                hint = f"stop it with `danlu jobs stop {name} --on {self.where}`"
+                raise UsageError(f"job {name} is still running", hint=hint)
             resource = job_resource(found.framework)
-            how = Deletion(propagation="Background", uid=found.job.metadata.uid)
+            options = DeleteOptions(propagation="Background", uid=found.uid)
             with suppress(NotFound):
-                await client.delete(resource, name, namespace=self.namespace, how=how)
+                await client.delete(resource, name, namespace=self.namespace, options=options)
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
         """Suspend a job or resume it."""
-        async with self._client() as client:
-            found = await self._active(client, name)
-            await self._patch(client, found, {"spec": {"runPolicy": {"suspend": suspended}}})
+        async with self._open_job(name) as (client, found):
+            await self._require_active(client, found)
+            await self._patch_job(client, found, {"spec": {"runPolicy": {"suspend": suspended}}})
 
     async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
-        """Ask for other numbers of replicas."""
-        async with self._client() as client:
-            found = await self._active(client, name)
-            job = scaled(job_of(found.job, found.framework), replicas)
-            # Of the manifest's own spelling of a type there may be another than the framework's.
+        """Change the number of replicas, by type."""
+        async with self._open_job(name) as (client, found):
+            await self._require_active(client, found)
+            job = with_replicas(decode_job(found.job, found.framework), replicas)
+            # The manifest may spell a type differently ("worker"); patch the key that it has.
             field = found.framework.replicas_field
-            written = {one.lower(): one for one in found.job.spec.get(field) or {}}
-            asked = {name.lower() for name in replicas}
+            spelling = {type.lower(): type for type in found.job.spec.get(field) or {}}
+            changed = {type.lower() for type in replicas}
             numbers = {
-                written[type.lower()]: {"replicas": spec.replicas}
+                spelling[type.lower()]: {"replicas": spec.replicas}
                 for type, spec in job.replicas.items()
-                if type.lower() in asked
+                if type.lower() in changed
             }
-            await self._patch(client, found, {"spec": {field: numbers}})
+            await self._patch_job(client, found, {"spec": {field: numbers}})
 
-    async def _active(self, client: Client, name: str) -> Found:
-        found = await find(client, self.namespace, name)
-        if (await self._viewed(client, found)).finished:
-            raise UsageError(f"the job {name} is over")
-        return found
+    async def _require_active(self, client: Client, found: ClusterJob) -> None:
+        if (await self._load_view(client, found)).finished:
+            raise UsageError(f"job {found.name} is already finished")

@@ -1,4 +1,4 @@
-"""What replicas left: in the operator's ConfigMap, else in the last word of their containers."""
+"""Collect what replicas returned: from the operator's ConfigMap, or from termination messages."""
 
 from __future__ import annotations
 
@@ -9,53 +9,57 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from danlu.jobs.kubernetes.objects import PodObject, ReportObject
-from danlu.jobs.types import JobView, Result
+from danlu.jobs.types import JobResult, JobView
 from danlu.training.types import ReplicaId
 
-__all__ = ["result_of"]
 
-
-class _LastWord(msgspec.Struct):
-    """A termination message of danlu's guest: see ``danlu.guest.deliver``."""
+class _TerminationMessage(msgspec.Struct):
+    """A termination message written by ``danlu.replica_runtime``."""
 
     value: str = ""
     raised: str = ""
 
 
-def result_of(
+def collect_result(
     view: JobView,
     leader: ReplicaId,
     *,
     pods: Mapping[ReplicaId, PodObject],
     report: ReportObject | None,
-) -> Result:
-    """The result of a job that ended as ``view`` says; ``pods`` are the newest of its replicas."""
-    values = dict(_said(pods, "value"))
-    raised = dict(_said(pods, "raised"))
+) -> JobResult:
+    """Return the result of a finished job; ``pods`` are the newest of its replicas.
+
+    The ConfigMap wins over termination messages, which are shortened.
+    """
+    values = dict(_read_termination_messages(pods, "value"))
+    raised = dict(_read_termination_messages(pods, "raised"))
     if report is not None:
-        values |= dict(_kept(report, "value."))
-        raised |= dict(_kept(report, "raised."))
-    return Result(view, values.get(str(leader)), values, raised)
+        values |= dict(_read_config_map(report, "value."))
+        raised |= dict(_read_config_map(report, "raised."))
+    return JobResult(view, values.get(str(leader)), values, raised)
 
 
-def _kept(report: ReportObject, prefix: str) -> Iterator[tuple[str, bytes]]:
+def _read_config_map(report: ReportObject, prefix: str) -> Iterator[tuple[str, bytes]]:
     for key, text in report.binary_data.items():
         if key.startswith(prefix):
             yield key.removeprefix(prefix), base64.b64decode(text)
 
 
-def _said(pods: Mapping[ReplicaId, PodObject], word: str) -> Iterator[tuple[str, bytes]]:
+def _read_termination_messages(
+    pods: Mapping[ReplicaId, PodObject], field: str
+) -> Iterator[tuple[str, bytes]]:
     for replica, pod in pods.items():
         for status in pod.status.container_statuses:
-            ended = status.state.terminated
-            data = _opened(ended.message, word) if ended else b""
+            terminated = status.state.terminated
+            data = _decode_message(terminated.message, field) if terminated else b""
             if data:
                 yield str(replica), data
 
 
-def _opened(message: str, word: str) -> bytes:
-    """What the message says under a word; nothing where it is of somebody else."""
+def _decode_message(message: str, field: str) -> bytes:
+    """Return a field of the message; empty if it was not written by danlu."""
     try:
-        return base64.b64decode(getattr(msgspec.json.decode(message, type=_LastWord), word))
+        decoded = msgspec.json.decode(message, type=_TerminationMessage)
+        return base64.b64decode(getattr(decoded, field))
     except (msgspec.MsgspecError, binascii.Error, ValueError):
         return b""

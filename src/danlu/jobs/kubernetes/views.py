@@ -1,54 +1,37 @@
-"""How a job of a cluster stands, as a value to show: of its object, its pods and what they told."""
+"""Build the view of a job on a cluster from its object, its pods and what they reported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from danlu.jobs.kubernetes.objects import (
-    ContainerStatus,
-    JobObject,
-    PodObject,
-    ReportObject,
-    Terminated,
-)
-from danlu.jobs.kubernetes.waits import STARTING, why
-from danlu.jobs.types import JobView, Progress, ReplicaView
-from danlu.training.cluster import STOPPED, SUBMITTED_LABELS
+from danlu.jobs.kubernetes.manifests import COPY_CODE_COMMAND
+from danlu.jobs.kubernetes.objects import JobObject, PodObject, ReportObject
+from danlu.jobs.scaling import replica_ids
+from danlu.jobs.types import JobView, ReplicaCommand, ReplicaStateName, ReplicaView, job_notes
+from danlu.kube.core_v1 import ContainerStateTerminated, ContainerStatus
+from danlu.kube.pod_waiting import STARTING, waiting_reason
 from danlu.training.document import ManifestError
 from danlu.training.framework import Framework
 from danlu.training.manifest import read_job, read_status
-from danlu.training.standing import wanted
+from danlu.training.names import LABELS_ANNOTATION, STOPPED_ANNOTATION
+from danlu.training.pod_template import find_main_container
+from danlu.training.progress import TrainingProgress
 from danlu.training.types import (
-    Condition,
     ConditionType,
     Job,
+    JobCondition,
     JobStatus,
     ReplicaId,
     ReplicaRecord,
     ReplicaType,
 )
 
-__all__ = [
-    "alive",
-    "attempt_of",
-    "job_of",
-    "labels_of",
-    "main_status",
-    "newest",
-    "own_pods",
-    "own_report",
-    "replica_of",
-    "view_of",
-]
-
-State = Literal["Waiting", "Pending", "Running", "Succeeded", "Failed", "Stopped"]
-
 _PREFIX = "training.kubeflow.org"
-_STATES: Mapping[str, State] = {
+_PHASE_STATES: Mapping[str, ReplicaStateName] = {
     "": "Pending",
     "Pending": "Pending",
     "Running": "Running",
@@ -57,17 +40,17 @@ _STATES: Mapping[str, State] = {
     "Unknown": "Running",
 }
 
-UNMADE = "its pod to be made"
+WAITING_FOR_POD = "the pod has not been created yet"
 
-#: After so long somebody should have taken a job up.
-_NOTICED = timedelta(seconds=15)
+# If a job has no condition after this time, there is probably no operator.
+_PICKUP_TIMEOUT = timedelta(seconds=15)
 
 
 # -- the job --------------------------------------------------------------------------------------
 
 
-def job_of(found: JobObject, framework: Framework) -> Job:
-    """The job that an object asks for; one without replicas where it is no valid manifest."""
+def decode_job(found: JobObject, framework: Framework) -> Job:
+    """Return the job that an object describes; without replicas if its manifest is invalid."""
     metadata: Mapping[str, Any] = msgspec.to_builtins(found.metadata)
     document = {"apiVersion": "kubeflow.org/v1", "kind": framework.kind, "metadata": metadata}
     try:
@@ -78,7 +61,7 @@ def job_of(found: JobObject, framework: Framework) -> Job:
         return Job(framework.kind, meta.name, {}, meta.namespace, meta.uid, status=status)
 
 
-def view_of(
+def build_view(
     found: JobObject,
     framework: Framework,
     *,
@@ -88,12 +71,14 @@ def view_of(
     now: datetime,
     warned: Mapping[str, str] | None = None,
 ) -> JobView:
-    """The view of a job; ``pods`` are its own, ``where`` is the place's name.
+    """Return the view of a job; ``pods`` and ``report`` are its own.
 
-    ``warned`` is what events say of it and its pods, by uid.
+    ``where`` is the target's name. ``warned`` are the latest warning events of the job and its pods
+    by UID, see :func:`~danlu.jobs.kubernetes.waiting_events.latest_warnings`.
     """
-    job = job_of(found, framework)
-    status, state = _standing(job, found, pods, now)
+    job = decode_job(found, framework)
+    status, state = _status_and_state(job, found, pods, now)
+    newest = newest_pods(pods, framework.replica_types)
     return JobView(
         name=job.name,
         kind=job.kind,
@@ -101,47 +86,50 @@ def view_of(
         state=state,
         status=status,
         replicas=tuple(
-            _explained(one, seen, job, warned or {})
-            for one, seen in _replicas(job, newest(pods, framework.types), framework.container)
+            _add_event_warning(view, pod, job, warned or {})
+            for view, pod in _replica_views(job, newest, framework.container)
         ),
-        progress=_progress(report),
-        warnings=tuple(_warnings(found, framework, now)),
+        progress=_decode_progress(report),
+        warnings=(*_job_warnings(found, framework, now), *job_notes(status)),
         created=found.metadata.creation_timestamp,
         where=where,
-        labels=labels_of(found),
+        labels=_submitted_labels(found),
     )
 
 
-def labels_of(found: JobObject) -> dict[str, str]:
-    """The labels of the submission; none of a job that somebody else submitted."""
-    text = found.metadata.annotations.get(SUBMITTED_LABELS, "{}")
+def _submitted_labels(found: JobObject) -> dict[str, str]:
+    """Return the labels of the submission; empty for jobs not submitted by danlu."""
+    text = found.metadata.annotations.get(LABELS_ANNOTATION, "{}")
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError:
         return {}
 
 
-def _standing(
+def _status_and_state(
     job: Job, found: JobObject, pods: Sequence[PodObject], now: datetime
 ) -> tuple[JobStatus, str]:
-    """The status, and the state in a word; a job that was stopped has failed by that."""
-    why_stopped = job.annotations.get(STOPPED)
+    """Return the status, and the state as one word.
+
+    A job with the stopped annotation is suspended for good. As soon as its pods are gone it is
+    shown as failed, with a condition of our own.
+    """
+    why_stopped = job.annotations.get(STOPPED_ANNOTATION)
     if job.status.finished or not why_stopped:
-        return job.status, _last_word(job.status)
-    # What nobody runs has nothing that could still end.
-    if any(map(alive, pods)) or not (
-        job.status.has(ConditionType.SUSPENDED) or _unheeded(found, now)
-    ):
+        return job.status, _latest_condition(job.status)
+    suspended = job.status.has_condition(ConditionType.SUSPENDED)
+    # Without an operator nothing sets that condition, and nothing runs.
+    if any(map(_may_run, pods)) or not (suspended or _not_picked_up(found, now)):
         return job.status, "Stopping"
     since = next(
         (
-            one.last_transition_time
-            for one in job.status.conditions
-            if one.type is ConditionType.SUSPENDED
+            condition.last_transition_time
+            for condition in job.status.conditions
+            if condition.type is ConditionType.SUSPENDED
         ),
         found.metadata.creation_timestamp,
     )
-    condition = Condition(
+    condition = JobCondition(
         type=ConditionType.FAILED,
         status="True",
         reason=f"{job.kind}Stopped",
@@ -150,43 +138,40 @@ def _standing(
         last_transition_time=since,
     )
     conditions = (*job.status.conditions, condition)
-    ended = msgspec.structs.replace(job.status, conditions=conditions, completion_time=since)
-    return ended, "Stopped"
+    status = msgspec.structs.replace(job.status, conditions=conditions, completion_time=since)
+    return status, "Stopped"
 
 
-def _last_word(status: JobStatus) -> str:
-    true = [one.type for one in status.conditions if one.status == "True"]
-    for end in (ConditionType.FAILED, ConditionType.SUCCEEDED):
-        if end in true:
-            return str(end)
+def _latest_condition(status: JobStatus) -> str:
+    if status.is_finishing:
+        return "Finishing"
+    true = [condition.type for condition in status.conditions if condition.status == "True"]
+    for final in (ConditionType.FAILED, ConditionType.SUCCEEDED):
+        if final in true:
+            return str(final)
     return str(true[-1]) if true else "Pending"
 
 
-def _members(job: Job) -> Iterator[ReplicaId]:
-    for type in job.replicas:
-        yield from (ReplicaId(type, index) for index in range(wanted(job, type)))
-
-
-def _progress(report: ReportObject | None) -> Progress | None:
+def _decode_progress(report: ReportObject | None) -> TrainingProgress | None:
     text = report.data.get("progress", "") if report else ""
     try:
-        return msgspec.json.decode(text, type=Progress) if text else None
+        return msgspec.json.decode(text, type=TrainingProgress) if text else None
     except msgspec.MsgspecError:
         return None
 
 
-def _unheeded(found: JobObject, now: datetime) -> bool:
-    """Whether an operator should have taken the job up by now, and none did."""
+def _not_picked_up(found: JobObject, now: datetime) -> bool:
+    """Return whether no operator has touched the job, although there was time enough."""
     created = found.metadata.creation_timestamp
-    unseen = not read_status(found.status).conditions
-    return unseen and created is not None and now - created > _NOTICED
+    untouched = not read_status(found.status).conditions
+    return untouched and created is not None and now - created > _PICKUP_TIMEOUT
 
 
-def _warnings(found: JobObject, framework: Framework, now: datetime) -> Iterator[str]:
-    if _unheeded(found, now):
+def _job_warnings(found: JobObject, framework: Framework, now: datetime) -> Iterator[str]:
+    if _not_picked_up(found, now):
         yield (
-            f"no operator has taken it up: is one installed that runs {framework.kind}s?"
-            " `danlu operator manifests` gives it"
+            f"no operator has picked up the job: is one for {framework.kind} installed?"
+            " See `danlu operator manifests`"
         )
 
 
@@ -194,85 +179,93 @@ def _warnings(found: JobObject, framework: Framework, now: datetime) -> Iterator
 
 
 def own_pods(pods: Sequence[PodObject], uid: str) -> list[PodObject]:
-    """Those that belong to the job with this uid, the oldest first."""
-    found = [one for one in pods if (one.metadata.controller or _NOBODY).uid == uid]
-    return sorted(found, key=lambda one: str(one.metadata.creation_timestamp))
+    """Return the pods controlled by the job with this UID, oldest first."""
+    owned = [pod for pod in pods if pod.metadata.controller and pod.metadata.controller.uid == uid]
+    return sorted(owned, key=lambda pod: str(pod.metadata.creation_timestamp))
 
 
 def own_report(report: ReportObject | None, uid: str) -> ReportObject | None:
-    """The report where it is of the job with this uid: an earlier one may have had its name."""
+    """Return the report if the job with this UID owns it, and not an earlier one of its name."""
     owners = report.metadata.owner_references if report is not None else ()
-    return report if any(one.uid == uid for one in owners) else None
+    return report if any(owner.uid == uid for owner in owners) else None
 
 
-class _Nobody:
-    uid = ""
-
-
-_NOBODY = _Nobody()
-
-
-def replica_of(pod: PodObject, types: Sequence[ReplicaType]) -> ReplicaId | None:
-    """Which replica a pod is; None for one without the labels."""
+def _replica_of_pod(pod: PodObject, types: Sequence[ReplicaType]) -> ReplicaId | None:
+    """Return which replica a pod is; None if it has no such labels."""
     labels = pod.metadata.labels
-    type, index = labels.get(f"{_PREFIX}/replica-type"), labels.get(f"{_PREFIX}/replica-index", "")
-    found = next((one for one in types if one.lower() == type), None)
-    return ReplicaId(found, int(index)) if found is not None and index.isdigit() else None
+    label, index = labels.get(f"{_PREFIX}/replica-type"), labels.get(f"{_PREFIX}/replica-index", "")
+    type = next((type for type in types if type.lower() == label), None)
+    return ReplicaId(type, int(index)) if type is not None and index.isdigit() else None
 
 
-def alive(pod: PodObject) -> bool:
-    """Whether anything of it may still run."""
+def _may_run(pod: PodObject) -> bool:
     return pod.status.phase not in ("Succeeded", "Failed")
 
 
-def attempt_of(record: ReplicaRecord, uid: str) -> int:
-    """The number of the attempt that a pod is, by what the operator remembers of its replica."""
-    before = uid == record.last or uid in record.past
-    return max(0, record.attempts - 1) if before and uid != record.current else record.attempts
+def attempt_number(record: ReplicaRecord, uid: str) -> int:
+    """Return which attempt a pod is, according to the operator's record of its replica."""
+    is_earlier = uid == record.last or uid in record.past
+    if is_earlier and uid != record.current:
+        return max(0, record.attempts - 1)
+    return record.attempts
 
 
-def newest(pods: Sequence[PodObject], types: Sequence[ReplicaType]) -> dict[ReplicaId, PodObject]:
-    """The last pod of each replica; ``pods`` are in the order in which they were made."""
-    found = ((replica_of(one, types), one) for one in pods)
-    return {replica: one for replica, one in found if replica is not None}
+def newest_pods(
+    pods: Sequence[PodObject], types: Sequence[ReplicaType]
+) -> dict[ReplicaId, PodObject]:
+    """Return the newest pod of each replica; ``pods`` are ordered from oldest to newest."""
+    newest = {}
+    for pod in pods:
+        replica = _replica_of_pod(pod, types)
+        if replica is not None:
+            newest[replica] = pod
+    return newest
 
 
-def _replicas(
+def _replica_views(
     job: Job, pods: Mapping[ReplicaId, PodObject], container: str
 ) -> Iterator[tuple[ReplicaView, PodObject | None]]:
-    for id in _members(job):
+    for id in replica_ids(job):
         pod, record = pods.get(id), job.status.record(id)
         if pod is None:
-            yield _unseen(job, id, record), None
+            yield _replica_without_pod(job, id, record), None
         else:
-            yield _seen(pod, id, record, container=container), pod
+            yield _replica_from_pod(pod, id, record, container=container), pod
 
 
-def _explained(
+def _add_event_warning(
     view: ReplicaView, pod: PodObject | None, job: Job, warned: Mapping[str, str]
 ) -> ReplicaView:
-    """With what was said of the pod that is not there, or does not begin to run."""
-    text = warned.get(job.uid if pod is None else pod.metadata.uid, "")
-    # Who says in full for what it waits needs no other's words.
-    if not text or view.waits not in (UNMADE, STARTING):
+    """Add the warning event about a pod that is not created, or does not start.
+
+    The job's own events are about pods that could not be created (``FailedCreatePod``). Other
+    waiting reasons already contain the kubelet's or the scheduler's message.
+    """
+    warning = warned.get(job.uid if pod is None else pod.metadata.uid, "")
+    if not warning:
         return view
-    return msgspec.structs.replace(view, waits=f"{view.waits}: {text}")
+    if view.waits == WAITING_FOR_POD:
+        return msgspec.structs.replace(view, waits=f"{WAITING_FOR_POD}: {warning}")
+    if view.waits in STARTING:
+        reason = view.waits.partition(":")[0]
+        return msgspec.structs.replace(view, waits=f"{reason}: {warning}")
+    return view
 
 
-def _unseen(job: Job, id: ReplicaId, record: ReplicaRecord) -> ReplicaView:
-    """A replica of which no pod is there: it ended and was cleaned up, or is still to come."""
+def _replica_without_pod(job: Job, id: ReplicaId, record: ReplicaRecord) -> ReplicaView:
+    """Return the view of a replica whose pod was cleaned up or is not created yet."""
     waits = ""
-    state: State = "Pending"
+    state: ReplicaStateName = "Pending"
     if record.completed or record.failed:
         state = "Succeeded" if record.completed else "Failed"
-    elif job.annotations.get(STOPPED) or job.status.finished:
+    elif job.annotations.get(STOPPED_ANNOTATION) or job.status.finished:
         state = "Stopped"
     elif job.run_policy.suspend:
         state, waits = "Waiting", "the job to be resumed"
     elif record.retry_at:
         state, waits = "Waiting", "its next attempt"
     else:
-        waits = UNMADE
+        waits = WAITING_FOR_POD
     return ReplicaView(
         id,
         state,
@@ -284,34 +277,59 @@ def _unseen(job: Job, id: ReplicaId, record: ReplicaRecord) -> ReplicaView:
     )
 
 
-def _seen(pod: PodObject, id: ReplicaId, record: ReplicaRecord, *, container: str) -> ReplicaView:
-    main = main_status(pod, container)
-    ended = main.state.terminated if main else None
-    state = _STATES.get(pod.status.phase, "Pending")
+def _replica_from_pod(
+    pod: PodObject, id: ReplicaId, record: ReplicaRecord, *, container: str
+) -> ReplicaView:
+    main = main_container_status(pod, container)
+    terminated = main.state.terminated if main else None
+    state = _PHASE_STATES.get(pod.status.phase, "Pending")
     if state == "Failed" and pod.metadata.deletion_timestamp is not None:
         state = "Stopped"
-    waits = why(pod)
+    waits = waiting_reason(pod)
     restarts = main.restart_count if main else 0
     return ReplicaView(
         id=id,
         state="Pending" if waits and state == "Running" else state,
-        attempt=attempt_of(record, pod.metadata.uid),
+        attempt=attempt_number(record, pod.metadata.uid),
         restarts=max(record.restarts, restarts),
-        exit_code=ended.exit_code if ended else None,
-        reason=_reason(pod, ended) if state == "Failed" else "",
+        exit_code=terminated.exit_code if terminated else None,
+        reason=_failure_reason(pod, terminated) if state == "Failed" else "",
         host=pod.metadata.name,
         waits=waits,
         started=pod.status.start_time,
-        finished=ended.finished_at if ended else None,
+        finished=terminated.finished_at if terminated else None,
     )
 
 
-def main_status(pod: PodObject, container: str) -> ContainerStatus | None:
-    """How the container of that name stands, else the first; None before anything is known."""
+def main_container_status(pod: PodObject, container: str) -> ContainerStatus | None:
+    """Return the status of the container with that name, or else the first; None if unknown."""
     statuses = pod.status.container_statuses
-    named = [one for one in statuses if one.name == container]
+    named = [status for status in statuses if status.name == container]
     return next(iter((*named, *statuses)), None)
 
 
-def _reason(pod: PodObject, ended: Terminated | None) -> str:
-    return pod.status.reason or (ended.reason if ended else "")
+def _failure_reason(pod: PodObject, terminated: ContainerStateTerminated | None) -> str:
+    return pod.status.reason or (terminated.reason if terminated else "")
+
+
+def replica_command(pod: PodObject, framework: Framework) -> ReplicaCommand:
+    """Return the command of a pod's main container, without the prefix that copies the code.
+
+    Variables whose values only the node knows (``valueFrom``) are left out.
+    """
+    spec: dict[str, Any] = msgspec.json.decode(pod.spec)
+    main = find_main_container({"spec": spec}, framework.container)
+    words = (*(main.get("command") or ()), *(main.get("args") or ()))
+    if words[: len(COPY_CODE_COMMAND)] == COPY_CODE_COMMAND:
+        words = words[len(COPY_CODE_COMMAND) :]
+    environment = {
+        entry["name"]: str(entry.get("value") or "")
+        for entry in main.get("env") or ()
+        if not entry.get("valueFrom")
+    }
+    return ReplicaCommand(
+        args=tuple(words),
+        environment=environment,
+        directory=main.get("workingDir") or "",
+        image=main.get("image") or "",
+    )

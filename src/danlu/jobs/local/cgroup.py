@@ -1,211 +1,390 @@
-"""Control groups: limits of CPU and memory, what was used, and whether memory ran out.
+"""Control groups: CPU and memory limits of replicas, their usage, and out-of-memory kills.
 
-Both versions are spoken: each controller is looked for where version 1 mounts it, else in
-version 2's one tree (kernel documentation, admin-guide/cgroup-v1 and cgroup-v2). Groups lie below
-the supervisor's own, so what limits it limits them too. Their names tell which supervisor made
-them, and a later one removes what a killed one left.
+Both versions are supported: each controller is looked for where cgroup v1 mounts it, or else in the
+unified hierarchy of v2 (kernel documentation, admin-guide/cgroup-v1 and cgroup-v2). New groups are
+created below the supervisor's own, so its limits apply to them, too. A group's name identifies the
+supervisor that created it; a later supervisor removes the groups left by one that was killed.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
 
 from danlu.errors import MachineError
-from danlu.jobs.local.cgroupplaces import (
-    Place,
-    find_places,
-    group_name,
-    is_abandoned,
-    read,
-    write,
-)
-from danlu.jobs.local.types import Limits, Usage
+from danlu.jobs.local.engine import ResourceLimits, ResourceUsage
 
-__all__ = ["Group", "Groups", "enter_script"]
-
-_PERIOD = 100_000
-#: The first descriptor of those a program is given to enter its group by.
-_FIRST = 3
+_PREFIX = "danlu"
+_CPU_PERIOD_US = 100_000
+#: Number of the first descriptor through which a program enters its group.
+_FIRST_FD = 3
 
 
-class Groups:
-    """Where this process can make control groups; found before namespaces are entered.
+class CgroupRoot(msgspec.Struct, frozen=True):
+    """An open directory in which groups can be created, and the controllers available there."""
 
-    A sandbox hides the tree, so the directories are held open. ``missing`` says what of CPU and
-    memory cannot be limited, and why; nothing where both can be.
+    descriptor: int
+    version: int
+    controllers: tuple[str, ...]
+
+
+class CgroupManager:
+    """Creates control groups; to be set up before the process enters namespaces.
+
+    A sandbox hides the cgroup file system, so the directories are kept open. ``missing`` says which
+    of CPU and memory cannot be limited; it is empty if both can be.
     """
 
-    def __init__(self, places: Mapping[str, Place]) -> None:
-        self._places = tuple(dict.fromkeys(places.values()))
-        lacking = [name for name in ("cpu", "memory") if name not in places]
-        self.missing = f"no control group for {' and '.join(lacking)} here" if lacking else ""
+    def __init__(self, roots: Mapping[str, CgroupRoot]) -> None:
+        self._roots = tuple(dict.fromkeys(roots.values()))
+        lacking = [name for name in ("cpu", "memory") if name not in roots]
+        self.missing = f"no writable cgroup for {' and '.join(lacking)}" if lacking else ""
 
     @classmethod
-    def find(cls, process: str = "/proc/self") -> Groups:
-        """What there is; tries it, and removes groups of supervisors that are dead.
+    def detect(cls, process: str = "/proc/self") -> CgroupManager:
+        """Find writable cgroup directories, and remove the groups of dead supervisors.
 
-        ``process`` is where the kernel says in which groups this process is.
+        ``process`` is the procfs directory of the process whose groups are the parents.
         """
-        groups = cls(find_places(process))
-        groups.sweep()
-        return groups
+        manager = cls(find_writable_roots(process))
+        manager.clean_up()
+        return manager
 
-    def make(self, mark: str, limits: Limits) -> Group:
-        """A group of its own for what is marked ``mark``, with its limits.
+    def create(self, mark: str, limits: ResourceLimits) -> ReplicaCgroup:
+        """Create a group with these limits.
 
-        Raises :class:`MachineError` where the kernel takes a limit not.
+        Raises :class:`MachineError` if the kernel rejects a limit.
         """
-        group = Group(self._places, group_name(mark))
+        group = ReplicaCgroup(self._roots, group_name(mark))
         try:
-            group.limit(limits)
+            group.apply_limits(limits)
         except BaseException:
             group.close()
             raise
         return group
 
-    def sweep(self) -> None:
-        """Remove the groups of supervisors that are dead; those with processes stay."""
-        for place in self._places:
-            for name in os.listdir(place.descriptor):
-                if is_abandoned(name):
-                    with contextlib.suppress(OSError):
-                        os.rmdir(name, dir_fd=place.descriptor)
+    def clean_up(self) -> None:
+        """Remove the groups of dead supervisors, except those that still contain processes."""
+        for root in self._roots:
+            for name in os.listdir(root.descriptor):
+                if is_stale(name):
+                    with suppress(OSError):
+                        os.rmdir(name, dir_fd=root.descriptor)
 
     def close(self) -> None:
-        """Let go of the directories."""
-        for place in self._places:
-            os.close(place.descriptor)
-        self._places = ()
+        """Close the directories."""
+        for root in self._roots:
+            os.close(root.descriptor)
+        self._roots = ()
 
 
-class Group:
-    """One control group, in each tree where there is something to control."""
+class ReplicaCgroup:
+    """One control group, with a directory in each hierarchy that has a controller for it."""
 
-    def __init__(self, places: tuple[Place, ...], name: str) -> None:
+    def __init__(self, roots: tuple[CgroupRoot, ...], name: str) -> None:
         self._name = name
-        self._places: list[Place] = []
-        for place in places:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, dir_fd=place.descriptor)
-            self._places.append(place)
+        self._roots: list[CgroupRoot] = []
+        for root in roots:
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=root.descriptor)
+            self._roots.append(root)
 
-    def limit(self, limits: Limits) -> None:
-        """Set the limits of CPU (cores) and memory (bytes, swap included)."""
-        for place in self._places:
-            for file, value in _settings(place, limits):
-                # A machine without swap accounting has no such file, and nothing to forbid.
+    def apply_limits(self, limits: ResourceLimits) -> None:
+        """Set the limits of CPU (cores) and memory (bytes, including swap)."""
+        for root in self._roots:
+            for file, value in _limit_files(root, limits):
+                # Without swap accounting the file does not exist, and there is nothing to limit.
                 optional = "swap" in file or "memsw" in file
                 try:
-                    self._write(place, file, value)
+                    self._write_file(root, file, value)
                 except FileNotFoundError as error:
                     if not optional:
-                        raise _refused(file, value, error) from error
+                        raise _limit_error(file, value, error) from error
                 except OSError as error:
-                    raise _refused(file, value, error) from error
+                    raise _limit_error(file, value, error) from error
 
     @property
-    def count(self) -> int:
-        """How many descriptors :meth:`entrances` gives."""
-        return len(self._places)
+    def fd_count(self) -> int:
+        """Number of descriptors that :meth:`open_procs_files` returns."""
+        return len(self._roots)
 
-    def entrances(self) -> list[int]:
-        """New descriptors for :func:`enter_script`; the caller closes them."""
+    def open_procs_files(self) -> list[int]:
+        """Open the descriptors for :func:`enter_script`; the caller closes them."""
         return [
-            os.open(f"{self._name}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=one.descriptor)
-            for one in self._places
+            os.open(
+                f"{self._name}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC, dir_fd=root.descriptor
+            )
+            for root in self._roots
         ]
 
-    def usage(self) -> Usage | None:
-        """CPU seconds and bytes of memory of all in it, without what the kernel could drop."""
+    def usage(self) -> ResourceUsage | None:
+        """Return CPU seconds and bytes of memory, without page cache that can be reclaimed."""
         try:
-            return Usage(self._cpu(), self._memory())
+            return ResourceUsage(self._cpu_seconds(), self._memory_bytes())
         except (OSError, KeyError, ValueError):
             return None
 
-    def memory_ran_out(self) -> bool:
-        """Whether the kernel killed one of its processes for want of memory."""
-        place = self._of("memory")
-        if place is None:
+    def had_oom_kill(self) -> bool:
+        """Return whether the kernel's OOM killer killed a process of the group."""
+        root = self._root_of("memory")
+        if root is None:
             return False
-        file = "memory.oom_control" if place.version == 1 else "memory.events"
+        file = "memory.oom_control" if root.version == 1 else "memory.events"
         try:
-            return int(self._table(place, file).get("oom_kill", "0")) > 0
+            return int(self._read_table(root, file).get("oom_kill", "0")) > 0
         except OSError:
             return False
 
     def close(self) -> None:
-        """Remove it; its processes are gone by now."""
-        for place in self._places:
-            with contextlib.suppress(OSError):
-                os.rmdir(self._name, dir_fd=place.descriptor)
-        self._places = []
+        """Remove the group, which must not contain processes any more."""
+        for root in self._roots:
+            with suppress(OSError):
+                os.rmdir(self._name, dir_fd=root.descriptor)
+        self._roots = []
 
-    def _cpu(self) -> float:
-        place = self._of("cpuacct") or self._of("cpu")
-        if place is None:
+    def _cpu_seconds(self) -> float:
+        root = self._root_of("cpuacct") or self._root_of("cpu")
+        if root is None:
             raise KeyError("cpu")
-        if place.version == 1:
-            return int(self._read(place, "cpuacct.usage")) / 1e9
-        return int(self._table(place, "cpu.stat")["usage_usec"]) / 1e6
+        if root.version == 1:
+            return int(self._read_file(root, "cpuacct.usage")) / 1e9
+        return int(self._read_table(root, "cpu.stat")["usage_usec"]) / 1e6
 
-    def _memory(self) -> int:
-        place = self._of("memory")
-        if place is None:
+    def _memory_bytes(self) -> int:
+        root = self._root_of("memory")
+        if root is None:
             raise KeyError("memory")
-        first = place.version == 1
-        used = int(self._read(place, "memory.usage_in_bytes" if first else "memory.current"))
-        idle = "total_inactive_file" if first else "inactive_file"
-        return max(0, used - int(self._table(place, "memory.stat").get(idle, "0")))
+        is_v1 = root.version == 1
+        used = int(self._read_file(root, "memory.usage_in_bytes" if is_v1 else "memory.current"))
+        inactive = "total_inactive_file" if is_v1 else "inactive_file"
+        return max(0, used - int(self._read_table(root, "memory.stat").get(inactive, "0")))
 
-    def _of(self, controller: str) -> Place | None:
-        return next((one for one in self._places if controller in one.controllers), None)
+    def _root_of(self, controller: str) -> CgroupRoot | None:
+        return next((root for root in self._roots if controller in root.controllers), None)
 
-    def _table(self, place: Place, file: str) -> dict[str, str]:
-        lines = (line.split() for line in self._read(place, file).splitlines())
+    def _read_table(self, root: CgroupRoot, file: str) -> dict[str, str]:
+        lines = (line.split() for line in self._read_file(root, file).splitlines())
         return {words[0]: words[1] for words in lines if len(words) == 2}
 
-    def _read(self, place: Place, file: str) -> str:
-        return read(place.descriptor, f"{self._name}/{file}")
+    def _read_file(self, root: CgroupRoot, file: str) -> str:
+        return read_file(root.descriptor, f"{self._name}/{file}")
 
-    def _write(self, place: Place, file: str, value: str) -> None:
-        write(place.descriptor, f"{self._name}/{file}", value)
+    def _write_file(self, root: CgroupRoot, file: str, value: str) -> None:
+        write_file(root.descriptor, f"{self._name}/{file}", value)
 
 
 def enter_script(count: int) -> str:
-    """Shell words that enter a group by ``count`` descriptors from 3 on, and close them.
+    """Return shell code that enters a group through ``count`` descriptors, and closes them.
 
-    The kernel checks the rights of who opened them, so this works in a container too. What cannot
-    enter does not run.
+    The kernel checks the permissions of the process that opened a descriptor, so this works inside
+    a container, too. A program that cannot enter its group is not run.
     """
-    numbers = range(_FIRST, _FIRST + count)
+    numbers = range(_FIRST_FD, _FIRST_FD + count)
     entering = "".join(f"echo 0 >&{number} || exit 125; " for number in numbers)
     closing = "".join(f" {number}>&-" for number in numbers)
     return f"{entering}exec{closing}; " if count else ""
 
 
-def _settings(place: Place, limits: Limits) -> list[tuple[str, str]]:
-    """The files to write, in order: version 1 wants the limit of memory before that with swap."""
-    found: list[tuple[str, str]] = []
-    if limits.memory is not None and "memory" in place.controllers:
+def _limit_files(root: CgroupRoot, limits: ResourceLimits) -> list[tuple[str, str]]:
+    """Return the files to write, in order: v1 needs the memory limit before memory plus swap."""
+    files: list[tuple[str, str]] = []
+    if limits.memory is not None and "memory" in root.controllers:
         memory = str(limits.memory)
-        if place.version == 1:
-            found += [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)]
+        if root.version == 1:
+            files += [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)]
         else:
-            found += [("memory.max", memory), ("memory.swap.max", "0")]
-    if limits.cpu is not None and "cpu" in place.controllers:
-        # The kernel takes no quota below a millisecond.
-        quota = max(1000, int(limits.cpu * _PERIOD))
-        if place.version == 1:
-            found += [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", str(quota))]
+            files += [("memory.max", memory), ("memory.swap.max", "0")]
+    if limits.cpu is not None and "cpu" in root.controllers:
+        # The kernel rejects quotas below one millisecond.
+        quota = max(1000, int(limits.cpu * _CPU_PERIOD_US))
+        if root.version == 1:
+            period = str(_CPU_PERIOD_US)
+            files += [("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", str(quota))]
         else:
-            found += [("cpu.max", f"{quota} {_PERIOD}")]
-    return found
+            files += [("cpu.max", f"{quota} {_CPU_PERIOD_US}")]
+    return files
 
 
-def _refused(file: str, value: str, error: OSError) -> MachineError:
+def _limit_error(file: str, value: str, error: OSError) -> MachineError:
     return MachineError(
-        f"the limit {value} could not be set: {error.strerror} ({file})",
-        hint="give the container more, or no limit",
+        f"cannot set the limit {value}: {error.strerror} ({file})",
+        hint="raise the container's limit, or remove it",
     )
+
+
+# -- where groups can be created ------------------------------------------------------------------
+
+CandidateDir = tuple[Path, int, tuple[str, ...]]
+"""A directory to try: its path, the cgroup version, and the controllers it may have."""
+
+
+def find_writable_roots(process: str) -> dict[str, CgroupRoot]:
+    """Return where groups can be created, by controller (``cpu``, ``cpuacct``, ``memory``)."""
+    roots: dict[str, CgroupRoot] = {}
+    for path, version, controllers in _candidate_dirs(process):
+        wanted = tuple(name for name in controllers if name not in roots)
+        root = _open_root(path, version, wanted) if wanted else None
+        if root is not None:
+            roots.update(dict.fromkeys(root.controllers, root))
+    return roots
+
+
+def cpu_quota(process: str = "/proc/self") -> float | None:
+    """Return the number of cores that the cgroups of a process allow; None without a quota.
+
+    This is the smallest quota of its group and those of the visible ancestors.
+    """
+    mounts = _cgroup_mounts(process)
+    quotas = []
+    for line in _read_lines(f"{process}/cgroup"):
+        _, names, group = line.split(":", 2)
+        if names and "cpu" not in names.split(","):
+            continue
+        for mount, root in mounts.get("cpu" if names else "", ()):
+            path = _own_directory(mount, root, group)
+            visible = [parent for parent in (path, *path.parents) if parent.is_relative_to(mount)]
+            quotas += [quota for parent in visible if (quota := _quota_of(parent)) is not None]
+    return min(quotas, default=None)
+
+
+def _quota_of(group: Path) -> float | None:
+    """Return the quota of one group of either version; ``-1`` and ``max`` mean unlimited."""
+    words = " ".join(_read_lines(str(group / "cpu.max"))).split()
+    if not words:
+        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        words = " ".join(line for file in files for line in _read_lines(str(group / file))).split()
+    if len(words) != 2 or not all(word.isdigit() for word in words) or words[1] == "0":
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def group_name(mark: str) -> str:
+    """Return a name that includes this process's id and start time, see :func:`is_stale`."""
+    return f"{_PREFIX}-{os.getpid()}.{_start_time(os.getpid())}-{mark}"
+
+
+def is_stale(name: str) -> bool:
+    """Return whether this is the name of a group whose creator is dead."""
+    if not name.startswith(f"{_PREFIX}-"):
+        return False
+    pid, _, rest = name.removeprefix(f"{_PREFIX}-").partition(".")
+    return not pid.isdigit() or _start_time(int(pid)) != rest.partition("-")[0]
+
+
+def _candidate_dirs(process: str) -> list[CandidateDir]:
+    """Return the directories to try, best first: those of v1, then of v2 from the bottom up."""
+    mounts = _cgroup_mounts(process)
+    first: list[CandidateDir] = []
+    second: list[CandidateDir] = []
+    for line in _read_lines(f"{process}/cgroup"):
+        _, names, group = line.split(":", 2)
+        controllers = tuple(names.split(",")) if names else ("",)
+        for mount, root in mounts.get(controllers[0], ()):
+            path = _own_directory(mount, root, group)
+            if names:
+                first.append((path, 1, controllers))
+            else:
+                visible = [dir for dir in (path, *path.parents) if dir.is_relative_to(mount)]
+                second += [(ancestor, 2, ("cpu", "memory")) for ancestor in visible]
+    wanted = {"cpu", "cpuacct", "memory"}
+    return [*(candidate for candidate in first if wanted & set(candidate[2])), *second]
+
+
+def _cgroup_mounts(process: str) -> dict[str, list[tuple[Path, str]]]:
+    """Return mount point and root by controller of v1, and of the v2 hierarchy as ``""``."""
+    mounts: dict[str, list[tuple[Path, str]]] = {}
+    for line in _read_lines(f"{process}/mountinfo"):
+        head, _, tail = line.partition(" - ")
+        fields, (kind, _, options) = head.split(), tail.split(" ", 2)
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        names = options.split(",") if kind == "cgroup" else [""]
+        for name in names:
+            mounts.setdefault(name, []).append((Path(fields[4]), fields[3]))
+    return mounts
+
+
+def _own_directory(mount: Path, root: str, group: str) -> Path:
+    """Return the directory of ``group`` if ``mount`` shows the hierarchy from ``root`` down."""
+    try:
+        return mount / Path(group).relative_to(root)
+    except ValueError:
+        return mount
+
+
+def _open_root(path: Path, version: int, wanted: tuple[str, ...]) -> CgroupRoot | None:
+    """Open the directory if a group created there has at least one of the wanted controllers."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    controllers = _probe_controllers(descriptor, version, wanted)
+    if not controllers:
+        os.close(descriptor)
+        return None
+    return CgroupRoot(descriptor, version, controllers)
+
+
+def _probe_controllers(descriptor: int, version: int, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """Create a group, return which of the wanted controllers it has, and remove it again."""
+    marks = {"cpuacct": "cpuacct.usage", "memory": "memory.limit_in_bytes"}
+    marks["cpu"] = "cpu.cfs_quota_us" if version == 1 else "cpu.max"
+    if version == 2:
+        marks["memory"] = "memory.max"
+        # Refused for a group that contains processes ("no internal processes" rule).
+        with suppress(OSError):
+            write_file(descriptor, "cgroup.subtree_control", "+cpu +memory")
+    name = group_name("try")
+    try:
+        os.mkdir(name, dir_fd=descriptor)
+    except OSError:
+        return ()
+    try:
+        files = set(_list_directory(descriptor, name))
+        procs = os.open(f"{name}/cgroup.procs", os.O_WRONLY, dir_fd=descriptor)
+        os.close(procs)
+    except OSError:
+        files = set()
+    finally:
+        os.rmdir(name, dir_fd=descriptor)
+    return tuple(controller for controller in wanted if marks.get(controller) in files)
+
+
+def _list_directory(descriptor: int, name: str) -> list[str]:
+    directory = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=descriptor)
+    try:
+        return os.listdir(directory)
+    finally:
+        os.close(directory)
+
+
+def _start_time(pid: int) -> str:
+    """Return a process's start time in ticks since boot (proc(5)); empty if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    return text.rpartition(")")[2].split()[19]
+
+
+def _read_lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def read_file(directory: int, file: str) -> str:
+    """Read a file below an open directory; raises :class:`OSError`."""
+    with open(os.open(file, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)) as opened:
+        return opened.read()
+
+
+def write_file(directory: int, file: str, value: str) -> None:
+    """Write a file below an open directory; raises :class:`OSError`."""
+    with open(os.open(file, os.O_WRONLY | os.O_CLOEXEC, dir_fd=directory), "w") as opened:
+        opened.write(value)

@@ -1,4 +1,4 @@
-"""Jobs on this machine as commands see them: starts supervisors, reads what they write."""
+"""Jobs on this machine, as commands use them: starts supervisors and reads what they write."""
 
 from __future__ import annotations
 
@@ -8,159 +8,232 @@ import re
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import msgspec
 from anyio import to_thread
 
-from danlu.errors import UsageError
-from danlu.jobs.local import handed
-from danlu.jobs.local.ledger import ledger_file
-from danlu.jobs.local.logreaders import LogReaders
-from danlu.jobs.local.start import check_gpus, check_volumes, error_of, first_view, started
-from danlu.jobs.local.state import (
+from danlu.errors import OutsideError, UsageError
+from danlu.jobs.grace import longest_grace
+from danlu.jobs.local import file_exchange
+from danlu.jobs.local.control import ControlRequest, send_request
+from danlu.jobs.local.job_directory import (
     EventRecord,
-    Place,
-    Settings,
-    held,
+    JobDirectory,
+    SupervisorSettings,
+    lock_is_held,
 )
-from danlu.jobs.local.views import lost
-from danlu.jobs.types import Command, JobView, LogLine, Result, Submission
+from danlu.jobs.local.log_reader import MergedLogReader
+from danlu.jobs.local.resource_allocator import ledger_file
+from danlu.jobs.local.retention import JobRun, size_of
+from danlu.jobs.local.supervisor_start import (
+    check_gpus,
+    check_volumes,
+    initial_view,
+    start_supervisor,
+    to_error,
+)
+from danlu.jobs.local.views import mark_lost
+from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
 from danlu.training.types import ReplicaId
-from danlu.util.files import private_directory, remove_tree
+from danlu.util.files import is_disk_failure, private_directory, remove_tree
 from danlu.util.paths import Paths
 
-__all__ = ["LocalJobs"]
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-_LOOK = 0.05
-_READY = 30.0
-_PATIENCE = 3.0
-_SHORTEST, _LONGEST = 0.01, 0.1
-"""Seconds between two looks at logs: at once again while there is more, ever later else."""
+_JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+_RUN_NAME = re.compile(rf"{_JOB_NAME.pattern}(@[0-9]+)?")
+_POLL_SECONDS = 0.05
+_READY_TIMEOUT = 30.0
+_STOP_TIMEOUT = 3.0
+_MIN_LOG_POLL, _MAX_LOG_POLL = 0.01, 0.1
+"""Seconds between reads of logs that have no new lines, doubling from the first to the second."""
 
 
 class LocalJobs:
-    """The jobs of one danlu home (:class:`danlu.jobs.types.Jobs`).
+    """The jobs of one danlu home (:class:`danlu.jobs.types.JobBackend`).
 
-    ``settings`` are those of new supervisors; their directories are filled in.
+    ``settings`` are those of new supervisors; the directories in them are filled in.
     """
 
-    def __init__(self, paths: Paths, settings: Settings | None = None) -> None:
+    def __init__(self, paths: Paths, settings: SupervisorSettings | None = None) -> None:
         self._root = paths.jobs
-        own = settings or Settings("", "", "")
         self._settings = msgspec.structs.replace(
-            own, data=str(paths.data), state=str(paths.state), config=str(paths.config)
+            settings or SupervisorSettings("", "", ""),
+            data=str(paths.data),
+            state=str(paths.state),
+            config=str(paths.config),
         )
 
     # -- starting ---------------------------------------------------------------------------------
 
     async def submit(self, submission: Submission) -> str:
-        """Start a job; see :class:`danlu.jobs.types.Jobs`."""
+        """Start a job; see :class:`danlu.jobs.types.JobBackend`."""
         job = submission.job
-        if not _NAME.fullmatch(job.name):
-            raise UsageError(f"{job.name!r} is no name for a job", hint="small letters and digits")
+        if not _JOB_NAME.fullmatch(job.name):
+            raise UsageError(
+                f"invalid job name {job.name!r}",
+                hint="use lowercase letters, digits, `-` and `.`",
+            )
         check_gpus(submission)
         check_volumes(submission)
         job = msgspec.structs.replace(job, uid=job.uid or str(uuid.uuid4()))
         submission = msgspec.structs.replace(submission, job=job)
-        # What began is named, also to who would not wait any more: it is theirs to end.
+        # Shielded: a caller that is interrupted still learns the name of a job that was started.
         with anyio.CancelScope(shield=True):
-            place, lock = await to_thread.run_sync(self._placed, submission)
+            earlier = await self._archive_run(job.name)
             try:
-                verdict = await started(place, lock, tied=submission.tied)
+                job_dir, lock = await to_thread.run_sync(self._create_directory, submission)
+            except OSError as error:
+                if not is_disk_failure(error):
+                    raise
+                raise OutsideError(
+                    f"cannot start job {job.name}: {error.strerror} in {self._root}",
+                    hint="free some space with `danlu jobs rm --all` and `danlu image prune`",
+                ) from error
+            try:
+                result = await start_supervisor(job_dir, lock, tied=submission.tied)
             finally:
                 os.close(lock)
-        if verdict.error:
-            remove_tree(place.directory)
-            raise error_of(verdict)
+        if result.error:
+            remove_tree(job_dir.directory)
+            if earlier is not None:
+                with suppress(OSError):
+                    os.rename(earlier, job_dir.directory)
+            raise to_error(result)
         return job.name
 
-    def _placed(self, submission: Submission) -> tuple[Place, int]:
-        """The directory of a new job and its lock, held: it is whole from its first moment."""
+    async def _archive_run(self, name: str) -> Path | None:
+        """Rename the directory of a finished job of this name to ``NAME@1``, and return it.
+
+        Raises :class:`UsageError` if that job is not finished.
+        """
+        job_dir = JobDirectory(self._root / name)
+        if not job_dir.status.exists():
+            return None
+        if not self._read_view(job_dir).finished:
+            hint = f"stop it with `danlu jobs stop {name}`, or choose another --name"
+            raise UsageError(f"job {name} already exists and is still running", hint=hint)
+        await self._dismiss_supervisor(job_dir)
+        numbers = [int(run.rpartition("@")[2]) for run in self._list_runs(name)]
+        target = self._root / f"{name}@{max(numbers, default=0) + 1}"
+        try:
+            os.rename(job_dir.directory, target)
+        except OSError:
+            return None  # another process is submitting a job of the same name
+        return target
+
+    async def _dismiss_supervisor(self, job_dir: JobDirectory) -> None:
+        """Make the supervisor of a finished job exit, if it is still running."""
+        if lock_is_held(job_dir.lock):
+            with suppress(UsageError):
+                await self._send_request(job_dir, ControlRequest("leave"))
+        await _wait_for_lock(job_dir)
+
+    async def runs(self, name: str) -> Sequence[str]:
+        """Return the earlier runs of a job's name, latest first: ``NAME@2``, ``NAME@1``."""
+        return self._list_runs(name)
+
+    def _list_runs(self, name: str) -> list[str]:
+        pattern = re.compile(rf"{re.escape(name)}@([0-9]+)")
+        numbers = [
+            int(match[1])
+            for path in self._root.glob(f"{name}@*")
+            if (match := pattern.fullmatch(path.name))
+        ]
+        return [f"{name}@{number}" for number in sorted(numbers, reverse=True)]
+
+    def _create_directory(self, submission: Submission) -> tuple[JobDirectory, int]:
+        """Create the directory of a job, complete from the start, and return its held lock."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = submission.job.name
-        made = Place(private_directory(self._root, f".{name}"))
+        new = JobDirectory(private_directory(self._root, f".{name}"))
         try:
-            self._fill(made, submission)
+            self._write_job_files(new, submission)
         except BaseException:
-            remove_tree(made.directory)
+            remove_tree(new.directory)
             raise
-        lock = os.open(made.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(new.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            os.rename(made.directory, self._root / name)
+            # Of two processes that submit the same name one fails: rename(2) replaces no directory
+            # that has files.
+            os.rename(new.directory, self._root / name)
         except OSError as error:
             os.close(lock)
-            remove_tree(made.directory)
+            remove_tree(new.directory)
             if not (self._root / name).exists():
                 raise
-            hint = f"`danlu jobs rm {name}` forgets it when it is over; or choose another --name"
-            raise UsageError(f"there is a job {name} already", hint=hint) from error
-        return Place(self._root / name), lock
+            hint = f"remove it with `danlu jobs rm {name}`, or choose another --name"
+            raise UsageError(f"job {name} already exists", hint=hint) from error
+        return JobDirectory(self._root / name), lock
 
-    def _fill(self, place: Place, submission: Submission) -> None:
-        place.write_submission(submission)
-        # Named here: in a user namespace the supervisor does not know whose it is.
+    def _write_job_files(self, job_dir: JobDirectory, submission: Submission) -> None:
+        job_dir.write_submission(submission)
+        # Resolved here: inside a user namespace the supervisor does not know its user's id.
         ledger = self._settings.ledger or str(ledger_file())
-        place.write_settings(msgspec.structs.replace(self._settings, ledger=ledger))
-        place.logs.mkdir()
-        place.write_view(first_view(submission))
+        job_dir.write_settings(msgspec.structs.replace(self._settings, ledger=ledger))
+        job_dir.logs.mkdir()
+        job_dir.reserve_space()
+        job_dir.write_view(initial_view(submission))
         if submission.files is not None:
-            handed.copy_files(submission.files, place)
+            file_exchange.copy_files(submission.files, job_dir)
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     async def names(self) -> Sequence[str]:
-        """All jobs, the newest first."""
-        return self._names()
+        """Return the names of all jobs, newest first."""
+        return self._list_names()
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         if not self._root.is_dir():
             return []
-        found = []
-        for one in self._root.iterdir():
-            if not one.name.startswith("."):
+        jobs = []
+        for path in self._root.iterdir():
+            if not path.name.startswith(".") and "@" not in path.name:
                 with suppress(FileNotFoundError):
-                    found.append(((one / "submission.json").stat().st_mtime_ns, one.name))
-        return [name for _, name in sorted(found, reverse=True)]
+                    jobs.append(((path / "submission.json").stat().st_mtime_ns, path.name))
+        return [name for _, name in sorted(jobs, reverse=True)]
 
-    def _place(self, name: str) -> Place:
-        place = Place(self._root / name)
-        if _NAME.fullmatch(name) and place.status.exists():
-            return place
-        raise self._unknown(name)
+    def _find_directory(self, name: str) -> JobDirectory:
+        job_dir = JobDirectory(self._root / name)
+        if _RUN_NAME.fullmatch(name) and job_dir.status.exists():
+            return job_dir
+        raise self._not_found_error(name)
 
-    def _unknown(self, name: str) -> UsageError:
-        known = self._names()
-        there = f"there are {', '.join(known)}" if known else "there are no jobs here"
-        return UsageError(f"there is no job {name}", hint=there)
+    def _not_found_error(self, name: str) -> UsageError:
+        existing = ", ".join(self._list_names())
+        hint = f"existing jobs: {existing}" if existing else "there are no jobs here"
+        return UsageError(f"job {name!r} not found", hint=hint)
 
     async def view(self, name: str) -> JobView:
-        """A job as it stands now."""
-        return self._view(self._place(name))
+        """Return the current view of a job."""
+        return self._read_view(self._find_directory(name))
 
-    def _view(self, place: Place) -> JobView:
-        # In this order: a supervisor writes how the job ended, then lets go of the lock.
-        alive = held(place.lock)
+    def _read_view(self, job_dir: JobDirectory) -> JobView:
+        # Check the lock first: a supervisor writes the job's end before it releases the lock.
+        alive = lock_is_held(job_dir.lock)
         try:
-            view = place.read_view()
+            view = job_dir.read_view()
         except FileNotFoundError as error:
-            raise self._unknown(place.name) from error
-        return view if alive or view.finished else lost(view, place.last_complaint())
+            raise self._not_found_error(job_dir.name) from error
+        if "@" in job_dir.name:
+            # The directory was renamed after the job's end.
+            view = msgspec.structs.replace(view, name=job_dir.name)
+        return view if alive or view.finished else mark_lost(view, job_dir.last_error())
 
     async def watch(self, name: str) -> AsyncIterator[JobView]:
-        """The job now and after every change, until it is finished."""
-        place, before = self._place(name), None
+        """Yield the job's view now and after every change, until it is finished."""
+        job_dir, before = self._find_directory(name), None
         while True:
-            view = self._view(place)
+            view = self._read_view(job_dir)
             if view != before:
                 yield view
             if view.finished:
                 return
             before = view
-            await _changed(place)
+            await _wait_for_change(job_dir)
 
     async def logs(
         self,
@@ -171,141 +244,175 @@ class LocalJobs:
         tail: int | None = None,
         newest: bool = False,
     ) -> AsyncIterator[LogLine]:
-        """Lines of the replicas' logs, as they came over all of them."""
-        place = self._place(name)
-        readers = LogReaders(place.logs, tail=tail, newest=newest)
-        pause = _SHORTEST
+        """Yield the lines of the replicas' logs, ordered by time."""
+        job_dir = self._find_directory(name)
+        reader = MergedLogReader(job_dir.logs, tail=tail, newest=newest)
+        pause = _MIN_LOG_POLL
         try:
             while True:
-                # Looked at before reading: what is there then is all there will be.
-                last = not follow or self._finished(place)
-                lines = readers.read(replicas or self._logged(place))
+                # Check before reading: a finished job writes no more lines.
+                last = not follow or self._is_over(job_dir)
+                lines = reader.read(replicas or self._logged_replicas(job_dir))
                 for line in lines:
                     yield line
-                if readers.more:
+                if reader.has_more:
                     await anyio.lowlevel.checkpoint()
                     continue
                 if last:
                     return
-                pause = _SHORTEST if lines else min(2 * pause, _LONGEST)
+                pause = _MIN_LOG_POLL if lines else min(2 * pause, _MAX_LOG_POLL)
                 await anyio.sleep(pause)
         finally:
-            readers.close()
+            reader.close()
 
-    def _finished(self, place: Place) -> bool:
+    def _is_over(self, job_dir: JobDirectory) -> bool:
         try:
-            return self._view(place).finished
+            return self._read_view(job_dir).finished
         except UsageError:
             return True  # removed meanwhile
 
-    def _logged(self, place: Place) -> list[ReplicaId]:
-        """The replicas that printed something, also those that the job has no more."""
-        types = {one.id.type.lower(): one.id.type for one in place.read_view().replicas}
-        found = []
-        for file in place.logs.glob("*.log"):
+    def _logged_replicas(self, job_dir: JobDirectory) -> list[ReplicaId]:
+        """Return the replicas that have a log, including those removed by scaling down."""
+        types = {view.id.type.lower(): view.id.type for view in job_dir.read_view().replicas}
+        replicas = []
+        for file in job_dir.logs.glob("*.log"):
             type, _, index = file.stem.rpartition("-")
             if type in types and index.isdigit():
-                found.append(ReplicaId(types[type], int(index)))
-        return sorted(found)
+                replicas.append(ReplicaId(types[type], int(index)))
+        return sorted(replicas)
 
     async def events(self, name: str) -> tuple[EventRecord, ...]:
-        """What was told of a job, in order."""
-        return self._place(name).read_events()
+        """Return the events of a job, in order."""
+        return self._find_directory(name).read_events()
 
-    async def command(self, name: str, replica: ReplicaId) -> Command:
-        """What a replica ran last."""
+    async def command(self, name: str, replica: ReplicaId) -> ReplicaCommand:
+        """Return the last command of a replica."""
         try:
-            return self._place(name).read_command(replica)
+            return self._find_directory(name).read_command(replica)
         except FileNotFoundError as error:
-            raise UsageError(f"{replica} of {name} has not run yet") from error
+            raise UsageError(f"{replica} of job {name} has not run yet") from error
 
-    async def result(self, name: str) -> Result:
-        """Wait for the end and give it."""
-        place = self._place(name)
+    async def result(self, name: str) -> JobResult:
+        """Wait for the end of a job and return its result."""
+        job_dir = self._find_directory(name)
         async for view in self.watch(name):
             last = view
-        values = handed.values(place)
-        value = values.get(str(handed.leader(place.read_submission())))
-        return Result(last, value, values, handed.raised(place))
+        values, submission = file_exchange.read_values(job_dir), job_dir.read_submission()
+        value = values.get(str(file_exchange.leader_of(submission)))
+        return JobResult(
+            last,
+            value,
+            values,
+            file_exchange.read_errors(job_dir),
+            trusted=file_exchange.may_unpickle(submission),
+        )
 
-    # -- ordering ---------------------------------------------------------------------------------
+    # -- changing ---------------------------------------------------------------------------------
 
-    async def stop(self, name: str, *, grace: float = 5.0) -> None:
-        """End a job; returns when nothing of it runs."""
-        from danlu.jobs.local.control import Order
-
-        place = self._place(name)
-        if self._view(place).finished:
+    async def stop(self, name: str, *, grace: float | None = None) -> None:
+        """Stop a job, and wait until nothing of it runs."""
+        job_dir = self._find_directory(name)
+        if self._read_view(job_dir).finished:
             return
-        with anyio.move_on_after(grace + _PATIENCE), suppress(UsageError):
-            await self._order(place, Order("stop", grace=grace))
+        limit = grace
+        if limit is None:
+            default = job_dir.read_settings().grace
+            limit = longest_grace(job_dir.read_submission().job, default=default)
+        with anyio.move_on_after(limit + _STOP_TIMEOUT), suppress(UsageError):
+            await self._send_request(job_dir, ControlRequest("stop", grace=grace))
             async for _ in self.watch(name):
                 pass
-        if not self._finished(place):
-            # Something is wrong with the supervisor; the keeper then ends all that it left.
-            place.kill_supervisor()
-            with anyio.move_on_after(_READY):
-                while held(place.lock):
-                    await anyio.sleep(_LOOK)
+        if not self._is_over(job_dir):
+            # The supervisor hangs. When it dies, its reaper kills everything it left.
+            job_dir.kill_supervisor()
+            await _wait_for_lock(job_dir)
+
+    async def remove(self, name: str) -> None:
+        """Delete a finished job with its logs, and all earlier runs of its name."""
+        job_dir = self._find_directory(name)
+        if not self._read_view(job_dir).finished:
+            hint = f"stop it with `danlu jobs stop {name}`"
+            raise UsageError(f"job {name} is still running", hint=hint)
+        await self._dismiss_supervisor(job_dir)
+        for run in self._list_runs(name):
+            remove_tree(self._root / run)
+        remove_tree(job_dir.directory)
+
+    async def remove_run(self, name: str) -> None:
+        """Delete one finished run; raises :class:`UsageError` if it is not finished."""
+        job_dir = self._find_directory(name)
+        if not self._read_view(job_dir).finished:
+            raise UsageError(f"job {name} is still running")
+        await self._dismiss_supervisor(job_dir)
+        await to_thread.run_sync(remove_tree, job_dir.directory)
+
+    async def all_runs(self) -> Sequence[JobRun]:
+        """Return all runs with their sizes, including running jobs and earlier runs."""
+        return await to_thread.run_sync(self._list_all_runs)
+
+    def _list_all_runs(self) -> list[JobRun]:
+        runs = []
+        for name in self._list_names():
+            for run in (name, *self._list_runs(name)):
+                with suppress(UsageError):
+                    runs.append(self._describe_run(self._find_directory(run)))
+        return runs
+
+    def _describe_run(self, job_dir: JobDirectory) -> JobRun:
+        view = self._read_view(job_dir)
+        ended = view.status.completion_time
+        if view.finished and ended is None:
+            # A lost job: its supervisor could not record the end.
+            ended = datetime.fromtimestamp(job_dir.status.stat().st_mtime, UTC)
+        size = size_of(job_dir.directory)
+        return JobRun(job_dir.name, view.state, ended if view.finished else None, size)
 
     async def suspend(self, name: str, *, suspended: bool) -> None:
         """Suspend a job or resume it."""
-        from danlu.jobs.local.control import Order
-
-        await self._order(self._active(name), Order("suspend", suspended=suspended))
+        request = ControlRequest("suspend", suspended=suspended)
+        await self._send_request(self._find_active(name), request)
 
     async def scale(self, name: str, *, replicas: Mapping[str, int]) -> None:
-        """Ask for other numbers of replicas."""
-        from danlu.jobs.local.control import Order
+        """Change the number of replicas, by type."""
+        request = ControlRequest("scale", replicas=dict(replicas))
+        await self._send_request(self._find_active(name), request)
 
-        await self._order(self._active(name), Order("scale", replicas=dict(replicas)))
+    def _find_active(self, name: str) -> JobDirectory:
+        job_dir = self._find_directory(name)
+        if self._read_view(job_dir).finished:
+            raise UsageError(f"job {name} is already finished")
+        return job_dir
 
-    async def remove(self, name: str) -> None:
-        """Forget a finished job and its logs."""
-        from danlu.jobs.local.control import Order
-
-        place = self._place(name)
-        if not self._view(place).finished:
-            hint = f"`danlu jobs stop {name}` ends it"
-            raise UsageError(f"the job {name} is not over", hint=hint)
-        if held(place.lock):
-            with suppress(UsageError):
-                await self._order(place, Order("leave"))
-        with anyio.move_on_after(_READY):
-            while held(place.lock):
-                await anyio.sleep(_LOOK)
-        remove_tree(place.directory)
-
-    def _active(self, name: str) -> Place:
-        place = self._place(name)
-        if self._view(place).finished:
-            raise UsageError(f"the job {name} is over")
-        return place
-
-    async def _order(self, place: Place, order: object) -> None:
-        from danlu.jobs.local.control import Order, give
-
-        assert isinstance(order, Order)
+    async def _send_request(self, job_dir: JobDirectory, request: ControlRequest) -> None:
         try:
-            answer = await to_thread.run_sync(give, place, order, abandon_on_cancel=True)
+            response = await to_thread.run_sync(
+                send_request, job_dir, request, abandon_on_cancel=True
+            )
         except OSError as error:
-            raise UsageError(f"the job {place.name} is over") from error
-        if answer.error:
-            raise UsageError(answer.error, hint=answer.hint)
+            raise UsageError(f"job {job_dir.name} is already finished") from error
+        if response.error:
+            raise UsageError(response.error, hint=response.hint)
 
 
-async def _changed(place: Place) -> None:
-    """Wait until the status was written again, or the lock is free; a while at most."""
-    before = _mark(place)
+async def _wait_for_lock(job_dir: JobDirectory) -> None:
+    """Wait until the supervisor and its reaper are gone, within a limit."""
+    with anyio.move_on_after(_READY_TIMEOUT):
+        while lock_is_held(job_dir.lock):
+            await anyio.sleep(_POLL_SECONDS)
+
+
+async def _wait_for_change(job_dir: JobDirectory) -> None:
+    """Wait until the status is rewritten, one second at most: the supervisor may have died."""
+    before = _status_stamp(job_dir)
     for _ in range(20):
-        await anyio.sleep(_LOOK)
-        if _mark(place) != before:
+        await anyio.sleep(_POLL_SECONDS)
+        if _status_stamp(job_dir) != before:
             return
 
 
-def _mark(place: Place) -> tuple[int, int]:
+def _status_stamp(job_dir: JobDirectory) -> tuple[int, int]:
     try:
-        there = os.stat(place.status)
+        status = os.stat(job_dir.status)
     except FileNotFoundError:
         return 0, 0
-    return there.st_ino, there.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns

@@ -1,4 +1,4 @@
-"""A rendered pod as containers that an engine can run, with nothing left to look up."""
+"""Turn a rendered pod into containers that an engine can run, with all references resolved."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from typing import Any
 
 import msgspec
 
-from danlu.jobs.local.quantity import quantity
-from danlu.jobs.local.types import Container, Limits, Volume
-from danlu.jobs.local.variables import Source, expanded, variables
+from danlu.jobs.local.engine import ContainerSpec, ResourceLimits, VolumeMount
+from danlu.jobs.local.env import EnvSource, expand_env, resolve_env
 from danlu.jobs.types import Submission
 from danlu.training.types import ReplicaId
+from danlu.util.quantity import parse_quantity
 
-__all__ = ["GPU", "PROJECT", "Pod", "Surroundings", "gpus_asked", "pod_of"]
-
-GPU = "nvidia.com/gpu"
-PROJECT = "/workspace"
+GPU_RESOURCE = "nvidia.com/gpu"
+PROJECT_MOUNT = "/workspace"
 
 _PYTHONS = ("python", "python3")
 
 
-class Pod(msgspec.Struct, frozen=True):
-    """The containers of one attempt: those before, the one that counts, and those beside it.
+class PodContainers(msgspec.Struct, frozen=True):
+    """The containers of one attempt; ``grace`` is the pod's grace period, None if not set."""
 
-    ``grace`` (seconds) is how long the pod's programs have to end; None where it does not say.
-    """
-
-    before: tuple[Container, ...]
-    main: Container
-    beside: tuple[Container, ...]
+    init_containers: tuple[ContainerSpec, ...]
+    main: ContainerSpec
+    sidecars: tuple[ContainerSpec, ...]
     grace: float | None = None
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What a pod's containers find around them.
+class PodContext(msgspec.Struct, frozen=True):
+    """What a pod's containers get in addition to their own specification.
 
-    ``environment`` lies below all they say themselves, ``main_environment`` only in the main one.
-    ``volumes`` are by name of the pod's volume what of this machine stands for it.
+    Attributes:
+        environment: Variables of all containers, which the pod's own override.
+        main_environment: More of them, for the main container only.
+        main_defaults: Variables of the main container that its image or (for a process) the
+            supervisor's environment override, too.
+        volumes: The host path of each of the pod's volumes, by name.
+        mounts: Mounts of all containers that are not processes.
     """
 
     replica: ReplicaId
@@ -52,118 +52,129 @@ class Surroundings(msgspec.Struct, frozen=True):
     gpus: tuple[int, ...] = ()
     environment: Mapping[str, str] = {}
     main_environment: Mapping[str, str] = {}
+    main_defaults: Mapping[str, str] = {}
     volumes: Mapping[str, Path] = {}
-    mounts: tuple[Volume, ...] = ()
+    mounts: tuple[VolumeMount, ...] = ()
 
 
-def pod_of(pod: Mapping[str, Any], submission: Submission, around: Surroundings) -> Pod:
-    """The containers of ``pod``; raises :class:`UsageError` for a reference to nothing."""
+def build_pod(pod: Mapping[str, Any], submission: Submission, context: PodContext) -> PodContainers:
+    """Build the containers of ``pod``; raises :class:`UsageError` for a dangling reference."""
     spec = pod["spec"]
     node = os.uname().nodename
-    source = Source(pod, submission.objects, address=around.address, node=node)
-    make = _Maker(submission, around, source)
+    source = EnvSource(pod, submission.objects, address=context.address, node=node)
+    builder = _ContainerBuilder(submission, context, source)
     containers = spec["containers"]
-    main = next((one for one in containers if one.get("name") == around.main), containers[0])
-    return Pod(
-        tuple(make.container(one) for one in spec.get("initContainers") or ()),
-        make.container(main, around.main_environment),
-        tuple(make.container(one) for one in containers if one is not main),
+    named = (container for container in containers if container.get("name") == context.main)
+    main = next(named, containers[0])
+    return PodContainers(
+        tuple(builder.build(container) for container in spec.get("initContainers") or ()),
+        builder.build(main, context.main_environment, context.main_defaults),
+        tuple(builder.build(container) for container in containers if container is not main),
         spec.get("terminationGracePeriodSeconds"),
     )
 
 
-def gpus_asked(template: Mapping[str, Any]) -> int:
-    """How many GPUs a pod template asks for, all of its containers together."""
+def requested_gpus(template: Mapping[str, Any]) -> int:
+    """Return the number of GPUs that all containers of a pod template request."""
     containers = (template.get("spec") or {}).get("containers") or ()
-    return sum(_gpus(one) for one in containers)
+    return sum(_container_gpus(container) for container in containers)
 
 
-def _gpus(container: Mapping[str, Any]) -> int:
+def _container_gpus(container: Mapping[str, Any]) -> int:
     resources = container.get("resources") or {}
-    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return int(quantity(asked.get(GPU, 0)))
+    requested = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return int(parse_quantity(requested.get(GPU_RESOURCE, 0)))
 
 
-class _Maker:
-    """Makes the containers of one pod; its GPUs are dealt out in order."""
+class _ContainerBuilder:
+    """Builds the containers of one pod, assigning its GPUs in order."""
 
-    def __init__(self, submission: Submission, around: Surroundings, source: Source) -> None:
+    def __init__(self, submission: Submission, context: PodContext, source: EnvSource) -> None:
         self._submission = submission
-        self._around = around
+        self._context = context
         self._source = source
-        self._gpus = list(around.gpus)
+        self._gpus = list(context.gpus)
 
-    def container(
-        self, container: Mapping[str, Any], environment: Mapping[str, str] | None = None
-    ) -> Container:
-        around, image = self._around, self._submission.images.get(container.get("image") or "")
-        first = {**around.environment, **(environment or {})}
-        found = variables(container, self._source, first)
+    def build(
+        self,
+        container: Mapping[str, Any],
+        environment: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> ContainerSpec:
+        context, image = self._context, self._submission.images.get(container.get("image") or "")
+        first = {**context.environment, **(environment or {})}
+        env = resolve_env(container, self._source, first)
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
-        args = tuple(expanded(str(word), found.get) for word in words)
+        args = tuple(expand_env(str(word), env.get) for word in words)
         directory = container.get("workingDir") or ""
         if image is None:
-            args, found, directory = self._as_process(args, found, directory)
-        return Container(
-            replica=around.replica,
-            attempt=around.attempt,
+            args, env, directory = self._adapt_to_host(args, env, directory)
+        return ContainerSpec(
+            replica=context.replica,
+            attempt=context.attempt,
             name=str(container.get("name") or ""),
-            mark=around.mark,
+            mark=context.mark,
             args=args,
-            environment=found,
+            environment=env,
             directory=directory,
             image=image.digest if image else "",
-            limits=self._limits(container),
-            volumes=self._volumes(container, contained=image is not None),
-            host=around.host,
-            address=around.address,
-            hosts=around.hosts,
-            ports=_ports(container),
+            limits=self._resource_limits(container),
+            volumes=self._volume_mounts(container, contained=image is not None),
+            host=context.host,
+            address=context.address,
+            hosts=context.hosts,
+            ports=_container_ports(container),
             arguments=bool(args) and not container.get("command"),
+            defaults=defaults or {},
         )
 
-    def _as_process(
-        self, args: tuple[str, ...], environment: dict[str, str], directory: str
+    def _adapt_to_host(
+        self, args: tuple[str, ...], env: dict[str, str], directory: str
     ) -> tuple[tuple[str, ...], dict[str, str], str]:
-        """The same for a process: the user's Python is the one that is found."""
+        """Use the user's Python and project directory for a process."""
         python, project = self._submission.python, str(self._submission.directory)
         if python:
-            path = environment.get("PATH") or os.environ.get("PATH") or os.defpath
-            environment = {**environment, "PATH": f"{os.path.dirname(python)}:{path}"}
+            path = env.get("PATH") or os.environ.get("PATH") or os.defpath
+            env = {**env, "PATH": f"{os.path.dirname(python)}:{path}"}
             if args and args[0] in _PYTHONS:
                 args = (python, *args[1:])
-        if directory == PROJECT or directory.startswith(f"{PROJECT}/"):
-            directory = project + directory.removeprefix(PROJECT)
-        return args, environment, os.path.join(project, directory) if directory else project
+        if directory == PROJECT_MOUNT or directory.startswith(f"{PROJECT_MOUNT}/"):
+            directory = project + directory.removeprefix(PROJECT_MOUNT)
+        return args, env, os.path.join(project, directory) if directory else project
 
-    def _limits(self, container: Mapping[str, Any]) -> Limits:
+    def _resource_limits(self, container: Mapping[str, Any]) -> ResourceLimits:
         limits = (container.get("resources") or {}).get("limits") or {}
-        number = _gpus(container)
+        number = _container_gpus(container)
         gpus, self._gpus = tuple(self._gpus[:number]), self._gpus[number:]
-        return Limits(
-            quantity(limits["cpu"]) if "cpu" in limits else None,
-            int(quantity(limits["memory"])) if "memory" in limits else None,
+        return ResourceLimits(
+            parse_quantity(limits["cpu"]) if "cpu" in limits else None,
+            int(parse_quantity(limits["memory"])) if "memory" in limits else None,
             gpus,
         )
 
-    def _volumes(self, container: Mapping[str, Any], *, contained: bool) -> tuple[Volume, ...]:
-        volumes = [
-            _volume(mount, self._around.volumes)
+    def _volume_mounts(
+        self, container: Mapping[str, Any], *, contained: bool
+    ) -> tuple[VolumeMount, ...]:
+        mounts = [
+            _volume_mount(mount, self._context.volumes)
             for mount in container.get("volumeMounts") or ()
-            if mount["name"] in self._around.volumes
+            if mount["name"] in self._context.volumes
         ]
         if contained:
-            volumes += [Volume(self._submission.directory, PROJECT), *self._around.mounts]
-        return tuple(volumes)
+            project = VolumeMount(self._submission.directory, PROJECT_MOUNT)
+            mounts += [project, *self._context.mounts]
+        return tuple(mounts)
 
 
-def _volume(mount: Mapping[str, Any], volumes: Mapping[str, Path]) -> Volume:
+def _volume_mount(mount: Mapping[str, Any], volumes: Mapping[str, Path]) -> VolumeMount:
     source = volumes[mount["name"]]
-    if below := mount.get("subPath"):
-        source = source / below
-    return Volume(source, mount["mountPath"], bool(mount.get("readOnly")))
+    if path := mount.get("subPath"):
+        source = source / path
+    return VolumeMount(source, mount["mountPath"], bool(mount.get("readOnly")))
 
 
-def _ports(container: Mapping[str, Any]) -> dict[str, int]:
-    ports = enumerate(container.get("ports") or ())
-    return {one.get("name") or f"port-{at}": int(one["containerPort"]) for at, one in ports}
+def _container_ports(container: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        port.get("name") or f"port-{number}": int(port["containerPort"])
+        for number, port in enumerate(container.get("ports") or ())
+    }

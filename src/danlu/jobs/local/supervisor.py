@@ -1,9 +1,9 @@
-"""The supervisor of one job: sees how it stands, has it decided what to do, and does that.
+"""The supervisor of one job: observes its replicas, calls ``decide``, and applies the decision.
 
-``python -m danlu.jobs.local.supervisor DIRECTORY READY LOCK [TIE]``, started by the keeper: READY,
-LOCK and TIE are descriptors, of the pipe on which it says that it is there, of the job's lock and,
-where the job is tied to it, of the process that submitted it. There is nothing it keeps beside the
-files in the directory; when it dies the job is lost, and the keeper ends what it left.
+``python -m danlu.jobs.local.supervisor DIRECTORY READY LOCK [SUBMITTER]``, started by the reaper.
+READY, LOCK and SUBMITTER are inherited descriptors: the pipe on which to report the start, the
+job's lock, and a pidfd of the process with which the job ends, if any. All state is in the job's
+directory. If the supervisor dies, the job is lost, and the reaper kills what is left of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import resource
 import shutil
 import signal
 import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -23,19 +25,29 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from danlu.errors import DanluError
-from danlu.jobs.local import heeding
-from danlu.jobs.local.control import Orders, serve
-from danlu.jobs.local.crew import Crew
-from danlu.jobs.local.handed import FILES, RAISED, VALUE
-from danlu.jobs.local.sampling import Sampler
-from danlu.jobs.local.state import EventRecord, Place, Settings, Verdict, encode, now
-from danlu.jobs.local.surroundings import LocalHelpers
-from danlu.jobs.local.views import replica_views, state_of
-from danlu.jobs.types import JobView, Progress, Submission
-from danlu.training.conditions import with_condition
+from danlu.jobs.grace import killed_sentence
+from danlu.jobs.local import stop_triggers
+from danlu.jobs.local.control import ControlHandlers, serve_control
+from danlu.jobs.local.file_exchange import FILES, RAISED, VALUE
+from danlu.jobs.local.job_directory import (
+    EventRecord,
+    JobDirectory,
+    StartResult,
+    SupervisorSettings,
+    encode,
+    utc_now,
+)
+from danlu.jobs.local.replica_attempt import ReplicaAttempt
+from danlu.jobs.local.replica_environment import ReplicaEnvironment
+from danlu.jobs.local.replica_manager import ReplicaManager
+from danlu.jobs.local.views import job_state, replica_views
+from danlu.jobs.types import JobView, Submission, job_notes
+from danlu.training.conditions import add_condition
 from danlu.training.decide import decide
 from danlu.training.framework import Framework
-from danlu.training.registry import framework_of
+from danlu.training.names import FINISH_TIMEOUT_ANNOTATION
+from danlu.training.progress import TrainingProgress
+from danlu.training.registry import find_framework
 from danlu.training.types import (
     ConditionType,
     CreateReplica,
@@ -44,267 +56,373 @@ from danlu.training.types import (
     DeleteReplica,
     Event,
     Job,
+    ReplicaId,
 )
-
-__all__ = ["Supervisor", "main"]
+from danlu.util.files import is_disk_failure
 
 _PR_SET_PDEATHSIG = 1
-# Many things change at one time: they are looked at once, this (seconds) after the first.
-_SETTLE = 0.005
-_SEEN = 1.0
-# Seconds that replicas have when nobody waits for them any more: all is over within ten.
-_GRACE = 5.0
-# Open files at once; replicas inherit it, and some programs walk through all there may be.
-_FILES = 8192
+# Changes often come together. The loop runs this many seconds after the first one.
+_DEBOUNCE_SECONDS = 0.005
+_LINGER_SECONDS = 1.0
+_DISK_RETRY_SECONDS = 0.5
+# Replicas inherit the limit, and some programs loop over all possible descriptors.
+_MAX_OPEN_FILES = 8192
 
 
-class _Stop(msgspec.Struct, frozen=True):
-    """An order to end the job: how long its programs have (seconds), and why it was given."""
+class _StopRequest(msgspec.Struct, frozen=True):
+    """A request to stop the job; ``grace`` None is each pod's own grace period."""
 
-    grace: float
+    grace: float | None = None
     why: str = ""
 
 
 class Supervisor:
-    """Runs one job to its end; ``lock`` is the job's, open."""
+    """Runs one job to its end; ``lock`` is the job's open lock file."""
 
     def __init__(
         self,
-        place: Place,
+        job_dir: JobDirectory,
         submission: Submission,
-        settings: Settings,
+        settings: SupervisorSettings,
         framework: Framework,
         *,
         lock: int,
     ) -> None:
-        self._place = place
+        self._job_dir = job_dir
         self._submission = submission
         self._settings = settings
         self._framework = framework
         self._job = submission.job
-        self._created = now()
+        self._created = utc_now()
         self._changed = anyio.Event()
-        self._progress: Progress | None = None
+        self._progress: TrainingProgress | None = None
         self._lock = lock
-        self._stopping: _Stop | None = None
-        self._leaving = False
-        self._shown = b""
-        self._helpers = LocalHelpers(place, submission, settings)
-        self._crew = Crew(
-            place, submission, settings, framework, changed=self.wake, helpers=self._helpers
+        self._stopping: _StopRequest | None = None
+        self._ending = False
+        self._events: deque[EventRecord] = deque()
+        self._disk_failure = ""
+        self._group: TaskGroup | None = None
+        self._exiting = False
+        self._published_view = b""
+        self._environment = ReplicaEnvironment(job_dir, submission, settings)
+        self._replicas = ReplicaManager(
+            job_dir,
+            submission,
+            settings,
+            framework,
+            changed=self.wake,
+            environment=self._environment,
         )
-        self._sampler = Sampler(self._crew, interval=settings.sample)
 
     def wake(self) -> None:
-        """Something changed."""
+        """Run the loop again, because something changed."""
         self._changed.set()
 
-    async def run(self, ready: int, tie: int | None = None) -> None:
-        """Run the job; ``ready`` is told once orders are taken, ``tie`` is who submitted it."""
+    async def run(self, ready: int, submitter: int | None = None) -> None:
+        """Run the job; report on ``ready`` when requests are accepted."""
         async with AsyncExitStack() as stack, anyio.create_task_group() as group:
-            stack.push_async_callback(self._crew.close)
-            await stack.enter_async_context(self._helpers.serving(self._job, self._on_progress))
-            self._crew.assemble(self._job)
-            self._publish()
-            await group.start(serve, self._place, self._orders())
-            _say(ready, Verdict())
-            group.start_soon(self._sampler.run, self._publish)
-            self._heed(group, tie)
-            await self._follow(group)
+            stack.push_async_callback(self._replicas.close)
+            await stack.enter_async_context(
+                self._environment.serve_progress(self._job, self._on_progress)
+            )
+            self._replicas.update_topology(self._job)
+            self._publish_view()
+            await group.start(serve_control, self._job_dir, self._control_handlers())
+            _notify_ready(ready, StartResult())
+            group.start_soon(self._sample_usage)
+            self._group = group
+            self._watch_stop_triggers(group, submitter)
+            await self._run_loop(group)
             group.cancel_scope.cancel()
 
     # -- deciding ---------------------------------------------------------------------------------
 
-    async def _follow(self, group: TaskGroup) -> None:
-        while not self._leaving:
+    async def _run_loop(self, group: TaskGroup) -> None:
+        while not self._exiting:
+            # Before observing: what changes from here on starts another round.
             self._changed = anyio.Event()
-            if heeding.is_removed(self._lock):
-                await self._abandon()
+            if stop_triggers.is_gone(self._lock):
+                await self._abort_removed_job()
                 return
             if self._stopping is not None and not self._job.status.finished:
-                await self._stop(self._stopping)
-                continue
-            decision = self._decide()
-            if any(isinstance(one, DeleteJob) for one in decision.actions):
-                shutil.rmtree(self._place.directory, ignore_errors=True)
+                if not self._job.status.is_finishing:
+                    await self._stop_job(self._stopping)
+                    continue
+                # The job has succeeded: `decide` stops and names the replicas that still run.
+                self._job = _finish_immediately(self._job)
+            decision = self._decide_next()
+            if any(isinstance(action, DeleteJob) for action in decision.actions):
+                shutil.rmtree(self._job_dir.directory, ignore_errors=True)
                 return
             if decision.status.finished:
-                await self._finish(decision)
+                await self._finish_job(decision)
+                await self._publish_end()
             else:
-                self._carry_out(decision, group)
-            self._publish()
+                self._apply_decision(decision, group)
+                self._publish_view()
             if decision.status.finished and decision.requeue_after is None:
                 return
-            await self._wait(decision.requeue_after, seen=decision.status.finished)
+            await self._wait_for_change(decision.requeue_after, linger=decision.status.finished)
 
-    def _decide(self) -> Decision:
+    def _decide_next(self) -> Decision:
         decision = decide(
             self._job,
-            self._crew.observed(),
+            self._replicas.observe(),
             self._framework,
-            now=now(),
-            pace=self._settings.pace,
+            now=utc_now(),
+            backoff=self._settings.pace,
+            finish=self._settings.finish,
         )
         self._job = msgspec.structs.replace(self._job, status=decision.status)
         return decision
 
-    def _carry_out(self, decision: Decision, group: TaskGroup) -> None:
+    def _apply_decision(self, decision: Decision, group: TaskGroup) -> None:
         for action in decision.actions:
             match action:
                 case CreateReplica(replica, attempt):
-                    self._crew.create(replica, attempt, group)
+                    self._replicas.create_attempt(replica, attempt, group)
                 case DeleteReplica(_, uid):
-                    group.start_soon(self._crew.end, uid)
+                    group.start_soon(self._replicas.delete_attempt, uid)
                 case Event():
-                    self._tell(action)
-        self._crew.refresh_files()
+                    self._record_event(action)
+        try:
+            self._replicas.refresh_files()
+        except OSError as error:
+            self._note_disk_failure(error)
 
-    async def _finish(self, decision: Decision) -> None:
-        """End all that is left: then what ended first is known, and the end may be told."""
-        self._tell_all(decision)
-        if self._crew.attempts():
-            await self._crew.end_all()
-            self._tell_all(self._decide())
-            self._crew.forget()
+    async def _finish_job(self, decision: Decision) -> None:
+        """Stop all replicas, and decide once more with the way they ended."""
+        self._record_events(decision)
+        if self._replicas.attempts():
+            await self._stop_replicas(self._stopping.grace if self._stopping else None)
+            # The counts in the final status include those that have just ended.
+            self._record_events(self._decide_next())
+            self._replicas.clear_attempts()
 
-    async def _wait(self, limit: float | None, *, seen: bool) -> None:
-        """Wait for a change; a job that is over stays for as long as others need to see it."""
-        if limit is not None and seen:
-            limit = max(limit, _SEEN)
+    async def _wait_for_change(self, limit: float | None, *, linger: bool) -> None:
+        """Wait for a change; a finished job waits long enough for others to see its end."""
+        if limit is not None and linger:
+            limit = max(limit, _LINGER_SECONDS)
         with anyio.move_on_after(limit):
             await self._changed.wait()
-            await anyio.sleep(_SETTLE)
+            await anyio.sleep(_DEBOUNCE_SECONDS)
 
-    # -- telling ----------------------------------------------------------------------------------
+    # -- publishing -------------------------------------------------------------------------------
 
-    def _tell_all(self, decision: Decision) -> None:
+    def _record_events(self, decision: Decision) -> None:
         for action in decision.actions:
             if isinstance(action, Event):
-                self._tell(action)
+                self._record_event(action)
 
-    def _tell(self, event: Event) -> None:
-        if heeding.is_removed(self._lock):
-            return
-        self._place.append_event(EventRecord(now(), event.type, event.reason, event.message))
+    def _record_event(self, event: Event) -> None:
+        self._events.append(EventRecord(utc_now(), event.type, event.reason, event.message))
+        self._write_events()
 
-    def _on_progress(self, progress: Progress) -> None:
+    def _write_events(self) -> None:
+        """Write pending events in order; those that cannot be written stay pending."""
+        while self._events and not stop_triggers.is_gone(self._lock):
+            try:
+                self._job_dir.append_event(self._events[0])
+            except OSError as error:
+                self._note_disk_failure(error)
+                return
+            self._events.popleft()
+
+    def _on_progress(self, progress: TrainingProgress) -> None:
         self._progress = progress
-        self._publish()
+        self._publish_view()
 
-    def _publish(self) -> None:
-        view = self._view()
-        shown = encode(view)
-        if shown != self._shown and not heeding.is_removed(self._lock):
-            self._shown = shown
-            self._place.write_view(view)
+    def _publish_view(self) -> None:
+        """Write the job's view if it changed; a failed write is retried by the next call."""
+        self._disk_failure = self._replicas.flush_logs()
+        self._write_events()
+        view = self._build_view()
+        encoded = encode(view)
+        if encoded == self._published_view or stop_triggers.is_gone(self._lock):
+            return
+        try:
+            self._job_dir.write_view(view)
+        except OSError as error:
+            self._note_disk_failure(error)
+            return
+        self._published_view = encoded
 
-    def _view(self) -> JobView:
-        latest = self._crew.latest
+    async def _sample_usage(self) -> None:
+        while True:
+            self._replicas.measure_usage()
+            self._publish_view()
+            await anyio.sleep(self._settings.sample)
+
+    async def _publish_end(self) -> None:
+        """Write the end of the job, retrying until it fits on the disk."""
+        if self._disk_failure:
+            self._job_dir.release_space(all=True)
+        # Logs first: a client that sees the end in the view reads them once more, then stops.
+        self._replicas.close_logs()
+        self._publish_view()
+        while self._events or self._published_view != encode(self._build_view()):
+            if stop_triggers.is_gone(self._lock):
+                return
+            self._job_dir.release_space(all=True)
+            self._publish_view()
+            await anyio.sleep(_DISK_RETRY_SECONDS)
+        self._job_dir.release_space(all=True)
+
+    def _note_disk_failure(self, error: OSError) -> None:
+        """On a full disk, continue with half of the reserved space; raise other errors."""
+        if not is_disk_failure(error):
+            raise error
+        self._disk_failure = error.strerror or str(error)
+        self._job_dir.release_space(all=False)
+
+    def _build_view(self) -> JobView:
+        latest = self._replicas.latest
         return JobView(
             name=self._job.name,
             kind=self._job.kind,
             framework=self._framework.name,
-            state=state_of(self._job, latest),
+            state=self._current_state(latest),
             status=self._job.status,
-            replicas=replica_views(self._job, latest, self._sampler.used),
+            replicas=replica_views(self._job, latest, self._replicas.used),
             progress=self._progress,
-            warnings=(*self._crew.warnings(), *self._helpers.warnings()),
+            warnings=(
+                *self._replicas.warnings(),
+                *self._environment.warnings(),
+                *self._disk_warnings(),
+                *job_notes(self._job.status),
+            ),
             created=self._created,
             directory=str(self._submission.directory),
             labels=self._submission.labels,
         )
 
-    # -- orders -----------------------------------------------------------------------------------
+    def _disk_warnings(self) -> Iterator[str]:
+        if self._disk_failure:
+            where = self._job_dir.directory.parent
+            yield (
+                f"the disk of {where} is full ({self._disk_failure}): the job continues, and only"
+                " the newest output of its replicas is kept"
+            )
 
-    def _orders(self) -> Orders:
-        return Orders(
+    def _current_state(self, latest: Mapping[ReplicaId, ReplicaAttempt]) -> str:
+        if self._stopping is not None and not self._job.status.finished:
+            return "Stopping"
+        return job_state(self._job, latest)
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _control_handlers(self) -> ControlHandlers:
+        return ControlHandlers(
             job=lambda: self._job,
-            crew=self._crew,
-            change=self._change,
-            stop=self._order_stop,
-            leave=self._order_leave,
+            replicas=self._replicas,
+            update_job=self._update_job,
+            stop=self._request_stop,
+            leave=self._request_exit,
         )
 
-    def _change(self, job: Job) -> None:
+    def _update_job(self, job: Job) -> None:
         self._job = msgspec.structs.replace(job, status=self._job.status)
-        self._crew.assemble(self._job)
+        self._replicas.update_topology(self._job)
         self.wake()
 
-    def _order_stop(self, grace: float, why: str = "") -> None:
-        self._stopping = _Stop(grace, why)
+    def _request_stop(self, grace: float | None = None, why: str = "") -> None:
+        """Stop the job; if that is in progress, a shorter ``grace`` takes effect immediately."""
+        # A second request without a grace period (a signal, a submitter that exits) must not
+        # lengthen the one that is running.
+        if self._stopping is None or grace is not None:
+            self._stopping = _StopRequest(grace, self._stopping.why if self._stopping else why)
+        if self._ending and grace is not None and self._group is not None:
+            self._group.start_soon(partial(self._replicas.stop_all, grace=grace))
         self.wake()
 
-    def _order_leave(self) -> None:
-        self._leaving = True
+    def _request_exit(self) -> None:
+        self._exiting = True
         self.wake()
 
-    async def _stop(self, order: _Stop) -> None:
-        await self._crew.end_all(grace=order.grace)
-        self._crew.forget()
-        time, status = now(), self._job.status
-        why = f": {order.why}" if order.why else ""
-        reason, message = f"{self._job.kind}Stopped", f"{self._job.name} was stopped{why}."
-        conditions = with_condition(
+    async def _stop_job(self, request: _StopRequest) -> None:
+        self._publish_view()
+        await self._stop_replicas(request.grace)
+        self._replicas.clear_attempts()
+        time, status = utc_now(), self._job.status
+        why = f": {request.why}" if request.why else ""
+        latest = self._replicas.latest
+        killed = killed_sentence([id for id, attempt in latest.items() if attempt.was_killed])
+        killed = f" {killed}." if killed else ""
+        reason, message = f"{self._job.kind}Stopped", f"{self._job.name} was stopped{why}.{killed}"
+        conditions = add_condition(
             status.conditions, ConditionType.FAILED, reason=reason, message=message, now=time
         )
         status = msgspec.structs.replace(status, conditions=conditions, completion_time=time)
         self._job = msgspec.structs.replace(self._job, status=status)
-        self._tell(Event("Normal", reason, message))
+        self._record_event(Event("Warning" if killed else "Normal", reason, message))
 
-    # -- what ends it from outside ----------------------------------------------------------------
+    async def _stop_replicas(self, grace: float | None) -> None:
+        self._ending = True
+        try:
+            await self._replicas.stop_all(grace=grace)
+        finally:
+            self._ending = False
 
-    def _heed(self, group: TaskGroup, tie: int | None) -> None:
-        stop = self._order_stop
-        group.start_soon(heeding.signals, partial(stop, self._settings.grace))
-        group.start_soon(heeding.removal, self._lock, self.wake)
-        if tie is not None:
-            grace = min(self._settings.grace, _GRACE)
-            group.start_soon(heeding.submitter, tie, partial(stop, grace))
+    # -- triggers from outside --------------------------------------------------------------------
 
-    async def _abandon(self) -> None:
-        """Somebody removed the job's directory: nothing of it is to be told any more."""
-        await self._crew.end_all(grace=min(self._settings.grace, _GRACE))
-        self._crew.forget()
-        # Something may have been written since; or it is another job's by now.
-        if not self._place.lock.exists():
-            shutil.rmtree(self._place.directory, ignore_errors=True)
+    def _watch_stop_triggers(self, group: TaskGroup, submitter: int | None) -> None:
+        stop = self._request_stop
+        group.start_soon(stop_triggers.on_signal, stop)
+        group.start_soon(stop_triggers.on_directory_removal, self._lock, self.wake)
+        if submitter is not None:
+            group.start_soon(stop_triggers.on_submitter_exit, submitter, partial(stop, None))
+
+    async def _abort_removed_job(self) -> None:
+        """Stop a job whose directory was removed, without publishing anything."""
+        await self._stop_replicas(None)
+        self._replicas.clear_attempts()
+        # Files may have been written since the removal. If there is a lock file, though, the
+        # directory belongs to a new job of the same name.
+        if not self._job_dir.lock.exists():
+            shutil.rmtree(self._job_dir.directory, ignore_errors=True)
 
 
-def _say(ready: int, verdict: Verdict) -> None:
+def _finish_immediately(job: Job) -> Job:
+    annotations = {**job.annotations, FINISH_TIMEOUT_ANNOTATION: "0s"}
+    return msgspec.structs.replace(job, annotations=annotations)
+
+
+def _notify_ready(ready: int, result: StartResult) -> None:
     with suppress(BrokenPipeError):
-        os.write(ready, encode(verdict))
+        os.write(ready, encode(result))
     os.close(ready)
 
 
-def _open_more() -> None:
-    """Allow for many replicas: each has a few pipes and descriptors here."""
+def _raise_fd_limit() -> None:
+    """Allow for many replicas: each needs several pipes and descriptors here."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(_MAX_OPEN_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def main(directory: str, ready: int, lock: int, tie: int | None = None) -> None:
+def main(directory: str, ready: int, lock: int, submitter: int | None = None) -> None:
     """Supervise the job in ``directory``."""
-    for descriptor in (ready, lock, *(() if tie is None else (tie,))):
+    for descriptor in (ready, lock, *(() if submitter is None else (submitter,))):
         os.set_inheritable(descriptor, False)
+    # Stop the job if the reaper dies.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    # Where a replica submitted the job these are that replica's.
+    # Set if a replica of another job submitted this one.
     for name in (FILES, VALUE, RAISED):
         os.environ.pop(name, None)
-    _open_more()
-    place = Place(Path(directory))
+    _raise_fd_limit()
+    job_dir = JobDirectory(Path(directory))
     try:
-        place.name_supervisor()
-        submission, settings = place.read_submission(), place.read_settings()
-        framework = framework_of(submission.job.kind)
+        job_dir.record_supervisor_pid()
+        submission, settings = job_dir.read_submission(), job_dir.read_settings()
+        framework = find_framework(submission.job.kind)
         if submission.images:
-            LocalHelpers.enter(settings)
-        supervisor = Supervisor(place, submission, settings, framework, lock=lock)
+            ReplicaEnvironment.enter_namespaces(settings)
+        supervisor = Supervisor(job_dir, submission, settings, framework, lock=lock)
     except DanluError as error:
-        _say(ready, Verdict(error.message, error.hint, error.exit_code))
+        _notify_ready(ready, StartResult(error.message, error.hint, error.exit_code))
         sys.exit(error.exit_code)
-    anyio.run(supervisor.run, ready, tie)
+    anyio.run(supervisor.run, ready, submitter)
 
 
 if __name__ == "__main__":

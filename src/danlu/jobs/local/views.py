@@ -1,104 +1,109 @@
-"""How a job stands, as a value to show."""
+"""Build the views of a job and its replicas that commands show."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
-from danlu.jobs.local.attempt import Attempt
-from danlu.jobs.local.topology import members, pod_name
-from danlu.jobs.types import JobView, ReplicaView
-from danlu.training.types import Job, JobStatus, Phase, ReplicaId
+from danlu.jobs.local.engine import UsageRate
+from danlu.jobs.local.replica_attempt import ReplicaAttempt
+from danlu.jobs.local.topology import pod_name
+from danlu.jobs.scaling import replica_ids
+from danlu.jobs.types import KILLED, JobView, ReplicaStateName, ReplicaView
+from danlu.training.types import Job, JobStatus, ReplicaId, ReplicaPhase
 
-__all__ = ["Used", "last_word", "lost", "replica_views", "state_of"]
-
-State = Literal["Waiting", "Pending", "Running", "Succeeded", "Failed", "Stopped"]
-
-
-class Used(msgspec.Struct, frozen=True):
-    """What a replica used over the last interval: cores, and bytes at its end."""
-
-    cpu: float | None
-    memory: int
+_PHASE_STATES: Mapping[ReplicaPhase, ReplicaStateName] = {
+    ReplicaPhase.PENDING: "Pending",
+    ReplicaPhase.RUNNING: "Running",
+    ReplicaPhase.SUCCEEDED: "Succeeded",
+    ReplicaPhase.FAILED: "Failed",
+}
 
 
 def replica_views(
-    job: Job, latest: Mapping[ReplicaId, Attempt], used: Mapping[str, Used]
+    job: Job, latest: Mapping[ReplicaId, ReplicaAttempt], used: Mapping[str, UsageRate]
 ) -> tuple[ReplicaView, ...]:
-    """A view of each replica that the job is to have, in order."""
+    """Return a view of each replica the job should have, in order."""
     return tuple(
-        _of(job, id, latest[id], used.get(latest[id].uid)) if id in latest else _none(job, id)
-        for id in members(job)
+        _view_of_attempt(job, id, latest[id], used.get(latest[id].uid))
+        if id in latest
+        else _view_without_attempt(job, id)
+        for id in replica_ids(job)
     )
 
 
-def _none(job: Job, id: ReplicaId) -> ReplicaView:
-    record = job.status.record(id)
-    waits = "its next attempt" if record.retry_at else ""
-    waits = waits or ("the job to be resumed" if job.run_policy.suspend else "")
+def _view_without_attempt(job: Job, id: ReplicaId) -> ReplicaView:
+    waits = ""
+    if job.status.record(id).retry_at:
+        waits = "its next attempt"
+    elif job.run_policy.suspend:
+        waits = "the job to be resumed"
     return ReplicaView(id, "Waiting" if waits else "Pending", host=pod_name(job, id), waits=waits)
 
 
-def _of(job: Job, id: ReplicaId, attempt: Attempt, used: Used | None) -> ReplicaView:
+def _view_of_attempt(
+    job: Job, id: ReplicaId, attempt: ReplicaAttempt, used: UsageRate | None
+) -> ReplicaView:
     record, exit = job.status.record(id), attempt.exit
-    alive = exit is None and used is not None
+    measured = exit is None and used is not None
     return ReplicaView(
         id=id,
-        state=_state(attempt),
+        state=_attempt_state(attempt),
         attempt=attempt.number,
         restarts=record.restarts,
         exit_code=None if exit is None else exit.code,
-        reason=exit.reason if exit and exit.code else "",
-        cpu=used.cpu if used and alive else None,
-        memory=used.memory if used and alive else None,
+        reason=_failure_reason(attempt),
+        cpu=used.cpu if used and measured else None,
+        memory=used.memory if used and measured else None,
         gpus=attempt.gpus,
         pid=attempt.running.pid if attempt.running else None,
         host=pod_name(job, id),
-        waits=attempt.waits,
+        waits=attempt.waiting_reason,
         started=attempt.started,
         finished=attempt.finished,
     )
 
 
-_STATES: Mapping[Phase, State] = {
-    Phase.PENDING: "Pending",
-    Phase.RUNNING: "Running",
-    Phase.SUCCEEDED: "Succeeded",
-    Phase.FAILED: "Failed",
-}
+def _failure_reason(attempt: ReplicaAttempt) -> str:
+    if attempt.was_killed:
+        return KILLED
+    return attempt.exit.reason if attempt.exit and attempt.exit.code else ""
 
 
-def _state(attempt: Attempt) -> State:
-    if attempt.waits:
+def _attempt_state(attempt: ReplicaAttempt) -> ReplicaStateName:
+    if attempt.waiting_reason:
         return "Waiting"
-    if attempt.phase is Phase.FAILED and attempt.stopped:
+    if attempt.phase is ReplicaPhase.FAILED and attempt.stopped:
         return "Stopped"
-    return _STATES[attempt.phase]
+    return _PHASE_STATES[attempt.phase]
 
 
-def state_of(job: Job, latest: Mapping[ReplicaId, Attempt]) -> str:
-    """A job's state in a word."""
-    if not job.status.finished and any(one.waits for one in latest.values()):
+def job_state(job: Job, latest: Mapping[ReplicaId, ReplicaAttempt]) -> str:
+    """Return a job's state as one word."""
+    if job.status.is_finishing:
+        return "Finishing"
+    waiting = any(attempt.waiting_reason for attempt in latest.values())
+    if waiting and not job.status.finished:
         return "Waiting"
-    return last_word(job.status)
+    return latest_condition(job.status)
 
 
-def last_word(status: JobStatus) -> str:
-    """The type of the latest condition that is true."""
-    true = [one.type for one in status.conditions if one.status == "True"]
+def latest_condition(status: JobStatus) -> str:
+    """Return the type of the latest condition that is true."""
+    true = [condition.type for condition in status.conditions if condition.status == "True"]
     return str(true[-1]) if true else "Pending"
 
 
-def lost(view: JobView, why: str) -> JobView:
-    """A job whose supervisor is dead, and with it all that ran; ``why`` is its last word."""
+def mark_lost(view: JobView, error: str) -> JobView:
+    """Return the view of a job whose supervisor died; ``error`` is the last line it printed."""
     replicas = tuple(
-        msgspec.structs.replace(one, state="Failed", reason="Lost", pid=None, waits="")
-        if one.state in ("Running", "Pending", "Waiting")
-        else one
-        for one in view.replicas
+        msgspec.structs.replace(replica, state="Failed", reason="Lost", pid=None, waits="")
+        if replica.state in ("Running", "Pending", "Waiting")
+        else replica
+        for replica in view.replicas
     )
-    said = (f"the supervisor died: {why}",) if why else ()
-    warnings = (*view.warnings, *said)
+    warnings = view.warnings
+    if error:
+        warnings = (*warnings, f"the supervisor died: {error}")
     return msgspec.structs.replace(view, state="Lost", replicas=replicas, warnings=warnings)

@@ -1,7 +1,8 @@
-"""The volumes of a pod as directories and files of this machine.
+"""Provide the volumes of a pod as directories and files of this machine.
 
-:func:`sources` reads what a pod template asks for and looks at nothing else; :func:`make` then
-makes it for one attempt at a replica, and :func:`remove` takes it away.
+:func:`resolve_volumes` reads what a pod template declares, without touching the disk.
+:func:`create_volumes` then creates the volumes for one attempt at a replica, and
+:func:`remove_volumes` removes them.
 """
 
 from __future__ import annotations
@@ -14,14 +15,12 @@ from typing import Any
 import msgspec
 
 from danlu.errors import UsageError
-from danlu.jobs.local.quantity import quantity
-from danlu.jobs.local.variables import Objects, object_data
+from danlu.jobs.local.env import ManifestObjects, object_data
 from danlu.util.files import mounts_below, remove_tree
-
-__all__ = ["Empty", "Files", "HostPath", "Source", "make", "remove", "sources"]
+from danlu.util.quantity import parse_quantity
 
 _FILE_MODE = 0o644
-#: What stands for anything (Kubernetes, API reference, ``HostPathVolumeSource``), by its ``type``.
+#: Whether a path is acceptable, by ``type`` (Kubernetes API reference, ``HostPathVolumeSource``).
 _HOST_TYPES: dict[str, Callable[[Path], bool]] = {
     "": lambda path: path.exists(),
     "Directory": lambda path: path.is_dir(),
@@ -35,158 +34,177 @@ _HOST_TYPES: dict[str, Callable[[Path], bool]] = {
 
 
 class HostPath(msgspec.Struct, frozen=True):
-    """A path of this machine's; ``type`` says what is to be there, or to be made."""
+    """A path of this machine; ``type`` says what must exist there or be created."""
 
     path: Path
     type: str = ""
 
 
-class Empty(msgspec.Struct, frozen=True):
-    """An empty directory, in ``memory`` or on disk; ``size`` is its limit in bytes."""
+class EmptyDir(msgspec.Struct, frozen=True):
+    """An empty directory in ``memory`` or on disk; ``size`` limits it, in bytes."""
 
     memory: bool = False
     size: int | None = None
 
 
-class Files(msgspec.Struct, frozen=True):
-    """Files by their relative paths: content and mode."""
+class VolumeFiles(msgspec.Struct, frozen=True):
+    """Files by relative path, with content and mode."""
 
     files: Mapping[str, tuple[bytes, int]]
 
 
-Source = HostPath | Empty | Files
+VolumeSource = HostPath | EmptyDir | VolumeFiles
 
 
-# -- what is asked for (pure) ---------------------------------------------------------------------
+# -- what a template declares (pure) --------------------------------------------------------------
 
 
-def sources(spec: Mapping[str, Any], objects: Objects) -> dict[str, Source]:
-    """What each volume of a pod's ``spec`` stands for, by its name.
+def resolve_volumes(spec: Mapping[str, Any], objects: ManifestObjects) -> dict[str, VolumeSource]:
+    """Return the source of each volume in a pod's ``spec``, by name.
 
-    Raises :class:`UsageError` for a kind this machine has not, for a ConfigMap or a Secret that is
-    not in ``objects``, and for a path that leads out of its volume.
+    Raises :class:`UsageError` for unsupported kinds of volumes, ConfigMaps and Secrets that are not
+    among ``objects``, and paths that lead out of a volume.
     """
-    return {str(one["name"]): _source(one, objects) for one in spec.get("volumes") or ()}
+    volumes = spec.get("volumes") or ()
+    return {str(volume["name"]): _volume_source(volume, objects) for volume in volumes}
 
 
-def _source(volume: Mapping[str, Any], objects: Objects) -> Source:
+def _volume_source(volume: Mapping[str, Any], objects: ManifestObjects) -> VolumeSource:
     name = volume["name"]
     kinds = [key for key in volume if key != "name" and volume[key] is not None]
     kind = kinds[0] if kinds else "emptyDir"
-    given = volume.get(kind) or {}
+    spec = volume.get(kind) or {}
     if kind == "hostPath":
-        return _host_path(name, given)
+        return _host_path(name, spec)
     if kind == "emptyDir":
-        size = given.get("sizeLimit")
-        return Empty(given.get("medium") == "Memory", int(quantity(size)) if size else None)
+        size = spec.get("sizeLimit")
+        limit = int(parse_quantity(size)) if size else None
+        return EmptyDir(spec.get("medium") == "Memory", limit)
     if kind == "projected":
-        return _projected(name, given, objects)
+        return _projected_files(name, spec, objects)
     if kind in ("configMap", "secret"):
-        return Files(_files(name, kind, given, objects, mode=given.get("defaultMode")))
-    raise UsageError(
-        f"the volume {name} is of the kind {kind}, which this machine does not have",
-        hint="use hostPath, emptyDir, configMap or secret to run the job here",
-    )
+        return VolumeFiles(_object_files(name, kind, spec, objects, mode=spec.get("defaultMode")))
+    hint = "use hostPath, emptyDir, configMap or secret to run the job on this machine"
+    if kind == "persistentVolumeClaim":
+        claim = spec.get("claimName", "NAME")
+        hint = f"use a local directory instead: --claim {claim}=DIR"
+    raise UsageError(f"volume {name}: {kind} is not supported on this machine", hint=hint)
 
 
-def _host_path(name: str, given: Mapping[str, Any]) -> HostPath:
-    path, kind = Path(str(given.get("path") or "")), str(given.get("type") or "")
+def _host_path(name: str, spec: Mapping[str, Any]) -> HostPath:
+    path, kind = Path(str(spec.get("path") or "")), str(spec.get("type") or "")
     if not path.is_absolute():
-        raise UsageError(f"the hostPath of the volume {name} is not absolute: {path}")
+        raise UsageError(f"volume {name}: the hostPath must be absolute, not {path}")
     if kind not in _HOST_TYPES:
-        hint = f"there are: {', '.join(filter(None, _HOST_TYPES))}"
-        raise UsageError(f"the volume {name} has an unknown type of hostPath: {kind}", hint=hint)
+        hint = f"valid types: {', '.join(filter(None, _HOST_TYPES))}"
+        raise UsageError(f"volume {name}: unknown hostPath type {kind}", hint=hint)
     return HostPath(path, kind)
 
 
-def _projected(name: str, given: Mapping[str, Any], objects: Objects) -> Files:
-    found: dict[str, tuple[bytes, int]] = {}
-    for part in given.get("sources") or ():
-        kind = next(iter(part), "")
+def _projected_files(name: str, spec: Mapping[str, Any], objects: ManifestObjects) -> VolumeFiles:
+    files: dict[str, tuple[bytes, int]] = {}
+    for source in spec.get("sources") or ():
+        kind = next(iter(source), "")
         if kind not in ("configMap", "secret"):
             raise UsageError(
-                f"the volume {name} projects {kind or 'nothing'}, which this machine does not have",
-                hint="configMap and secret can be projected here",
+                f"volume {name}: projecting {kind or 'nothing'} is not supported on this machine",
+                hint="project configMap or secret",
             )
-        found.update(_files(name, kind, part[kind], objects, mode=given.get("defaultMode")))
-    return Files(found)
+        mode = spec.get("defaultMode")
+        files.update(_object_files(name, kind, source[kind], objects, mode=mode))
+    return VolumeFiles(files)
 
 
-def _files(
-    volume: str, kind: str, given: Mapping[str, Any], objects: Objects, *, mode: int | None
+def _object_files(
+    volume: str,
+    kind: str,
+    spec: Mapping[str, Any],
+    objects: ManifestObjects,
+    *,
+    mode: int | None,
 ) -> dict[str, tuple[bytes, int]]:
-    """The files of a ConfigMap or a Secret: all of its keys, or the ``items`` alone."""
+    """Return the files of a ConfigMap or Secret: all keys, or only the declared ``items``."""
     default = _FILE_MODE if mode is None else int(mode)
     title = "Secret" if kind == "secret" else "ConfigMap"
-    data = object_data(objects, title, given) or {}
-    items = given.get("items")
+    data = object_data(objects, title, spec) or {}
+    items = spec.get("items")
     if items is None:
-        return {_inside(volume, key): (value, default) for key, value in data.items()}
-    found = {}
+        return {_check_relative_path(volume, key): (value, default) for key, value in data.items()}
+    files = {}
     for item in items:
         key = item["key"]
         if key in data:
-            own = default if item.get("mode") is None else int(item["mode"])
-            found[_inside(volume, item["path"])] = data[key], own
-        elif not given.get("optional"):
-            raise UsageError(f"the volume {volume} asks for the key {key!r}, which is not there")
-    return found
+            item_mode = default if item.get("mode") is None else int(item["mode"])
+            files[_check_relative_path(volume, item["path"])] = data[key], item_mode
+        elif not spec.get("optional"):
+            raise UsageError(f"volume {volume}: {title} has no key {key!r}")
+    return files
 
 
-def _inside(volume: str, path: str) -> str:
+def _check_relative_path(volume: str, path: str) -> str:
     if path.startswith("/") or ".." in path.split("/") or not path.strip("./"):
-        raise UsageError(f"{path!r} is no path in the volume {volume}", hint="name one below it")
+        raise UsageError(f"volume {volume}: invalid path {path!r}", hint="use a relative path")
     return path
 
 
-# -- made for one attempt -------------------------------------------------------------------------
+# -- creating them for one attempt ----------------------------------------------------------------
 
 
-def make(wanted: Mapping[str, Source], place: Path, *, mounting: bool = False) -> dict[str, Path]:
-    """Make the volumes in the directory ``place``, which is new; gives the path of each.
+def create_volumes(
+    wanted: Mapping[str, VolumeSource], directory: Path, *, mounting: bool = False
+) -> dict[str, Path]:
+    """Create the volumes in a new ``directory``, and return the path of each.
 
-    With ``mounting`` (this process has mounts of its own) what is to be in memory is, and Secrets
-    are; else all is on disk, where only its owner may enter. Raises :class:`UsageError` where a
-    path of this machine is not what the volume says.
+    With ``mounting`` (in a mount namespace of our own) Secrets and memory-backed volumes are tmpfs
+    mounts. Otherwise everything is on disk, accessible to its owner only. Raises
+    :class:`UsageError` if a host path does not match its declared type.
     """
-    place.mkdir(mode=0o700, parents=True)
+    directory.mkdir(mode=0o700, parents=True)
     return {
-        name: _made(name, source, place / str(number), mounting=mounting)
+        name: _create_volume(name, source, directory / str(number), mounting=mounting)
         for number, (name, source) in enumerate(wanted.items())
     }
 
 
-def remove(place: Path) -> None:
-    """Take away what :func:`make` made in ``place``; nothing where it is gone already."""
-    if not place.is_dir():
+def remove_volumes(directory: Path) -> None:
+    """Remove what :func:`create_volumes` created; does nothing if it is already gone."""
+    if not directory.is_dir():
         return
-    # Mounts of others' making that hang below ours are not to be emptied.
-    for target in sorted(mounts_below(place), reverse=True):
-        _unmount(target)
-    remove_tree(place)
+    # Unmount first, so that files of foreign mounts below ours are not deleted.
+    if mounts := mounts_below(directory):
+        from danlu.sandbox.mounts import unmount
+
+        for target in sorted(mounts, reverse=True):
+            unmount(Path(target))
+    remove_tree(directory)
 
 
-def _made(name: str, source: Source, place: Path, *, mounting: bool) -> Path:
+def _create_volume(name: str, source: VolumeSource, path: Path, *, mounting: bool) -> Path:
     if isinstance(source, HostPath):
-        return _on_host(name, source)
-    place.mkdir()
-    if mounting and not (isinstance(source, Empty) and not source.memory):
-        _mount_memory(place, source)
-    if isinstance(source, Empty):
-        # Whoever the containers run as (Kubernetes makes it so).
-        place.chmod(0o777)
-        return place
-    place.chmod(0o755)
-    _write(source.files, place)
-    return place
+        return _ensure_host_path(name, source)
+    path.mkdir()
+    if mounting and not (isinstance(source, EmptyDir) and not source.memory):
+        # Commands, which only resolve volumes, start faster without the sandbox.
+        from danlu.sandbox.mounts import mount_tmpfs
+
+        mount_tmpfs(path, size=source.size if isinstance(source, EmptyDir) else None)
+    if isinstance(source, EmptyDir):
+        # Kubernetes lets any user of the pod write to it.
+        path.chmod(0o777)
+        return path
+    path.chmod(0o755)
+    _write_files(source.files, path)
+    return path
 
 
-def _on_host(name: str, source: HostPath) -> Path:
-    path, fits = source.path, _HOST_TYPES[source.type]
-    if not fits(path):
-        kind = source.type or "anything"
-        hint = "make it, or ask for `type: DirectoryOrCreate`"
-        raise UsageError(f"volume {name}: {path} is not there as {kind}", hint=hint)
+def _ensure_host_path(name: str, source: HostPath) -> Path:
+    path, accepts = source.path, _HOST_TYPES[source.type]
+    if not accepts(path):
+        problem = f"{path} does not exist or is not of type {source.type}"
+        if not source.type:
+            problem = f"{path} does not exist"
+        hint = "create it, or set `type: DirectoryOrCreate`"
+        raise UsageError(f"volume {name}: {problem}", hint=hint)
     if source.type == "DirectoryOrCreate":
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
     elif source.type == "FileOrCreate":
@@ -194,29 +212,17 @@ def _on_host(name: str, source: HostPath) -> Path:
     return path
 
 
-def _write(files: Mapping[str, tuple[bytes, int]], place: Path) -> None:
+def _write_files(files: Mapping[str, tuple[bytes, int]], directory: Path) -> None:
     for name, (data, mode) in files.items():
-        path = place / name
-        _make_parents(path.relative_to(place).parents, place)
+        path = directory / name
+        _make_parents(path.relative_to(directory).parents, directory)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         path.chmod(mode & 0o777)
 
 
-def _make_parents(parents: Iterable[Path], place: Path) -> None:
+def _make_parents(parents: Iterable[Path], directory: Path) -> None:
     for parent in reversed(list(parents)):
-        (place / parent).mkdir(exist_ok=True)
-        (place / parent).chmod(0o755)
-
-
-def _mount_memory(place: Path, source: Source) -> None:
-    from danlu.sandbox.memory import mount_memory
-
-    mount_memory(place, size=source.size if isinstance(source, Empty) else None)
-
-
-def _unmount(target: str) -> None:
-    from danlu.sandbox.memory import unmount
-
-    unmount(Path(target))
+        (directory / parent).mkdir(exist_ok=True)
+        (directory / parent).chmod(0o755)

@@ -1,4 +1,4 @@
-"""One registry: its manifests and blobs, each verified."""
+"""The registry client: manifests and blobs, each verified against its digest."""
 
 from __future__ import annotations
 
@@ -13,54 +13,49 @@ from yarl import URL
 
 from danlu.errors import ChecksumError, OutsideError
 from danlu.oci.digest import Digest, is_digest, sha256
-from danlu.oci.image import Image, read_image
-from danlu.oci.registry.credentials import Credentials, docker_credentials
-from danlu.oci.registry.download import Download
-from danlu.oci.registry.endpoint import Endpoint
-from danlu.oci.registry.transport import Transport
-from danlu.oci.registry.upload import Upload
+from danlu.oci.image import Image, parse_image
+from danlu.oci.registry.auth import RegistryCredentials, find_docker_credentials
+from danlu.oci.registry.transfer import BlobDownload, BlobUpload
+from danlu.oci.registry.transport import RegistryEndpoint, RegistryTransport
 from danlu.oci.types import (
     ACCEPTED_MANIFESTS,
-    MAX_DOCUMENT,
+    MAX_DOCUMENT_SIZE,
     Descriptor,
-    Document,
     Index,
     Manifest,
+    ParsedDocument,
     parse_manifest,
 )
-from danlu.util.retry import Backoff, retry
-
-__all__ = ["Registry"]
+from danlu.util.retry import RetryPolicy, retry
 
 _T = TypeVar("_T")
-_BACKOFF = Backoff()
+_BACKOFF = RetryPolicy()
 
 
-class _Tags(msgspec.Struct):
+class _TagList(msgspec.Struct):
     tags: list[str] | None = None
 
 
 class Registry:
-    """A registry's client; use as an async context manager.
+    """A client of one registry; use it as an async context manager.
 
-    What fails for a moment is tried again as ``backoff`` says; what is raised then is a
-    :class:`TemporaryError`. Other failures are :class:`OutsideError`, with
-    :class:`~danlu.oci.registry.failures.NotFound` for what is not there and
-    :class:`ChecksumError` for bytes that are not what their digest says.
+    Temporary failures are retried according to ``backoff``, then raised as :class:`TemporaryError`.
+    Other failures are :class:`OutsideError`: :class:`~danlu.oci.registry.errors.RegistryNotFound`
+    if something does not exist, :class:`ChecksumError` if bytes do not match their digest.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint | str,
+        endpoint: RegistryEndpoint | str,
         *,
-        lookup: Callable[[str], Awaitable[Credentials | None]] = docker_credentials,
+        lookup: Callable[[str], Awaitable[RegistryCredentials | None]] = find_docker_credentials,
         connections: int = 8,
-        backoff: Backoff = _BACKOFF,
+        backoff: RetryPolicy = _BACKOFF,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.endpoint = Endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-        self._transport = Transport(
+        self.endpoint = RegistryEndpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        self._transport = RegistryTransport(
             self.endpoint, lookup=lookup, connections=connections, clock=clock
         )
         self._backoff = backoff
@@ -73,62 +68,66 @@ class Registry:
     async def __aexit__(self, *error: object) -> None:
         await self._transport.__aexit__(*error)
 
-    async def _again(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+    async def _with_retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         return await retry(attempt, backoff=self._backoff, sleep=self._sleep)
 
-    def _path(self, repository: str) -> str:
+    def _repository_path(self, repository: str) -> str:
         return f"{self.endpoint.prefix}/{repository}".strip("/")
 
-    def _scope(self, repository: str, *, push: bool = False, source: str = "") -> str:
+    def _token_scope(self, repository: str, *, push: bool = False, source: str = "") -> str:
         actions = "pull,push" if push else "pull"
-        scope = f"repository:{self._path(repository)}:{actions}"
-        return f"{scope} repository:{self._path(source)}:pull" if source else scope
+        scope = f"repository:{self._repository_path(repository)}:{actions}"
+        return f"{scope} repository:{self._repository_path(source)}:pull" if source else scope
 
     async def ping(self) -> None:
         """Make sure that a registry answers, whether it lets us in or not."""
-        await self._again(self._transport.base)
+        await self._with_retry(self._transport.base_url)
 
-    async def manifest(self, repository: str, target: str) -> Document[Manifest] | Document[Index]:
-        """The manifest or index of a tag or digest."""
-        raw, media_type = await self._again(lambda: self._get_manifest(repository, target))
+    async def get_manifest(
+        self, repository: str, target: str
+    ) -> ParsedDocument[Manifest] | ParsedDocument[Index]:
+        """Return the manifest or index with a tag or digest."""
+        raw, media_type = await self._with_retry(lambda: self._fetch_manifest(repository, target))
         return parse_manifest(raw, media_type)
 
-    async def _get_manifest(self, repository: str, target: str) -> tuple[bytes, str]:
-        name = _named(repository, target)
+    async def _fetch_manifest(self, repository: str, target: str) -> tuple[bytes, str]:
+        name = _image_name(repository, target)
         async with self._transport.request(
             "GET",
-            f"{self._path(repository)}/manifests/{target}",
-            scope=self._scope(repository),
+            f"{self._repository_path(repository)}/manifests/{target}",
+            scope=self._token_scope(repository),
             what=f"image {name}",
             headers={"Accept": ", ".join(ACCEPTED_MANIFESTS)},
         ) as response:
             raw = bytearray()
+            # The size is unknown in advance, so reading stops at the limit.
             async for chunk in response.content.iter_any():
                 raw += chunk
-                if len(raw) > MAX_DOCUMENT:
-                    raise OutsideError(f"the manifest of {name} is bigger than any should be")
-            said = response.headers.get("Docker-Content-Digest", "")
-            expected = target if is_digest(target) else said
-            if is_digest(expected) and sha256(bytes(raw)) != expected:
+                if len(raw) > MAX_DOCUMENT_SIZE:
+                    raise OutsideError(f"the manifest of {name} exceeds {MAX_DOCUMENT_SIZE} bytes")
+            declared = response.headers.get("Docker-Content-Digest", "")
+            # A digest that we asked for is authoritative; the header is only the registry's claim.
+            expected = target if is_digest(target) else declared
+            if is_digest(expected) and (digest := sha256(bytes(raw))) != expected:
                 raise ChecksumError(
-                    f"the manifest of {name} came as {sha256(bytes(raw))}, not as {expected}",
-                    hint="the registry, or something between, is broken or hostile",
+                    f"the manifest of {name} has the digest {digest} instead of {expected}",
+                    hint="the registry, or a proxy in between, is broken or malicious",
                 )
             return bytes(raw), response.headers.get("Content-Type", "")
 
-    async def image(self, repository: str, manifest: Manifest) -> Image:
-        """The image that a manifest describes, by its config."""
+    async def get_image(self, repository: str, manifest: Manifest) -> Image:
+        """Return the image of a manifest, from its config."""
         config = manifest.config
-        if config.size > MAX_DOCUMENT:
-            raise OutsideError(f"the config of {repository} has {config.size} bytes")
+        if config.size > MAX_DOCUMENT_SIZE:
+            raise OutsideError(f"the config of {repository} exceeds {MAX_DOCUMENT_SIZE} bytes")
         pieces: list[bytes] = []
-        await self.blob(repository, config, pieces.append)
-        image = read_image(b"".join(pieces))
+        await self.download_blob(repository, config, pieces.append)
+        image = parse_image(b"".join(pieces))
         if len(image.diff_ids) != len(manifest.layers):
-            raise OutsideError(f"manifest and config of {repository} name different layers")
+            raise OutsideError(f"manifest and config of {repository} list different layers")
         return image
 
-    async def blob(
+    async def download_blob(
         self,
         repository: str,
         descriptor: Descriptor,
@@ -136,54 +135,63 @@ class Registry:
         *,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Pass a blob's bytes to ``write``, in threads; a broken transfer goes on where it ended.
+        """Pass a blob's bytes to ``write``, in worker threads, resuming after broken connections.
 
-        ``progress`` is called with the number of further bytes. All bytes have been written when
-        :class:`ChecksumError` is raised: whoever keeps them must drop them then.
+        ``progress`` is called with each number of further bytes. :class:`ChecksumError` is raised
+        after all bytes have been written: the caller must discard them then.
         """
-        download = Download(
-            self._transport, self._path(repository), descriptor, write, progress or _ignore
+        download = BlobDownload(
+            self._transport,
+            self._repository_path(repository),
+            descriptor,
+            write,
+            scope=self._token_scope(repository),
+            progress=progress or _ignore_progress,
         )
-        while not await self._again(lambda: download.go_on(self._scope(repository))):
-            pass
+        await download.run(self._with_retry)
         download.verify()
 
     async def has_blob(self, repository: str, digest: Digest, *, push: bool = False) -> bool:
-        """Whether the repository has a blob; ``push`` asks for the permission needed later."""
-        return await self._again(lambda: self._head_blob(repository, digest, push))
+        """Return whether the repository has a blob; ``push`` requests push permission as well."""
+        return await self._with_retry(lambda: self._head_blob(repository, digest, push))
 
     async def _head_blob(self, repository: str, digest: Digest, push: bool) -> bool:
         async with self._transport.request(
             "HEAD",
-            f"{self._path(repository)}/blobs/{digest}",
-            scope=self._scope(repository, push=push),
+            f"{self._repository_path(repository)}/blobs/{digest}",
+            scope=self._token_scope(repository, push=push),
             what=f"repository {repository}",
             ok=(200, 404),
         ) as response:
             return response.status == 200
 
-    async def mount(self, repository: str, digest: Digest, source: str) -> bool:
-        """Have a blob of the repository ``source`` in ``repository`` too; whether that worked."""
-        return await self._again(lambda: self._mount(repository, digest, source))
+    async def mount_blob(self, repository: str, digest: Digest, source: str) -> bool:
+        """Mount a blob of the repository ``source``; return whether the registry did that."""
+        return await self._with_retry(lambda: self._try_mount(repository, digest, source))
 
-    async def _mount(self, repository: str, digest: Digest, source: str) -> bool:
-        base = await self._transport.base()
-        url = base.joinpath("v2", f"{self._path(repository)}/blobs/uploads/", encoded=True)
-        scope = self._scope(repository, push=True, source=source)
+    async def _try_mount(self, repository: str, digest: Digest, source: str) -> bool:
+        base = await self._transport.base_url()
+        url = base.joinpath(
+            "v2", f"{self._repository_path(repository)}/blobs/uploads/", encoded=True
+        )
+        scope = self._token_scope(repository, push=True, source=source)
         async with self._transport.request(
             "POST",
-            url.with_query(mount=digest, **{"from": self._path(source)}),
+            url.with_query(mount=digest, **{"from": self._repository_path(source)}),
             scope=scope,
             what=f"repository {repository}",
+            # A registry that cannot mount starts an upload (202) or denies the request.
             ok=(201, 202, 401, 403, 404, 405),
         ) as response:
             if response.status == 202 and "Location" in response.headers:
-                await self._cancel(response.url.join(URL(response.headers["Location"])), scope)
+                await self._cancel_upload(
+                    response.url.join(URL(response.headers["Location"])), scope
+                )
             return response.status == 201
 
-    async def _cancel(self, location: URL, scope: str) -> None:
-        """An upload that nobody wants; registries also forget it by themselves."""
-        if self._transport.same_origin(location):
+    async def _cancel_upload(self, location: URL, scope: str) -> None:
+        """Cancel an upload that is not needed. Registries also expire them."""
+        if self._transport.is_same_origin(location):
             async with self._transport.request(
                 "DELETE", location, scope=scope, what="upload", ok=tuple(range(200, 500))
             ):
@@ -197,62 +205,64 @@ class Registry:
         *,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """Send a blob; a broken transfer goes on where it ended, if the registry can that."""
-        upload = Upload(
+        """Upload a blob, resuming after broken connections if the registry supports that."""
+        upload = BlobUpload(
             self._transport,
-            self._path(repository),
+            self._repository_path(repository),
             digest,
             content,
-            scope=self._scope(repository, push=True),
-            progress=progress or _ignore,
+            scope=self._token_scope(repository, push=True),
+            progress=progress or _ignore_progress,
         )
-        while not await self._again(upload.go_on):
-            pass
+        await upload.run(self._with_retry)
 
     async def push_manifest(
-        self, repository: str, document: Document[Manifest] | Document[Index], tag: str
+        self, repository: str, document: ParsedDocument[Manifest] | ParsedDocument[Index], tag: str
     ) -> None:
-        """Give a manifest to the registry under ``tag``; an empty one means under its digest."""
+        """Store a manifest under ``tag``, or under its digest if ``tag`` is empty."""
         target = tag or document.digest
-        await self._again(lambda: self._put_manifest(repository, document, target))
+        await self._with_retry(lambda: self._put_manifest(repository, document, target))
 
     async def _put_manifest(
-        self, repository: str, document: Document[Manifest] | Document[Index], target: str
+        self,
+        repository: str,
+        document: ParsedDocument[Manifest] | ParsedDocument[Index],
+        target: str,
     ) -> None:
         async with self._transport.request(
             "PUT",
-            f"{self._path(repository)}/manifests/{target}",
-            scope=self._scope(repository, push=True),
-            what=f"image {_named(repository, target)}",
+            f"{self._repository_path(repository)}/manifests/{target}",
+            scope=self._token_scope(repository, push=True),
+            what=f"image {_image_name(repository, target)}",
             headers={"Content-Type": document.media_type},
             body=document.raw,
             ok=(201, 202, 200),
         ) as response:
-            said = response.headers.get("Docker-Content-Digest", "")
-            if is_digest(said) and said != document.digest:
-                raise ChecksumError(f"the registry took {document.digest} for {said}")
+            declared = response.headers.get("Docker-Content-Digest", "")
+            if is_digest(declared) and declared != document.digest:
+                raise ChecksumError(f"the registry stored {document.digest} as {declared}")
 
-    async def tags(self, repository: str) -> list[str]:
-        """The tags of a repository, as far as the registry tells them in one answer."""
-        return await self._again(lambda: self._tags(repository))
+    async def list_tags(self, repository: str) -> list[str]:
+        """Return the tags of a repository, as far as the first response lists them."""
+        return await self._with_retry(lambda: self._fetch_tags(repository))
 
-    async def _tags(self, repository: str) -> list[str]:
+    async def _fetch_tags(self, repository: str) -> list[str]:
         async with self._transport.request(
             "GET",
-            f"{self._path(repository)}/tags/list",
-            scope=self._scope(repository),
+            f"{self._repository_path(repository)}/tags/list",
+            scope=self._token_scope(repository),
             what=f"repository {repository}",
         ) as response:
-            body = await response.content.read(MAX_DOCUMENT)
+            body = await response.content.read(MAX_DOCUMENT_SIZE)
         try:
-            return msgspec.json.decode(body, type=_Tags).tags or []
+            return msgspec.json.decode(body, type=_TagList).tags or []
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            raise OutsideError(f"the list of tags of {repository} cannot be read") from error
+            raise OutsideError(f"invalid tag list of {repository}") from error
 
 
-def _ignore(_: int) -> None:
+def _ignore_progress(_: int) -> None:
     pass
 
 
-def _named(repository: str, target: str) -> str:
+def _image_name(repository: str, target: str) -> str:
     return f"{repository}@{target}" if is_digest(target) else f"{repository}:{target}"

@@ -1,7 +1,9 @@
-"""Requests to one registry: connected, authorized, tried again."""
+"""HTTP requests to one registry: scheme detection, TLS, authorization."""
 
 from __future__ import annotations
 
+import ipaddress
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -9,31 +11,83 @@ from typing import Any
 
 import aiohttp
 import anyio
+import msgspec
 from yarl import URL
 
-from danlu.errors import OutsideError, TemporaryError
-from danlu.oci.registry.auth import Authorizer
-from danlu.oci.registry.credentials import Credentials, docker_credentials
-from danlu.oci.registry.endpoint import Endpoint
-from danlu.oci.registry.failures import failure, translated
+from danlu.errors import OutsideError, TemporaryError, UsageError
+from danlu.oci.registry.auth import Authorizer, RegistryCredentials, find_docker_credentials
+from danlu.oci.registry.errors import response_error, translate_client_errors
 
-__all__ = ["Body", "Transport"]
+#: References to Docker Hub name one host, and another one serves them.
+_SERVER_HOSTS = {"docker.io": "registry-1.docker.io"}
 
-#: Bytes, or what makes a body anew for each attempt.
-Body = bytes | Callable[[], Any]
+#: Bytes, or a function that returns a new body for each attempt.
+RequestBody = bytes | Callable[[], Any]
 
-_CONNECT_SECONDS = 30
-_READ_SECONDS = 60
+_CONNECT_TIMEOUT = 30
+_READ_TIMEOUT = 60
 
 
-class Transport:
-    """One registry's connections; use as an async context manager."""
+class RegistryEndpoint(msgspec.Struct, frozen=True):
+    """A registry, by the host (and port) that references name.
+
+    ``insecure`` allows unverified certificates and plain HTTP; both are always allowed for a
+    registry on this machine. ``ca`` is a file of additional certificates to trust. ``prefix`` is
+    prepended to every repository.
+    """
+
+    host: str
+    insecure: bool = False
+    ca: str = ""
+    prefix: str = ""
+
+    @property
+    def address(self) -> str:
+        """The host and port to connect to."""
+        return _SERVER_HOSTS.get(self.host, self.host)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the registry runs on this machine."""
+        name = self.address.rsplit(":", 1)[0] if not self.address.endswith("]") else self.address
+        name = name.strip("[]")
+        if name == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The URL schemes to try, in order of preference."""
+        return ("https", "http") if self.insecure or self.is_local else ("https",)
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the TLS settings. Raises :class:`UsageError` if ``ca`` cannot be read."""
+        context = ssl.create_default_context()
+        if self.ca:
+            try:
+                context.load_verify_locations(self.ca)
+            except (OSError, ssl.SSLError) as error:
+                raise UsageError(
+                    f"cannot read the certificates in {self.ca}: {error}",
+                    hint=f'it is set as ca in [registries."{self.host}"] of config.toml',
+                ) from error
+        elif self.insecure or self.is_local:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+class RegistryTransport:
+    """The connections to one registry; use it as an async context manager."""
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoint: RegistryEndpoint,
         *,
-        lookup: Callable[[str], Awaitable[Credentials | None]] = docker_credentials,
+        lookup: Callable[[str], Awaitable[RegistryCredentials | None]] = find_docker_credentials,
         connections: int = 8,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,18 +99,19 @@ class Transport:
         self._base: URL | None = None
         self._lock = anyio.Lock()
 
-    async def __aenter__(self) -> Transport:
-        tls = self.endpoint.tls()
+    async def __aenter__(self) -> RegistryTransport:
+        tls = self.endpoint.tls_context()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=self._connections),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS
+                total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_READ_TIMEOUT
             ),
-            # Digests are of bytes as they are sent.
+            # Digests are computed over the bytes as sent, so nothing may decompress them.
             auto_decompress=False,
             headers={"Accept-Encoding": "identity", "User-Agent": "danlu"},
-            # A proxy cannot reach this machine's registry.
+            # A proxy cannot reach a registry on this machine.
             trust_env=not self.endpoint.is_local,
+            # Requests must not carry anything from one repository to another.
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         self._auth = Authorizer(self._session, self.host, self._lookup, clock=self._clock)
@@ -65,36 +120,36 @@ class Transport:
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
 
-    async def base(self) -> URL:
-        """The registry's address, found by its first answer; raises where there is none."""
+    async def base_url(self) -> URL:
+        """Return the registry's base URL, which the first call detects. Raises if none responds."""
         async with self._lock:
             if self._base is None:
-                self._base = await self._probe()
-                self._auth.may_speak_plainly = self._base.scheme == "http"
+                self._base = await self._probe_schemes()
+                self._auth.allow_plain_http = self._base.scheme == "http"
             return self._base
 
-    async def _probe(self) -> URL:
+    async def _probe_schemes(self) -> URL:
         schemes = self.endpoint.schemes
         for number, scheme in enumerate(schemes):
             base = URL(f"{scheme}://{self.endpoint.address}")
             try:
-                with translated(self.host):
+                with translate_client_errors(self.host):
                     async with self._session.get(base / "v2" / "") as response:
-                        await self._look(response)
+                        await self._check_version_response(response)
                         return base
             except (OutsideError, TemporaryError):
                 if number + 1 == len(schemes):
                     raise
         raise AssertionError("a registry has a scheme")
 
-    async def _look(self, response: aiohttp.ClientResponse) -> None:
+    async def _check_version_response(self, response: aiohttp.ClientResponse) -> None:
         if response.status == 401:
-            self._auth.challenged(response.headers.getall("WWW-Authenticate", []))
+            self._auth.accept_challenge(response.headers.getall("WWW-Authenticate", []))
         elif response.status >= 500 or response.status == 429:
-            raise await failure(response, host=self.host, what="its version")
+            raise await response_error(response, host=self.host, what="its version")
 
-    def same_origin(self, url: URL) -> bool:
-        """Whether credentials may go to ``url``."""
+    def is_same_origin(self, url: URL) -> bool:
+        """Return whether credentials may be sent to ``url``."""
         return self._base is not None and url.origin() == self._base.origin()
 
     @asynccontextmanager
@@ -107,48 +162,53 @@ class Transport:
         what: str,
         ok: tuple[int, ...] = (200,),
         headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: RequestBody | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One request to a path below ``/v2/``, or to an address the registry gave us.
+        """Send a request to a path below ``/v2/`` or a URL from the registry; yield the response.
 
-        ``what`` names in errors what is asked for. Answers not in ``ok`` raise; a 401 is answered
-        with authorization once.
+        ``what`` describes the requested object in errors. A status not in ``ok`` raises; a 401 is
+        retried once with authorization.
         """
-        base = await self.base()
+        base = await self.base_url()
         url = base.joinpath("v2", target, encoded=True) if isinstance(target, str) else target
-        with translated(self.host):
+        with translate_client_errors(self.host):
+            # A 401 is either the first challenge or means that the token has expired.
             for last in (False, True):
-                async with self._send(method, url, scope, headers, body) as response:
-                    if response.status == 401 and not last and self._ask_again(response, scope):
+                async with self._send_request(method, url, scope, headers, body) as response:
+                    if (
+                        response.status == 401
+                        and not last
+                        and self._should_reauthorize(response, scope)
+                    ):
                         continue
                     if response.status not in ok:
-                        raise await failure(response, host=self.host, what=what)
+                        raise await response_error(response, host=self.host, what=what)
                     yield response
                     return
 
-    def _ask_again(self, response: aiohttp.ClientResponse, scope: str) -> bool:
-        if not self.same_origin(response.url):
-            # A host we were only sent to must not say where our password goes.
+    def _should_reauthorize(self, response: aiohttp.ClientResponse, scope: str) -> bool:
+        if not self.is_same_origin(response.url):
+            # A host that we were redirected to must not decide where our password is sent.
             return False
-        self._auth.forget(scope)
-        return self._auth.challenged(response.headers.getall("WWW-Authenticate", []))
+        self._auth.discard_token(scope)
+        return self._auth.accept_challenge(response.headers.getall("WWW-Authenticate", []))
 
     @asynccontextmanager
-    async def _send(
+    async def _send_request(
         self,
         method: str,
         url: URL,
         scope: str,
         headers: Mapping[str, str] | None,
-        body: Body | None,
+        body: RequestBody | None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         sent = dict(headers or {})
-        if self.same_origin(url):
-            authorization = await self._auth.header(scope)
+        if self.is_same_origin(url):
+            authorization = await self._auth.authorization_header(scope)
             if authorization is not None:
                 sent["Authorization"] = authorization
         data = body() if callable(body) else body
-        # A body that is read once cannot be sent again to where a redirect leads.
+        # A body can be read only once, so it cannot follow a redirect.
         follow = method in ("GET", "HEAD")
         async with self._session.request(
             method, url, headers=sent, data=data, allow_redirects=follow

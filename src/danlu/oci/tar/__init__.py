@@ -1,24 +1,33 @@
-"""Layers as tar streams: a deterministic writer and an extractor that trusts nothing.
+"""Layers as tar streams: a deterministic writer, and an extractor for untrusted input.
 
-On disk a layer is a tree in overlayfs's form (:mod:`danlu.oci.overlay`); in a tar it holds OCI
+On disk a layer is a tree in overlayfs's form (:mod:`danlu.oci.overlay`); in a tar it has OCI
 whiteouts.
 """
 
-from danlu.oci.tar.extract import Extracted, Limits, extract_layer, extract_with_recipe
+from danlu.oci.tar.extract import (
+    EntryReader,
+    ExtractedLayer,
+    LayerLimits,
+    extract_entries,
+    extract_layer,
+    extract_with_tar_split,
+)
+from danlu.oci.tar.layer_paths import LayerSummary
 from danlu.oci.tar.read import LayerError
-from danlu.oci.tar.recipe import Recipe, rewrite_layer
-from danlu.oci.tar.summary import LayerSummary
-from danlu.oci.tar.write import Normalise, write_layer
+from danlu.oci.tar.tar_split import TarSplit, rewrite_layer
+from danlu.oci.tar.write import NormalizeOptions, write_layer
 
 __all__ = [
-    "Extracted",
+    "EntryReader",
+    "ExtractedLayer",
     "LayerError",
+    "LayerLimits",
     "LayerSummary",
-    "Limits",
-    "Normalise",
-    "Recipe",
+    "NormalizeOptions",
+    "TarSplit",
+    "extract_entries",
     "extract_layer",
-    "extract_with_recipe",
+    "extract_with_tar_split",
     "rewrite_layer",
     "write_layer",
 ]

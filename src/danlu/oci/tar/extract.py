@@ -1,4 +1,4 @@
-"""A stranger's layer, unpacked into a tree in overlayfs's form, and nowhere else."""
+"""Extract an untrusted layer into a tree in overlayfs's form, and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
@@ -19,160 +20,197 @@ from danlu.oci.overlay import (
     OPAQUE_NAME,
     OPAQUE_XATTR,
     WHITEOUT_PREFIX,
+    is_layer_xattr,
     is_whiteout,
     make_whiteout,
-    travels,
 )
-from danlu.oci.tar.places import Places, path_in, split
-from danlu.oci.tar.read import Entry, LayerError, Readable, TarReader
-from danlu.oci.tar.recipe import Recipe, Recorder, rewrite_layer
-from danlu.oci.tar.summary import LayerSummary
-from danlu.oci.text import printable
-from danlu.util.space import full_disk, is_full
-
-__all__ = ["Extracted", "Limits", "extract_layer", "extract_with_recipe"]
+from danlu.oci.tar.layer_paths import LayerDirectories, LayerSummary, proc_fd_path, split_layer_path
+from danlu.oci.tar.read import LayerError, Readable, TarEntry, TarReader, TypeFlag
+from danlu.oci.tar.tar_split import TarSplit, TarSplitRecorder, rewrite_layer
+from danlu.util.disk_full import disk_full_error, is_disk_full
+from danlu.util.id_maps import account_name, suggest_usermod
+from danlu.util.sanitize import escape_unprintable
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """What a layer may ask for at most: entries, and bytes of its uncompressed tar."""
+class LayerLimits(msgspec.Struct, frozen=True):
+    """The maximum number of entries and bytes of a layer's uncompressed tar."""
 
     entries: int = 2_000_000
     size: int = 1 << 40
 
 
-class Extracted(msgspec.Struct, frozen=True):
-    """A layer that was unpacked, and how to write its tar again, where that is known."""
+class ExtractedLayer(msgspec.Struct, frozen=True):
+    """A layer that was extracted, and how to write its tar again, if possible."""
 
     summary: LayerSummary
-    recipe: Recipe | None
+    recipe: TarSplit | None
 
 
-def extract_layer(stream: Readable, root: Path, *, limits: Limits = Limits()) -> LayerSummary:
-    """Unpack the uncompressed tar ``stream`` below ``root``, an existing directory of ours.
+class EntryReader(Protocol):
+    """The entries of an archive; :meth:`content` yields the bytes of the last one."""
 
-    OCI whiteouts become overlayfs's. Modes, times and, as root, owners are kept. The diff id
-    returned is that of all bytes of ``stream``; comparing it is the caller's.
+    def __iter__(self) -> Iterator[TarEntry]: ...
 
-    Raises :class:`LayerError` for a damaged tar and for what no layer may hold: absolute names,
-    ``..``, ways out of ``root`` through links, devices, more than ``limits``;
-    :class:`StoreError` where the disk is full; :class:`MachineError` where this machine cannot
-    hold what the layer has (owners that are not mapped, extended attributes).
+    def content(self) -> Iterator[bytes]:
+        """Yield the content of the last entry in chunks."""
+        ...
+
+
+def extract_layer(
+    stream: Readable, root: Path, *, limits: LayerLimits = LayerLimits()
+) -> LayerSummary:
+    """Extract the uncompressed tar ``stream`` below ``root``, an existing directory that we own.
+
+    OCI whiteouts become overlayfs whiteouts. Modes, times and, as root, owners are kept. The
+    returned diff ID covers all bytes of ``stream``; the caller must compare it.
+
+    Raises :class:`LayerError` for a damaged tar and for anything a layer must not contain: absolute
+    names, ``..``, links that lead out of ``root``, devices, more than ``limits``. Raises
+    :class:`StoreError` if the disk is full, and :class:`MachineError` if this machine cannot
+    represent the layer (unmapped owners, extended attributes).
     """
-    return _extract(stream, root, limits, None).summary
+    return _extract_layer_tar(stream, root, limits, None).summary
 
 
-def extract_with_recipe(stream: Readable, root: Path, *, limits: Limits = Limits()) -> Extracted:
-    """Unpack as :func:`extract_layer` does, and learn how to write the tar again.
+def extract_with_tar_split(
+    stream: Readable, root: Path, *, limits: LayerLimits = LayerLimits()
+) -> ExtractedLayer:
+    """Extract like :func:`extract_layer`, and record how to write the tar again.
 
-    The recipe has been tried; there is none for a tar so odd that it did not work.
+    The result has been verified. It is None for a tar so unusual that it could not be reproduced.
     """
-    extracted = _extract(stream, root, limits, Recorder())
+    extracted = _extract_layer_tar(stream, root, limits, TarSplitRecorder())
     summary, recipe = extracted.summary, extracted.recipe
     try:
         works = recipe is not None and rewrite_layer(root, None, recipe) == summary
     except StoreError:
         works = False
-    return Extracted(summary, recipe if works else None)
+    return ExtractedLayer(summary, recipe if works else None)
 
 
-def _extract(stream: Readable, root: Path, limits: Limits, recorder: Recorder | None) -> Extracted:
-    reader = TarReader(stream, limit=limits.size, literal=recorder.literal if recorder else None)
+def extract_entries(
+    reader: EntryReader,
+    root: Path,
+    *,
+    limits: LayerLimits = LayerLimits(),
+    recorder: TarSplitRecorder | None = None,
+) -> int:
+    """Extract the entries of ``reader`` below ``root`` like :func:`extract_layer`.
+
+    Returns their number. ``recorder`` records what was written, to write the same tar again.
+    """
     entries = 0
-    with _disk_errors(root), Places(os.fsencode(root)) as places:
-        extractor = _Extractor(reader, places, recorder)
+    with _translate_disk_errors(root), LayerDirectories(os.fsencode(root)) as paths:
+        extractor = _LayerExtractor(reader, paths, recorder)
         for entry in reader:
             entries += 1
             if entries > limits.entries or entry.size > limits.size:
                 raise LayerError(
-                    "the layer is bigger than any layer may be, "
-                    f"{limits.entries} entries and {limits.size} bytes"
+                    f"the layer exceeds the limit of {limits.entries} entries or "
+                    f"{limits.size} bytes"
                 )
-            extractor.add(entry)
-        extractor.finish()
+            extractor.extract_entry(entry)
+        extractor.finish_directories()
+    return entries
+
+
+def _extract_layer_tar(
+    stream: Readable, root: Path, limits: LayerLimits, recorder: TarSplitRecorder | None
+) -> ExtractedLayer:
+    reader = TarReader(
+        stream, limit=limits.size, literal=recorder.add_literal if recorder else None
+    )
+    entries = extract_entries(reader, root, limits=limits, recorder=recorder)
     summary = LayerSummary(DiffId(reader.digest()), reader.size, entries)
-    recipe = None if recorder is None else recorder.recipe(entries)
-    return Extracted(summary, recipe)
+    recipe = None if recorder is None else recorder.finish(entries)
+    return ExtractedLayer(summary, recipe)
 
 
 @contextmanager
-def _disk_errors(root: Path) -> Iterator[None]:
+def _translate_disk_errors(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_full(error):
-            raise full_disk(str(root)) from error
+        if is_disk_full(error):
+            raise disk_full_error(str(root)) from error
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
             raise LayerError(
-                f"the layer holds a name that no file can have: {printable(str(error))}"
+                f"the layer contains an invalid file name: {escape_unprintable(str(error))}"
             ) from error
-        raise StoreError(f"cannot unpack a layer below {root}: {error}") from error
+        raise StoreError(f"cannot extract a layer to {root}: {error}") from error
 
 
-class _Extractor:
-    def __init__(self, reader: TarReader, places: Places, recorder: Recorder | None) -> None:
+class _LayerExtractor:
+    def __init__(
+        self, reader: EntryReader, paths: LayerDirectories, recorder: TarSplitRecorder | None
+    ) -> None:
         self._reader = reader
         self._recorder = recorder
-        self._places = places
-        self._root_user = os.geteuid() == 0
-        #: Directories whose mode and time are set when nothing more is written into them.
-        self._directories: dict[tuple[bytes, ...], Entry] = {}
-        self._makers: dict[bytes, Callable[[int, tuple[bytes, ...], Entry], None]] = {
-            b"\0": self._file,
-            b"0": self._file,
-            b"7": self._file,
-            b"1": self._hard_link,
-            b"2": self._symlink,
-            b"6": self._fifo,
+        self._paths = paths
+        self._is_root = os.geteuid() == 0
+        #: Directories whose metadata is set at the end: writing into them would change their times.
+        self._directories: dict[tuple[bytes, ...], TarEntry] = {}
+        self._entry_writers: dict[bytes, Callable[[int, tuple[bytes, ...], TarEntry], None]] = {
+            TypeFlag.OLD_REGULAR: self._write_file,
+            TypeFlag.REGULAR: self._write_file,
+            TypeFlag.CONTIGUOUS: self._write_file,
+            TypeFlag.HARD_LINK: self._make_hard_link,
+            TypeFlag.SYMLINK: self._make_symlink,
+            TypeFlag.FIFO: self._make_fifo,
         }
 
-    def add(self, entry: Entry) -> None:
-        """Make one entry."""
-        parts = split(entry.name)
+    def extract_entry(self, entry: TarEntry) -> None:
+        """Create one entry."""
+        parts = split_layer_path(entry.name)
         if not parts:
-            if entry.kind != b"5":
-                raise LayerError("the layer wants to replace its own root")
+            if entry.kind != TypeFlag.DIRECTORY:
+                raise LayerError("the layer tries to replace its root directory")
             self._directories[()] = entry
             return
-        parent = self._places.directory(parts[:-1])
+        parent = self._paths.ensure_directory(parts[:-1])
         base = parts[-1]
         if base.startswith(WHITEOUT_PREFIX):
-            self._whiteout(parent, base)
-        elif entry.kind == b"5" or (entry.kind == b"\0" and entry.name.endswith(b"/")):
-            self._directory(parent, parts, entry)
-        elif entry.kind in self._makers:
-            self._clear(parent, parts)
-            self._makers[entry.kind](parent, parts, entry)
+            self._apply_whiteout(parent, base)
+        # Tars from before POSIX mark a directory only by its trailing slash.
+        elif entry.kind == TypeFlag.DIRECTORY or (
+            entry.kind == TypeFlag.OLD_REGULAR and entry.name.endswith(b"/")
+        ):
+            self._make_directory(parent, parts, entry)
+        elif entry.kind in self._entry_writers:
+            self._remove_existing(parent, parts)
+            self._entry_writers[entry.kind](parent, parts, entry)
         else:
             raise LayerError(
-                f"the layer holds a device, /{printable(entry.name)}",
-                hint="danlu makes no devices; whoever builds the image can leave it out",
+                f"the layer contains a device: /{escape_unprintable(entry.name)}",
+                hint="danlu does not create devices; build the image without it",
             )
 
-    def finish(self) -> None:
-        """Give directories their modes, owners and times: the deepest first."""
+    def finish_directories(self) -> None:
+        """Set modes, owners and times of directories, the deepest first."""
         for parts in sorted(self._directories, key=len, reverse=True):
             entry = self._directories[parts]
-            descriptor = self._places.find(parts)
+            descriptor = self._paths.open_directory(parts)
             if descriptor is None:
                 continue
-            self._chown(descriptor, entry)
+            self._set_owner(descriptor, entry)
             os.fchmod(descriptor, entry.mode)
             self._set_attributes(descriptor, entry)
-            os.utime(descriptor, ns=_times(entry))
+            os.utime(descriptor, ns=_entry_times(entry))
 
-    def _directory(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
+    def _make_directory(self, parent: int, parts: tuple[bytes, ...], entry: TarEntry) -> None:
         base = parts[-1]
-        status = _status(parent, base)
+        status = _lstat_entry(parent, base)
         if status is None or not stat.S_ISDIR(status.st_mode):
-            deleted = status is not None and is_whiteout(path_in(parent, base), status)
-            self._clear(parent, parts)
+            deleted = status is not None and is_whiteout(proc_fd_path(parent, base), status)
+            self._remove_existing(parent, parts)
+            # Its own mode is set at the end: it might keep even us from writing into it.
             os.mkdir(base, 0o700, dir_fd=parent)
             if deleted:
-                self._make_opaque(self._places.directory(parts))
+                self._make_opaque(self._paths.ensure_directory(parts))
         self._directories[parts] = entry
 
-    def _whiteout(self, parent: int, base: bytes) -> None:
-        """A deletion of what lower layers have, never of what this layer has."""
+    def _apply_whiteout(self, parent: int, base: bytes) -> None:
+        """Delete what lower layers have, but never what this layer has."""
         if base == OPAQUE_NAME:
             self._make_opaque(parent)
             return
@@ -180,8 +218,8 @@ class _Extractor:
             return
         name = base[len(WHITEOUT_PREFIX) :]
         if name in (b"", b".", b".."):
-            raise LayerError(f"the layer deletes a name that no file can have: {base!r}")
-        status = _status(parent, name)
+            raise LayerError(f"the layer has an invalid whiteout: {base!r}")
+        status = _lstat_entry(parent, name)
         if status is None:
             make_whiteout(name, directory=parent)
         elif stat.S_ISDIR(status.st_mode):
@@ -191,82 +229,86 @@ class _Extractor:
             finally:
                 os.close(descriptor)
 
-    def _clear(self, parent: int, parts: tuple[bytes, ...]) -> None:
-        """Remove what an earlier entry put in this place."""
+    def _remove_existing(self, parent: int, parts: tuple[bytes, ...]) -> None:
+        """Remove what an earlier entry created at this path."""
         base = parts[-1]
-        status = _status(parent, base)
+        status = _lstat_entry(parent, base)
         if status is None:
             return
         if self._recorder is not None:
-            self._recorder.replacing(parts, parent)
+            self._recorder.save_replaced_content(parts, parent)
         if stat.S_ISREG(status.st_mode):
             os.unlink(base, dir_fd=parent)
             return
-        # A way that led through a link or directory leads elsewhere now.
-        self._places.forget(keep=parent)
+        # Cached descriptors may be of paths through this link or directory.
+        self._paths.forget(keep=parent)
         if stat.S_ISDIR(status.st_mode):
             shutil.rmtree(base, dir_fd=parent)
-            for one in [known for known in self._directories if known[: len(parts)] == parts]:
-                del self._directories[one]
+            for replaced in [known for known in self._directories if known[: len(parts)] == parts]:
+                del self._directories[replaced]
         else:
             os.unlink(base, dir_fd=parent)
 
-    def _file(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
+    def _write_file(self, parent: int, parts: tuple[bytes, ...], entry: TarEntry) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(parts[-1], flags, 0o600, dir_fd=parent)
         if self._recorder is not None:
-            self._recorder.file(parts, entry.size)
+            self._recorder.add_file(parts, entry.size)
         try:
             for piece in self._reader.content():
+                # os.write may write less than requested.
                 view = memoryview(piece)
                 while view:
                     view = view[os.write(descriptor, view) :]
-            self._chown(descriptor, entry)
+            self._set_owner(descriptor, entry)
             os.fchmod(descriptor, entry.mode)
-            # After chown, which drops capabilities.
+            # After chown, because chown removes security.capability.
             self._set_attributes(descriptor, entry)
-            os.utime(descriptor, ns=_times(entry))
+            os.utime(descriptor, ns=_entry_times(entry))
         finally:
             os.close(descriptor)
 
-    def _hard_link(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
-        target = split(entry.link)
+    def _make_hard_link(self, parent: int, parts: tuple[bytes, ...], entry: TarEntry) -> None:
+        target = split_layer_path(entry.link)
         missing = LayerError(
-            f"/{printable(entry.name)} is a link to /{printable(entry.link)}, "
-            "which the layer does not have"
+            f"/{escape_unprintable(entry.name)} is a hard link to "
+            f"/{escape_unprintable(entry.link)}, which the layer does not contain"
         )
         if not target:
             raise missing
-        source = self._places.find(target[:-1])
+        source = self._paths.open_directory(target[:-1])
         if source is None:
             raise missing
-        status = _status(source, target[-1])
+        status = _lstat_entry(source, target[-1])
         if (
             status is None
             or stat.S_ISDIR(status.st_mode)
-            or is_whiteout(path_in(source, target[-1]), status)
+            or is_whiteout(proc_fd_path(source, target[-1]), status)
         ):
             raise missing
+        # Without follow_symlinks=False a hard link to a symlink would reach its target.
         os.link(target[-1], parts[-1], src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
 
-    def _symlink(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
+    def _make_symlink(self, parent: int, parts: tuple[bytes, ...], entry: TarEntry) -> None:
         if not entry.link:
-            raise LayerError(f"/{printable(entry.name)} is a link to nothing")
+            raise LayerError(
+                f"/{escape_unprintable(entry.name)} is a symbolic link without a target"
+            )
         os.symlink(entry.link, parts[-1], dir_fd=parent)
-        self._own(parent, parts[-1], entry)
+        self._set_metadata(parent, parts[-1], entry)
 
-    def _fifo(self, parent: int, parts: tuple[bytes, ...], entry: Entry) -> None:
+    def _make_fifo(self, parent: int, parts: tuple[bytes, ...], entry: TarEntry) -> None:
         os.mkfifo(parts[-1], 0o600, dir_fd=parent)
-        self._own(parent, parts[-1], entry)
+        self._set_metadata(parent, parts[-1], entry)
 
-    def _own(self, parent: int, base: bytes, entry: Entry) -> None:
-        self._chown(base, entry, parent)
-        if entry.kind != b"2":
+    def _set_metadata(self, parent: int, base: bytes, entry: TarEntry) -> None:
+        self._set_owner(base, entry, parent)
+        if entry.kind != TypeFlag.SYMLINK:
             os.chmod(base, entry.mode, dir_fd=parent)
-        os.utime(base, ns=_times(entry), dir_fd=parent, follow_symlinks=False)
+        os.utime(base, ns=_entry_times(entry), dir_fd=parent, follow_symlinks=False)
 
-    def _chown(self, place: int | bytes, entry: Entry, parent: int | None = None) -> None:
-        if not self._root_user:
+    def _set_owner(self, place: int | bytes, entry: TarEntry, parent: int | None = None) -> None:
+        if not self._is_root:
             return
         try:
             if isinstance(place, int):
@@ -277,14 +319,14 @@ class _Extractor:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise MachineError(
-                f"/{printable(entry.name)} belongs to {entry.uid}:{entry.gid}, "
-                "which this account has no ids for",
-                hint="give it more subordinate ids in /etc/subuid and /etc/subgid",
+                f"/{escape_unprintable(entry.name)} belongs to {entry.uid}:{entry.gid}, "
+                "ids that are not mapped for this account",
+                hint=suggest_usermod(account_name()),
             ) from error
 
-    def _set_attributes(self, descriptor: int, entry: Entry) -> None:
+    def _set_attributes(self, descriptor: int, entry: TarEntry) -> None:
         for name, value in sorted(entry.attributes.items()):
-            if travels(name):
+            if is_layer_xattr(name):
                 _set_attribute(descriptor, name, value)
 
     def _make_opaque(self, descriptor: int) -> None:
@@ -295,24 +337,30 @@ def _set_attribute(descriptor: int, name: str, value: bytes) -> None:
     try:
         os.setxattr(descriptor, name, value)
     except OSError as error:
-        # ext4 has 4 KiB for all attributes of a file, and says that the disk is full.
+        # ext4 has 4 KiB for all attributes of a file, and reports ENOSPC when they don't fit.
         too_big = error.errno == errno.E2BIG or (error.errno == errno.ENOSPC and len(value) > 1024)
         if too_big or error.errno in (errno.EOPNOTSUPP, errno.EPERM):
             raise MachineError(
-                f"the store's file system cannot hold the extended attribute {printable(name)}",
+                f"the store's file system cannot store the extended attribute "
+                f"{escape_unprintable(name)}",
                 hint="move the store to ext4, xfs or btrfs with DANLU_HOME",
+            ) from error
+        if error.errno == errno.EINVAL:
+            raise LayerError(
+                f"the layer has an invalid value for the extended attribute "
+                f"{escape_unprintable(name)}"
             ) from error
         raise
 
 
-def _status(parent: int, base: bytes) -> os.stat_result | None:
+def _lstat_entry(parent: int, base: bytes) -> os.stat_result | None:
     try:
         return os.stat(base, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
 
 
-def _times(entry: Entry) -> tuple[int, int]:
+def _entry_times(entry: TarEntry) -> tuple[int, int]:
     if abs(entry.mtime) > (1 << 63) - 1:
-        raise LayerError(f"/{printable(entry.name)} has a time that no file can have")
+        raise LayerError(f"/{escape_unprintable(entry.name)} has an invalid modification time")
     return entry.mtime, entry.mtime

@@ -1,7 +1,7 @@
-"""Entries of a tar stream, as untrusting as a stranger's layer deserves.
+"""Read the entries of an untrusted tar stream.
 
-Understands ustar, pax and GNU long names and big numbers: what image tools write. Everything
-that comes is hashed, trailing padding too.
+Supports what image tools write: ustar, pax, and GNU long names and base-256 numbers. Every byte is
+hashed, including trailing padding.
 """
 
 from __future__ import annotations
@@ -14,34 +14,44 @@ from typing import Protocol
 import msgspec
 
 from danlu.errors import OutsideError
-from danlu.oci.text import printable
+from danlu.util.sanitize import escape_unprintable
 
-__all__ = ["Entry", "LayerError", "Readable", "TarReader"]
-
-_BLOCK = 512
-_CHUNK = 1 << 20
-#: The most bytes of one extension header: xattr values are at most 64 KiB, names 4 KiB.
-_MAX_EXTENSION = 1 << 20
-#: Usual are one or two before an entry.
+_BLOCK_SIZE = 512
+_CHUNK_SIZE = 1 << 20
+#: Maximum size of an extension header: xattr values are at most 64 KiB, names 4 KiB.
+_MAX_EXTENSION_SIZE = 1 << 20
+#: Maximum number of extension headers before an entry; one or two are usual.
 _MAX_EXTENSIONS = 16
 _MAX_PATH = 4096
-_EMPTY = bytes(_BLOCK)
+_EMPTY_BLOCK = bytes(_BLOCK_SIZE)
+
+
+class TypeFlag:
+    """Type flags of tar entries (POSIX.1-2001, pax, "ustar Interchange Format")."""
+
+    OLD_REGULAR = b"\0"
+    REGULAR = b"0"
+    HARD_LINK = b"1"
+    SYMLINK = b"2"
+    DIRECTORY = b"5"
+    FIFO = b"6"
+    CONTIGUOUS = b"7"
 
 
 class LayerError(OutsideError):
-    """A layer is no proper tar, or asks for something that no layer may have."""
+    """A layer is not a valid tar, or contains something that no layer may contain."""
 
 
 class Readable(Protocol):
-    """Where a stream's bytes come from."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most ``size`` bytes; none at the end."""
+        """Return at most ``size`` bytes; empty at the end."""
         ...
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One entry: ``kind`` is the type flag, ``mtime`` in nanoseconds; ``attributes`` are xattrs."""
+class TarEntry(msgspec.Struct, frozen=True):
+    """One entry; ``kind`` is the type flag, ``mtime`` in nanoseconds, ``attributes`` are xattrs."""
 
     name: bytes
     kind: bytes
@@ -55,10 +65,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class TarReader:
-    """Iterates over the entries of ``stream``; :meth:`content` gives the bytes of the last one.
+    """Iterate over the entries of ``stream``; :meth:`content` returns the bytes of the last one.
 
-    More than ``limit`` bytes raise :class:`LayerError`. ``literal`` is given all that came besides
-    the content that was asked for: headers, padding, content nobody read.
+    More than ``limit`` bytes raise :class:`LayerError`. ``literal`` receives everything except the
+    content that was read through :meth:`content`: headers, padding, skipped content.
     """
 
     def __init__(
@@ -72,223 +82,228 @@ class TarReader:
         self._limit = limit
         self._hash = hashlib.sha256()
         self._buffer = b""
-        self._at = 0
+        self._position = 0
         #: Bytes received so far.
         self.size = 0
-        self._left = 0
+        self._content_left = 0
         self._padding = 0
         self._globals: dict[bytes, bytes] = {}
         self._literal = literal
 
     def digest(self) -> str:
-        """The digest of all bytes received so far."""
+        """Return the digest of all bytes received so far."""
         return "sha256:" + self._hash.hexdigest()
 
-    def __iter__(self) -> Iterator[Entry]:
-        while (entry := self._next()) is not None:
+    def __iter__(self) -> Iterator[TarEntry]:
+        while (entry := self._next_entry()) is not None:
             yield entry
-        self._drain()
+        self._read_to_end()
 
     def content(self) -> Iterator[bytes]:
-        """The content of the entry given last, in pieces."""
-        while self._left:
-            piece = self._take(min(self._left, _CHUNK))
-            self._left -= len(piece)
+        """Yield the content of the last entry in chunks."""
+        while self._content_left:
+            piece = self._read_some(min(self._content_left, _CHUNK_SIZE))
+            self._content_left -= len(piece)
             yield piece
 
-    def _fill(self) -> bool:
-        self._buffer = self._stream.read(_CHUNK)
-        self._at = 0
+    def _fill_buffer(self) -> bool:
+        self._buffer = self._stream.read(_CHUNK_SIZE)
+        self._position = 0
         self._hash.update(self._buffer)
         self.size += len(self._buffer)
+        # Checked for every byte received, so that endless padding is limited too.
         if self.size > self._limit:
-            raise LayerError(f"the layer is bigger than any layer may be, {self._limit} bytes")
+            raise LayerError(f"the layer exceeds the limit of {self._limit} bytes")
         return bool(self._buffer)
 
-    def _take(self, most: int) -> bytes:
-        """One to ``most`` bytes."""
-        if self._at >= len(self._buffer) and not self._fill():
-            raise LayerError("the layer ends early", hint="it was cut off; fetch it again")
-        piece = self._buffer[self._at : self._at + most]
-        self._at += len(piece)
+    def _read_some(self, most: int) -> bytes:
+        """Return between one and ``most`` bytes."""
+        if self._position >= len(self._buffer) and not self._fill_buffer():
+            raise LayerError("the layer is truncated", hint="fetch it again")
+        piece = self._buffer[self._position : self._position + most]
+        self._position += len(piece)
         return piece
 
-    def _note(self, piece: bytes) -> None:
+    def _record_literal(self, piece: bytes) -> None:
         if self._literal is not None:
             self._literal(piece)
 
-    def _exactly(self, size: int) -> bytes:
-        end = self._at + size
+    def _read_exactly(self, size: int) -> bytes:
+        end = self._position + size
         if end <= len(self._buffer):
-            piece = self._buffer[self._at : end]
-            self._at = end
+            piece = self._buffer[self._position : end]
+            self._position = end
         else:
             pieces = []
             while size:
-                pieces.append(self._take(size))
+                pieces.append(self._read_some(size))
                 size -= len(pieces[-1])
             piece = b"".join(pieces)
-        self._note(piece)
+        self._record_literal(piece)
         return piece
 
-    def _skip(self, size: int) -> None:
+    def _skip_bytes(self, size: int) -> None:
         while size:
-            piece = self._take(min(size, _CHUNK))
-            self._note(piece)
+            piece = self._read_some(min(size, _CHUNK_SIZE))
+            self._record_literal(piece)
             size -= len(piece)
 
-    def _drain(self) -> None:
-        self._note(self._buffer[self._at :])
-        while self._fill():
-            self._note(self._buffer)
+    def _read_to_end(self) -> None:
+        self._record_literal(self._buffer[self._position :])
+        while self._fill_buffer():
+            self._record_literal(self._buffer)
 
-    def _next(self) -> Entry | None:
-        self._skip(self._left + self._padding)
-        self._left = self._padding = 0
+    def _next_entry(self) -> TarEntry | None:
+        self._skip_bytes(self._content_left + self._padding)
+        self._content_left = self._padding = 0
         records: dict[bytes, bytes] = {}
         for _ in range(_MAX_EXTENSIONS):
-            if self._at >= len(self._buffer) and not self._fill():
+            if self._position >= len(self._buffer) and not self._fill_buffer():
                 return None
-            block = self._exactly(_BLOCK)
-            if block == _EMPTY:
+            block = self._read_exactly(_BLOCK_SIZE)
+            if block == _EMPTY_BLOCK:
                 return None
-            _verify(block)
+            _verify_checksum(block)
             kind = block[156:157]
             if kind not in b"xgLK":
-                return self._entry(block, kind, records)
-            data = self._extension(_number(block[124:136]))
+                return self._parse_entry(block, kind, records)
+            data = self._read_extension(_parse_number(block[124:136]))
             if kind == b"g":
+                # Global headers apply to all later entries and add up, so their total is limited.
                 self._globals.update(_parse_pax(data))
-                if sum(map(len, self._globals.values())) > _MAX_EXTENSION:
-                    raise LayerError("the layer's global headers are bigger than any should be")
+                if sum(map(len, self._globals.values())) > _MAX_EXTENSION_SIZE:
+                    raise LayerError("the layer's global extension headers are too large")
             elif kind == b"x":
                 records.update(_parse_pax(data))
             else:
-                records[b"path" if kind == b"L" else b"linkpath"] = _text(data)
+                records[b"path" if kind == b"L" else b"linkpath"] = _until_nul(data)
         raise LayerError("the layer has too many extension headers before an entry")
 
-    def _extension(self, size: int) -> bytes:
-        if size > _MAX_EXTENSION:
-            raise LayerError(f"an extension header of the layer has {size} bytes")
-        data = self._exactly(size)
-        self._skip(-size % _BLOCK)
+    def _read_extension(self, size: int) -> bytes:
+        if size > _MAX_EXTENSION_SIZE:
+            raise LayerError(f"the layer has an extension header of {size} bytes")
+        data = self._read_exactly(size)
+        self._skip_bytes(-size % _BLOCK_SIZE)
         return data
 
-    def _entry(self, block: bytes, kind: bytes, local: dict[bytes, bytes]) -> Entry:
+    def _parse_entry(self, block: bytes, kind: bytes, local: dict[bytes, bytes]) -> TarEntry:
         records = {**self._globals, **local} if self._globals else local
         name = records.get(b"path")
         link = records.get(b"linkpath")
         if any(key.startswith(b"GNU.sparse.") for key in records):
-            raise LayerError("the layer holds a sparse file, which image layers cannot have")
-        entry = Entry(
-            name=_name(block) if name is None else _checked(name),
+            raise LayerError("the layer contains a sparse file, which is not supported")
+        entry = TarEntry(
+            name=_parse_name(block) if name is None else _check_path(name),
             kind=kind,
-            mode=_number(block[100:108]) & 0o7777,
-            uid=_whole(records, b"uid", block[108:116]),
-            gid=_whole(records, b"gid", block[116:124]),
-            size=_whole(records, b"size", block[124:136]),
-            mtime=_time(records, block[136:148]),
-            link=_text(block[157:257]) if link is None else _checked(link),
-            attributes=_xattrs(records) if records else {},
+            mode=_parse_number(block[100:108]) & 0o7777,
+            uid=_parse_unsigned_int(records, b"uid", block[108:116]),
+            gid=_parse_unsigned_int(records, b"gid", block[116:124]),
+            size=_parse_unsigned_int(records, b"size", block[124:136]),
+            mtime=_parse_mtime(records, block[136:148]),
+            link=_until_nul(block[157:257]) if link is None else _check_path(link),
+            attributes=_parse_xattrs(records) if records else {},
         )
         if entry.kind in b"\x0007":
-            self._left = entry.size
-            self._padding = -entry.size % _BLOCK
+            self._content_left = entry.size
+            self._padding = -entry.size % _BLOCK_SIZE
         elif entry.kind not in b"123456":
-            raise LayerError(f"the layer holds an entry of unknown kind {kind!r}")
+            raise LayerError(f"the layer contains an entry of unknown type {kind!r}")
         return entry
 
 
-def _verify(block: bytes) -> None:
-    """Check the header's sum, in which its own field counts as spaces."""
-    wanted = _number(block[148:156])
-    if sum(block) - sum(block[148:156]) + 8 * 0x20 != wanted:
-        raise LayerError("the layer is damaged: a header has a wrong check sum")
+def _verify_checksum(block: bytes) -> None:
+    """Verify the header's checksum, which counts its own field as spaces."""
+    expected = _parse_number(block[148:156])
+    if sum(block) - sum(block[148:156]) + 8 * 0x20 != expected:
+        raise LayerError("the layer is damaged: a header has a wrong checksum")
 
 
-def _number(field: bytes) -> int:
-    """An octal number, or GNU's base-256 where the first bit is set."""
+def _parse_number(field: bytes) -> int:
+    """Parse an octal number, or GNU's base-256 if the first bit is set."""
     if field[0] & 0x80:
         value = int.from_bytes(field, "big")
         bits = 8 * len(field)
-        # Negative numbers fill the field; others have only the marking bit.
+        # Negative numbers are sign-extended; others only have the marker bit set.
         return value - (1 << bits) if field[0] == 0xFF else value - (1 << (bits - 1))
     text = field.strip(b" \0")
     if not text:
         return 0
     try:
-        # `int` would accept signs, underscores and spaces.
+        # `int` would also accept signs, underscores and spaces.
         if not text.isdigit():
             raise ValueError(text)
         return int(text, 8)
     except ValueError:
-        raise LayerError(f"the layer is damaged: {field!r} is no number") from None
+        raise LayerError(f"the layer is damaged: invalid number {field!r}") from None
 
 
-def _whole(records: Mapping[bytes, bytes], key: bytes, field: bytes) -> int:
+def _parse_unsigned_int(records: Mapping[bytes, bytes], key: bytes, field: bytes) -> int:
     text = records.get(key)
     if text is None:
-        value = _number(field)
+        value = _parse_number(field)
+    # Limited because int() takes quadratic time for long digit strings.
     elif text.isdigit() and len(text) < 20:
         value = int(text)
     else:
-        raise LayerError(f"the layer is damaged: {key.decode()} is {text[:40]!r}")
+        raise LayerError(f"the layer is damaged: invalid {key.decode()} {text[:40]!r}")
     if not 0 <= value < 1 << 63:
-        raise LayerError(f"the layer is damaged: {key.decode()} is {value}")
+        raise LayerError(f"the layer is damaged: invalid {key.decode()} {value}")
     return value
 
 
-def _time(records: Mapping[bytes, bytes], field: bytes) -> int:
-    """Nanoseconds since 1970."""
+def _parse_mtime(records: Mapping[bytes, bytes], field: bytes) -> int:
+    """Return the modification time in nanoseconds since 1970."""
     text = records.get(b"mtime")
     if text is None:
-        return _number(field) * 1_000_000_000
+        return _parse_number(field) * 1_000_000_000
     negative = text.startswith(b"-")
     seconds, _, fraction = text.removeprefix(b"-").partition(b".")
     if not (seconds + fraction).isdigit() or len(text) > 40:
-        raise LayerError(f"the layer is damaged: a time is {text[:40]!r}")
+        raise LayerError(f"the layer is damaged: invalid time {text[:40]!r}")
     value = int(seconds or b"0") * 1_000_000_000 + int(fraction[:9].ljust(9, b"0"))
     return -value if negative else value
 
 
-def _text(field: bytes) -> bytes:
+def _until_nul(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
 
-def _name(block: bytes) -> bytes:
-    name = _text(block[:100])
-    # GNU's old format has times where ustar has the prefix.
+def _parse_name(block: bytes) -> bytes:
+    name = _until_nul(block[:100])
+    # GNU's old format (magic "ustar  ") has times where ustar has the prefix.
     if block[257:263] == b"ustar\0" and block[345]:
-        return _text(block[345:500]) + b"/" + name
+        return _until_nul(block[345:500]) + b"/" + name
     return name
 
 
-def _checked(name: bytes) -> bytes:
+def _check_path(name: bytes) -> bytes:
     if b"\0" in name or len(name) > _MAX_PATH:
-        raise LayerError(f"the layer holds a name that no file can have: {printable(name[:80])!r}")
+        raise LayerError(
+            f"the layer contains an invalid file name: {escape_unprintable(name[:80])!r}"
+        )
     return name
 
 
 def _parse_pax(data: bytes) -> dict[bytes, bytes]:
     records = {}
-    at = 0
-    while at < len(data):
-        space = data.find(b" ", at, at + 12)
-        length = data[at:space] if space > 0 else b""
+    position = 0
+    while position < len(data):
+        space = data.find(b" ", position, position + 12)
+        length = data[position:space] if space > 0 else b""
         if not length.isdigit():
             raise LayerError("the layer is damaged: an extension header has no length")
-        end = at + int(length)
+        end = position + int(length)
         if end <= space + 1 or end > len(data) or data[end - 1 : end] != b"\n":
-            raise LayerError("the layer is damaged: an extension header has a wrong length")
+            raise LayerError("the layer is damaged: an extension header has an invalid length")
         key, equals, value = data[space + 1 : end - 1].partition(b"=")
         if not equals:
             raise LayerError("the layer is damaged: an extension header has no value")
         records[key] = value
-        at = end
+        position = end
     return records
 
 
-def _xattrs(records: Mapping[bytes, bytes]) -> dict[str, bytes]:
+def _parse_xattrs(records: Mapping[bytes, bytes]) -> dict[str, bytes]:
     prefix = b"SCHILY.xattr."
     return {
         os.fsdecode(key[len(prefix) :]): value

@@ -1,77 +1,81 @@
-"""System packages from archives of the Debian family, by this machine's own apt and dpkg.
+"""System packages from Debian-style archives, through this machine's own apt and dpkg.
 
-The machine's configuration says where packages come from and how they are reached; lists, caches
-and files are danlu's, below ``Paths.cache/"apt"``. All functions that run programs are async.
+The machine's configuration says where packages come from and how they are reached. Package lists,
+caches and files are danlu's own, in ``Paths.cache/"apt"``. All functions that run programs are
+async.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
-from danlu.graph import Platform
-from danlu.sources.apt.debs import Cache, check_debs, fetch_all, write_repository
-from danlu.sources.apt.home import Home, open_home
-from danlu.sources.apt.suites import Distribution, debian_architecture, distribution, of_codename
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from danlu.environment.types import AptSource
-    from danlu.graph import Deb
-    from danlu.util.config import Configuration
-    from danlu.util.paths import Paths
+from danlu.environment.types import AptSource
+from danlu.graph.ops import DebPackage, Platform
+from danlu.sources.apt.archive import (
+    DistroRelease,
+    debian_architecture,
+    find_archive,
+    find_release,
+    find_release_by_codename,
+)
+from danlu.sources.apt.deb_cache import DebCache, check_debs, fetch_all, write_repository
+from danlu.sources.apt.host_config import read_host_apt
+from danlu.sources.apt.keyrings import add_keyring
+from danlu.sources.apt.private_apt import PrivateApt, open_private_apt
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
 
 __all__ = [
-    "Cache",
-    "Distribution",
-    "Home",
+    "DebCache",
+    "DistroRelease",
+    "PrivateApt",
     "check_debs",
-    "deb_cache",
     "debian_architecture",
-    "distribution",
-    "fetch",
     "fetch_all",
-    "home_for",
-    "of_codename",
-    "open_home",
+    "fetch_debs",
+    "find_release",
+    "find_release_by_codename",
+    "open_private_apt",
+    "private_apt_for",
+    "user_deb_cache",
     "write_repository",
 ]
 
 
-def deb_cache(paths: Paths) -> Cache:
-    """The user's package files, shared by all projects."""
-    return Cache(paths.cache / "apt" / "debs")
+def user_deb_cache(paths: Paths) -> DebCache:
+    """Return the user's package cache, shared by all projects."""
+    return DebCache(paths.cache / "apt" / "debs")
 
 
-async def home_for(
-    wanted: Distribution,
+async def private_apt_for(
+    wanted: DistroRelease,
     architecture: str,
     *,
     apt: AptSource | None,
     paths: Paths,
     config: Configuration,
-) -> Home:
-    """The private apt of ``wanted`` for a Debian ``architecture``; its lists are not fetched yet.
+) -> PrivateApt:
+    """Return the private apt for a release and Debian ``architecture``; its lists are not yet
+    downloaded.
 
-    Raises :class:`danlu.errors.MachineError` where this machine has no apt, or no source of the
-    distribution's packages.
+    Raises :class:`danlu.errors.MachineError` if this machine has no apt, or no archive of the
+    distribution is configured.
     """
-    from danlu.sources.apt.archive import archive_for
-    from danlu.sources.apt.host import host_apt
-
-    host = await host_apt()
-    archive = archive_for(
+    host = await read_host_apt()
+    archive = find_archive(
         wanted,
         architecture,
         host=host,
         config=config,
         source=apt.source if apt else "",
     )
-    return open_home(archive, paths.cache / "apt", host)
+    cache = paths.cache / "apt"
+    archive = await add_keyring(archive, host=host, config=config, cache=cache)
+    return open_private_apt(archive, cache, host)
 
 
-async def fetch(
-    debs: Sequence[Deb],
+async def fetch_debs(
+    debs: Sequence[DebPackage],
     family: str,
     codename: str,
     *,
@@ -80,19 +84,20 @@ async def fetch(
     config: Configuration,
     transfer: Callable[[int, int], None] | None = None,
     offline: bool = False,
-) -> Cache:
-    """Bring ``debs`` into the user's cache, verified, and give the cache (see :func:`fetch_all`).
+) -> DebCache:
+    """Download ``debs`` into the user's cache, verified, and return the cache (see
+    :func:`fetch_all`).
 
-    ``family`` (``debian12`` will do, empty where only the codename is known) and ``codename``
-    matter only when something must be fetched.
+    ``family`` (``debian12`` is accepted; empty if only the codename is known) and ``codename`` are
+    needed only if something must be downloaded.
     """
 
-    async def home() -> Home:
+    async def home() -> PrivateApt:
         own = [deb.architecture for deb in debs if deb.architecture != "all"]
         architecture = own[0] if own else debian_architecture(Platform())
-        wanted = of_codename(family, codename)
-        return await home_for(wanted, architecture, apt=apt, paths=paths, config=config)
+        wanted = find_release_by_codename(family, codename)
+        return await private_apt_for(wanted, architecture, apt=apt, paths=paths, config=config)
 
-    cache = deb_cache(paths)
+    cache = user_deb_cache(paths)
     await fetch_all(cache, debs, home, transfer=transfer, offline=offline)
     return cache

@@ -1,7 +1,7 @@
-"""Requirements files, read as far as danlu must know before uv does: options, files, addresses.
+"""Parse requirements files as far as danlu must understand them before uv does.
 
-uv parses the files itself when it resolves; this reader only finds what decides *where* that may
-run and what else belongs to the build (pip documentation, "Requirements File Format").
+uv parses the files itself when it resolves. This parser only finds what decides *where* that may
+happen and which other files belong to the build (pip documentation, "Requirements File Format").
 """
 
 from __future__ import annotations
@@ -9,27 +9,23 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
+from danlu.environment.package_names import normalize_name
 from danlu.environment.types import PythonPackages
-from danlu.errors import ResolveError
+from danlu.errors import ResolveError, Span, UsageError
+from danlu.util.safe_paths import ProjectTree
+from danlu.util.urls import strip_credentials
 
-__all__ = [
-    "Entry",
-    "Reference",
-    "drawn_in",
-    "included_files",
-    "project_files",
-    "read_requirements",
-    "reference_of",
-]
-
-_OPTIONS = {
+_LONG_OPTIONS = {
     "-r": "--requirement",
     "-c": "--constraint",
     "-e": "--editable",
@@ -40,18 +36,18 @@ _OPTIONS = {
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _OWN_OPTION = re.compile(r"\s(--[A-Za-z][\w-]*|-[A-Za-z])")
 _VCS = re.compile(r"(git|hg|svn|bzr)\+")
-_NAMED = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*@\s*(.+)", re.DOTALL)
+_NAMED_REFERENCE = re.compile(r"\s*([A-Za-z0-9][\w.-]*)\s*(\[[^\]]*\])?\s*@\s*(.+)", re.DOTALL)
 _ARCHIVES = (
     *(".tar.gz", ".tgz", ".zip", ".tar.bz2", ".tbz"),
     *(".tar.xz", ".tar.zst", ".tar", ".tar.lzma"),
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One logical line: an option (``--index-url``) with its value, or a requirement (no option).
+class RequirementLine(msgspec.Struct, frozen=True):
+    """A logical line: an option (``--index-url``) with its value, or a requirement (no option).
 
-    ``file`` is the file that has it, ``line`` the number of its first physical line; ``hashes`` are
-    the requirement's ``--hash`` options (``sha256:…``), ``settings`` the names of its others.
+    ``file`` and ``line`` are its location (first physical line); ``hashes`` are the requirement's
+    ``--hash`` options (``sha256:…``), ``settings`` the names of its other options.
     """
 
     option: str
@@ -62,12 +58,13 @@ class Entry(msgspec.Struct, frozen=True):
     settings: tuple[str, ...] = ()
 
 
-class Reference(msgspec.Struct, frozen=True):
-    """A requirement that names a place instead of a version.
+class DirectReference(msgspec.Struct, frozen=True):
+    """A requirement that specifies a location instead of a version (PEP 440, "Direct
+    references").
 
-    ``name`` is empty where the user gave none. ``kind`` says what is there: a wheel, an archive
-    (a source distribution), a directory, or a repository. ``location`` is the URL, or the path as
-    it was written; ``path`` its absolute form for things of this machine.
+    ``name`` is empty if the user gave none. ``kind`` is what is at the location: a wheel, an
+    archive (source distribution), a directory, or a repository. ``location`` is the URL, or the
+    path as written; ``path`` is its absolute form if it is local.
     """
 
     name: str
@@ -95,12 +92,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         yield first, pending
 
 
-def _expand(text: str, environ: Mapping[str, str]) -> str:
+def _expand_variables(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: environ.get(match[1]) or match[0], text)
 
 
-def _split(line: str) -> tuple[str, str]:
-    """The option (long form, or empty for a requirement) and its value."""
+def _split_option(line: str) -> tuple[str, str]:
+    """Return the option (long form; empty for a requirement) and its value."""
     if not line.startswith("-"):
         return "", line
     match = re.match(r"(--[\w-]+|-[a-zA-Z])(?:\s*=\s*|\s+|(?=[^\s-]))?(.*)", line)
@@ -110,59 +107,108 @@ def _split(line: str) -> tuple[str, str]:
         words = shlex.split(value)
     except ValueError:
         words = [value]
-    return _OPTIONS.get(match[1], match[1]), words[0] if len(words) == 1 else value
+    return _LONG_OPTIONS.get(match[1], match[1]), words[0] if len(words) == 1 else value
 
 
-def _entries(path: Path, environ: Mapping[str, str]) -> Iterator[Entry]:
+def _read_lines(
+    tree: ProjectTree, path: Path, environ: Mapping[str, str]
+) -> Iterator[RequirementLine]:
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = tree.read_text(path, "utf-8-sig")
     except FileNotFoundError:
-        raise ResolveError(f"the requirements file {path} does not exist") from None
+        raise ResolveError(f"requirements file {path} not found") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ResolveError(f"the requirements file {path} cannot be read: {error}") from error
-    for number, line in _logical_lines(text):
-        line = _expand(re.sub(r"(^|\s)#.*$", "", line).strip(), environ)
+        raise ResolveError(f"cannot read requirements file {path}: {error}") from error
+    lines = _logical_lines(text)
+    if _is_conda_file(path):
+        from danlu.sources.pixi_manifest import parse_conda_file  # few projects have one
+
+        lines = iter(parse_conda_file(text, path.name).pip)
+    for number, line in lines:
+        line = _expand_variables(re.sub(r"(^|\s)#.*$", "", line).strip(), environ)
         if line:
-            yield _entry(*_split(line), path, number)
+            yield _parse_line(*_split_option(line), path, number)
 
 
-def _entry(option: str, text: str, path: Path, number: int) -> Entry:
-    """The entry of a line; what follows a requirement are its own options."""
+def _is_conda_file(path: Path) -> bool:
+    """Return whether a file lists Python packages next to conda packages."""
+    return path.suffix in (".yml", ".yaml") or path.name == "pixi.toml"
+
+
+def _parse_line(option: str, text: str, path: Path, number: int) -> RequirementLine:
+    """Parse a line; after a requirement, its own options may follow."""
     if option not in ("", "--editable"):
-        return Entry(option, text, path, number)
+        return RequirementLine(option, text, path, number)
     value = _OWN_OPTION.split(text, maxsplit=1)[0].strip()
     own = text[len(value) :]
     hashes = tuple(re.findall(r"--hash[=\s]+(sha256:[0-9a-fA-F]{64})", own))
     settings = tuple(name for name in _OWN_OPTION.findall(own) if name != "--hash")
-    return Entry(option, value, path, number, hashes, settings)
+    return RequirementLine(option, value, path, number, hashes, settings)
 
 
-def read_requirements(path: Path, environ: Mapping[str, str] | None = None) -> tuple[Entry, ...]:
-    """All entries of a requirements file and of the files it includes, each file once.
+def read_requirements(
+    path: Path, project: Path, environ: Mapping[str, str] | None = None
+) -> tuple[RequirementLine, ...]:
+    """Return all lines of a requirements file and of the files it includes, each file once.
 
-    Files of other formats (``pyproject.toml``, ``pylock.toml``) and addresses have no entries.
-    Raises :class:`ResolveError` where a file is missing or is not text.
+    Files in other formats (``pyproject.toml``, ``pylock.toml``) and URLs contribute no lines.
+    Raises :class:`ResolveError` if a file is missing or not text, and :class:`UsageError`, with the
+    line that includes it, if it is outside ``project``.
     """
     env = os.environ if environ is None else environ
-    found: list[Entry] = []
+    lines: list[RequirementLine] = []
     seen: set[Path] = set()
-    pending = [path]
-    while pending:
-        current = Path(os.path.abspath(pending.pop(0)))
-        if current in seen or current.suffix == ".toml":
-            continue
-        seen.add(current)
-        for entry in _entries(current, env):
-            found.append(entry)
-            if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
-                pending.append(current.parent / entry.value)
-    return tuple(found)
+    pending: list[tuple[Path, Span | None]] = [(path, None)]
+    with ProjectTree(project) as tree:
+        while pending:
+            named, where = pending.pop(0)
+            current = Path(os.path.abspath(named))
+            if current in seen or (current.suffix == ".toml" and not _is_conda_file(current)):
+                continue
+            seen.add(current)
+            with attach_span(where):
+                entries = list(_read_lines(tree, current, env))
+            for entry in entries:
+                lines.append(entry)
+                if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
+                    pending.append((current.parent / entry.value, _line_span(entry, project)))
+    return tuple(lines)
 
 
-def included_files(path: Path) -> tuple[Path, ...]:
-    """``path`` and every requirements or constraints file it includes, absolute, each once."""
+def read_declared(
+    packages: PythonPackages, project: Path, environ: Mapping[str, str] | None = None
+) -> Iterator[tuple[RequirementLine, Span]]:
+    """Yield the names of ``packages`` as lines (number 0), then those of its requirements file.
+
+    Variables are expanded in requirements files only: a build file may come from strangers, who
+    must not learn their values through the address of an index.
+    """
+    build_file = project / "build.envd"  # paths are relative to its directory
+    for name in packages.names:
+        yield _parse_line(*_split_option(name.strip()), build_file, 0), packages.span
+    if packages.requirements:
+        for entry in read_requirements(project / packages.requirements, project, environ):
+            yield entry, _line_span(entry, project)
+
+
+def _line_span(entry: RequirementLine, project: Path) -> Span:
+    return Span(os.path.relpath(entry.file, project), entry.line)
+
+
+@contextmanager
+def attach_span(where: Span | None) -> Iterator[None]:
+    """Add the location ``where`` to errors that have none of their own."""
+    try:
+        yield
+    except UsageError as error:
+        error.span = error.span or where
+        raise
+
+
+def list_included_files(path: Path, project: Path) -> tuple[Path, ...]:
+    """Return ``path`` and all files it includes, absolute, each once."""
     files = [Path(os.path.abspath(path))]
-    for entry in read_requirements(path):
+    for entry in read_requirements(path, project):
         if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
             other = Path(os.path.abspath(entry.file.parent / entry.value))
             if other not in files:
@@ -170,32 +216,117 @@ def included_files(path: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def project_files(path: Path) -> tuple[Path, ...]:
-    """Everything on this machine that a requirements file draws in: files, wheels, directories."""
-    files = list(included_files(path))
-    for entry in read_requirements(path):
+def list_pylock_directories(path: Path, project: Path, *, editable: bool = False) -> list[Path]:
+    """Return the directories that a ``pylock.toml`` installs packages from (PEP 751).
+
+    With ``editable``, these are only the ones to be used in place.
+    """
+    try:
+        with ProjectTree(project) as tree:
+            packages = tomllib.loads(tree.read_text(path)).get("packages", [])
+            entries = [package.get("directory") or {} for package in packages]
+            if editable:
+                entries = [entry for entry in entries if entry.get("editable") is True]
+            return [path.parent / entry["path"] for entry in entries if "path" in entry]
+    except (AttributeError, OSError, TypeError, ValueError):
+        return []  # resolving reports it
+
+
+def list_project_files(path: Path, project: Path) -> tuple[Path, ...]:
+    """Return all project files that a requirements file refers to: files, wheels, directories.
+
+    Raises :class:`UsageError` with the line for a path outside the project.
+    """
+    files = list(list_included_files(path, project))
+    if path.suffix == ".toml":
+        files += list_pylock_directories(path, project)
+    for entry in read_requirements(path, project):
         if entry.option in ("", "--editable"):
-            reference = reference_of(entry.value, entry.file.parent)
-            if reference and reference.path and reference.path not in files:
-                files.append(reference.path)
+            with attach_span(_line_span(entry, project)):
+                place = resolve_in_project(parse_reference(entry.value, entry.file.parent), project)
+            if place and place not in files:
+                files.append(place)
     return tuple(files)
 
 
-def drawn_in(declared: Iterable[PythonPackages], project: Path) -> tuple[Path, ...]:
-    """All files and directories of this machine that ``declared`` packages come from, sorted."""
-    found: set[Path] = set()
+def resolve_in_project(reference: DirectReference | None, project: Path) -> Path | None:
+    """Return the local path of a reference, or None if it has none.
+
+    Raises :class:`UsageError` if it is outside ``project``, or leads there through a symlink.
+    """
+    if reference is None:
+        return None
+    place = reference.path or _local_repository(reference, project)
+    if place is not None:
+        with ProjectTree(project) as tree:
+            tree.real_path(place)
+    return reference.path
+
+
+def _local_repository(reference: DirectReference, project: Path) -> Path | None:
+    """Return the path of a local repository; None if git would contact a server."""
+    location = reference.location
+    if reference.kind not in ("git", "vcs"):
+        return None
+    if location.lower().startswith("file:"):
+        return Path(unquote(urlsplit(location).path))
+    # As git(1) parses URLs: with a scheme, or a colon before the first slash, it is remote.
+    if "://" in location or ":" in location.partition("/")[0]:
+        return None
+    return project / location
+
+
+def declared_paths(declared: Iterable[PythonPackages], project: Path) -> tuple[Path, ...]:
+    """Return all local files and directories that ``declared`` packages come from, sorted."""
+    paths: set[Path] = set()
     for packages in declared:
-        for name in (*packages.names, *packages.local_wheels):
-            reference = reference_of(name.removeprefix("-e ").strip(), project)
-            if reference and reference.path:
-                found.add(reference.path)
-        if packages.requirements:
-            found.update(project_files(project / packages.requirements))
-    return tuple(sorted(found))
+        with attach_span(packages.span if packages.span.line else None):
+            for name in (*_list_required(packages, project), *packages.local_wheels):
+                place = resolve_in_project(parse_reference(name, project), project)
+                if place:
+                    paths.add(place)
+            if packages.requirements:
+                paths.update(list_project_files(project / packages.requirements, project))
+            if packages.pyproject:
+                paths.add(project / packages.pyproject)
+    return tuple(sorted(paths))
 
 
-def _local(text: str, base: Path) -> Path | None:
-    """The path that ``text`` names, if it is one."""
+def list_editable_paths(declared: Iterable[PythonPackages], project: Path) -> frozenset[Path]:
+    """Return the directories, absolute, that ``declared`` packages are used from in place."""
+    paths: set[Path] = set()
+    for packages in declared:
+        for entry, _ in read_declared(packages, project):
+            if entry.option == "--editable":
+                reference = parse_reference(entry.value, entry.file.parent)
+                if reference is not None and reference.kind == "directory" and reference.path:
+                    paths.add(reference.path)
+        if packages.requirements.endswith(".toml"):
+            file = project / packages.requirements
+            paths.update(list_pylock_directories(file, project, editable=True))
+    return frozenset(paths)
+
+
+def _list_required(packages: PythonPackages, project: Path) -> list[str]:
+    """Return the requirements among the names of ``packages``, without options."""
+    lines = read_declared(replace(packages, requirements=""), project)
+    return [entry.value for entry, _ in lines if entry.option in ("", "--editable")]
+
+
+def urls_with_credentials(declared: Iterable[PythonPackages], project: Path) -> dict[str, str]:
+    """Return the declared URLs with credentials, by the URL without them."""
+    places = []
+    for packages in declared:
+        for entry, _ in read_declared(packages, project):
+            if entry.option in ("", "--editable"):
+                places.append(parse_reference(entry.value, entry.file.parent))
+    urls = [place.location for place in places if place is not None and place.path is None]
+    by_plain_url = {strip_credentials(url): url for url in urls}
+    return {plain: url for plain, url in by_plain_url.items() if plain != url}
+
+
+def _local_path(text: str, base: Path) -> Path | None:
+    """Return the path that ``text`` denotes, or None if it is not a path."""
     if text.startswith("file:"):
         return Path(unquote(urlsplit(text).path))
     if "://" in text:
@@ -207,13 +338,13 @@ def _local(text: str, base: Path) -> Path | None:
     return None
 
 
-def reference_of(requirement: str, base: Path) -> Reference | None:
-    """What place a requirement names, or None for an ordinary ``name>=version``.
+def parse_reference(requirement: str, base: Path) -> DirectReference | None:
+    """Return the direct reference in a requirement, or None for an ordinary ``name>=version``.
 
-    ``base`` is the directory that relative paths start from.
+    ``base`` is the directory for relative paths.
     """
     text, _, marker = requirement.partition(" ;")
-    named = _NAMED.fullmatch(text)
+    named = _NAMED_REFERENCE.fullmatch(text)
     name, extras, place = (named[1], named[2] or "", named[3]) if named else ("", "", text)
     place = place.strip()
     place, _, fragment = place.partition("#")
@@ -221,10 +352,10 @@ def reference_of(requirement: str, base: Path) -> Reference | None:
     name = name or options.get("egg", "").partition("[")[0]
     common = {"marker": marker.strip(), "subdirectory": options.get("subdirectory", "")}
     if match := _VCS.match(place):
-        return _repository(place[match.end() :], match[1], name, extras, common)
+        return _parse_repository(place[match.end() :], match[1], name, extras, common)
     if not named and (match_extras := re.fullmatch(r"(.*?[^\s])(\[[^\]]*\])", place)):
         place, extras = match_extras[1], match_extras[2]
-    path = _local(place, base)
+    path = _local_path(place, base)
     if path is None and "://" not in place:
         return None
     file = path.name if path else unquote(urlsplit(place).path)
@@ -233,16 +364,16 @@ def reference_of(requirement: str, base: Path) -> Reference | None:
         kind = "wheel"
     elif path is not None and not file.lower().endswith(_ARCHIVES):
         kind = "directory"
-    return Reference(name, extras, kind, place, path, **common)
+    return DirectReference(name, extras, kind, place, path, **common)
 
 
-def _repository(
+def _parse_repository(
     address: str, kind: str, name: str, extras: str, common: Mapping[str, str]
-) -> Reference:
-    """A version control address: ``https://host/repo@ref``; the user part may hold an ``@`` too."""
+) -> DirectReference:
+    """Parse a VCS URL ``https://host/repo@ref``; its user part can contain an ``@``, too."""
     head, slash, tail = address.rpartition("/")
     tail, _, reference = tail.partition("@")
-    return Reference(
+    return DirectReference(
         name,
         extras,
         "git" if kind == "git" else "vcs",
@@ -251,3 +382,63 @@ def _repository(
         reference=reference,
         subdirectory=common["subdirectory"],
     )
+
+
+FORMAT_OPTIONS = frozenset({"--no-binary", "--only-binary"})
+
+_NAME = re.compile(r"[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?")
+
+
+class FormatControl(msgspec.Struct, frozen=True):
+    """Packages, or ``:all:``, that must not be wheels and that must be nothing else.
+
+    These are pip's options ``--no-binary`` and ``--only-binary`` (pip documentation, "pip
+    install"): the later option wins, ``:all:`` means every package, ``:none:`` resets the same
+    option, and a name takes precedence over ``:all:``. Names are normalised.
+    """
+
+    no_binary: frozenset[str] = frozenset()
+    only_binary: frozenset[str] = frozenset()
+
+    def with_option(self, option: str, value: str) -> FormatControl:
+        """Return the result of adding one more of :data:`FORMAT_OPTIONS`.
+
+        ``value`` is a comma-separated list of names. Raises :class:`ValueError` with an invalid
+        name.
+        """
+        sets = {"--no-binary": set(self.no_binary), "--only-binary": set(self.only_binary)}
+        (opposite,) = FORMAT_OPTIONS - {option}
+        for name in value.split(","):
+            _apply_name(name.strip(), sets[option], sets[opposite])
+        return FormatControl(frozenset(sets["--no-binary"]), frozenset(sets["--only-binary"]))
+
+    def allows(self, name: str, *, wheel: bool) -> bool:
+        """Return whether a package (normalised name) may be a wheel, or a source distribution."""
+        forbidden, other = self.no_binary, self.only_binary
+        if not wheel:
+            forbidden, other = other, forbidden
+        return name not in forbidden and (":all:" not in forbidden or name in other)
+
+    def to_options(self) -> list[str]:
+        """Return the same options for uv, which follows pip's rules within one call."""
+        return [
+            *(word for name in sorted(self.no_binary) for word in ("--no-binary", name)),
+            *(word for name in sorted(self.only_binary) for word in ("--only-binary", name)),
+        ]
+
+
+ANY_FORMAT = FormatControl()
+
+
+def _apply_name(name: str, target: set[str], opposite: set[str]) -> None:
+    if name == ":none:":
+        target.clear()
+    elif name == ":all:":
+        target.clear()
+        opposite.clear()
+        target.add(name)
+    elif _NAME.fullmatch(name):
+        opposite.discard(normalize_name(name))
+        target.add(normalize_name(name))
+    else:
+        raise ValueError(name)

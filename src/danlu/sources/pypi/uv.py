@@ -1,4 +1,4 @@
-"""Running uv: where it is, and what every call of ours says."""
+"""Run uv: find the program, and the options and environment that all calls share."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from typing import IO
 import msgspec
 
 from danlu.errors import MachineError, ResolveError
-from danlu.sandbox.installerconfig import uv_builds
-from danlu.sources.pypi.indexes import Indexes, uv_environment
-from danlu.sources.pypi.target import Target
-from danlu.util.files import spread_below
-from danlu.util.lifeline import dies_with_us
+from danlu.sandbox.pip_uv_config import find_uv_build_setting
+from danlu.sources.pypi.indexes import IndexSettings, uv_environment
+from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.util.files import set_topdir_flag
+from danlu.util.pdeathsig import with_parent_death_signal
 
-__all__ = ["Call", "Uv", "find_uv", "target_options"]
-
-#: Modes of files in uv's cache become modes in images.
+#: Fixed, because the modes of files in uv's cache become modes in images.
 _UMASK = 0o022
+
+#: Cleaning the cache waits at most 5 seconds: another build may be downloading for minutes.
+_SHORT_LOCK_TIMEOUT = {"UV_LOCK_TIMEOUT": "5"}
 
 
 @functools.cache
 def find_uv() -> Path:
-    """The uv program: the one of danlu's own dependency, else the one in PATH."""
+    """Return the uv program: the one installed with danlu, or else the one in PATH."""
     beside = Path(sys.executable).with_name("uv")
     if beside.is_file():
         return beside
@@ -37,35 +38,35 @@ def find_uv() -> Path:
 
         return Path(find_uv_bin())
     except (ImportError, FileNotFoundError):
-        found = shutil.which("uv")
-    if found is None:
-        raise MachineError("uv is missing", hint="pip install uv")
-    return Path(found)
+        program = shutil.which("uv")
+    if program is None:
+        raise MachineError("uv not found", hint="pip install uv")
+    return Path(program)
 
 
-def target_options(target: Target) -> list[str]:
-    """The options that make uv choose for ``target`` and not for the Python that runs danlu."""
+def target_options(target: PlatformTarget) -> list[str]:
+    """Return options that make uv resolve for ``target``, not for danlu's own Python."""
     return ["--python-version", target.python, "--python-platform", target.uv_platform]
 
 
-class Call(msgspec.Struct, frozen=True):
-    """One call of uv: its words, all its variables, and the directory it runs in."""
+class UvCommand(msgspec.Struct, frozen=True):
+    """A command of uv: its arguments, environment and working directory."""
 
     args: tuple[str, ...]
     environment: Mapping[str, str]
     directory: Path
 
     async def run(self) -> tuple[int, str, str]:
-        """Run it to its end: exit code, output, messages."""
-        from danlu.util.process import run
+        """Run the command and return exit code, stdout and stderr."""
+        from danlu.util.process import run  # loads anyio, which `start` does not need
 
         done = await run(self.args, env=self.environment, cwd=self.directory, umask=_UMASK)
         return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
     def start(self, messages: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start it without waiting; what it has to say goes to the file ``messages``."""
+        """Start the command without waiting; its stderr goes to the file ``messages``."""
         return subprocess.Popen(
-            dies_with_us(self.args),
+            with_parent_death_signal(self.args),
             env=self.environment,
             cwd=self.directory,
             umask=_UMASK,
@@ -76,37 +77,40 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Uv(msgspec.Struct, frozen=True):
-    """uv with a private cache, set up for one project.
+    """uv with a private cache, configured for a project.
 
-    ``cache`` must lie on the store's file system: what is installed are hard links into it.
+    ``cache`` must be on the store's file system, because installed files are hard links into it.
     """
 
     cache: Path
     project: Path
-    indexes: Indexes = msgspec.field(default_factory=Indexes)
+    indexes: IndexSettings = msgspec.field(default_factory=IndexSettings)
     offline: bool = False
 
     async def run(
         self, command: Sequence[str], options: Iterable[str], *, offline: bool = False
     ) -> tuple[int, str, str]:
-        """Run ``uv <command> <options>``: exit code, output, messages.
+        """Run ``uv <command> <options>`` and return exit code, stdout and stderr.
 
-        Raises what :meth:`call` raises.
+        Raises the same errors as :meth:`prepare`.
         """
-        return await self.call(command, options, offline=offline).run()
+        return await self.prepare(command, options, offline=offline).run()
 
-    def call(
+    def prepare(
         self, command: Sequence[str], options: Iterable[str], *, offline: bool = False
-    ) -> Call:
-        """``uv <command> <options>`` in the project's directory, to be run or started.
+    ) -> UvCommand:
+        """Return the command ``uv <command> <options>`` in the project's directory, to be run or
+        started.
 
-        ``command`` is one of ``uv pip``'s, and builds nothing: a build runs a stranger's code.
-        Raises :class:`ResolveError` where uv's own settings would have it build something all the
-        same.
+        ``command`` is a subcommand of ``uv pip``. It never builds packages, because a build runs
+        untrusted code. Raises :class:`ResolveError` if uv's own settings would make it build
+        something nevertheless.
         """
         self._refuse_builds()
         self.cache.mkdir(parents=True, exist_ok=True)
-        spread_below(self.cache)
+        set_topdir_flag(self.cache)
+        # A build would run untrusted code on this machine. `_refuse_builds` has already rejected
+        # settings of uv that override --no-build.
         common = [
             "--quiet",
             "--no-build",
@@ -118,30 +122,39 @@ class Uv(msgspec.Struct, frozen=True):
         if self.offline or offline:
             common.append("--offline")
         environment = uv_environment(self.indexes, self.project)
-        # Of all index options this one alone has no variable that uv reads.
+        # UV_NO_INDEX is ours: this is the only index option for which uv has no variable.
         if environment.pop("UV_NO_INDEX", ""):
             common.append("--no-index")
-        return Call((str(find_uv()), *command, *common, *options), environment, self.project)
+        return UvCommand((str(find_uv()), *command, *common, *options), environment, self.project)
 
     def has_fetched(self, digests: Iterable[str]) -> bool:
-        """Whether all files of these sha256 digests came through this cache before."""
-        return all((self._fetched / digest).exists() for digest in digests)
+        """Return whether all files with these sha256 digests were downloaded through this cache."""
+        return all((self._fetched_directory / digest).exists() for digest in digests)
 
     def note_fetched(self, digests: Iterable[str]) -> None:
-        """Remember that these came; whatever empties the cache takes the notes with it."""
-        self._fetched.mkdir(parents=True, exist_ok=True)
+        """Remember that these files were downloaded, in the cache itself."""
+        self._fetched_directory.mkdir(parents=True, exist_ok=True)
         for digest in digests:
-            (self._fetched / digest).touch()
+            (self._fetched_directory / digest).touch()
+
+    async def clean_cache(self, names: Iterable[str]) -> None:
+        """Remove these packages from the cache, unless another uv process keeps it locked."""
+        wanted = tuple(names)
+        if not wanted:
+            return  # without names, uv would clean everything
+        environment = {**uv_environment(self.indexes, self.project), **_SHORT_LOCK_TIMEOUT}
+        words = ("cache", "clean", "--quiet", "--cache-dir", str(self.cache), *wanted)
+        await UvCommand((str(find_uv()), *words), environment, self.project).run()
 
     @property
-    def _fetched(self) -> Path:
+    def _fetched_directory(self) -> Path:
         return self.cache / "fetched"
 
     def _refuse_builds(self) -> None:
-        found = uv_builds(os.environ, Path(os.path.realpath(self.project)))
-        if found is not None:
-            path, setting = found
+        setting_file = find_uv_build_setting(os.environ, Path(os.path.realpath(self.project)))
+        if setting_file is not None:
+            path, setting = setting_file
             raise ResolveError(
-                f"uv's setting {setting} in {path} would have packages built on this machine",
-                hint="take it out; --no-binary in a requirements file builds in the sandbox",
+                f"uv's setting {setting} in {path} would build packages on this machine",
+                hint="remove it; use --no-binary in a requirements file to build in the sandbox",
             )

@@ -1,5 +1,5 @@
-"""The frameworks that danlu knows: one file each, and one line in :mod:`danlu.training.registry`.
+"""danlu's frameworks: one file each, and one line in :mod:`danlu.training.registry`.
 
-No framework knows another; what they share is in :mod:`~danlu.training.frameworks.replicas` and
-:mod:`~danlu.training.frameworks.pods`, which outside packages may use too.
+No framework imports another. What they share is in :mod:`danlu.training.framework` and
+:mod:`danlu.training.pod_template`, which other packages may use too.
 """

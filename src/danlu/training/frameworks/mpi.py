@@ -1,10 +1,10 @@
-"""MPIJob: a launcher whose ``mpirun`` starts its processes in workers that wait.
+"""MPIJob: a launcher whose ``mpirun`` starts processes in workers that wait.
 
 The files and variables are those of the training operator 1.9 (``pkg/controller.v1/mpi``). Hosts
-are called by the names of their pods (``J-worker-0``) everywhere: MPI hands a name to the remote
-agent, ``kubexec.sh`` in the directory of the topology, and need not resolve it. On a cluster the
-agent is ``kubectl exec``; a driver that reaches workers otherwise puts its own text in the place
-of that file. After Kubeflow's variables come those that Open MPI 5 and PRRTE read instead.
+are always named after their pods (``J-worker-0``): MPI passes the name to its remote agent,
+``kubexec.sh`` in the topology's directory, and does not have to resolve it. On a cluster the agent
+is ``kubectl exec``; a driver that reaches workers in another way replaces that file. Kubeflow's
+variables are followed by those that Open MPI 5 and PRRTE read instead.
 """
 
 from __future__ import annotations
@@ -13,259 +13,254 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from danlu.training.framework import (
-    File,
-    Finding,
+    EnvVar,
+    FieldError,
     Framework,
-    Tally,
-    Template,
-    Variable,
-    Verdict,
+    GeneratedFile,
+    PodTemplate,
 )
-from danlu.training.frameworks.pods import (
-    containers,
-    extended,
-    main_container,
-    unless_given,
-    with_containers,
-    with_metadata,
-    with_spec,
+from danlu.training.pod_template import (
+    append_to,
+    env_unless_declared,
+    find_main_container,
+    list_containers,
+    replace_container,
+    replace_metadata,
+    replace_spec,
 )
-from danlu.training.frameworks.replicas import count, exactly_one, leader, members, verdict
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
-
-__all__ = ["FRAMEWORK"]
 
 LAUNCHER = ReplicaType("Launcher")
 WORKER = ReplicaType("Worker")
-TYPES = (LAUNCHER, WORKER)
-FIELD = "mpiReplicaSpecs"
-CONTAINER = "mpi"
 
+# File names of the operator's ConfigMap.
 AGENT = "kubexec.sh"
-HOSTS = "hostfile"
+HOSTFILE = "hostfile"
 DISCOVER = "discover_hosts.sh"
+FILE_MODES = {AGENT: 0o555, DISCOVER: 0o555, HOSTFILE: 0o444}
 
 # The default of the operator's flag --mpi-kubectl-delivery-image, and where that puts kubectl.
 DELIVERY_IMAGE = "kubeflow/kubectl-delivery:latest"
-KUBECTL = "/opt/kube"
+KUBECTL_DIRECTORY = "/opt/kube"
 CONFIG_VOLUME = "mpi-job-config"
 KUBECTL_VOLUME = "mpi-job-kubectl"
-WAIT = ("sleep", "365d")
+WAIT_COMMAND = ("sleep", "365d")
 
 
-def _environment(job: Job, replica: ReplicaId, topology: Topology) -> list[Variable]:
-    if replica.type != LAUNCHER:
-        return []
-    directory = topology.directory(replica)
-    agent, hosts = f"{directory}/{AGENT}", f"{directory}/{HOSTS}"
-    variables: list[Variable] = [
-        ("OMPI_MCA_plm_rsh_agent", agent),
-        ("OMPI_MCA_orte_default_hostfile", hosts),
-    ]
-    if not _has_gpu(job):
-        # A launcher that asked for no GPU must not take one by the way of its container runtime.
-        variables += [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
-    yielding = [
-        ("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
-        ("I_MPI_HYDRA_BOOTSTRAP_EXEC", agent),
-        ("PRTE_MCA_plm_ssh_agent", agent),
-        ("PRTE_MCA_prte_default_hostfile", hosts),
-        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
-        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
-    ]
-    return variables + unless_given(job, replica, CONTAINER, yielding)
+class MpiFramework(Framework):
+    """A launcher, and the workers in which it starts processes."""
+
+    name = "mpi"
+    kind = "MPIJob"
+    plural = "mpijobs"
+    replicas_field = "mpiReplicaSpecs"
+    spec_options = ("slotsPerWorker", "mainContainer", "cleanPodPolicy")
+    replica_types = (LAUNCHER, WORKER)
+    driver_types = (LAUNCHER,)
+    required_types = (LAUNCHER,)
+    singleton_types = (LAUNCHER,)
+    idle_types = (LAUNCHER,)
+    server_types = (WORKER,)
+    default_replicas = {WORKER: 0}
+    container = "mpi"
+    any_container = True
+    port_name = "mpi-port"
+    port = 9999
+    env_in_all_containers = False
+    services = False
+
+    def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+        """Return where MPI finds its agent and its hosts; workers need no variables."""
+        if replica.type != LAUNCHER:
+            return []
+        directory = topology.directory(replica)
+        agent, hosts = f"{directory}/{AGENT}", f"{directory}/{HOSTFILE}"
+        variables: list[EnvVar] = [
+            ("OMPI_MCA_plm_rsh_agent", agent),
+            ("OMPI_MCA_orte_default_hostfile", hosts),
+        ]
+        if not _has_gpu(job):
+            # NVIDIA's container runtime would give the launcher all GPUs of the node.
+            variables += [("NVIDIA_VISIBLE_DEVICES", ""), ("NVIDIA_DRIVER_CAPABILITIES", "")]
+        optional = [
+            ("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
+            ("I_MPI_HYDRA_BOOTSTRAP_EXEC", agent),
+            ("PRTE_MCA_plm_ssh_agent", agent),
+            ("PRTE_MCA_prte_default_hostfile", hosts),
+            ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+            ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        ]
+        return variables + env_unless_declared(job, replica, self.container, optional)
+
+    def validate(self, job: Job) -> Iterator[FieldError]:
+        """Yield errors of ``slotsPerWorker`` and ``mainContainer``."""
+        yield from super().validate(job)
+        slots = job.options.get("slotsPerWorker")
+        if slots is not None and (not isinstance(slots, int) or slots is True or slots < 1):
+            yield FieldError("spec.slotsPerWorker", f"cannot be {slots!r}", "a number from 1")
+        main = job.options.get("mainContainer")
+        workers = job.replicas.get(WORKER)
+        containers = list_containers(workers.template) if workers else ()
+        names = [container.get("name", "") for container in containers]
+        if main and names and main not in names:
+            message = f"the workers have no container {main!r}"
+            yield FieldError("spec.mainContainer", message, ", ".join(names))
+
+    def files(
+        self, job: Job, topology: Topology, running: Sequence[ReplicaId]
+    ) -> Mapping[str, GeneratedFile]:
+        """Return the host file, the remote agent, and Horovod's host discovery script."""
+        return {
+            HOSTFILE: GeneratedFile(_hostfile(job)),
+            AGENT: GeneratedFile(_agent_script(job), executable=True),
+            DISCOVER: GeneratedFile(_discovery_script(job, running), executable=True),
+        }
+
+    def wrap_command(self, job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
+        """Return ``mpirun`` with one process per slot for the launcher; workers wait."""
+        if type == WORKER:
+            return WAIT_COMMAND
+        if not command:
+            return ()
+        hosts = job.replica_count(WORKER) + (1 if _has_gpu(job) else 0)
+        return ("mpirun", "-np", str(_slots_per_worker(job) * max(hosts, 1)), *command)
+
+    def count_processes(self, job: Job, type: ReplicaType) -> int:
+        """Return the slots of a worker."""
+        return _slots_per_worker(job) if type == WORKER else 1
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Mount the files; give the launcher its name, account and kubectl, and workers a wait."""
+        directory = topology.directory(replica)
+        if replica.type == LAUNCHER:
+            template = replace_metadata(template, {"name": _pod_name(job, replica)})
+            template = self._deliver_kubectl(job, template, directory)
+            return self._mount_files(template, job, directory, (AGENT, HOSTFILE, DISCOVER))
+        main = find_main_container(template, self.container)
+        if main and not main.get("command"):
+            program, *args = WAIT_COMMAND
+            waiting = {**main, "command": [program], "args": args}
+            template = replace_container(template, waiting, main)
+        # Open MPI looks for the agent on every rank.
+        return self._mount_files(template, job, directory, (AGENT,))
+
+    def _mount_files(
+        self, template: PodTemplate, job: Job, directory: str, names: Sequence[str]
+    ) -> PodTemplate:
+        items = [{"key": name, "path": name, "mode": FILE_MODES[name]} for name in names]
+        config_map = {"name": f"{job.name}-config", "items": items}
+        volume = {"name": CONFIG_VOLUME, "configMap": config_map}
+        return self._mount_volume(template, volume, directory)
+
+    def _deliver_kubectl(self, job: Job, template: PodTemplate, directory: str) -> PodTemplate:
+        volume = {"name": KUBECTL_VOLUME, "emptyDir": {}}
+        template = self._mount_volume(template, volume, KUBECTL_DIRECTORY)
+        spec = append_to(template["spec"], "initContainers", _delivery_container(job, directory))
+        spec.setdefault("serviceAccountName", f"{job.name}-launcher")
+        return replace_spec(template, spec)
+
+    def _mount_volume(
+        self, template: PodTemplate, volume: Mapping[str, Any], path: str
+    ) -> PodTemplate:
+        mount = {"name": volume["name"], "mountPath": path}
+        main = find_main_container(template, self.container)
+        template = replace_container(template, append_to(main, "volumeMounts", mount), main)
+        return replace_spec(template, append_to(template["spec"], "volumes", volume))
+
+    def extra_objects(self, job: Job, topology: Topology) -> list[dict[str, Any]]:
+        """Return the RBAC objects that let the launcher exec in the workers, and nothing else.
+
+        The account is the one its template names, else a new one (``newLauncherRole``).
+        """
+        name = f"{job.name}-launcher"
+        template = job.replicas[LAUNCHER].template
+        given = (template.get("spec") or {}).get("serviceAccountName")
+        account = {"apiVersion": "v1", "kind": "ServiceAccount"}
+        group = "rbac.authorization.k8s.io"
+        workers = [_pod_name(job, worker) for worker in job.replica_ids(WORKER)]
+        rules: list[dict[str, Any]] = [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+        ]
+        if workers:
+            execute = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
+            rules.append({**execute, "resourceNames": workers})
+        role = {"apiVersion": f"{group}/v1", "kind": "Role", "rules": rules}
+        subject = {"kind": "ServiceAccount", "name": given or name, "namespace": job.namespace}
+        binding = {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "subjects": [subject],
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+        }
+        metadata = {"name": name, "namespace": job.namespace, "labels": {"app": job.name}}
+        objects: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]
+        return [{**manifest, "metadata": metadata} for manifest in objects]
 
 
 def _has_gpu(job: Job) -> bool:
+    """Return whether the launcher asks for GPUs, and so computes like a worker."""
     spec = job.replicas.get(LAUNCHER)
-    limits = [
-        (one.get("resources") or {}).get("limits") or {}
-        for one in (containers(spec.template) if spec else ())
-    ]
-    return any("gpu" in name for some in limits for name in some)
+    return any(
+        "gpu" in resource
+        for container in (list_containers(spec.template) if spec else ())
+        for resource in (container.get("resources") or {}).get("limits") or {}
+    )
 
 
-def _slots(job: Job) -> int:
-    """Processes a worker, 1 unless ``slotsPerWorker`` says otherwise."""
+def _slots_per_worker(job: Job) -> int:
     slots = job.options.get("slotsPerWorker")
     return 1 if slots is None else int(slots)
 
 
-def _pod(job: Job, replica: ReplicaId) -> str:
-    """The launcher's pod has no number (``mpijob_controller.go``, newLauncher)."""
+def _pod_name(job: Job, replica: ReplicaId) -> str:
+    """Return the name of a pod; the launcher's has no index (``newLauncher``)."""
     return f"{job.name}-launcher" if replica.type == LAUNCHER else f"{job.name}-{replica}"
 
 
-def _files(job: Job, topology: Topology, running: Sequence[ReplicaId]) -> Mapping[str, File]:
-    return {
-        HOSTS: File(_host_file(job)),
-        AGENT: File(_agent(job), executable=True),
-        DISCOVER: File(_discover(job, running), executable=True),
-    }
-
-
-def _host_file(job: Job) -> str:
-    hosts = [_pod(job, one) for one in members(job, WORKER)]
+def _hostfile(job: Job) -> str:
+    hosts = [_pod_name(job, worker) for worker in job.replica_ids(WORKER)]
     if _has_gpu(job):
-        hosts.insert(0, _pod(job, ReplicaId(LAUNCHER, 0)))
-    return "".join(f"{host} slots={_slots(job)}\n" for host in hosts)
+        hosts.insert(0, _pod_name(job, ReplicaId(LAUNCHER, 0)))
+    return "".join(f"{host} slots={_slots_per_worker(job)}\n" for host in hosts)
 
 
-def _agent(job: Job) -> str:
+def _agent_script(job: Job) -> str:
     container = job.options.get("mainContainer")
-    chosen = f" --container {container}" if container else ""
+    option = f" --container {container}" if container else ""
     return (
         "#!/bin/sh\nset -x\nPOD_NAME=$1\nshift\n"
-        f'{KUBECTL}/kubectl exec ${{POD_NAME}}{chosen} -- /bin/sh -c "$*"'
+        f'{KUBECTL_DIRECTORY}/kubectl exec ${{POD_NAME}}{option} -- /bin/sh -c "$*"'
     )
 
 
-def _discover(job: Job, running: Sequence[ReplicaId]) -> str:
-    """The workers that run now, in the order of their names, for Horovod's elastic mode."""
+def _discovery_script(job: Job, running: Sequence[ReplicaId]) -> str:
+    """Return the script that lists the running workers by name, for Horovod's elastic mode."""
+    slots = _slots_per_worker(job)
     text = "#!/bin/sh"
     if _has_gpu(job):
-        text += f"\necho {_pod(job, ReplicaId(LAUNCHER, 0))}:{_slots(job)}\n"
-    names = sorted(_pod(job, one) for one in running if one.type == WORKER)
-    return text + "".join(f"\necho {name}:{_slots(job)}" for name in names)
+        text += f"\necho {_pod_name(job, ReplicaId(LAUNCHER, 0))}:{slots}\n"
+    names = sorted(_pod_name(job, replica) for replica in running if replica.type == WORKER)
+    return text + "".join(f"\necho {name}:{slots}" for name in names)
 
 
-def _launch(job: Job, type: ReplicaType, command: Sequence[str]) -> Sequence[str]:
-    if type == WORKER:
-        return WAIT
-    if not command:
-        return ()
-    hosts = count(job, WORKER) + (1 if _has_gpu(job) else 0)
-    return ("mpirun", "-np", str(_slots(job) * max(hosts, 1)), *command)
-
-
-def _outcome(job: Job, tallies: Mapping[ReplicaType, Tally]) -> Verdict | None:
-    return verdict(TYPES, tallies, driver=LAUNCHER)
-
-
-def _check(job: Job) -> Iterator[Finding]:
-    yield from exactly_one(job, LAUNCHER, field=FIELD)
-    slots = job.options.get("slotsPerWorker")
-    if slots is not None and (not isinstance(slots, int) or slots is True or slots < 1):
-        yield Finding("spec.slotsPerWorker", f"cannot be {slots!r}", "a number from 1")
-    main = job.options.get("mainContainer")
-    workers = job.replicas.get(WORKER)
-    names = [one.get("name", "") for one in containers(workers.template)] if workers else []
-    if main and names and main not in names:
-        known = ", ".join(names)
-        yield Finding("spec.mainContainer", f"no worker has a container {main!r}", known)
-
-
-def _leader(job: Job) -> ReplicaId:
-    return leader(job, LAUNCHER)
-
-
-def _decorate(job: Job, replica: ReplicaId, topology: Topology, template: Template) -> Template:
-    """Mount the files; give the launcher its name, its rights and ``kubectl``, workers a wait."""
-    directory = topology.directory(replica)
-    if replica.type == LAUNCHER:
-        named = with_metadata(template, {"name": _pod(job, replica)})
-        return _mount(_deliver(job, named, directory), job, directory, (AGENT, HOSTS, DISCOVER))
-    main = main_container(template, CONTAINER)
-    if main and not main.get("command"):
-        waiting = {**main, "command": [WAIT[0]], "args": list(WAIT[1:])}
-        template = with_containers(template, waiting, main)
-    # Open MPI looks for the agent in every rank.
-    return _mount(template, job, directory, (AGENT,))
-
-
-def _mount(template: Template, job: Job, directory: str, names: Sequence[str]) -> Template:
-    modes = {AGENT: 0o555, DISCOVER: 0o555, HOSTS: 0o444}
-    items = [{"key": name, "path": name, "mode": modes[name]} for name in names]
-    volume = {
-        "name": CONFIG_VOLUME,
-        "configMap": {"name": f"{job.name}-config", "items": items},
-    }
-    return _with_volume(template, volume, directory)
-
-
-def _deliver(job: Job, template: Template, directory: str) -> Template:
-    template = _with_volume(template, {"name": KUBECTL_VOLUME, "emptyDir": {}}, KUBECTL)
-    spec = extended(template["spec"], "initContainers", _delivery(job, directory))
-    spec.setdefault("serviceAccountName", f"{job.name}-launcher")
-    return with_spec(template, spec)
-
-
-def _objects(job: Job, topology: Topology) -> list[dict[str, Any]]:
-    """The launcher's right to run its agent in the workers, and nothing else.
-
-    Its account is the one that its template names, else one of its own (``newLauncherRole``).
-    """
-    name = f"{job.name}-launcher"
-    template = job.replicas[LAUNCHER].template
-    given = (template.get("spec") or {}).get("serviceAccountName")
-    account = {"apiVersion": "v1", "kind": "ServiceAccount"}
-    group = "rbac.authorization.k8s.io"
-    workers = [_pod(job, one) for one in members(job, WORKER)]
-    rules: list[dict[str, Any]] = [
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
-    ]
-    if workers:
-        execute = {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]}
-        rules.append({**execute, "resourceNames": workers})
-    role = {"apiVersion": f"{group}/v1", "kind": "Role", "rules": rules}
-    binding = {
-        "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "subjects": [{"kind": "ServiceAccount", "name": given or name, "namespace": job.namespace}],
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-    }
-    metadata = {"name": name, "namespace": job.namespace, "labels": {"app": job.name}}
-    wanted: list[dict[str, Any]] = [role, binding] if given else [account, role, binding]
-    return [{**one, "metadata": metadata} for one in wanted]
-
-
-def _with_volume(template: Template, volume: Mapping[str, Any], path: str) -> Template:
-    mount = {"name": volume["name"], "mountPath": path}
-    main = main_container(template, CONTAINER)
-    mounted = with_containers(template, extended(main, "volumeMounts", mount), main)
-    return with_spec(mounted, extended(mounted["spec"], "volumes", volume))
-
-
-def _delivery(job: Job, directory: str) -> dict[str, Any]:
+def _delivery_container(job: Job, directory: str) -> dict[str, Any]:
     size = {"cpu": "100m", "memory": "512Mi", "ephemeral-storage": "5Gi"}
     return {
         "name": "kubectl-delivery",
         "image": DELIVERY_IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "env": [
-            {"name": "TARGET_DIR", "value": KUBECTL},
+            {"name": "TARGET_DIR", "value": KUBECTL_DIRECTORY},
             {"name": "NAMESPACE", "value": job.namespace},
         ],
         "volumeMounts": [
-            {"name": KUBECTL_VOLUME, "mountPath": KUBECTL},
+            {"name": KUBECTL_VOLUME, "mountPath": KUBECTL_DIRECTORY},
             {"name": CONFIG_VOLUME, "mountPath": directory},
         ],
         "resources": {"limits": size, "requests": dict(size)},
     }
 
 
-FRAMEWORK = Framework(
-    name="mpi",
-    kind="MPIJob",
-    plural="mpijobs",
-    replicas_field=FIELD,
-    types=TYPES,
-    required=(LAUNCHER,),
-    single=(LAUNCHER,),
-    container=CONTAINER,
-    port_name="mpi-port",
-    port=9999,
-    options=("slotsPerWorker", "mainContainer", "cleanPodPolicy"),
-    defaults={WORKER: 0},
-    everywhere=False,
-    any_container=True,
-    environment=_environment,
-    outcome=_outcome,
-    leader=_leader,
-    check=_check,
-    files=_files,
-    launch=_launch,
-    decorate=_decorate,
-    services=False,
-    objects=_objects,
-)
+FRAMEWORK = MpiFramework()

@@ -1,36 +1,24 @@
 """MXJob: MXNet's parameter servers (``dist_sync``), BytePS, and TVM's tuning.
 
-The variables are those of the training operator 1.7, the last to know it
-(``pkg/controller.v1/mxnet/mxnet.go``). Files that say MXNetJob are accepted. Where there is no
-scheduler the operator sees no end but that of a single worker; here tuners or workers decide.
+The variables are those of the training operator 1.7, the last release with this kind
+(``pkg/controller.v1/mxnet/mxnet.go``). Manifests with kind MXNetJob are accepted. Without a
+scheduler that operator only notices the end of a single worker; here tuners or workers decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from danlu.training.framework import (
+    EnvVar,
+    FieldError,
     FieldRef,
-    Finding,
     Framework,
-    Tally,
-    Template,
-    Variable,
-    Verdict,
+    PodTemplate,
+    first_replica,
 )
-from danlu.training.frameworks.pods import compact_json, unless_given, with_metadata
-from danlu.training.frameworks.replicas import (
-    at_least_one,
-    count,
-    exactly_one,
-    first_present,
-    leader,
-    members,
-    verdict,
-)
+from danlu.training.pod_template import compact_json, env_unless_declared, replace_metadata
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
-
-__all__ = ["FRAMEWORK"]
 
 SCHEDULER = ReplicaType("Scheduler")
 SERVER = ReplicaType("Server")
@@ -38,106 +26,100 @@ WORKER = ReplicaType("Worker")
 TUNER_TRACKER = ReplicaType("TunerTracker")
 TUNER_SERVER = ReplicaType("TunerServer")
 TUNER = ReplicaType("Tuner")
-TYPES = (SCHEDULER, SERVER, WORKER, TUNER_TRACKER, TUNER_SERVER, TUNER)
-FIELD = "mxReplicaSpecs"
-CONTAINER = "mxnet"
+
 MODES = ("MXTrain", "MXTune")
-ROLE = "training.kubeflow.org/job-role"
+ROLE_LABEL = "training.kubeflow.org/job-role"
 
 
-def _environment(job: Job, replica: ReplicaId, topology: Topology) -> list[Variable]:
-    variables: list[Variable] = [
-        ("MX_CONFIG", _config(job, replica, topology)),
-        *_root(job, topology),
-        ("DMLC_NUM_SERVER", str(count(job, SERVER))),
-        ("DMLC_NUM_WORKER", str(count(job, WORKER))),
-        ("DMLC_ROLE", replica.type.lower()),
-        ("DMLC_USE_KUBERNETES", "1"),
-    ]
-    if replica.type == WORKER:
-        variables.append(("DMLC_WORKER_ID", str(replica.index)))
-    # Without it ps-lite takes the first interface that is up, and fails where that is only lo.
-    ours = [("DMLC_NODE_HOST", FieldRef("status.podIP"))]
-    return variables + unless_given(job, replica, CONTAINER, ours)
+class MXNetFramework(Framework):
+    """Scheduler, servers and workers for training; tracker, servers and tuners for tuning."""
+
+    name = "mxnet"
+    kind = "MXJob"
+    plural = "mxjobs"
+    aliases = ("mx", "mxnetjob")
+    replicas_field = "mxReplicaSpecs"
+    spec_options = ("jobMode",)
+    replica_types = (SCHEDULER, SERVER, WORKER, TUNER_TRACKER, TUNER_SERVER, TUNER)
+    driver_types = (SCHEDULER, TUNER, WORKER)
+    singleton_types = (SCHEDULER,)
+    idle_types = (SCHEDULER, SERVER, TUNER_TRACKER, TUNER_SERVER)
+    server_types = (SCHEDULER, SERVER, TUNER_TRACKER, TUNER_SERVER)
+    container = "mxnet"
+    port_name = "mxjob-port"
+    port = 9091
+
+    def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+        """Return MX_CONFIG and ps-lite's variables."""
+        variables: list[EnvVar] = [
+            ("MX_CONFIG", _mx_config(job, replica, topology)),
+            *_scheduler_address(job, topology),
+            ("DMLC_NUM_SERVER", str(job.replica_count(SERVER))),
+            ("DMLC_NUM_WORKER", str(job.replica_count(WORKER))),
+            ("DMLC_ROLE", replica.type.lower()),
+            ("DMLC_USE_KUBERNETES", "1"),
+        ]
+        if replica.type == WORKER:
+            variables.append(("DMLC_WORKER_ID", str(replica.index)))
+        # Without it ps-lite takes the first interface that is up, and fails if that is only lo.
+        optional = [("DMLC_NODE_HOST", FieldRef("status.podIP"))]
+        return variables + env_unless_declared(job, replica, self.container, optional)
+
+    def leader(self, job: Job) -> ReplicaId:
+        """Return the first replica that computes; a scheduler's log says nothing."""
+        return first_replica(job, (WORKER, TUNER, SERVER, SCHEDULER))
+
+    def validate(self, job: Job) -> Iterator[FieldError]:
+        """Yield an error for servers without a scheduler, and for an invalid mode."""
+        yield from super().validate(job)
+        if SERVER in job.replicas and SCHEDULER not in job.replicas:
+            yield FieldError(
+                f"spec.{self.replicas_field}[{SCHEDULER}]",
+                "is required if there is a Server",
+                "servers and workers find one another through it",
+            )
+        mode = job.options.get("jobMode", MODES[0])
+        if mode not in MODES:
+            yield FieldError("spec.jobMode", f"cannot be {mode!r}", f"one of {', '.join(MODES)}")
+
+    def mutate_pod(
+        self, job: Job, replica: ReplicaId, topology: Topology, template: PodTemplate
+    ) -> PodTemplate:
+        """Give the role of master to the servers, as Kubeflow does."""
+        metadata = template.get("metadata") or {}
+        labels = dict(metadata.get("labels") or {})
+        labels.pop(ROLE_LABEL, None)
+        if replica.type == SERVER:
+            labels[ROLE_LABEL] = "master"
+        return replace_metadata(template, {"labels": labels})
 
 
-def _root(job: Job, topology: Topology) -> list[Variable]:
-    """Where the scheduler is: port 0 of nowhere, as in Kubeflow, where there is none."""
+def _scheduler_address(job: Job, topology: Topology) -> list[EnvVar]:
+    """Return where the scheduler is; without one an empty host and port 0, as in Kubeflow."""
     port, host = "0", ""
-    if count(job, SCHEDULER):
-        first = ReplicaId(SCHEDULER, 0)
-        port, host = str(topology.port(first)), topology.host(first)
+    if job.replica_count(SCHEDULER):
+        scheduler = ReplicaId(SCHEDULER, 0)
+        port, host = str(topology.port(scheduler)), topology.host(scheduler)
     return [("DMLC_PS_ROOT_PORT", port), ("DMLC_PS_ROOT_URI", host)]
 
 
-def _config(job: Job, replica: ReplicaId, topology: Topology) -> str:
+def _mx_config(job: Job, replica: ReplicaId, topology: Topology) -> str:
     types = sorted(job.replicas, key=str.lower)
     cluster = {
         type.lower(): [
-            {"url": topology.host(one), "port": topology.port(one)} for one in members(job, type)
+            {"url": topology.host(member), "port": topology.port(member)}
+            for member in job.replica_ids(type)
         ]
         for type in types
     }
     task = {"type": replica.type.lower(), "index": replica.index}
-    labels = {type.lower(): _tuner_key(job, type) for type in types}
+    labels = {type.lower(): _tuner_server_key(job, type) for type in types}
     return compact_json({"cluster": cluster, "labels": labels, "task": task})
 
 
-def _tuner_key(job: Job, type: ReplicaType) -> str:
+def _tuner_server_key(job: Job, type: ReplicaType) -> str:
     metadata = job.replicas[type].template.get("metadata") or {}
     return str((metadata.get("annotations") or {}).get("tuner-server-key", ""))
 
 
-def _driver(job: Job) -> ReplicaType:
-    return first_present(job, SCHEDULER, TUNER, WORKER)
-
-
-def _outcome(job: Job, tallies: Mapping[ReplicaType, Tally]) -> Verdict | None:
-    return verdict(TYPES, tallies, driver=_driver(job))
-
-
-def _check(job: Job) -> Iterator[Finding]:
-    yield from exactly_one(job, SCHEDULER, field=FIELD)
-    yield from at_least_one(job, _driver(job), field=FIELD)
-    if SERVER in job.replicas and SCHEDULER not in job.replicas:
-        yield Finding(
-            f"spec.{FIELD}[{SCHEDULER}]",
-            "is needed where there is a Server",
-            "servers and workers find one another through it",
-        )
-    mode = job.options.get("jobMode", MODES[0])
-    if mode not in MODES:
-        yield Finding("spec.jobMode", f"cannot be {mode!r}", f"one of {', '.join(MODES)}")
-
-
-def _leader(job: Job) -> ReplicaId:
-    return leader(job, WORKER, TUNER, SERVER, SCHEDULER)
-
-
-def _decorate(job: Job, replica: ReplicaId, topology: Topology, template: Template) -> Template:
-    """On a cluster the role of master is the servers', as in Kubeflow."""
-    metadata = template.get("metadata") or {}
-    labels = {key: value for key, value in (metadata.get("labels") or {}).items() if key != ROLE}
-    if replica.type == SERVER:
-        labels[ROLE] = "master"
-    return with_metadata(template, {"labels": labels})
-
-
-FRAMEWORK = Framework(
-    name="mxnet",
-    kind="MXJob",
-    plural="mxjobs",
-    aliases=("mx", "mxnetjob"),
-    replicas_field=FIELD,
-    types=TYPES,
-    single=(SCHEDULER,),
-    container=CONTAINER,
-    port_name="mxjob-port",
-    port=9091,
-    options=("jobMode",),
-    environment=_environment,
-    outcome=_outcome,
-    leader=_leader,
-    check=_check,
-    decorate=_decorate,
-)
+FRAMEWORK = MXNetFramework()

@@ -1,87 +1,73 @@
-"""XGBoostJob: XGBoost's collective, with the tracker beside the master (and LightGBM's lists).
+"""XGBoostJob: XGBoost's collective with the tracker next to the master, and LightGBM's host lists.
 
-The variables are those of the training operator 1.9 (``pkg/controller.v1/xgboost/xgboost.go``);
-after them come the names that XGBoost's tracker and ``CommunicatorContext`` have for the same.
+The variables are those of the training operator 1.9 (``pkg/controller.v1/xgboost/xgboost.go``),
+followed by the names that XGBoost's tracker and ``CommunicatorContext`` use for the same values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-from danlu.training.framework import Finding, Framework, Tally, Variable, Verdict
-from danlu.training.frameworks.pods import unless_given
-from danlu.training.frameworks.replicas import count, exactly_one, leader, members, total, verdict
+from danlu.training.framework import EnvVar, Framework
+from danlu.training.pod_template import env_unless_declared
 from danlu.training.types import Job, ReplicaId, ReplicaType, Topology
-
-__all__ = ["FRAMEWORK"]
 
 MASTER = ReplicaType("Master")
 WORKER = ReplicaType("Worker")
-TYPES = (MASTER, WORKER)
-FIELD = "xgbReplicaSpecs"
-CONTAINER = "xgboost"
 
 
-def _environment(job: Job, replica: ReplicaId, topology: Topology) -> list[Variable]:
-    master = ReplicaId(MASTER, 0)
-    host, port = topology.host(master), str(topology.port(master))
-    size = str(total(job))
-    rank = str(replica.index + (count(job, MASTER) if replica.type == WORKER else 0))
-    ours = [
-        ("DMLC_TRACKER_URI", host),
-        ("DMLC_TRACKER_PORT", port),
-        ("DMLC_NUM_WORKER", size),
-        ("DMLC_TASK_ID", rank),
-    ]
-    return [
-        ("MASTER_PORT", port),
-        ("MASTER_ADDR", host),
-        ("WORLD_SIZE", size),
-        ("RANK", rank),
-        ("PYTHONUNBUFFERED", "1"),
-        *_workers(job, topology),
-        *unless_given(job, replica, CONTAINER, ours),
-    ]
+class XGBoostFramework(Framework):
+    """A master, which has rank 0 and runs the tracker, and workers."""
+
+    name = "xgboost"
+    kind = "XGBoostJob"
+    plural = "xgboostjobs"
+    aliases = ("xgb",)
+    replicas_field = "xgbReplicaSpecs"
+    replica_types = (MASTER, WORKER)
+    driver_types = (MASTER,)
+    required_types = (MASTER,)
+    singleton_types = (MASTER,)
+    container = "xgboost"
+    port_name = "xgboostjob-port"
+    port = 9999
+    single_port = True
+
+    def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
+        """Return Kubeflow's variables, then XGBoost's own unless the manifest sets them."""
+        master = ReplicaId(MASTER, 0)
+        host, port = topology.host(master), str(topology.port(master))
+        size = str(job.total_replicas)
+        masters = job.replica_count(MASTER) if replica.type == WORKER else 0
+        rank = str(replica.index + masters)
+        return [
+            ("MASTER_PORT", port),
+            ("MASTER_ADDR", host),
+            ("WORLD_SIZE", size),
+            ("RANK", rank),
+            ("PYTHONUNBUFFERED", "1"),
+            *_worker_addresses(job, topology),
+            *env_unless_declared(
+                job,
+                replica,
+                self.container,
+                [
+                    ("DMLC_TRACKER_URI", host),
+                    ("DMLC_TRACKER_PORT", port),
+                    ("DMLC_NUM_WORKER", size),
+                    ("DMLC_TASK_ID", rank),
+                ],
+            ),
+        ]
 
 
-def _workers(job: Job, topology: Topology) -> list[Variable]:
-    """The workers' names, and the one port that all of them listen on (LightGBM)."""
-    workers = members(job, WORKER)
+def _worker_addresses(job: Job, topology: Topology) -> list[EnvVar]:
+    """Return the workers' hosts, and the one port that all of them listen on (LightGBM)."""
+    workers = job.replica_ids(WORKER)
     if not workers:
         return []
     return [
         ("WORKER_PORT", str(topology.port(workers[0]))),
-        ("WORKER_ADDRS", ",".join(topology.host(one) for one in workers)),
+        ("WORKER_ADDRS", ",".join(topology.host(worker) for worker in workers)),
     ]
 
 
-def _outcome(job: Job, tallies: Mapping[ReplicaType, Tally]) -> Verdict | None:
-    return verdict(TYPES, tallies, driver=MASTER)
-
-
-def _check(job: Job) -> Iterator[Finding]:
-    return exactly_one(job, MASTER, field=FIELD)
-
-
-def _leader(job: Job) -> ReplicaId:
-    return leader(job, MASTER)
-
-
-FRAMEWORK = Framework(
-    name="xgboost",
-    kind="XGBoostJob",
-    plural="xgboostjobs",
-    aliases=("xgb",),
-    replicas_field=FIELD,
-    types=TYPES,
-    required=(MASTER,),
-    single=(MASTER,),
-    container=CONTAINER,
-    port_name="xgboostjob-port",
-    port=9999,
-    common_port=True,
-    environment=_environment,
-    outcome=_outcome,
-    leader=_leader,
-    check=_check,
-)
+FRAMEWORK = XGBoostFramework()

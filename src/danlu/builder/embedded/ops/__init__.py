@@ -1,1 +1,1 @@
-"""How the embedded builder does each op: one module an op, each with ``execute(op, context)``."""
+"""Executors: the module named after an op (``Op.module_name``) executes it with ``execute()``."""

@@ -1,31 +1,29 @@
-"""Locked system packages, installed by the image's own apt from a flat archive of exactly them."""
+"""Install locked system packages with the image's own apt, from a flat archive of only them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
-from danlu.builder.embedded.context import Context
-from danlu.builder.embedded.ops.leaf import commit_tree
-from danlu.builder.embedded.ops.packages import (
+from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.ops.apt_repository import (
     REPOSITORY,
-    check_installed,
-    fetched,
-    repository,
+    fetch_packages,
     run_script,
+    verify_installation,
+    write_apt_lists,
+    write_apt_repository,
 )
-from danlu.graph import AptInstall
-from danlu.oci.tar import Normalise
-from danlu.sandbox.commit import finish_upper
-from danlu.sandbox.types import Root
-from danlu.sources.apt import Cache
-from danlu.sources.apt.records import provided, records
+from danlu.builder.embedded.ops.staged_tree import commit_tree
+from danlu.graph.ops import AptInstall
+from danlu.oci.tar import NormalizeOptions
+from danlu.sandbox.finalize_upper import finalize_upper
+from danlu.sandbox.generated_files import remove_generated_files
+from danlu.sandbox.types import RootFilesystem
 from danlu.store import Layer
 
-__all__ = ["execute"]
-
-# The options stand on the command line, after which no file of the image is read. Its hooks stay.
-# _apt is no user here that may read the mount; conffiles of an image stay as they were changed.
+# Options on the command line override the image's configuration files; its hooks still run.
+# The user _apt cannot read the mount, so apt must stay root (APT::Sandbox::User). Conffiles that
+# the image changed are kept (--force-confold).
 _SCRIPT = f"""\
 command -v apt-get >/dev/null || {{ echo 'the image has no apt-get' >&2; exit 127; }}
 with_apt() {{
@@ -48,16 +46,16 @@ marked auto
 _SCRATCH = ("/var/cache/apt", "/var/lib/apt/lists", "/var/log/apt")
 
 
-async def execute(op: AptInstall, context: Context) -> list[Layer]:
-    """Fetch what is missing, install exactly the locked packages, and commit what changed."""
+async def execute(op: AptInstall, context: OpContext) -> list[Layer]:
+    """Fetch missing packages, install exactly the locked ones, and commit the changes."""
     if not op.packages:
         return []
-    cache = await fetched(context, op.packages, codename=op.codename)
+    cache = await fetch_packages(context, op.packages, codename=op.codename)
     with context.store.staging() as upper, context.store.staging() as work:
         directory = work / "repository"
-        await repository(cache, op.packages, directory)
-        _write_lists(op, cache, directory)
-        root = Root(tuple(layer.tree for layer in context.below), upper)
+        await write_apt_repository(cache, op.packages, directory)
+        write_apt_lists(op, cache, directory)
+        root = RootFilesystem(tuple(layer.tree for layer in context.below), upper)
         await run_script(
             context,
             _SCRIPT,
@@ -67,36 +65,15 @@ async def execute(op: AptInstall, context: Context) -> list[Layer]:
             scratch=_SCRATCH,
             what="installing system packages",
         )
-        await context.run_sync(_finish, root, upper, op)
+        for line in await context.run_sync(_finish_install, root, upper, op):
+            context.warn(line)
         made_by = "apt-get install " + " ".join(op.requested)
-        return await commit_tree(context, upper, Normalise(clamp=op.epoch), made_by)
+        return await commit_tree(context, upper, NormalizeOptions(clamp=op.epoch), made_by)
 
 
-def _write_lists(op: AptInstall, cache: Cache, directory: Path) -> None:
-    """The sources, and which packages to install, to mark as automatic, and as manual."""
-    requested = {name.partition("=")[0].partition(":")[0] for name in op.requested}
-    # Who asked for a virtual package asked for the one that provides it.
-    wanted = {
-        deb.name
-        for deb in op.packages
-        if deb.name in requested or requested & provided(records(cache.control(deb)))
-    }
-    present = {deb.name for deb in op.packages}
-    lines = {
-        "sources.list": [f"deb [trusted=yes] file:{REPOSITORY} ./"],
-        "install": [f"{deb.name}={deb.version}" for deb in op.packages],
-        "auto": present - wanted,
-        "manual": requested - present,
-    }
-    for name, some in lines.items():
-        (directory / name).write_text(_text(some))
-
-
-def _text(lines: Iterable[str]) -> str:
-    return "".join(f"{line}\n" for line in sorted(lines))
-
-
-def _finish(root: Root, upper: Path, op: AptInstall) -> None:
+def _finish_install(root: RootFilesystem, upper: Path, op: AptInstall) -> list[str]:
     status = (upper / "var/lib/dpkg/status").read_text(errors="replace")
-    check_installed(status, op.packages, exactly=False)
-    finish_upper(upper, op.epoch, below=root.layers)
+    verify_installation(status, op.packages, exactly=False)
+    generated = remove_generated_files(upper)
+    finalize_upper(upper, op.epoch, below=root.layers)
+    return generated

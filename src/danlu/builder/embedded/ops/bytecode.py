@@ -1,9 +1,9 @@
-"""Byte code of wheels, as layers of its own: compiled by the image's interpreter, kept for all.
+"""Compile the bytecode of wheels with the image's interpreter into separate layers.
 
-A layer holds ``__pycache__`` directories and nothing else, for one wheel's layer and one exact
-interpreter (two builds of one version differ). The files are of the unchecked kind (PEP 552):
-with their fixed times the sources could not be told from changed ones. Debian's packages compile
-the standard library themselves when they are installed.
+A layer has only ``__pycache__`` directories, for one wheel's layer and one exact interpreter (two
+builds of the same version differ). The files are unchecked hash-based pycs (PEP 552): timestamps
+could not detect a changed source, because all files of a layer have the same time. Debian's
+packages compile the standard library when they are installed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from danlu.builder.embedded.context import Context
-from danlu.builder.embedded.interpreter import Interpreter, known_layers, note_of
+from danlu.builder.embedded.bytecode_layers import (
+    ImageInterpreter,
+    bytecode_record_key,
+    find_bytecode_layers,
+)
+from danlu.builder.embedded.context import OpContext
 from danlu.errors import StepFailed
-from danlu.graph import WHEEL_TIME, Bytecode, Scheme
-from danlu.oci.tar import Normalise, write_layer
-from danlu.sandbox.types import Mount, Process, Root
+from danlu.graph.ops import WHEEL_TIME, Bytecode, InstallScheme
+from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.store import Layer, Store
 
-__all__ = ["compile_layers", "execute"]
-
-_NORMALISE = Normalise(mtime=WHEEL_TIME, uid=0, gid=0)
+_NORMALISE = NormalizeOptions(mtime=WHEEL_TIME, uid=0, gid=0)
 _WORK = "/run/danlu/bytecode"
 
-# Runs in the image, with whatever Python 3.7 or later that has. Two processes, the largest files
-# first, each the next that is left; what does not compile is left out, as pip does.
+# Runs in the image, with any Python from 3.7. Two processes take the files one by one, the largest
+# first. Files that do not compile are skipped, as in pip.
 _DRIVER = """\
 import os, py_compile, sys, warnings
 warnings.simplefilter("ignore")
@@ -67,42 +69,53 @@ sys.exit(any([os.waitpid(child, 0)[1] for child in children]))
 
 
 async def compile_layers(
-    layers: Sequence[Layer], interpreter: Interpreter, scheme: Scheme, context: Context
+    layers: Sequence[Layer],
+    interpreter: ImageInterpreter,
+    scheme: InstallScheme,
+    context: OpContext,
 ) -> list[Layer]:
-    """Byte code for those of ``layers`` (wheels') that have none yet; then that of all of them.
+    """Compile those of ``layers`` (wheels) that have no bytecode yet; return the layers for all.
 
     ``context.below`` is the whole image, in which the interpreter runs without a network.
     """
-    missing = [one for one in layers if context.store.record(note_of(one, interpreter.key)) is None]
+    missing = [
+        layer
+        for layer in layers
+        if context.store.record(bytecode_record_key(layer, interpreter.key)) is None
+    ]
     site = f"{scheme.prefix.strip('/')}/{scheme.site_packages}"
-    sources = {layer: _sources(layer.tree, site) for layer in missing}
+    sources = {layer: _find_sources(layer.tree, site) for layer in missing}
     with context.store.staging() as work:
         if any(sources.values()):
             names = dict.fromkeys(name for some in sources.values() for name in some)
-            await _compile(list(names), interpreter, context, work)
-        await context.run_sync(_keep_all, sources, interpreter, context, work)
-    return known_layers(context.store, layers, interpreter.key)
+            await _compile_sources(list(names), interpreter, context, work)
+        await context.run_sync(_commit_all, sources, interpreter, context, work)
+    return find_bytecode_layers(context.store, layers, interpreter.key)
 
 
-async def execute(op: Bytecode, context: Context) -> list[Layer]:
-    """One layer with the byte code of everything below ``op.roots``."""
+async def execute(op: Bytecode, context: OpContext) -> list[Layer]:
+    """Return one layer with the bytecode of everything below ``op.roots``."""
     names = dict.fromkeys(
         name
         for layer in context.below
         for root in op.roots
-        for name in _sources(layer.tree, root.strip("/"))
+        for name in _find_sources(layer.tree, root.strip("/"))
     )
-    interpreter = Interpreter(op.interpreter, "")
+    interpreter = ImageInterpreter(op.interpreter, "")
     with context.store.staging() as work:
-        await _compile(list(names), interpreter, context, work)
+        await _compile_sources(list(names), interpreter, context, work)
         tree = work / "tree"
-        await context.run_sync(partial(_gather, list(names), work / "upper", tree, move=True))
-        layer = await context.run_sync(_commit, tree, "python -m compileall", context.store)
+        await context.run_sync(
+            partial(_collect_bytecode, list(names), work / "upper", tree, move=True)
+        )
+        layer = await context.run_sync(
+            _commit_bytecode, tree, "python -m compileall", context.store
+        )
         return [layer] if layer is not None else []
 
 
-def _sources(tree: Path, root: str) -> list[str]:
-    """The Python files below ``root`` of a layer, relative to the image, the largest first."""
+def _find_sources(tree: Path, root: str) -> list[str]:
+    """Return the Python files below ``root`` of a layer, the largest first."""
     found: list[tuple[int, str]] = []
     pending = [root]
     while pending:
@@ -120,10 +133,10 @@ def _sources(tree: Path, root: str) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
-async def _compile(
-    names: Sequence[str], interpreter: Interpreter, context: Context, work: Path
+async def _compile_sources(
+    names: Sequence[str], interpreter: ImageInterpreter, context: OpContext, work: Path
 ) -> None:
-    """Compile ``names`` in place, in the image; what is new lies in ``work/upper`` then."""
+    """Compile ``names`` in the image; the new files are in ``work/upper`` afterwards."""
     shared = work / "shared"
     shared.mkdir()
     (work / "upper").mkdir()
@@ -132,44 +145,44 @@ async def _compile(
     )
     (shared / "driver.py").write_text(_DRIVER)
     last: list[str] = []
-    process = Process(
+    process = ProcessSpec(
         (interpreter.path, "-ISB", f"{_WORK}/driver.py", f"{_WORK}/names"),
         {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"},
     )
     code = await context.sandbox().run(
         process,
-        Root(tuple(layer.tree for layer in context.below), work / "upper"),
+        RootFilesystem(tuple(layer.tree for layer in context.below), work / "upper"),
         mounts=[Mount(_WORK, shared, readonly=True)],
         network=False,
         on_line=last.append,
     )
     if code:
-        raise StepFailed("compiling byte code failed", code=code, details=tuple(last[-10:]))
+        raise StepFailed("compiling bytecode failed", code=code, details=tuple(last[-10:]))
 
 
-def _keep_all(
-    sources: dict[Layer, list[str]], interpreter: Interpreter, context: Context, work: Path
+def _commit_all(
+    sources: dict[Layer, list[str]], interpreter: ImageInterpreter, context: OpContext, work: Path
 ) -> None:
     for number, (layer, names) in enumerate(sources.items()):
         tree = work / f"tree-{number}"
-        _gather(names, work / "upper", tree)
-        made = _commit(tree, f"byte code of {layer.created_by}", context.store)
+        _collect_bytecode(names, work / "upper", tree)
+        made = _commit_bytecode(tree, f"byte code of {layer.created_by}", context.store)
         diff_ids = [layer.diff_id] + ([made.diff_id] if made else [])
         context.store.put_record(
-            note_of(layer, interpreter.key),
+            bytecode_record_key(layer, interpreter.key),
             {"layer": made.diff_id if made else ""},
             layers=diff_ids,
         )
 
 
-def _gather(names: Sequence[str], upper: Path, tree: Path, *, move: bool = False) -> None:
-    """The compiled files of ``names`` as a tree; a file of two wheels goes to both."""
+def _collect_bytecode(names: Sequence[str], upper: Path, tree: Path, *, move: bool = False) -> None:
+    """Collect the compiled files of ``names`` in a tree; a file of two wheels goes to both."""
     tree.mkdir()
     listed: dict[str, dict[str, list[str]]] = {}
     for name in names:
         directory, _, file = name.rpartition("/")
         if directory not in listed:
-            listed[directory] = _by_source(upper / directory / "__pycache__")
+            listed[directory] = _group_by_source(upper / directory / "__pycache__")
         for compiled in listed[directory].get(file[:-3], ()):
             target = tree / directory / "__pycache__" / compiled
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -185,8 +198,8 @@ def _gather(names: Sequence[str], upper: Path, tree: Path, *, move: bool = False
             os.chmod(os.path.join(root, each), 0o644)
 
 
-def _by_source(cache: Path) -> dict[str, list[str]]:
-    """Compiled files by the name of their source without ``.py``."""
+def _group_by_source(cache: Path) -> dict[str, list[str]]:
+    """Return compiled files by the name of their source without ``.py``."""
     found: dict[str, list[str]] = {}
     if cache.is_dir() and not cache.is_symlink():
         for name in os.listdir(cache):
@@ -196,7 +209,7 @@ def _by_source(cache: Path) -> dict[str, list[str]]:
     return found
 
 
-def _commit(tree: Path, made_by: str, store: Store) -> Layer | None:
+def _commit_bytecode(tree: Path, made_by: str, store: Store) -> Layer | None:
     if not any(tree.iterdir()):
         return None
     tree.chmod(0o755)

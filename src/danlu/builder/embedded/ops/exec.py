@@ -1,4 +1,4 @@
-"""A command run in the stack below it."""
+"""Run a command in the stack below it."""
 
 from __future__ import annotations
 
@@ -7,98 +7,118 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from danlu.builder.embedded.context import Context
-from danlu.builder.embedded.failures import step_failure
-from danlu.builder.embedded.ops.leaf import commit_tree, copy_members
-from danlu.errors import UsageError
-from danlu.graph import Exec
-from danlu.oci.tar import Normalise
-from danlu.sandbox import secrets, ssh
-from danlu.sandbox.commit import finish_upper
-from danlu.sandbox.types import SYSTEM_PATH, Mount, Process, Root
-from danlu.sources.context import members_of
+from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_below
+from danlu.errors import OutsideError, UsageError
+from danlu.graph.ops import Exec
+from danlu.oci.tar import NormalizeOptions
+from danlu.sandbox import secrets
+from danlu.sandbox.finalize_upper import finalize_upper
+from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
+from danlu.sources.build_context import list_entries
 from danlu.store import Layer
+from danlu.util.safe_paths import ProjectTree
+from danlu.util.urls import mask_credentials
 
-__all__ = ["execute"]
-
-#: How many lines of a failed step's output its error shows.
+#: The number of output lines in the error of a failed step.
 _LAST_LINES = 20
 
 
-async def execute(op: Exec, context: Context) -> list[Layer]:
-    """Run the command; what it changed is one layer, or none where it changed nothing.
+async def execute(op: Exec, context: OpContext) -> list[Layer]:
+    """Run the command and return its changes as one layer, or no layer if there are none.
 
-    Raises :class:`StepFailed` with the last lines of output where it does not end with 0, or
-    :class:`StoreError` where the disk is full then; :class:`UsageError` where it needs a secret
-    or an ssh agent that the caller did not give.
+    Raises :class:`StepFailed` with the last lines of output if it fails, :class:`StoreError` if the
+    disk is full then, and :class:`UsageError` if it needs a secret or an ssh agent that the caller
+    did not pass.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
-    def heard(line: str) -> None:
+    def record_line(line: str) -> None:
         last.append(line)
         context.log(line)
 
-    with context.store.staging() as upper, _mounts(op, context) as mounts:
-        root = Root(tuple(layer.tree for layer in context.below), upper)
-        process = Process(op.args, _environment(op, context), op.working_directory, op.uid, op.gid)
-        code = await context.sandbox().run(process, root, mounts=mounts, on_line=heard)
+    _require_program(op.args[0], context)
+    with context.store.staging() as upper, _prepare_mounts(op, context) as mounts:
+        root = RootFilesystem(tuple(layer.tree for layer in context.below), upper)
+        process = ProcessSpec(
+            op.args, _make_environment(op, context), op.working_directory, op.uid, op.gid
+        )
+        code = await context.sandbox().run(process, root, mounts=mounts, on_line=record_line)
         if code != 0:
-            await _debug(op, context, root, mounts)
+            await _open_debug_shell(op, context, root, mounts)
             message = f"the command ended with exit code {code}"
-            raise step_failure(context, message, code=code, last=last)
-        await context.run_sync(finish_upper, upper, op.epoch, below=root.layers)
-        made_by = op.args[-1]
-        return await commit_tree(context, upper, Normalise(clamp=op.epoch), made_by)
+            raise context.step_error(message, code=code, output=last)
+        await context.run_sync(finalize_upper, upper, op.epoch, below=root.layers)
+        made_by = mask_credentials(op.args[-1])
+        return await commit_tree(context, upper, NormalizeOptions(clamp=op.epoch), made_by)
 
 
-def _environment(op: Exec, context: Context) -> dict[str, str]:
+def _require_program(program: str, context: OpContext) -> None:
+    """Raise :class:`UsageError` if the stack below lacks the shell, as small images do."""
+    view = LayerView(tuple(layer.tree for layer in context.below))
+    if program.startswith("/") and view.entry(view.resolve(program)) is None:
+        raise UsageError(
+            f"the image has no {program}, which run() needs",
+            hint="install bash in the base image, or use an image that has it",
+        )
+
+
+def _make_environment(op: Exec, context: OpContext) -> dict[str, str]:
     variables = dict(context.inputs[0].inherited.environment)
     below = variables.get("PATH", SYSTEM_PATH)
     variables.update(op.environment)
     variables.setdefault("PATH", below)
     variables["PATH"] = ":".join((*op.path, variables["PATH"]))
     variables["SOURCE_DATE_EPOCH"] = str(op.epoch)
-    return variables | ssh.environment() if op.ssh else variables
+    return variables | secrets.agent_environment() if op.ssh else variables
 
 
 @contextmanager
-def _mounts(op: Exec, context: Context) -> Iterator[list[Mount]]:
-    """What the step sees beside its root: secrets, the ssh agent, the project."""
-    wanted = [(one.id, one.target) for one in op.secrets]
+def _prepare_mounts(op: Exec, context: OpContext) -> Iterator[list[Mount]]:
+    """Mount what the step may see in addition to its root: secrets, ssh agent, project."""
+    wanted = [(secret.id, secret.target) for secret in op.secrets]
     with ExitStack() as stack:
         work = stack.enter_context(context.store.staging())
-        held = secrets.mounted(wanted, context.secrets, work=work, uid=op.uid, gid=op.gid)
+        held = secrets.mount_secrets(wanted, context.secrets, work=work, uid=op.uid, gid=op.gid)
         mounts = list(stack.enter_context(held))
         if op.ssh:
-            mounts.extend(ssh.mounts(_agent(context)))
+            mounts.extend(secrets.agent_mounts(_require_agent(context)))
         if op.context:
             copy = work / "project"
             copy.mkdir()
-            _copy_project(context.project, copy)
+            _copy_project(op, context, copy)
             mounts.append(Mount(op.working_directory, copy, readonly=True))
         yield mounts
 
 
-def _agent(context: Context) -> Path:
-    """The agent the caller forwards: a build file alone must not get to use anybody's keys."""
+def _require_agent(context: OpContext) -> Path:
+    """Return the agent to forward. A build file alone must not be able to use anyone's keys."""
     if context.ssh is None:
         raise UsageError(
-            "this step needs an ssh agent, and the build was given none",
-            hint="`danlu build --ssh default` lets it use yours",
+            "this step needs an ssh agent",
+            hint="run `danlu build --ssh default` to forward yours",
         )
     return context.ssh
 
 
-def _copy_project(project: Path, copy: Path) -> None:
-    """A copy without what the ignore files name: the command sees what its key covers."""
-    copy_members(project, members_of(project, "."), copy, "/")
+def _copy_project(op: Exec, context: OpContext, copy: Path) -> None:
+    """Copy the project without ignored files, so that the step sees only what its key covers."""
+    with ProjectTree(context.project) as tree:
+        digest = copy_below(tree, list_entries(tree, "."), copy, "/")
+    if digest != op.context_digest:
+        raise OutsideError(
+            "the project changed while it was being copied for a step", hint="build again"
+        )
 
 
-async def _debug(op: Exec, context: Context, root: Root, mounts: list[Mount]) -> None:
+async def _open_debug_shell(
+    op: Exec, context: OpContext, root: RootFilesystem, mounts: list[Mount]
+) -> None:
     if not context.debug:
         return
-    variables = _environment(op, context)
-    shell = Process(
+    variables = _make_environment(op, context)
+    shell = ProcessSpec(
         ("/bin/bash", "-i"), variables, op.working_directory, op.uid, op.gid, terminal=True
     )
     await context.sandbox().run(shell, root, mounts=mounts, on_line=None)

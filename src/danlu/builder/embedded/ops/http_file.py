@@ -1,31 +1,35 @@
-"""A file fetched by HTTP."""
+"""Download a file into a layer."""
 
 from __future__ import annotations
 
 import shutil
 
-from danlu.builder.embedded.context import Context
-from danlu.builder.embedded.ops.leaf import commit_tree, inside, make_parents
-from danlu.graph import HttpFile
-from danlu.oci.tar import Normalise
+from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.ops.staged_tree import (
+    commit_tree,
+    make_parents,
+    path_inside,
+    set_owner,
+)
+from danlu.graph.ops import HttpFile
+from danlu.oci.tar import NormalizeOptions
 from danlu.sources.http import fetch
 from danlu.store import Layer
 
-__all__ = ["execute"]
 
-
-async def execute(op: HttpFile, context: Context) -> list[Layer]:
-    """One layer with the file, verified against the locked hash."""
+async def execute(op: HttpFile, context: OpContext) -> list[Layer]:
+    """Return one layer with the file, verified against the locked hash."""
     fetched = await fetch(
-        op.url,
+        context.with_credentials(op.url),
         op.sha256,
         cache=context.paths.cache / "http",
         offline=context.offline,
     )
     with context.store.staging() as staged:
-        path = inside(staged, op.target)
-        make_parents(staged, path)
+        path = path_inside(staged, op.target)
+        make_parents(staged, path, (op.uid, op.gid))
         await context.run_sync(shutil.copyfile, fetched.path, path)
         path.chmod(op.mode)
-        normalise = Normalise(mtime=op.epoch, uid=op.uid, gid=op.gid)
+        set_owner(path, (op.uid, op.gid))
+        normalise = NormalizeOptions(mtime=op.epoch)
         return await commit_tree(context, staged, normalise, f"danlu: download {op.url}")

@@ -1,17 +1,15 @@
-"""An image of a registry as what everything stands on."""
+"""Pull an image of a registry as the base of a stack."""
 
 from __future__ import annotations
 
-from danlu.builder.embedded.context import Context, Made
-from danlu.graph import ImageSource
-from danlu.graph.imageconfig import image_config_of
+from danlu.builder.embedded.context import OpContext, OpOutput
+from danlu.graph.image_config import parse_image_config
+from danlu.graph.ops import ImageSource
 from danlu.sources.image import pull
 
-__all__ = ["execute"]
 
-
-async def execute(op: ImageSource, context: Context) -> Made:
-    """The image's layers, pulled where the store lacks them, and its configuration."""
+async def execute(op: ImageSource, context: OpContext) -> OpOutput:
+    """Return the image's layers and configuration; pull what the store lacks."""
     pulled = await pull(
         op.reference,
         op.digest,
@@ -20,4 +18,4 @@ async def execute(op: ImageSource, context: Context) -> Made:
         offline=context.offline,
         transfer=context.transfer,
     )
-    return Made(tuple(pulled.layers), inherited=image_config_of(pulled.config))
+    return OpOutput(tuple(pulled.layers), inherited=parse_image_config(pulled.config))

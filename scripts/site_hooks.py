@@ -1,0 +1,102 @@
+"""Hooks of the documentation site (mkdocs.yml): the version, and links to files of the repository.
+
+Pages link to examples, benchmarks and other files next to ``docs`` by relative paths, so that the
+links work in a checkout. The site has copies of these files below ``repository/``; a link to a
+directory leads to its README or its build file. A target that does not exist is a warning, which
+fails the build.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File
+
+_log = logging.getLogger("mkdocs.hooks.danlu")
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+
+#: Files of the repository's root that are pages of the site.
+PAGES = {
+    ROOT / "CHANGELOG.md": "changelog.md",
+    ROOT / "CONTRIBUTING.md": "contributing.md",
+    ROOT / "SECURITY.md": "security.md",
+}
+
+_LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=[)\s])")
+
+
+def on_config(config: Any) -> Any:
+    """Show danlu's version next to the site's name."""
+    text = (ROOT / "src/danlu/__init__.py").read_text()
+    version = re.search(r'__version__ = "([^"]+)"', text)
+    assert version is not None
+    config["site_name"] = f"danlu {version[1]}"
+    return config
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the pages of the root, and every file of the repository that a page links to."""
+    for source, place in PAGES.items():
+        files.append(File.generated(config, place, abs_src_path=str(source)))
+    waiting = [Path(file.abs_src_path) for file in files.documentation_pages()]
+    known = set(waiting)
+    while waiting:
+        page = waiting.pop()
+        for path in _find_outside_files(page):
+            if path not in known:
+                known.add(path)
+                files.append(File.generated(config, _site_path(path), abs_src_path=str(path)))
+                waiting += [path] if path.suffix == ".md" else []
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Point links that leave the docs at the site's copies."""
+    source = Path(page.file.abs_src_path)
+    here = Path(page.file.src_uri).parent
+
+    def rewrite(match: re.Match[str]) -> str:
+        path = _resolve(source, match["target"])
+        if path is None or (path.is_relative_to(DOCS) and source.is_relative_to(DOCS)):
+            return match[0]
+        return f"]({os.path.relpath(_site_path(path), here)}{match['anchor'] or ''}"
+
+    return _LINK.sub(rewrite, markdown)
+
+
+def _find_outside_files(page: Path) -> Iterator[Path]:
+    for match in _LINK.finditer(page.read_text(encoding="utf-8")):
+        path = _resolve(page, match["target"])
+        if path is None or path.is_relative_to(DOCS):
+            continue
+        if path.is_file() and path.is_relative_to(ROOT):
+            yield path
+        else:
+            _log.warning("%s links to %s, which is not a file", page, match["target"])
+
+
+def _resolve(source: Path, target: str) -> Path | None:
+    """Return the file or directory a link leads to; None for an address."""
+    if "://" in target or target.startswith(("mailto:", "/")):
+        return None
+    path = Path(os.path.normpath(source.parent / target))
+    if path.is_dir() and not path.is_relative_to(DOCS):
+        names = ("README.md", "build.envd", "verify", "pytorchjob.yaml")
+        path = next((path / name for name in names if (path / name).is_file()), path)
+    return path
+
+
+def _site_path(path: Path) -> str:
+    if path in PAGES:
+        return PAGES[path]
+    if path.is_relative_to(DOCS):
+        return str(path.relative_to(DOCS))
+    # Static sites often hide names that start with a dot.
+    return "repository/" + str(path.relative_to(ROOT)).lstrip(".")

@@ -1,0 +1,49 @@
+"""Cache keys: under which the result of a vertex is recorded in the store.
+
+A vertex that does not read the stack below is keyed by its definition, so it is found without
+solving anything below it. One that does is keyed by its op and the *content* of that stack: a
+changed line that changes no byte runs nothing again. Neither key has times, users or paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from danlu.graph.digest import digest_of, op_fields
+from danlu.graph.ops import Merge, Op
+from danlu.graph.types import Vertex
+from danlu.store import Layer, Store
+
+#: Raised by one if layers of the same definition get different bytes than before.
+LAYER_FORMAT = 3
+
+
+def definition_key(vertex: Vertex) -> str | None:
+    """Return the key of a vertex that its definition alone decides, else None."""
+    if vertex.op.reads_inputs:
+        return None
+    return digest_of(["vertex", LAYER_FORMAT, vertex.digest])
+
+
+def stack_key(op: Op, stack: Sequence[Layer]) -> str:
+    """Return the key of an op that reads the content of ``stack``."""
+    return digest_of(["stack", LAYER_FORMAT, op_fields(op), [layer.diff_id for layer in stack]])
+
+
+def iterate_pending(root: Vertex, store: Store, *, fresh: bool) -> Iterator[tuple[Vertex, bool]]:
+    """Yield the vertices that a build looks at first, each with whether a record answers for it.
+
+    Nothing below a vertex that has a record is yielded. With ``fresh`` there are no records.
+    """
+    seen: set[str] = set()
+    pending = [root]
+    while pending:
+        vertex = pending.pop()
+        if vertex.digest in seen:
+            continue
+        seen.add(vertex.digest)
+        key = definition_key(vertex)
+        is_cached = key is not None and not fresh and store.record(key) is not None
+        yield vertex, is_cached
+        if not is_cached or isinstance(vertex.op, Merge):
+            pending.extend(reversed(vertex.inputs))

@@ -1,0 +1,138 @@
+"""What building a wheel in the sandbox is, whichever kind of wheel it is."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from danlu.builder.embedded.context import OpContext
+from danlu.environment.image_layout import CONDA_PREFIX, STANDALONE_PYTHON
+from danlu.environment.package_names import normalize_name
+from danlu.errors import OutsideError
+from danlu.graph.ops import BuildEditable, BuildRequirement, BuildWheel
+from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
+from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.sdist_build import BUILD_WHEELS, BUILDER_UID, UV_INSIDE
+from danlu.sources.pypi.simple_index import fetch_file
+from danlu.sources.pypi.uv import Uv, find_uv
+from danlu.sources.pypi.uv_errors import build_hint
+
+#: The directory in the sandbox that a build may write to.
+WORK = "/run/danlu/build"
+
+_LAST_LINES = 30
+
+#: Larger wheels are refused.
+_MAX_WHEEL_SIZE = 8 << 30
+
+#: Start of a shell script; sets ``$python`` to the image's interpreter.
+_FIND_PYTHON = f"""\
+for python in {CONDA_PREFIX}/bin/python{{version}} \\
+    {STANDALONE_PYTHON}/bin/python{{version}} python{{version}} \\
+    /usr/local/bin/python3 /usr/bin/python3 python3 python; do
+    command -v "$python" >/dev/null && break
+done
+python=$(command -v "$python")
+"""
+
+
+async def fetch_build_requirements(
+    requires: Sequence[BuildRequirement], context: OpContext, place: Path
+) -> None:
+    """Put the wheels that the package is built with into ``place``, verified."""
+    place.mkdir()
+    cache = context.paths.cache / "http"
+    for wheel in requires:
+        fetched = await fetch_file(
+            make_uv(context), wheel.name, wheel.file, wheel.sha256, cache=cache
+        )
+        shutil.copyfile(fetched.path, place / wheel.file)
+
+
+def make_uv(context: OpContext) -> Uv:
+    """Return uv with the indexes of the build."""
+    indexes = context.indexes or IndexSettings()
+    return Uv(context.paths.cache / "uv", context.project, indexes, offline=context.offline)
+
+
+async def run_wheel_build(
+    op: BuildWheel | BuildEditable,
+    context: OpContext,
+    work: Path,
+    *,
+    script: str,
+    variables: Mapping[str, str],
+    mounts: Sequence[Mount] = (),
+) -> None:
+    """Run a shell script with ``work/build`` at :data:`WORK`, and wheels to build with.
+
+    ``$python`` is the image's interpreter there. Raises :class:`StepFailed` with the last lines.
+    """
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def record_line(line: str) -> None:
+        last.append(line)
+        context.log(line)
+
+    environment = {
+        "PATH": SYSTEM_PATH,
+        **dict(context.inputs[0].inherited.environment),
+        "HOME": f"{WORK}/home",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "SOURCE_DATE_EPOCH": str(op.epoch),
+        "UV_CACHE_DIR": f"{WORK}/home/cache",
+        "UV_NO_PROGRESS": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+        # The locked wheels are all there is to build with.
+        "PIP_NO_INDEX": "1",
+        "UV_OFFLINE": "1",
+        **variables,
+    }
+    text = _FIND_PYTHON.replace("{version}", op.scheme.version) + script
+    process = ProcessSpec(("/bin/sh", "-c", text), environment, "/", BUILDER_UID, BUILDER_UID)
+    places = [
+        Mount(WORK, work / "build"),
+        Mount(UV_INSIDE, find_uv(), readonly=True),
+        Mount(BUILD_WHEELS, work / "wheels", readonly=True),
+        *mounts,
+    ]
+    root = RootFilesystem(tuple(layer.tree for layer in context.below), work / "upper")
+    code = await context.sandbox().run(
+        process, root, mounts=places, network=not context.offline, on_line=record_line
+    )
+    if code:
+        message = f"building {op.name} {op.version} ended with exit code {code}"
+        hint = build_hint("\n".join(last))
+        raise context.step_error(message.replace("  ", " "), code=code, output=last, hint=hint)
+
+
+def collect_built_wheel(op: BuildWheel | BuildEditable, out: Path, cache: Path) -> Path:
+    """Move the wheel to the cache. The build wrote it, so it may be anything."""
+    names = sorted(name for name in os.listdir(out) if name.endswith(".whl"))
+    if len(names) != 1 or not re.fullmatch(r"[\w.+!-]+\.whl", names[0]):
+        raise OutsideError(f"building {op.name} produced {len(names)} wheels instead of one")
+    if normalize_name(names[0].partition("-")[0]) != normalize_name(op.name):
+        raise OutsideError(f"building {op.name} produced the wheel {names[0]}")
+    # Follow no link out of the sandbox, and do not block on a pipe.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(out / names[0], flags)
+    with os.fdopen(descriptor, "rb") as source:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_WHEEL_SIZE:
+            raise OutsideError(f"building {op.name} did not produce a wheel file")
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+        source.seek(0)
+        target = cache / "wheels" / digest / names[0]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{os.getpid()}")
+        with partial.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+        os.replace(partial, target)
+    return target

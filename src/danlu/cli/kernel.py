@@ -1,0 +1,147 @@
+"""``danlu kernel``: register danlu's kernel with Jupyter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from danlu.cli.error_rendering import print_warning
+from danlu.cli.groups import group
+from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.output import print_json, print_table
+from danlu.cli.session import current_session
+from danlu.notebook.kernelspec import (
+    check_requirements,
+    environment_base,
+    install_kernel,
+    list_kernels,
+    search_bases,
+    uninstall_kernel,
+    user_base,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+command = group(
+    "kernel",
+    help="""Manage danlu's kernel for Jupyter.
+
+    It is IPython's kernel, run by this Python, and can run cells as training jobs.""",
+)
+
+
+def _location_options(verb: str) -> Callable[[F], F]:
+    """Add ``--user``, ``--prefix`` and ``--sys-prefix``, as `jupyter kernelspec install` has."""
+
+    def add(function: F) -> F:
+        for name, where in (
+            ("--sys-prefix", "this Python's environment"),
+            ("--user", "the user's Jupyter directory"),
+        ):
+            function = click.option(name, is_flag=True, help=f"{verb} {where}.")(function)
+        return click.option(
+            "--prefix",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help=f"{verb} PATH/share/jupyter.",
+        )(function)
+
+    return add
+
+
+def _select_base(*, user: bool, prefix: Path | None, sys_prefix: bool) -> Path | None:
+    """Return the selected location, or None if no option was given."""
+    if user + sys_prefix + (prefix is not None) > 1:
+        raise click.UsageError("only one of --user, --prefix and --sys-prefix can be used")
+    if sys_prefix:
+        return environment_base(Path(sys.prefix))
+    if prefix is not None:
+        return environment_base(prefix)
+    return user_base() if user else None
+
+
+@command.subcommand("install")
+@_location_options("Install into")
+@click.option(
+    "--name", default="danlu", show_default=True, help="Kernel name that notebooks store."
+)
+@click.option("--display-name", default="", metavar="TEXT", help="Kernel name that Jupyter shows.")
+@click.option("--replace", is_flag=True, help="Replace a kernel of another program.")
+@verbosity_options
+def install(name: str, display_name: str, replace: bool, **location: Any) -> None:
+    """Register the kernel with Jupyter.
+
+    The kernel runs this Python. Its directory is written to stdout. To open notebooks made with
+    another kernel, install danlu's under that kernel's --name.
+    """
+    check_requirements()
+    run = current_session()
+    base = _select_base(**location) or user_base()
+    directory = install_kernel(base, name, display_name=display_name, replace=replace)
+    run.terminal.write_stdout(str(directory))
+    if location["user"] or location["prefix"] is None or base in search_bases():
+        run.terminal.info(f"installed kernel {directory.name}")
+    else:
+        print_warning(
+            f"this Python's Jupyter does not search {base}; set JUPYTER_PATH={base} to add it",
+            run.terminal,
+        )
+
+
+@command.subcommand("ls")
+@format_option()
+@verbosity_options
+def ls(form: str) -> None:
+    """List danlu's kernels that Jupyter finds.
+
+    With -q only their names. A kernel whose Python is missing cannot start.
+    """
+    check_requirements()
+    run = current_session()
+    kernels = list_kernels(search_bases())
+    if form == "json":
+        rows = [
+            {
+                "name": kernel.name,
+                "display_name": kernel.display_name,
+                "python": kernel.python,
+                "directory": str(kernel.directory),
+                "ready": kernel.ready,
+            }
+            for kernel in kernels
+        ]
+        print_json(rows, run.terminal)
+    elif run.quiet:
+        for kernel in kernels:
+            run.terminal.write_stdout(kernel.name)
+    else:
+        table = [
+            (
+                kernel.name,
+                kernel.display_name,
+                kernel.python + ("" if kernel.ready else " (missing)"),
+                str(kernel.directory),
+            )
+            for kernel in kernels
+        ]
+        print_table(("NAME", "DISPLAY NAME", "PYTHON", "DIRECTORY"), table, run.terminal)
+
+
+@command.subcommand("uninstall")
+@click.argument("name", default="danlu")
+@_location_options("Remove only from")
+@verbosity_options
+def uninstall(name: str, **location: Any) -> None:
+    """Remove the kernel from Jupyter.
+
+    Without a location, removes the first kernel of that name that Jupyter finds. Kernels of other
+    programs are never removed.
+    """
+    check_requirements()
+    base = _select_base(**location)
+    removed = uninstall_kernel(search_bases() if base is None else (base,), name)
+    current_session().terminal.info(f"removed {removed}")

@@ -1,0 +1,177 @@
+"""``danlu plan``: the build graph as text, JSON or Graphviz."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import file_option, format_option, progress_option, verbosity_options
+from danlu.cli.output import print_json
+from danlu.cli.session import Session, current_session
+from danlu.cli.terminal import Terminal
+from danlu.commands.build_view_model import sort_branches
+from danlu.commands.lock import lock
+from danlu.commands.plan import PlannedVertex, PlanReport, plan_build
+from danlu.util.human import format_size
+from danlu.util.sanitize import strip_control_sequences
+
+_STATE_MARKS = {"cached": " ", "build": "*", "maybe": "~"}
+_MAX_LISTED_LINES = 3
+
+_HELP = """Show what would be built, without using the network.
+
+\b
+?  not locked yet
+!  not supported by this version
+*  will be built (with --why)
+~  will be built if one of its inputs changes (with --why)
+   (blank) cached
+"""
+
+
+@declare_command("plan", help=_HELP)
+@file_option
+@click.option(
+    "--why", is_flag=True, help="Also show what a build would do with each part, and why."
+)
+@click.option(
+    "--lock", "update", is_flag=True, help="First update danlu.lock, which may use the network."
+)
+@format_option("text", "json", "dot")
+@progress_option
+@verbosity_options
+def command(file: str | None, why: bool, update: bool, form: str, progress: str) -> None:
+    """Print the plan."""
+    run = current_session()
+    if update:
+        _update_lock(run, file, progress)
+    report = plan_build(run.open_project(file), settings=run.settings, why=why)
+    if form == "json":
+        print_json(_report_fields(report), run.terminal)
+    elif form == "dot":
+        run.terminal.write_stdout("\n".join(_format_dot(report)))
+    else:
+        _print_report(report, run.terminal, why=why)
+
+
+def _update_lock(run: Session, file: str | None, progress: str) -> None:
+    project = run.open_project(file)
+    locked = lock(project, settings=run.settings, progress=run.start_progress(progress))
+    run.stop_progress()
+    for line in locked.lines:
+        run.terminal.info(line)
+
+
+def _print_report(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
+    title = f"{report.file}:{report.function} for {report.platform}"
+    terminal.write_stdout(terminal.style_stdout(title, "bold"))
+    branches: dict[str, list[PlannedVertex]] = {}
+    for vertex in report.vertices:
+        if vertex.kind != "Merge":  # merges stack layers and build nothing
+            branches.setdefault(vertex.branch or "other", []).append(vertex)
+    for name in sort_branches(branches):
+        terminal.write_stdout(terminal.style_stdout(name, "bold"))
+        for vertex in branches[name]:
+            _print_vertex(vertex, terminal)
+    if report.at_start:
+        terminal.write_stdout(f"at start: {', '.join(report.at_start)}")
+    _print_totals(report, terminal, why=why)
+
+
+def _print_vertex(vertex: PlannedVertex, terminal: Terminal) -> None:
+    forecast = vertex.forecast
+    hidden = len(vertex.lines) - _MAX_LISTED_LINES
+    lines = ", ".join(vertex.lines[:_MAX_LISTED_LINES])
+    lines += f" and {hidden} more" if hidden > 0 else ""
+    text = f"{_vertex_mark(vertex)} {strip_control_sequences(vertex.name)}"
+    if forecast is not None and forecast.size:
+        text += f"  {format_size(forecast.size)}"
+    if forecast is not None and forecast.state != "cached" and forecast.download:
+        text += f"  {format_size(forecast.download)} to download"
+    suffix = terminal.style_stdout(f"  {lines}", "dim") if lines else ""
+    terminal.write_stdout(f"  {text}{suffix}")
+    if vertex.unresolved and not all(word in vertex.name for word in vertex.describes):
+        details = strip_control_sequences(", ".join(vertex.describes))
+        terminal.write_stdout(terminal.style_stdout(f"      {details}", "dim"))
+    if forecast is not None and forecast.state != "cached":
+        terminal.write_stdout(
+            terminal.style_stdout(f"      {strip_control_sequences(forecast.why)}", "dim")
+        )
+
+
+def _vertex_mark(vertex: PlannedVertex) -> str:
+    if vertex.unresolved:
+        return "?"
+    if vertex.kind == "Unbuilt":
+        return "!"
+    return _STATE_MARKS[vertex.forecast.state] if vertex.forecast else " "
+
+
+def _print_totals(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
+    """Print on stderr whether the lock is current, and what a build would do in numbers."""
+    if report.lock == "missing":
+        terminal.info("no lockfile yet; run `danlu lock` or `danlu build` to create it")
+    elif report.lock == "stale":
+        terminal.info(
+            f"danlu.lock is out of date ({report.stale} changed); run `danlu lock` to update it"
+        )
+    if why:
+        states = [vertex.forecast.state for vertex in report.vertices if vertex.forecast]
+        parts = [f"{states.count('cached')} cached", f"{states.count('build')} to build"]
+        if "maybe" in states:
+            parts.append(f"{states.count('maybe')} possibly")
+        terminal.info(", ".join(parts))
+
+
+def _report_fields(report: PlanReport) -> dict[str, Any]:
+    return {
+        "file": report.file,
+        "function": report.function,
+        "platform": report.platform,
+        "digest": report.digest,
+        "lock": report.lock,
+        "stale": report.stale,
+        "at_start": report.at_start,
+        "vertices": [_vertex_fields(vertex) for vertex in report.vertices],
+    }
+
+
+def _vertex_fields(vertex: PlannedVertex) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "digest": vertex.digest,
+        "name": vertex.name,
+        "branch": vertex.branch,
+        "kind": vertex.kind,
+        "inputs": vertex.inputs,
+        "lines": vertex.lines,
+    }
+    if vertex.describes:
+        fields["describes"] = vertex.describes
+    if vertex.forecast is not None:
+        fields |= {
+            "state": vertex.forecast.state,
+            "why": vertex.forecast.why,
+            "size": vertex.forecast.size,
+            "download": vertex.forecast.download,
+        }
+    return fields
+
+
+def _format_dot(report: PlanReport) -> list[str]:
+    """Format the graph for Graphviz, with edges from inputs to what is built on them."""
+    lines = ["digraph danlu {", "  rankdir=BT;", '  node [shape=box, fontname="sans-serif"];']
+    for vertex in report.vertices:
+        style = ', style="dashed"' if vertex.unresolved or vertex.kind == "Unbuilt" else ""
+        label = f"{vertex.name}\n{vertex.lines[0]}" if vertex.lines else vertex.name
+        lines.append(f'  "{vertex.digest[7:19]}" [label={_quote_dot(label)}{style}];')
+    for vertex in report.vertices:
+        lines += [f'  "{below[7:19]}" -> "{vertex.digest[7:19]}";' for below in vertex.inputs]
+    return [*lines, "}"]
+
+
+def _quote_dot(text: str) -> str:
+    """Return a DOT string, with quotes and newlines escaped."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + escaped.replace("\n", "\\n") + '"'

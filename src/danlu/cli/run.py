@@ -1,0 +1,112 @@
+"""``danlu run``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from danlu.cli.groups import DocumentedCommand
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import (
+    file_option,
+    frozen_option,
+    offline_option,
+    progress_option,
+    quiet_options,
+)
+from danlu.cli.session import current_session
+from danlu.commands.run import run_command
+
+#: The exit code of shells, env and Docker for a failure before the program started.
+_EXIT_NOT_STARTED = 125
+
+
+class _RunCommand(DocumentedCommand):
+    """Exits with 125 for danlu's own failures, because other codes are the program's."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> click.Context:
+        """Choose the exit code before options are parsed, because wrong usage counts too."""
+        if parent is not None:
+            current_session(parent).failure_code = _EXIT_NOT_STARTED
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@declare_command("run", cls=_RunCommand, context_settings={"allow_interspersed_args": False})
+@file_option
+@click.option(
+    "--image",
+    default="",
+    metavar="REF",
+    help="Run in this local image; mounts the current directory.",
+)
+@click.option(
+    "-v",
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="SRC:DST[:ro]",
+    help="Bind-mount a host file or directory. Repeatable.",
+)
+@click.option(
+    "-e",
+    "--env",
+    "environment",
+    multiple=True,
+    metavar="K=V",
+    help="Set a variable (K alone passes its current value). Repeatable.",
+)
+@click.option("--gpus", default="", metavar="N|all|IDS", help="GPUs that the program sees.")
+@click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@click.option(
+    "--security-opt",
+    "security",
+    multiple=True,
+    metavar="seccomp=PROFILE",
+    help="seccomp profile: default, unconfined or a JSON file.",
+)
+@frozen_option
+@offline_option
+@progress_option
+@quiet_options
+@click.argument("args", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
+def command(
+    file: str | None,
+    args: tuple[str, ...],
+    image: str,
+    volumes: tuple[str, ...],
+    environment: tuple[str, ...],
+    gpus: str,
+    user: str,
+    security: tuple[str, ...],
+    frozen: bool,
+    offline: bool,
+    progress: str,
+) -> int:
+    """Run a command in the environment, with the project mounted.
+
+    The environment is built first if needed. Exits with the command's own code: 128+n if signal n
+    killed it, 126 if it is not executable, 127 if it is not found. If danlu fails before the
+    command starts, the code is 125.
+    """
+    run = current_session()
+    if image and file:
+        raise click.UsageError("--image cannot be combined with --file")
+    return run_command(
+        run.directory if image else run.open_project(file),
+        settings=run.settings,
+        args=args,
+        progress=run.start_progress(progress),
+        image=image,
+        volumes=volumes,
+        environment=environment,
+        gpus=gpus,
+        user=user,
+        security=security,
+        terminal=sys.stdin is not None and sys.stdin.isatty() and run.terminal.out_is_terminal,
+        offline=offline,
+        frozen=frozen,
+    )

@@ -1,0 +1,303 @@
+"""``danlu train``: the options of a job or a sweep, and running it in the foreground."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from danlu.cli.error_rendering import print_warning
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import (
+    BuildFileParam,
+    FrameworkParam,
+    frozen_option,
+    grace_option,
+    offline_option,
+    on_option,
+    progress_option,
+    verbosity_options,
+)
+from danlu.cli.session import Session, current_session
+from danlu.commands.jobs.views import parse_scaling
+from danlu.commands.train.options import TrainOptions
+from danlu.commands.train.plan import format_manifest, plan_job
+from danlu.commands.train.submission import build_submission
+from danlu.errors import UsageError
+from danlu.util.human import parse_duration
+
+if TYPE_CHECKING:
+    from danlu.commands.sweep.options import SweepOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The replica types with an option of their own; ``--replica`` takes any.
+_REPLICA_TYPES = ("worker", "ps", "master", "chief", "evaluator", "launcher", "scheduler", "server")
+
+
+def _replica_options(function: F) -> F:
+    for name in reversed(_REPLICA_TYPES):
+        function = click.option(
+            f"--{name}",
+            type=click.IntRange(min=0),
+            metavar="N",
+            help=f"Number of {name} replicas.",
+        )(function)
+    return function
+
+
+def _sweep_options(function: F) -> F:
+    options = (
+        click.option(
+            "--sweep",
+            "sweeps",
+            multiple=True,
+            metavar="NAME=VALUES",
+            help="Run one job per value: A,B,C or LOW:HIGH[:STEP|:log]. Repeatable.",
+        ),
+        click.option(
+            "--parallel",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Concurrent jobs of a sweep [default: what this machine can run].",
+        ),
+        click.option(
+            "--metric", default="", metavar="NAME", help="Metric to optimize [default: loss]."
+        ),
+        click.option(
+            "--goal",
+            type=click.Choice(["min", "max"]),
+            help="Minimize or maximize the metric [default: min].",
+        ),
+        click.option(
+            "--metric-pattern",
+            default="",
+            metavar="REGEX",
+            help="Read the metric from the leader's log: 'loss=([0-9.]+)'.",
+        ),
+        click.option(
+            "--trials",
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="Let Optuna choose N points (requires danlu[sweep]).",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@declare_command("train")
+@click.option(
+    "-f", "--file", "file", default="", metavar="JOB.yaml", help="Kubeflow manifest; - is stdin."
+)
+@click.option(
+    "-m", "--module", "module", default="", metavar="MODULE", help="Run a module, like python -m."
+)
+@click.option(
+    "--framework",
+    type=FrameworkParam(),
+    default="",
+    metavar="NAME",
+    help="Framework [default: detected from the script's imports].",
+)
+@_replica_options
+@click.option(
+    "--replica", "others", multiple=True, metavar="TYPE=N", help="Number of replicas of any type."
+)
+@click.option("--cpu", default="", metavar="Q", help="CPUs of each replica: 2 or 500m.")
+@click.option("--memory", default="", metavar="Q", help="Memory of each replica: 512Mi, 4G.")
+@click.option(
+    "--gpu",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="GPUs of each replica; 0 overrides a manifest's.",
+)
+@click.option(
+    "--env",
+    "env",
+    type=BuildFileParam(),
+    default="",
+    metavar="FILE[:FUNC]",
+    help="Run in this environment [default: the script's directory's].",
+)
+@click.option("--image", default="", metavar="REF", help="Run in this image.")
+@click.option(
+    "--host-python",
+    is_flag=True,
+    help="Run as processes of the active Python instead of containers.",
+)
+@click.option("--name", default="", help="Name of the job [default: generated].")
+@on_option(exposed=True)
+@click.option(
+    "--backoff-limit",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Restarts before the job fails.",
+)
+@click.option(
+    "--restart",
+    type=click.Choice(["Always", "OnFailure", "Never", "ExitCode"], case_sensitive=False),
+    help="Restart policy of the replicas.",
+)
+@click.option("--deadline", default="", metavar="TIME", help="Fail the job after: 90s, 1h30m.")
+@click.option(
+    "--clean-pod-policy",
+    type=click.Choice(["All", "Running", "None"], case_sensitive=False),
+    help="Which pods to delete when the job finishes.",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="SRC:DST[:ro]",
+    help="Bind-mount a host file or directory. Repeatable.",
+)
+@click.option(
+    "--claim",
+    "claims",
+    multiple=True,
+    metavar="NAME=DIR",
+    help="Directory for a manifest's PersistentVolumeClaim. Repeatable.",
+)
+@grace_option()
+@click.option(
+    "--finish-timeout",
+    default="",
+    metavar="TIME",
+    help="How long replicas may run after success [default: 1h].",
+)
+@click.option("--replace", is_flag=True, help="Replace a finished job of the same name.")
+@click.option("--detach", is_flag=True, help="Run in the background and print the job name.")
+@click.option("--dry-run", is_flag=True, help="Print the generated manifest and exit.")
+@click.option(
+    "-o", "--output", "form", type=click.Choice(["yaml", "json"]), help="Format of --dry-run."
+)
+@_sweep_options
+@frozen_option
+@offline_option
+@progress_option
+@verbosity_options
+@click.argument("script", required=False, default="", metavar="[SCRIPT]")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGS]")
+def command(
+    replace: bool,
+    detach: bool,
+    dry_run: bool,
+    form: str | None,
+    progress: str,
+    **flags: Any,
+) -> int:
+    """Run a training job: script, module or Kubeflow manifest.
+
+    Scripts run in the environment defined next to them (build.envd or build.py), modules in that
+    of the current directory, or else in the active Python. Manifests run in the images they
+    reference. Logs of all replicas are interleaved on stdout.
+
+    Press Ctrl-C to stop the job, which lets its replicas save (--grace); press it twice to kill
+    it. Manage detached jobs with `danlu jobs`. Exits 1 if the job fails.
+
+    A sweep runs a job for each combination of values: --NAME VALUE is appended to the script's
+    arguments, or replaces {NAME} in them.
+    """
+    run = current_session()
+    run.build_renderer(progress)  # mutes messages if stderr is for JSON
+    if form and not dry_run:
+        raise click.UsageError("-o requires --dry-run")
+    sweep = _parse_sweep_options(flags, replace=replace)
+    if sweep is not None and (detach or dry_run):
+        raise click.UsageError("--sweep cannot be combined with --detach or --dry-run")
+    options = _parse_train_options(run, flags)
+    planned = plan_job(options, settings=run.settings)
+    if planned.framework_reason:
+        run.terminal.info(planned.framework_reason)
+    if planned.ignored_objects:
+        ignored = ", ".join(planned.ignored_objects)
+        print_warning(f"ignored in {options.file}: {ignored}", run.terminal)
+    if dry_run:
+        run.terminal.write_stdout(format_manifest(planned, form or "yaml").rstrip("\n"))
+        return 0
+    if planned.target is not None and planned.target.description:
+        run.terminal.info(planned.target.description)
+    submission = build_submission(
+        planned, options, settings=run.settings, progress=run.start_progress(progress)
+    )
+    run.stop_progress()
+    run.on = options.on
+    # Imported now, because a dry run follows no job.
+    if sweep is not None:
+        from danlu.cli.job_output.sweep import run_sweep
+
+        return run_sweep(run, submission, sweep, progress=progress)
+    from danlu.cli.job_output.foreground import run_job
+
+    return run_job(run, submission, progress=progress, replace=replace, detach=detach)
+
+
+# -- options
+
+
+def _parse_train_options(run: Session, flags: dict[str, Any]) -> TrainOptions:
+    """Build :class:`TrainOptions` from the command line; most have the name of their flag."""
+    replicas = {name: count for name in _REPLICA_TYPES if (count := flags.pop(name)) is not None}
+    replicas |= parse_scaling(flags.pop("others"))
+    if flags["module"] and flags["script"]:
+        # As with `python -m`, everything after the module belongs to it.
+        flags["args"] = (flags["script"], *flags["args"])
+        flags["script"] = ""
+    return TrainOptions.from_keywords(
+        run.directory,
+        replicas=replicas,
+        claims=_parse_claims(flags.pop("claims")),
+        deadline=_parse_seconds("--deadline", flags.pop("deadline")),
+        finish_timeout=_parse_seconds("--finish-timeout", flags.pop("finish_timeout")),
+        text=sys.stdin.read() if flags["file"] == "-" and sys.stdin is not None else "",
+        **flags,
+    )
+
+
+def _parse_sweep_options(flags: dict[str, Any], *, replace: bool) -> SweepOptions | None:
+    """Remove the options of a sweep from ``flags``; return None if there is no ``--sweep``.
+
+    Raises :class:`UsageError` for invalid values, and for options that need ``--sweep``.
+    """
+    sweeps = flags.pop("sweeps")
+    names = ("parallel", "metric", "goal", "metric_pattern", "trials")
+    parallel, metric, goal, pattern, trials = values = [flags.pop(name) for name in names]
+    if not sweeps:
+        for name, value in zip(names, values, strict=True):
+            if value:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} is only valid with --sweep",
+                    hint="add the values to try: --sweep lr=0.1,0.01",
+                )
+        return None
+    # Only here: most jobs need none of the sweep's modules.
+    from danlu.commands.sweep.options import SweepOptions
+    from danlu.commands.sweep.report import parse_objective
+    from danlu.commands.sweep.space import build_grid, parse_axes
+
+    axes = parse_axes(sweeps)
+    if trials is None:
+        build_grid(axes)  # rejects a grid that is too large or endless
+    objective = parse_objective(metric, goal or "min", pattern)
+    return SweepOptions(axes, objective, parallel, trials, replace)
+
+
+def _parse_claims(texts: tuple[str, ...]) -> Mapping[str, str]:
+    claims = {}
+    for text in texts:
+        name, _, directory = text.partition("=")
+        if not name or not directory:
+            raise click.UsageError(f"--claim: {text!r} is not of the form NAME=DIR")
+        claims[name] = directory
+    return claims
+
+
+def _parse_seconds(flag: str, text: str) -> float | None:
+    try:
+        return parse_duration(text) if text else None
+    except ValueError as error:
+        raise click.UsageError(f"{flag}: {error}") from error

@@ -1,1 +1,0 @@
-"""The commands, one module each; :mod:`danlu.cli.registry` lists them."""

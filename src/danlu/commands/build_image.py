@@ -1,0 +1,322 @@
+"""Build the image of an evaluated environment: lock it, plan the graph, solve it, cache the result.
+
+Imported only if something has to be built; see :mod:`danlu.commands.build`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from danlu.assemble.assemble import assemble
+from danlu.builder.embedded import build as embedded
+from danlu.builder.embedded.cache_keys import iterate_pending
+from danlu.builder.embedded.preflight import (
+    find_foreign_step,
+    require_subordinate_ids,
+    start_wheel_prefetch,
+)
+from danlu.builder.types import SolveRequest, SolveResult
+from danlu.commands import build_cache, maintenance
+from danlu.commands.build import BuildOutcome, BuildRequest, choose_platform
+from danlu.commands.bytecode import describe_python
+from danlu.commands.lock import LockRequest, update_lock
+from danlu.environment.conda import CondaChannels, CondaPackages, strip_channel
+from danlu.environment.image_layout import make_scheme
+from danlu.environment.requirements import list_system_packages
+from danlu.errors import MachineError, NotBuiltYet, UsageError
+from danlu.graph.digest import digest_of
+from danlu.graph.ops import Merge
+from danlu.graph.progress import Ended
+from danlu.graph.types import Graph
+from danlu.oci.digest import sha256
+from danlu.sandbox import userns
+from danlu.sandbox.emulation import host_platform, is_foreign, require_emulation
+from danlu.sources.pypi.requirements import urls_with_credentials
+from danlu.util.urls import strip_credentials
+
+if TYPE_CHECKING:
+    from danlu.builder.buildkit.sandbox import BuildKitSession
+    from danlu.environment.lock import FunctionLock
+    from danlu.environment.types import Environment
+    from danlu.sources.pypi.uv_install import WheelPrefetch
+    from danlu.store import Store, StoredImage
+
+#: Part of the cache key: increment it when the same environment and lock give another image.
+_VERSION = 2
+
+
+class _BuildPlan(msgspec.Struct, frozen=True):
+    """A graph, how to solve it, and how the lock changed."""
+
+    graph: Graph
+    request: SolveRequest
+    lock_changes: tuple[str, ...] = ()
+
+
+def make_lock_request(request: BuildRequest, environment: Environment) -> LockRequest:
+    """Return what has to be locked.
+
+    Raises :class:`NotBuiltYet` for functions that this version cannot build, before anything is
+    resolved.
+    """
+    unbuilt = [call for call in environment.planned_calls if not call.at_start]
+    if unbuilt:
+        raise NotBuiltYet(
+            *sorted(((call.function, call.span) for call in unbuilt), key=itemgetter(1))
+        )
+    return LockRequest(
+        request.project,
+        environment,
+        request.project.inputs(environment),
+        choose_platform(request.options.platform),
+        request.settings,
+        request.progress,
+        frozen=request.options.frozen,
+        offline=request.options.offline,
+    )
+
+
+def lookup(store: Store, lock_request: LockRequest) -> StoredImage | None:
+    """Return the image that was built from the same environment and lock before."""
+    project = lock_request.project
+    if not project.lock_text:
+        return None
+    record = store.record(_cache_key(lock_request, project.lock_text))
+    image = store.image(record["config"]) if record else None
+    if image is not None and not is_foreign(lock_request.platform):
+        build_cache.store_result(store, project, lock_request.inputs, image)
+    return image
+
+
+@contextmanager
+def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Iterator[BuildOutcome]:
+    """Yield the built image; nothing is collected from ``store`` until the block ends."""
+    # Before any thread or event loop: a process with threads cannot enter a user namespace.
+    userns.enter(request.settings.paths)
+    maintenance.start_sweep(store, request.settings)
+    with store.lease():
+        plan = None
+        if _is_locked(lock_request):
+            assert lock_request.section is not None
+            plan = _plan_build(request, lock_request, lock_request.section)
+        _require_ids(plan, lock_request.environment, store)
+        prefetch = (
+            start_wheel_prefetch(
+                plan.graph,
+                plan.request,
+                store=store,
+                paths=request.settings.paths,
+                config=request.settings.config,
+            )
+            if plan is not None
+            else nullcontext()
+        )
+        with prefetch as wheels:
+            outcome = anyio.run(
+                partial(_lock_and_solve, request, lock_request, plan, store, wheels)
+            )
+        # Takes progress off the screen: what follows may be a program that uses the terminal.
+        request.progress(Ended(time.monotonic() - request.started))
+        yield outcome
+    maintenance.start_maintenance(outcome.image.digest, request.settings)
+
+
+def _is_locked(lock_request: LockRequest) -> bool:
+    """Return whether the lock is up to date, also for the tools that a foreign build uses."""
+    requests = [lock_request]
+    if is_foreign(lock_request.platform):
+        requests.append(lock_request.host)
+    return all(item.section is not None and not item.stale for item in requests)
+
+
+def _cache_key(lock_request: LockRequest, lock_text: str) -> str:
+    # The lock counts by its bytes, so that it need not be parsed if nothing changed.
+    lock = sha256(lock_text.encode())
+    return digest_of(
+        [
+            "build",
+            _VERSION,
+            lock_request.environment,
+            lock_request.inputs,
+            lock_request.platform,
+            lock,
+        ]
+    )
+
+
+def _require_ids(plan: _BuildPlan | None, environment: Environment, store: Store) -> None:
+    """Raise :class:`MachineError` if the build needs subordinate ids that the account lacks.
+
+    Checked before anything is resolved or downloaded.
+    """
+    if plan is not None:
+        require_subordinate_ids(plan.graph, store, fresh=plan.request.fresh)
+    elif environment.base.os:
+        userns.require_ids(f"base(os={environment.base.os!r})")
+    elif list_system_packages(environment):
+        userns.require_ids("installing system packages")
+
+
+def _plan_build(
+    request: BuildRequest,
+    lock_request: LockRequest,
+    lock: FunctionLock,
+    changes: tuple[str, ...] = (),
+) -> _BuildPlan:
+    options, environment = request.options, lock_request.environment
+    platform = lock_request.platform
+    graph = assemble(
+        environment,
+        lock,
+        lock_request.inputs,
+        platform=platform,
+        tools=lock_request.host.section if is_foreign(platform) else None,
+    )
+    metadata = {"file": request.project.file, "function": request.project.target}
+    if lock.python is not None:
+        metadata |= describe_python(lock.python.executable, make_scheme(lock.python))
+    editable = [package.name for package in lock.packages if package.editable]
+    if editable and not lock_request.inputs.copies:
+        metadata["editable"] = ", ".join(editable)
+    builder_request = SolveRequest(
+        project=request.project.directory,
+        names=options.tags,
+        offline=options.offline,
+        fresh=options.ignores_cache,
+        secrets=dict(options.secrets),
+        ssh=options.ssh,
+        metadata=metadata,
+        debug=options.debug,
+        apt_source=environment.apt_source,
+        pip_index=environment.pip_index,
+        conda_channels=environment.find(CondaChannels),
+        python_packages=environment.python_packages,
+        addresses=_find_addresses(environment, request.project.directory),
+        mirrors=environment.mirrors(),
+    )
+    return _BuildPlan(graph, builder_request, changes)
+
+
+def _find_addresses(environment: Environment, project: Path) -> dict[str, str]:
+    """Map URLs of the lock, which contains no credentials, to the URLs of the build file."""
+    addresses = urls_with_credentials(environment.python_packages, project)
+    for step in environment.steps:
+        for address in step.addresses():
+            if address != strip_credentials(address):
+                addresses[strip_credentials(address)] = address
+    for packages in environment.find_all(CondaPackages):
+        for channel in packages.channels:
+            if channel != strip_channel(channel):
+                addresses[strip_channel(channel).rstrip("/")] = channel
+    return addresses
+
+
+async def _lock_and_solve(
+    request: BuildRequest,
+    lock_request: LockRequest,
+    plan: _BuildPlan | None,
+    store: Store,
+    prefetch: WheelPrefetch | None,
+) -> BuildOutcome:
+    """Update the lock unless there is a plan already, solve the graph, and cache the result."""
+    async with _open_builder(request, lock_request, store) as buildkit:
+        if buildkit is not None and (plan is None or _has_layers_to_make(plan, store)):
+            # A missing daemon is reported before anything is resolved or downloaded.
+            await buildkit.open()
+        if plan is None:
+            lines: tuple[str, ...] = ()
+            if is_foreign(lock_request.platform):
+                lines = (await update_lock(lock_request.host, store)).lines
+            locked = await update_lock(lock_request, store)
+            plan = _plan_build(request, lock_request, locked.lock, (*lines, *locked.lines))
+        _require_emulation(plan, store)
+        result = await embedded.build(
+            plan.graph,
+            plan.request,
+            store=store,
+            paths=request.settings.paths,
+            config=request.settings.config,
+            progress=request.progress,
+            prefetched=prefetch,
+            make_sandbox=None if buildkit is None else buildkit.connect,
+        )
+        _record_result(request, lock_request, plan, store, result)
+        if buildkit is not None:
+            await buildkit.export_cache(request.options.cache_to)
+    return BuildOutcome(result.image, result.vertices, plan.lock_changes)
+
+
+def _has_layers_to_make(plan: _BuildPlan, store: Store) -> bool:
+    """Return whether a vertex has no record; not of steps, which are found by what is below."""
+    pending = iterate_pending(plan.graph.root, store, fresh=plan.request.fresh)
+    return any(
+        not is_cached and not vertex.op.reads_inputs and not isinstance(vertex.op, Merge)
+        for vertex, is_cached in pending
+    )
+
+
+def _require_emulation(plan: _BuildPlan, store: Store) -> None:
+    """Raise :class:`MachineError` if a step executes programs that this machine cannot execute."""
+    platform = plan.graph.platform
+    if is_foreign(platform):
+        vertex = find_foreign_step(plan.graph, store, fresh=plan.request.fresh)
+        if vertex is not None:
+            try:
+                require_emulation(platform, vertex.name)
+            except MachineError as error:
+                error.span = vertex.spans[0] if vertex.spans else None
+                raise
+
+
+def _open_builder(
+    request: BuildRequest, lock_request: LockRequest, store: Store
+) -> AbstractAsyncContextManager[BuildKitSession | None]:
+    """Return what runs commands if the builder is BuildKit, else None; to be entered."""
+    if request.builder == "embedded":
+        return nullcontext()
+    if is_foreign(lock_request.platform):
+        raise UsageError(
+            f"BuildKit builds only for {host_platform()} here, not for {lock_request.platform}",
+            hint="use --builder embedded",
+        )
+    from danlu.commands.buildkit_session import open_session  # few builds use it
+
+    return open_session(request, lock_request.platform, store)
+
+
+def _record_result(
+    request: BuildRequest,
+    lock_request: LockRequest,
+    plan: _BuildPlan,
+    store: Store,
+    result: SolveResult,
+) -> None:
+    """Record the image for later builds of the same files."""
+    project = request.project
+    text = project.lock_path.read_text(encoding="utf-8")
+    layers = [layer.diff_id for layer in result.layers]
+    store.put_record(_cache_key(lock_request, text), {"config": result.image.digest}, layers=layers)
+    if is_foreign(lock_request.platform):
+        return
+    vertices = [
+        {
+            "name": vertex.name,
+            "digest": vertex.digest,
+            "spans": [str(span) for span in vertex.spans],
+        }
+        for vertex in plan.graph.walk()
+    ]
+    store.put_record(
+        f"last-build:{project.directory}:{project.target}",
+        {"vertices": vertices, "config": result.image.digest},
+    )
+    build_cache.store_result(store, project, lock_request.inputs, result.image)

@@ -1,0 +1,1 @@
+"""Commands on images: list, show, compare, load, pull and remove them."""

@@ -1,0 +1,1 @@
+"""Use cases of ``danlu jobs``: targets, views, reports, results and pruning."""

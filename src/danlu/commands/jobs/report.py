@@ -1,0 +1,218 @@
+"""Report how a job ended: its outcome, the first failure, and how to rerun that replica alone."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from danlu.errors import JobFailed
+from danlu.jobs.grace import killed_sentence
+from danlu.jobs.types import KILLED, JobBackend, JobView, LogLine, ReplicaCommand
+from danlu.training.types import ConditionType, FirstFailure, ReplicaId
+from danlu.util.human import format_duration
+
+#: How many lines of the failed replica's log are shown.
+MAX_LOG_LINES = 20
+
+_OUT_OF_MEMORY = "ran out of memory (OOMKilled)"
+
+_PROGRESS_PREFIX = "KUBEFLOW_TRAINER_"
+
+#: Where containers see the project. danlu.engine.embedded has it too; it is too heavy to import.
+WORKSPACE = "/workspace"
+
+#: How many lines are searched for those of the failed attempt.
+_MAX_LINES_SEARCHED = 5000
+
+
+class JobSummary(msgspec.Struct, frozen=True):
+    """How a job ended.
+
+    ``seconds`` is None if unknown. ``replica`` failed first, for ``reason``; ``lines`` are the end
+    of its log. ``message`` is that of the job's last condition, ``where`` its target as in
+    :class:`~danlu.jobs.types.JobView`.
+    """
+
+    name: str
+    state: str
+    seconds: float | None = None
+    replica: ReplicaId | None = None
+    reason: str = ""
+    message: str = ""
+    lines: tuple[str, ...] = ()
+    where: str = "local"
+
+    @property
+    def is_successful(self) -> bool:
+        """Whether the job succeeded."""
+        return self.state == ConditionType.SUCCEEDED
+
+
+async def summarize_job(
+    jobs: JobBackend, view: JobView, *, lines: int = MAX_LOG_LINES
+) -> JobSummary:
+    """Return how a finished job ended."""
+    first = view.status.first_failure
+    succeeded = view.status.has_condition(ConditionType.SUCCEEDED)
+    base = JobSummary(
+        view.name,
+        _final_state(view),
+        job_seconds(view),
+        message=_last_message(view),
+        where=view.where,
+    )
+    if succeeded or first is None:
+        return base
+    return msgspec.structs.replace(
+        base,
+        replica=first.replica,
+        reason=describe_exit(first.exit_code, first.reason, first.message),
+        lines=await _last_lines(jobs, view.name, first, lines),
+    )
+
+
+def blame_replica(summary: JobSummary, view: JobView, name: str) -> JobSummary:
+    """Return the summary with ``name`` as the replica that failed first."""
+    first = next((replica for replica in view.replicas if str(replica.id) == name), None)
+    if first is None or first.id == summary.replica:
+        return summary
+    why = describe_exit(first.exit_code, first.reason, "")
+    return msgspec.structs.replace(summary, replica=first.id, reason=why)
+
+
+def _final_state(view: JobView) -> str:
+    # The last condition of a finished job is not always the final one: Running may follow it.
+    for end in (ConditionType.FAILED, ConditionType.SUCCEEDED):
+        if view.status.has_condition(end):
+            return str(end)
+    return view.state
+
+
+def job_seconds(view: JobView) -> float | None:
+    """Return how long a job ran, from its submission to its end."""
+    started, ended = view.created or view.status.start_time, job_end_time(view)
+    return (ended - started).total_seconds() if started and ended else None
+
+
+def job_end_time(view: JobView) -> datetime | None:
+    """Return when a job ended; None if it has not, or if that is unknown."""
+    if view.status.completion_time is not None:
+        return view.status.completion_time
+    times = [
+        condition.last_transition_time
+        for condition in view.status.conditions
+        if condition.type in (ConditionType.FAILED, ConditionType.SUCCEEDED)
+        and condition.status == "True"
+    ]
+    return times[-1] if times else None
+
+
+def _last_message(view: JobView) -> str:
+    if view.state == "Lost":
+        return "its supervisor died"
+    return view.status.conditions[-1].message if view.status.conditions else ""
+
+
+async def _last_lines(
+    jobs: JobBackend, name: str, first: FirstFailure, count: int
+) -> tuple[str, ...]:
+    """Return the end of the log of the attempt that failed first."""
+    kept: deque[LogLine] = deque(maxlen=count)
+    async for line in jobs.logs(name, replicas=[first.replica], tail=_MAX_LINES_SEARCHED):
+        if line.attempt <= first.attempt:
+            kept.append(line)
+    return tuple(decode_line(line.data) for line in kept)
+
+
+def decode_line(data: bytes) -> str:
+    """Return a line as text; of one with carriage returns (a progress bar), what was shown last."""
+    text = data.decode(errors="replace")
+    if "\r" not in text:
+        return text
+    return next((part for part in reversed(text.split("\r")) if part.strip()), "")
+
+
+def describe_exit(code: int | None, word: str = "", message: str = "") -> str:
+    """Describe why a replica failed: exit code, signal name, out of memory."""
+    if word == "OOMKilled":
+        return f"{_OUT_OF_MEMORY}: {message}" if message else _OUT_OF_MEMORY
+    if word in ("StartError", "Evicted"):
+        what = "could not be started" if word == "StartError" else "was evicted"
+        return f"{what}: {message}" if message else what
+    if code is None:
+        return message or word or "no exit code"
+    if code > 128:
+        try:
+            return f"killed by {signal.Signals(code - 128).name} (exit code {code})"
+        except ValueError:
+            pass
+    return f"exit code {code}"
+
+
+def describe_kills(view: JobView) -> str:
+    """Return which replicas of a stopped job were killed; empty if all exited in time."""
+    return killed_sentence(replica.id for replica in view.replicas if replica.reason == KILLED)
+
+
+def job_error(summary: JobSummary) -> JobFailed:
+    """Return the error that reports how a job failed."""
+    after = "" if summary.seconds is None else f" after {format_duration(summary.seconds)}"
+    lost = summary.state == "Lost"
+    message = f"{summary.name} is lost" if lost else f"{summary.name} failed{after}"
+    if summary.replica is None:
+        return JobFailed(
+            f"{message}: {summary.message}" if summary.message else message,
+            hint=f"see its logs: `danlu jobs logs {summary.name}{format_on_option(summary.where)}`",
+        )
+    lines = tuple(f"{summary.replica} │ {line}" for line in summary.lines)
+    command = f"danlu jobs show {summary.name} --command {summary.replica}"
+    on = format_on_option(summary.where)
+    hints = [f"to get a command that reruns only {summary.replica}: {command}{on}"]
+    if summary.reason.startswith(_OUT_OF_MEMORY):
+        hints.insert(0, "raise its limit with --memory, or in the manifest")
+    return JobFailed(
+        f"{message}: {summary.replica} failed first: {summary.reason}",
+        details=lines or (f"{summary.replica} printed nothing",),
+        hint="\n".join(hints),
+    )
+
+
+def format_on_option(where: str) -> str:
+    """Return the ``--on`` option for commands about a job of that target."""
+    return "" if where in ("", "local") else f" --on {where}"
+
+
+def format_shell_line(command: ReplicaCommand, *, project: str = "") -> str:
+    """Return a shell command line that runs the replica with its environment.
+
+    ``project`` is the directory that is mounted as the workspace of a container.
+    """
+    # No server receives progress reports any more.
+    variables = [
+        f"{key}={shlex.quote(value)}"
+        for key, value in command.environment.items()
+        if not key.startswith(_PROGRESS_PREFIX)
+    ]
+    if command.image:
+        return _container_line(command, variables, project)
+    words = [*(["env"] if variables else []), *variables, shlex.join(command.args)]
+    return _prefix_cd(command.directory, words)
+
+
+def _container_line(command: ReplicaCommand, variables: Sequence[str], project: str) -> str:
+    set_ = [f"-e {variable}" for variable in variables]
+    args = list(command.args)
+    if command.directory not in ("", WORKSPACE):
+        args = ["sh", "-c", f'cd {shlex.quote(command.directory)} && exec "$0" "$@"', *args]
+    words = ["danlu run --image", shlex.quote(command.image), *set_, "--", shlex.join(args)]
+    return _prefix_cd(project, words)
+
+
+def _prefix_cd(directory: str, words: Sequence[str]) -> str:
+    line = " ".join(words)
+    return f"cd {shlex.quote(directory)} && {line}" if directory else line

@@ -1,0 +1,164 @@
+"""Forecast what a build would do with each vertex, from the records of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from danlu.builder.embedded.cache_keys import definition_key, stack_key
+from danlu.builder.embedded.context import merge_stacks
+from danlu.commands.plan import VertexForecast
+from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unbuilt, Unresolved, Wheel
+from danlu.graph.types import Graph, Vertex
+from danlu.store import Layer, Store
+
+if TYPE_CHECKING:
+    from danlu.environment.lock import FunctionLock
+
+
+@dataclass
+class _ForecastState:
+    """What is known while the graph is walked, inputs first; unknown stacks are None."""
+
+    store: Store | None
+    last_build: Mapping[str, Mapping[str, Any]]
+    last_digests: frozenset[str]
+    sizes: Mapping[str, int]
+    stacks: dict[str, tuple[Layer, ...] | None] = field(default_factory=dict)
+    forecasts: dict[str, VertexForecast] = field(default_factory=dict)
+
+
+def forecast_vertices(
+    graph: Graph, root: Path, *, last: str, lock: FunctionLock | None
+) -> dict[str, VertexForecast]:
+    """Return a forecast for each vertex except merges, by digest.
+
+    ``root`` is the store's directory, which need not exist; ``last`` is the key of the record of
+    the project's last build.
+    """
+    if not root.is_dir():
+        return _walk_graph(graph, _load_state(None, last, lock))
+    with Store.open(root) as store:
+        return _walk_graph(graph, _load_state(store, last, lock))
+
+
+def _load_state(store: Store | None, last: str, lock: FunctionLock | None) -> _ForecastState:
+    record = (store.record(last) if store else None) or {}
+    vertices = record.get("vertices", [])
+    return _ForecastState(
+        store=store,
+        last_build={vertex["name"]: vertex for vertex in vertices},
+        last_digests=frozenset(vertex["digest"] for vertex in vertices),
+        sizes={package.sha256: package.size for package in lock.packages} if lock else {},
+    )
+
+
+def _walk_graph(graph: Graph, state: _ForecastState) -> dict[str, VertexForecast]:
+    for vertex in graph.walk():
+        if isinstance(vertex.op, Merge):
+            state.stacks[vertex.digest] = _merge_stacks(vertex, state)
+        else:
+            state.forecasts[vertex.digest] = _forecast_vertex(vertex, state)
+    return state.forecasts
+
+
+def _forecast_vertex(vertex: Vertex, state: _ForecastState) -> VertexForecast:
+    layers = _find_cached_layers(vertex, state)
+    if layers is not None:
+        below = state.stacks.get(vertex.inputs[0].digest) if _is_step(vertex) else ()
+        state.stacks[vertex.digest] = (*(below or ()), *layers)
+        size = sum(layer.size for layer in layers)
+        return VertexForecast("cached", "no input changed", size=size)
+    state.stacks[vertex.digest] = None
+    download = _download_size(vertex, state)
+    if _is_step(vertex) and state.stacks.get(vertex.inputs[0].digest) is None:
+        if vertex.digest not in state.last_digests and _op_is_new(vertex, state):
+            return VertexForecast("build", _explain_build(vertex, state), download=download)
+        return VertexForecast("maybe", _explain_uncertainty(vertex, state), download=download)
+    return VertexForecast("build", _explain_build(vertex, state), download=download)
+
+
+def _find_cached_layers(vertex: Vertex, state: _ForecastState) -> list[Layer] | None:
+    """Return the layers that an earlier build created for the vertex, if the store has them all."""
+    if state.store is None or isinstance(vertex.op, Unresolved | Unbuilt):
+        return None
+    key = definition_key(vertex)
+    if key is None:
+        below = state.stacks.get(vertex.inputs[0].digest) if vertex.inputs else ()
+        if below is None:
+            return None
+        key = stack_key(vertex.op, below)
+    record = state.store.record(key)
+    if record is None:
+        return None
+    layers = [state.store.layer(diff_id) for diff_id in record.get("layers", ())]
+    return [layer for layer in layers if layer is not None] if None not in layers else None
+
+
+def _merge_stacks(vertex: Vertex, state: _ForecastState) -> tuple[Layer, ...] | None:
+    """Return the stack of a merge, or None if that of an input is unknown."""
+    stacks = [state.stacks.get(below.digest) for below in vertex.inputs]
+    known = [stack for stack in stacks if stack is not None]
+    return merge_stacks(known) if len(known) == len(stacks) else None
+
+
+def _is_step(vertex: Vertex) -> bool:
+    return vertex.op.is_step
+
+
+def _op_is_new(vertex: Vertex, state: _ForecastState) -> bool:
+    return vertex.name not in state.last_build
+
+
+def _explain_build(vertex: Vertex, state: _ForecastState) -> str:
+    """Say why a vertex has to be built, compared with the last build."""
+    where = f" ({vertex.spans[0]})" if vertex.spans else ""
+    if isinstance(vertex.op, Unresolved):
+        return f"not locked yet{where}"
+    if isinstance(vertex.op, Unbuilt):
+        return f"not supported by this version{where}"
+    if vertex.digest in state.last_digests:
+        return "built before, but its layers were removed from the store"
+    if not state.last_digests:
+        return f"never built on this machine{where}"
+    if vertex.name in state.last_build:
+        return f"changed since the last build{where}"
+    before = _earlier_version(vertex, state)
+    return f"was {before}{where}" if before else f"new since the last build{where}"
+
+
+def _earlier_version(vertex: Vertex, state: _ForecastState) -> str:
+    """Return the version of the same package in the last build, or an empty string."""
+    if not isinstance(vertex.op, Wheel):
+        return ""
+    start = f"{vertex.op.name} "
+    names = [name for name in state.last_build if name.startswith(start)]
+    return names[0].removeprefix(start) if names else ""
+
+
+def _explain_uncertainty(vertex: Vertex, state: _ForecastState) -> str:
+    """Name the lowest inputs that will be built: their results decide about this vertex."""
+    seen: set[str] = set()
+    causes: list[str] = []
+    pending = [vertex.inputs[0]] if vertex.inputs else []
+    while pending:
+        candidate = pending.pop(0)
+        if candidate.digest in seen:
+            continue
+        seen.add(candidate.digest)
+        forecast = state.forecasts.get(candidate.digest)
+        if forecast is not None and forecast.state == "build":
+            causes.append(candidate.name)
+        pending.extend(candidate.inputs)
+    names = ", ".join(causes[:3]) + (f" and {len(causes) - 3} more" if len(causes) > 3 else "")
+    return f"depends on {names}" if causes else "depends on a vertex that will be built"
+
+
+def _download_size(vertex: Vertex, state: _ForecastState) -> int:
+    if isinstance(vertex.op, AptInstall | Bootstrap):
+        return sum(deb.size for deb in vertex.op.packages)
+    if isinstance(vertex.op, Wheel):
+        return state.sizes.get(vertex.op.sha256, 0)
+    return 0

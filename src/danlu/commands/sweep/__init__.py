@@ -1,0 +1,1 @@
+"""Hyperparameter sweeps: the search space, its jobs, and the report."""

@@ -1,0 +1,100 @@
+"""The options of a sweep, and running it for a prepared submission."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from danlu.commands.jobs.targets import is_remote
+from danlu.commands.jobs.views import remove_finished_job
+from danlu.commands.sweep.jobs import build_trial_submission, max_parallel_jobs
+from danlu.commands.sweep.report import SweepObjective, SweepReport
+from danlu.commands.sweep.runner import GridSearch, PointSource, run_sweep
+from danlu.commands.sweep.space import Point, SweepAxis, build_grid
+from danlu.commands.sweep.study import StudySearch, create_study
+from danlu.jobs.types import JobBackend, Submission
+from danlu.training.framework import Framework
+from danlu.training.registry import find_framework
+
+if TYPE_CHECKING:
+    from danlu.commands.sweep.study import OptunaStudy
+
+#: How many jobs of a sweep run on a cluster at once by default.
+_MAX_REMOTE_TRIALS = 10
+
+
+class SweepOptions(msgspec.Struct, frozen=True):
+    """What to sweep, and how to compare jobs.
+
+    ``parallel`` None means as many jobs as fit on this machine, ``trials`` None the full grid.
+    ``replace`` deletes finished jobs of the same names first.
+    """
+
+    axes: tuple[SweepAxis, ...]
+    measure: SweepObjective
+    parallel: int | None = None
+    trials: int | None = None
+    replace: bool = False
+
+
+def apply_target_defaults(options: SweepOptions, on: str) -> SweepOptions:
+    """Limit parallel jobs on a cluster, whose capacity this machine does not know."""
+    if options.parallel is not None or not is_remote(on):
+        return options
+    return msgspec.structs.replace(options, parallel=_MAX_REMOTE_TRIALS)
+
+
+def create_point_source(options: SweepOptions, study: OptunaStudy | None = None) -> PointSource:
+    """Return the points to try: with ``trials`` those of a study (by default a new one)."""
+    if options.trials is None:
+        return GridSearch(build_grid(options.axes))
+    chosen = create_study(options.measure.goal) if study is None else study
+    return StudySearch(chosen, options.axes, total=options.trials)
+
+
+async def execute_sweep(
+    options: SweepOptions,
+    points: PointSource,
+    *,
+    base: Submission,
+    jobs: JobBackend,
+    changed: Callable[[SweepReport], object] = lambda report: None,
+) -> SweepReport:
+    """Run the sweep; its jobs are variants of ``base``, named with a number appended.
+
+    Raises what :func:`danlu.commands.sweep.runner.run_sweep` does.
+    """
+    parallel = options.parallel or max_parallel_jobs(base.job)
+    concurrency = max(1, min(parallel, points.total))
+    base = msgspec.structs.replace(base, concurrency=concurrency)
+    factory = _TrialFactory(base, find_framework(base.job.kind), len(str(points.total)))
+    if options.replace:
+        for number in range(1, points.total + 1):
+            await remove_finished_job(jobs, factory.trial_name(number))
+    return await run_sweep(
+        factory.build_trial,
+        points,
+        jobs=jobs,
+        measure=options.measure,
+        leader=factory.framework.leader,
+        parallel=parallel,
+        changed=changed,
+    )
+
+
+class _TrialFactory(msgspec.Struct, frozen=True):
+    """Creates the jobs of a sweep; numbers are padded to ``digits``."""
+
+    base: Submission
+    framework: Framework
+    digits: int
+
+    def trial_name(self, number: int) -> str:
+        return f"{self.base.job.name}-{number:0{self.digits}}"
+
+    def build_trial(self, number: int, point: Point) -> Submission:
+        return build_trial_submission(
+            self.base, point, framework=self.framework, name=self.trial_name(number)
+        )

@@ -1,0 +1,218 @@
+"""Prepare a planned job for submission: build, pull or push its images, and collect its code."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from danlu.commands.job_code import collect_module_code, collect_script_code
+from danlu.commands.jobs.targets import is_remote
+from danlu.commands.settings import Settings
+from danlu.commands.train.manifest import add_default_finish_timeout
+from danlu.commands.train.options import TrainOptions
+from danlu.commands.train.plan import PlannedJob
+from danlu.commands.train.target import (
+    RunTarget,
+    build_target_image,
+    find_active_python,
+    resolve_images,
+)
+from danlu.errors import UsageError
+from danlu.graph.progress import Progress
+from danlu.jobs.types import ContainerImage, Submission
+from danlu.oci.reference import Reference
+from danlu.training.framework import Framework
+from danlu.training.pod_template import find_main_container
+from danlu.training.registry import find_framework
+from danlu.training.types import Job
+from danlu.util.fork import run_in_child
+
+#: Shows lines of logs as they are printed. A variable of the job itself takes precedence.
+_ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
+
+
+def build_submission(
+    planned: PlannedJob, options: TrainOptions, *, settings: Settings, progress: Progress
+) -> Submission:
+    """Return what a job backend takes: the job, and the images or the Python it runs in.
+
+    Builds environments, and pulls missing images or (for a cluster) pushes them. Forks, so the
+    process must not have other threads. Raises :class:`UsageError` if the job has no image that the
+    backend could use.
+    """
+    target = planned.target
+    submission = Submission(
+        job=planned.job,
+        directory=(target.directory if target is not None else options.directory).absolute(),
+        images={},
+        objects=planned.objects,
+        environment=_ENVIRONMENT,
+        labels=options.labels,
+        files=options.files,
+        value=options.value,
+        displays=options.displays,
+        tied=options.tied,
+    )
+    prepare = _prepare_remote if is_remote(options.on) else _prepare_local
+    return prepare(submission, target, options, settings=settings, progress=progress)
+
+
+# -- on this machine ------------------------------------------------------------------------------
+
+
+def _prepare_local(
+    submission: Submission,
+    target: RunTarget | None,
+    options: TrainOptions,
+    *,
+    settings: Settings,
+    progress: Progress,
+) -> Submission:
+    job = submission.job
+    names = list_container_images(job)
+    resolve = partial(resolve_images, settings=settings, progress=progress, offline=options.offline)
+    images: Mapping[str, ContainerImage] = {}
+    # Results are only trusted from the user's own Python, and from an image built here.
+    trusted = target is not None
+    if target is None:
+        images = resolve(names)
+    elif target.in_container:
+        main_images = _list_main_images(job, find_framework(job.kind))
+        # Sidecars and init containers keep their own images.
+        images = resolve(name for name in names if name not in main_images)
+        trusted = target.builds_locally and not images
+        if target.project is not None:
+            image = build_target_image(target, options, settings, progress)
+        else:
+            image = resolve([target.reference])[target.reference]
+        images = {**images, **dict.fromkeys(main_images, image)}
+    python = target.python if target is not None and not target.in_container else ""
+    return msgspec.structs.replace(
+        submission,
+        images=images,
+        python=python or options.python or find_active_python(),
+        trusted=trusted or options.trust_results or settings.config.trust_results,
+    )
+
+
+def list_container_images(job: Job) -> list[str]:
+    """Return the images of all containers of a job, each once, in their order."""
+    names = [
+        container.get("image", "")
+        for spec in job.replicas.values()
+        for field in ("initContainers", "containers")
+        for container in spec.template.get("spec", {}).get(field) or ()
+    ]
+    return list(dict.fromkeys(filter(None, names)))
+
+
+def _list_main_images(job: Job, framework: Framework) -> list[str]:
+    """Return the images of the main containers: those that --env and --image replace."""
+    specs = job.replicas.values()
+    mains = [find_main_container(spec.template, framework.container) for spec in specs]
+    return list(dict.fromkeys(filter(None, (main.get("image", "") for main in mains))))
+
+
+# -- on a cluster ---------------------------------------------------------------------------------
+
+
+def _prepare_remote(
+    submission: Submission,
+    target: RunTarget | None,
+    options: TrainOptions,
+    *,
+    settings: Settings,
+    progress: Progress,
+) -> Submission:
+    job = submission.job
+    images: dict[str, ContainerImage] = {}
+    if target is not None:
+        reference = _remote_reference(target, options, settings=settings, progress=progress)
+        names = _list_main_images(job, find_framework(job.kind))
+        images = dict.fromkeys(names, ContainerImage("", reference))
+    return msgspec.structs.replace(
+        submission,
+        job=add_default_finish_timeout(job),
+        images=images,
+        trusted=options.trust_results or settings.config.kubernetes.trust_results,
+        displays=False,
+        code={**options.code, **_collect_code(target, options)},
+    )
+
+
+def _remote_reference(
+    target: RunTarget, options: TrainOptions, *, settings: Settings, progress: Progress
+) -> str:
+    """Return the image that nodes pull; a project's is built and pushed."""
+    if target.project is not None:
+        return _build_and_push(target, options, settings, progress)
+    if not target.reference:
+        raise UsageError(
+            f"an image is required to run on {options.on}",
+            hint="--image REF names one; --env FILE builds one and pushes it",
+        )
+    # Only a node pulls it, so an invalid reference would fail where nobody looks.
+    Reference.parse(target.reference)
+    return target.reference
+
+
+def image_repository(target: RunTarget, settings: Settings) -> str:
+    """Return the repository that a project's image is pushed to: ``REGISTRY/NAME``.
+
+    Raises :class:`UsageError` if no registry is configured.
+    """
+    registry = settings.config.kubernetes.registry.rstrip("/")
+    if not registry:
+        raise UsageError(
+            "no registry configured for cluster images",
+            hint='add `[kubernetes]` with `registry = "registry.example.org/team"` to'
+            f" {settings.paths.config_file}, or push the image yourself and pass --image",
+        )
+    return f"{registry}/{target.image.rpartition(':')[0]}"
+
+
+def _build_and_push(
+    target: RunTarget, options: TrainOptions, settings: Settings, progress: Progress
+) -> str:
+    """Build and push the target's project, and return its reference by digest."""
+    repository = image_repository(target, settings)
+    if options.offline:
+        raise UsageError("--offline: an image for a cluster must be pushed to a registry")
+    assert target.project is not None
+    # Nodes don't see the project.
+    project = dataclasses.replace(target.project, portable=True)
+    target = msgspec.structs.replace(target, project=project)
+    image = build_target_image(target, options, settings, progress)
+    return run_in_child(lambda: _push_image(image.digest, repository, settings, progress))
+
+
+def _push_image(digest: str, repository: str, settings: Settings, progress: Progress) -> str:
+    # Runs in a child process. The registry client takes longer to import than a local job to start.
+    from danlu.commands.image.export import push_names
+    from danlu.commands.image.manage import find_image
+    from danlu.sandbox import userns
+    from danlu.store import Store
+
+    userns.enter(settings.paths)
+    tag = digest.rpartition(":")[2][:12]
+    with Store.open(settings.paths.store) as store, store.lease():
+        image = find_image(store, digest)
+        manifest = push_names(
+            store, image, [f"{repository}:{tag}"], settings=settings, progress=progress
+        )
+    return f"{repository}@{manifest}"
+
+
+def _collect_code(target: RunTarget | None, options: TrainOptions) -> Mapping[str, Path]:
+    """Return the files of the script or module, because nodes don't see the project."""
+    if target is None:
+        return {}
+    if options.module:
+        return collect_module_code(options.module, options.directory)
+    if not options.script:
+        return {}
+    return collect_script_code(options.directory / options.script, target.directory)

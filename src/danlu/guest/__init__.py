@@ -1,1 +1,0 @@
-"""What runs inside an environment: single files, which import nothing of danlu."""

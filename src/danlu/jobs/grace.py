@@ -1,0 +1,35 @@
+"""Grace periods: how long the replicas of a job have between SIGTERM and SIGKILL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from danlu.training.types import Job, ReplicaId
+
+_MAX_NAMES = 5
+
+DEFAULT_GRACE = 30.0
+"""Seconds that a pod has to terminate unless it says otherwise (the default of Kubernetes)."""
+
+
+def longest_grace(job: Job, *, default: float = DEFAULT_GRACE) -> float:
+    """Return the longest ``terminationGracePeriodSeconds`` of the job's pods, in seconds."""
+    graces = []
+    for spec in job.replicas.values():
+        grace = (spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
+        graces.append(default if grace is None else float(grace))
+    return max(graces, default=default)
+
+
+def name_some(replicas: Iterable[ReplicaId]) -> str:
+    """Return ``worker-0, worker-1``; of many only the first few, and how many more there are."""
+    names = [str(replica) for replica in sorted(replicas)]
+    more = len(names) - _MAX_NAMES
+    return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def killed_sentence(replicas: Iterable[ReplicaId]) -> str:
+    """Return which replicas were killed when their job was stopped; empty if none."""
+    killed = list(replicas)
+    verb = "were" if len(killed) > 1 else "was"
+    return f"{name_some(killed)} did not end in time and {verb} killed" if killed else ""

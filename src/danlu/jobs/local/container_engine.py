@@ -1,0 +1,353 @@
+"""Run replicas as containers: images of the store, in an OCI runtime."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
+from danlu.engine import embedded
+from danlu.errors import DanluError, MachineError
+from danlu.graph.image_config import ImageConfig, parse_image_config
+from danlu.jobs.local import procfs
+from danlu.jobs.local.cgroup import CgroupManager, ReplicaCgroup, enter_script
+from danlu.jobs.local.container_process import ContainerProcess, spawn_session
+from danlu.jobs.local.engine import ContainerExit, ContainerSpec, ResourceUsage, RunningContainer
+from danlu.jobs.local.job_network import JobNetwork, PortForwarder, proxy_ports
+from danlu.sandbox import container_processes, network_env, runtime, runtime_spec, userns
+from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.prepare import prepare_run
+from danlu.sandbox.types import JoinedNetwork, Mount, ProcessSpec, RootFilesystem
+from danlu.store import Store
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+from danlu.util.quantity import format_memory
+
+_SHELL = "/bin/sh"
+_EXEC_ARGS = 'exec "$@"'
+
+# Set by enter_namespaces(), because the sandbox hides the cgroup file system.
+_cgroups: CgroupManager | None = None
+
+
+def enter_namespaces(paths: Paths) -> None:
+    """Make this process one that can run containers; call once, before any thread or event loop.
+
+    An unprivileged user becomes root of a user namespace; created files still belong to the user.
+    Raises :class:`MachineError` if namespaces are not allowed.
+    """
+    global _cgroups
+    if _cgroups is None:
+        _cgroups = CgroupManager.detect()
+    userns.enter(paths)
+
+
+class _ReadyImage(msgspec.Struct, frozen=True):
+    """An image whose layers are unpacked as ``trees``, lowest first."""
+
+    trees: tuple[Path, ...]
+    config: ImageConfig
+
+
+class _StartedContainer(msgspec.Struct, frozen=True):
+    """A running container: its bundle, the program it was given, and what to release."""
+
+    bundle: Path
+    process: ProcessSpec
+    shell: bool
+    container: ContainerSpec
+    group: ReplicaCgroup | None
+    resources: ExitStack
+
+
+class ContainerEngine:
+    """Runs the containers of one job; requires :func:`enter_namespaces`.
+
+    ``ports`` of the host's loopback address, and those of local proxies in this process's
+    environment, are forwarded to the containers. Raises :class:`MachineError` if no OCI
+    runtime is installed.
+    """
+
+    def __init__(self, paths: Paths, config: Configuration, *, ports: Sequence[int] = ()) -> None:
+        if not userns.has_entered():
+            raise RuntimeError("enter_namespaces() must be called before creating an engine")
+        self._runtime = runtime.find_runtime(config.runtime)
+        self._seccomp = config.seccomp
+        self._resources = ExitStack()
+        self._store = self._resources.enter_context(Store.open(paths.store))
+        self._resources.enter_context(self._store.lease())
+        self._work = self._resources.enter_context(self._store.staging())
+        self._network_env = network_env.detect_network_environment(self._work)
+        self._network = JobNetwork(self._work / "network")
+        self._forwarder = PortForwarder()
+        self._ports = tuple(dict.fromkeys((*ports, *proxy_ports(os.environ))))
+        self._images: dict[str, _ReadyImage] = {}
+        self._started: dict[ContainerProcess, _StartedContainer] = {}
+        self._network_lock = anyio.Lock()
+        self._network_open = False
+        self._warnings: dict[str, None] = {}
+
+    def warnings(self) -> Sequence[str]:
+        """Return limits that are not enforced, and why the Internet is not reachable."""
+        network = [self._network.warning] if self._network.warning else []
+        return (*self._warnings, *network)
+
+    async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
+        """Start a container; see :class:`~danlu.jobs.local.engine.ReplicaEngine`.
+
+        Raises :class:`MachineError` for GPUs, for an image that is not in the store, and if this
+        machine lacks something; :class:`UsageError` for an invalid user or mount.
+        """
+        if container.limits.gpus:
+            raise MachineError(
+                f"container {container.name}: GPUs are not supported in containers yet",
+                hint="run processes with --host-python, or without GPUs with --gpu 0",
+            )
+        network = await self._join_network(container)
+        resources = ExitStack()
+        try:
+            started = await to_thread.run_sync(self._prepare_bundle, container, network, resources)
+            process = self._launch_runtime(started, output)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(resources.close)
+            raise
+        await process.wait_for_start()
+        return process
+
+    async def exec(
+        self,
+        running: RunningContainer,
+        args: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+    ) -> RunningContainer:
+        """Run another program with the user and working directory of the container's program."""
+        assert isinstance(running, ContainerProcess)
+        started = self._started.get(running)
+        inside = container_processes.child_pids(running.keeper)
+        if started is None or not inside:
+            raise MachineError("the container has ended", hint="run `danlu jobs show` to see why")
+        process = msgspec.structs.replace(
+            started.process,
+            args=tuple(args),
+            environment={**started.process.environment, **environment},
+        )
+        procs_files = started.group.open_procs_files() if started.group and started.shell else []
+        try:
+            file = _write_process_file(
+                started.bundle, _enter_cgroup_first(process, len(procs_files))
+            )
+            command = self._runtime.exec_command(
+                started.bundle, inside[0], process=file, descriptors=len(procs_files)
+            )
+            pid = spawn_session(
+                command, stdin=stdin, stdout=stdout, stderr=stderr, more=procs_files
+            )
+        finally:
+            _close_all(procs_files)
+        exec_process = ContainerProcess(
+            pid,
+            finish=lambda code: _interpret_exit(code, Path(f"{file}.log"), args[0]),
+            measure=lambda: procfs.measure_usage(procfs.descendants(pid)),
+            is_exec=True,
+        )
+        running.exec_processes.append(exec_process)
+        return exec_process
+
+    async def close(self) -> None:
+        """Stop all containers, and remove the network and the working directory."""
+        with anyio.CancelScope(shield=True):
+            for process in tuple(self._started):
+                await process.stop(grace=0)
+            await self._forwarder.close()
+            await to_thread.run_sync(self._network.close)
+            await to_thread.run_sync(self._resources.close)
+
+    # -- starting ---------------------------------------------------------------------------------
+
+    async def _join_network(self, container: ContainerSpec) -> JoinedNetwork:
+        """Return the replica's network, which its first container creates."""
+        replica, attempt = container.replica, container.attempt
+        async with self._network_lock:
+            if not self._network_open:
+                await to_thread.run_sync(self._network.open)
+                await self._network.connect()
+                self._network_open = True
+            join = partial(self._network.join, attempt=attempt, address=container.address)
+            namespace, created = await to_thread.run_sync(join, replica)
+            if created:
+                await self._forwarder.add(namespace, self._ports)
+        return JoinedNetwork(namespace, container.host, container.hosts, self._network.resolver)
+
+    def _prepare_bundle(
+        self, container: ContainerSpec, network: JoinedNetwork, resources: ExitStack
+    ) -> _StartedContainer:
+        """Prepare everything the runtime needs; what must be undone later is in ``resources``."""
+        image = self._load_image(container.image)
+        view = LayerView(image.trees)
+        process = _build_process(container, image.config, view)
+        shell = view.entry(view.resolve(_SHELL)) is not None
+        group = self._create_cgroup(container, resources)
+        entering = enter_script(group.fd_count) if group and shell else ""
+        bundle = resources.enter_context(
+            prepare_run(
+                process,
+                RootFilesystem(image.trees),
+                mounts=_build_mounts(container),
+                network_env=self._network_env,
+                network=network,
+                work=self._work,
+                shell=f"{entering}{embedded.WAIT_SCRIPT_ONE_STREAM}",
+                seccomp=self._seccomp,
+            )
+        )
+        return _StartedContainer(bundle, process, shell, container, group, resources)
+
+    def _load_image(self, digest: str) -> _ReadyImage:
+        if digest in self._images:
+            return self._images[digest]
+        image = self._store.image(digest)
+        layers = self._store.layers(image.layers) if image is not None else None
+        if image is None or layers is None:
+            raise MachineError(
+                f"image {digest} is not in the store",
+                hint="build it with `danlu build`, or pull it with `danlu image pull`",
+            )
+        bytecode = find_bytecode_trees(self._store, image, layers)
+        trees = (*(layer.tree for layer in layers), *bytecode)
+        self._images[digest] = _ReadyImage(trees, parse_image_config(image.config))
+        return self._images[digest]
+
+    def _create_cgroup(
+        self, container: ContainerSpec, resources: ExitStack
+    ) -> ReplicaCgroup | None:
+        limits = container.limits
+        missing = "cgroups are not available" if _cgroups is None else _cgroups.missing
+        if missing and (limits.cpu is not None or limits.memory is not None):
+            self._warnings[f"resources: not enforced: {missing}"] = None
+        if _cgroups is None:
+            return None
+        group = _cgroups.create(f"{container.mark}-{container.name}", limits)
+        resources.callback(group.close)
+        return group
+
+    def _launch_runtime(self, started: _StartedContainer, output: int) -> ContainerProcess:
+        group = started.group
+        procs_files = group.open_procs_files() if group else []
+        count = len(procs_files) if started.shell else 0
+        command = self._runtime.command(started.bundle, descriptors=count)
+        if procs_files and not started.shell:
+            # Nothing inside can enter the group, so the runtime itself does.
+            script = f"{enter_script(len(procs_files))}{_EXEC_ARGS}"
+            command = [_SHELL, "-c", script, "danlu", *command]
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pid = spawn_session(command, stdin=null, stdout=output, stderr=output, more=procs_files)
+        finally:
+            _close_all([null, *procs_files])
+        process = ContainerProcess(
+            pid,
+            finish=lambda code: self._collect_exit(process, code),
+            measure=lambda: _measure_usage(group, pid),
+        )
+        self._started[process] = started
+        return process
+
+    def _collect_exit(self, process: ContainerProcess, code: int) -> ContainerExit:
+        started = self._started.pop(process)
+        exit = _interpret_exit(code, started.bundle / "log", started.process.args[0])
+        if exit.code and started.group is not None and started.group.had_oom_kill():
+            limit = started.container.limits.memory
+            message = f"limit {format_memory(limit)}" if limit else ""
+            exit = ContainerExit(exit.code, "OOMKilled", message)
+        # What cannot be removed now is removed with the staging directory.
+        with suppress(OSError, DanluError):
+            started.resources.close()
+        return exit
+
+
+def _interpret_exit(code: int, log: Path, program: str) -> ContainerExit:
+    code, reason = runtime.interpret_exit(code, log, program)
+    if reason:
+        return ContainerExit(code, "StartError", reason)
+    return ContainerExit(code, "Error" if code else "Completed")
+
+
+def _measure_usage(group: ReplicaCgroup | None, keeper: int) -> ResourceUsage | None:
+    used = group.usage() if group is not None else None
+    first = container_processes.find_container_init(keeper)
+    if used is not None or first is None:
+        return used
+    return procfs.measure_usage([first, *procfs.descendants(first)])
+
+
+def _close_all(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+# -- the runtime spec -----------------------------------------------------------------------------
+
+
+def _build_process(container: ContainerSpec, config: ImageConfig, view: LayerView) -> ProcessSpec:
+    """Combine the job's and the image's command and environment.
+
+    Raises :class:`MachineError` if neither has a command, :class:`UsageError` for a user that does
+    not exist in the image.
+    """
+    args = container.args
+    command = (*config.entrypoint, *(args or config.command)) if container.arguments else args
+    command = command or (*config.entrypoint, *config.command)
+    if not command:
+        raise MachineError(
+            f"container {container.name} has no command, and neither has its image",
+            hint="add a `command` to the container",
+        )
+    host = {"HOSTNAME": container.host} if container.host else {}
+    image_env = dict(config.environment)
+    defaults = {name: value for name, value in container.defaults.items() if name not in image_env}
+    return embedded.image_process(
+        view,
+        config,
+        command,
+        directory=container.directory,
+        environment={**defaults, **host, **container.environment},
+    )
+
+
+def _build_mounts(container: ContainerSpec) -> list[Mount]:
+    """Return the container's volumes, parents before mounts below them."""
+    mounts = [
+        Mount(volume.target, volume.source, readonly=volume.readonly)
+        for volume in container.volumes
+    ]
+    return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
+
+
+def _enter_cgroup_first(process: ProcessSpec, count: int) -> ProcessSpec:
+    """Make ``process`` enter a cgroup through its descriptors from 3 on."""
+    if not count:
+        return process
+    script = f"{enter_script(count)}{_EXEC_ARGS}"
+    return msgspec.structs.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
+
+
+def _write_process_file(bundle: Path, process: ProcessSpec) -> Path:
+    """Write the runtime spec of another program to a new file in the bundle."""
+    path = bundle / f"exec.{os.urandom(6).hex()}"
+    data = msgspec.json.encode(runtime_spec.render_process(process))
+    # Readable by its owner only: the environment may contain secrets.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(data)
+    return path

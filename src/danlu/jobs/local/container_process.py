@@ -1,0 +1,164 @@
+"""A program of a container as a process of the host: started, waited for, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import anyio
+from anyio import to_thread
+
+from danlu.engine import embedded
+from danlu.jobs.local import procfs
+from danlu.jobs.local.engine import ContainerExit, ResourceUsage
+from danlu.jobs.local.job_directory import utc_now
+from danlu.sandbox import container_processes
+from danlu.sandbox.types import SYSTEM_PATH
+
+# Above the target numbers, so that no descriptor is overwritten before it is duplicated.
+_MIN_FD = 32
+# Seconds for the last output of a killed program, and for the OCI runtime to start one.
+_DRAIN_TIMEOUT, _START_TIMEOUT = 1.0, 30.0
+_POLL_SECONDS = 0.004
+# Signals that Python or a caller may have changed.
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+def spawn_session(
+    command: Sequence[str], *, stdin: int, stdout: int, stderr: int, more: Sequence[int] = ()
+) -> int:
+    """Start ``command`` in a new session and return its process id.
+
+    ``more`` become its descriptors from 3 on. Of our environment it gets only ``PATH``.
+    """
+    sources = [
+        fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD) for fd in (stdin, stdout, stderr, *more)
+    ]
+    actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(sources)]
+    environment = {"PATH": os.environ.get("PATH", SYSTEM_PATH)}
+    try:
+        return os.posix_spawn(
+            command[0],
+            list(command),
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    finally:
+        for source in sources:
+            os.close(source)
+
+
+class ContainerProcess:
+    """A started program; ``keeper`` is the host process that waits for it.
+
+    ``finish`` is called once in a thread. It turns the keeper's exit status (negative for a signal)
+    into the container's exit, and releases what the program needed. ``measure`` returns the
+    resource usage. With ``is_exec`` the program runs next to the container's first process, so
+    stopping it only kills its own descendants.
+    """
+
+    def __init__(
+        self,
+        keeper: int,
+        *,
+        finish: Callable[[int], ContainerExit],
+        measure: Callable[[], ResourceUsage | None],
+        is_exec: bool = False,
+    ) -> None:
+        self.keeper = keeper
+        self.exec_processes: list[ContainerProcess] = []
+        self._finish = finish
+        self._measure = measure
+        self._is_exec = is_exec
+        self._descriptor = os.pidfd_open(keeper)
+        self._ended = anyio.Event()
+        self._status: tuple[int, datetime] = (0, utc_now())
+        self._killed = 0
+        self._exit: ContainerExit | None = None
+        self._finishing = anyio.Lock()
+        asyncio.get_running_loop().add_reader(self._descriptor, self._reap_keeper)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the program's first process; None before it is started."""
+        return container_processes.find_container_init(self.keeper)
+
+    def usage(self) -> ResourceUsage | None:
+        """Return the resource usage; None if it is not known."""
+        return None if self._ended.is_set() else self._measure()
+
+    async def wait_for_start(self) -> None:
+        """Wait until the runtime has started the program, or it has ended."""
+        with anyio.move_on_after(_START_TIMEOUT):
+            while not self._ended.is_set() and not container_processes.is_program_running(
+                self.keeper
+            ):
+                await anyio.sleep(_POLL_SECONDS)
+
+    async def wait(self) -> ContainerExit:
+        """Wait until nothing is left of the program, and return how it ended."""
+        await self._ended.wait()
+        async with self._finishing:
+            if self._exit is None:
+                with anyio.CancelScope(shield=True):
+                    self._exit = await self._collect_exit()
+        assert self._exit is not None
+        return self._exit
+
+    async def stop(self, *, grace: float) -> None:
+        """Send SIGTERM, and SIGKILL to everything that is left ``grace`` seconds later."""
+        with anyio.CancelScope(shield=True):
+            if grace > 0 and not self._ended.is_set():
+                self._send_sigterm()
+                with anyio.move_on_after(grace):
+                    await self._ended.wait()
+            if not self._ended.is_set():
+                await self._kill_all()
+            await self.wait()
+
+    def _reap_keeper(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        _, status = os.waitpid(self.keeper, 0)
+        self._status = os.waitstatus_to_exitcode(status), utc_now()
+        self._ended.set()
+
+    async def _collect_exit(self) -> ContainerExit:
+        for process in self.exec_processes:
+            await process.stop(grace=0)
+        code, time = self._status
+        exit = await to_thread.run_sync(self._finish, -self._killed if self._killed else code)
+        return ContainerExit(exit.code, exit.reason, exit.message, time)
+
+    def _send_sigterm(self) -> None:
+        if not self._is_exec:
+            if not embedded.send_signal(self.keeper, signal.SIGTERM):
+                self._killed = signal.SIGTERM
+        elif (program := self.pid) is not None:
+            container_processes.send_signal(program, signal.SIGTERM)
+
+    async def _kill_all(self) -> None:
+        # Kill the program before its keeper, which then still passes on its last output.
+        for pid in self._own_processes():
+            container_processes.send_signal(pid, signal.SIGKILL)
+        with anyio.move_on_after(_DRAIN_TIMEOUT):
+            await self._ended.wait()
+            return
+        if self._is_exec:
+            # Spare the keeper: it must reap the runtime, which the PID namespace would wait for.
+            procfs.send_signal(procfs.descendants(self.keeper))
+        else:
+            container_processes.kill_container(self.keeper)
+
+    def _own_processes(self) -> list[int]:
+        program = self.pid
+        if program is None:
+            return []
+        # Killing the first process of a PID namespace kills all its processes.
+        return [program, *(procfs.descendants(program) if self._is_exec else ())]

@@ -1,0 +1,283 @@
+"""The directory of a job on this machine: its layout, and reading and writing its files.
+
+::
+
+    NAME/submission.json   what was submitted (:class:`Submission`)
+         settings.json     the supervisor's settings (:class:`SupervisorSettings`)
+         status.json       the current state (:class:`JobView`), replaced on every change
+         events.jsonl      the job's events, one :class:`EventRecord` per line
+         commands/         the command of the last attempt at each replica
+         logs/             output of the replicas (:mod:`.log_writer`)
+         files/            the framework's files, the agent with which MPI starts its workers, and
+                           control.sock, the supervisor's control socket (:mod:`.control`)
+         sent/             files sent with the job (:mod:`.file_exchange`)
+         results/          values returned or exceptions raised, a directory per replica
+         reserve           preallocated disk space, for the last status of a job on a full disk
+         supervisor.lock   locked while anything of the job runs; contains the supervisor's pid
+         supervisor.log    stdout and stderr of the supervisor itself
+
+Older versions wrote the same files. Names of fields in them must not change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from danlu.jobs.grace import DEFAULT_GRACE
+from danlu.jobs.types import JobView, ReplicaCommand, Submission
+from danlu.training.types import FinishPolicy, ReplicaId, RestartBackoff
+from danlu.util.files import write_atomic
+
+T = TypeVar("T")
+
+RESERVE_BYTES = 256 << 10
+
+FINISH_TIMEOUT_SECONDS = 3600.0
+"""How long the other replicas of a succeeded job may run on, unless the job sets a timeout."""
+
+
+class SupervisorSettings(msgspec.Struct, frozen=True):
+    """SupervisorSettings of a supervisor.
+
+    Attributes:
+        data: Like ``state`` and ``config`` a directory of :class:`danlu.util.paths.Paths`.
+        grace: Seconds that a pod has to terminate unless it sets its own grace period.
+        finish: How long other replicas may run on after the job has succeeded.
+        sample: Seconds between measurements of resource usage.
+        log_bytes: Size at which a log file is rotated; ``log_files`` rotated files are kept.
+        ledger: File of :class:`~danlu.jobs.local.resource_allocator.ResourceAllocator`; empty for
+            the user's default.
+    """
+
+    data: str
+    state: str
+    config: str
+    pace: RestartBackoff = RestartBackoff()
+    grace: float = DEFAULT_GRACE
+    finish: FinishPolicy = FinishPolicy(timeout=FINISH_TIMEOUT_SECONDS, stops_all=True)
+    sample: float = 2.0
+    log_bytes: int = 16 << 20
+    log_files: int = 7
+    ledger: str = ""
+
+
+class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event of a job, like a Kubernetes Event."""
+
+    time: datetime
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+
+
+class StartResult(msgspec.Struct, frozen=True):
+    """What a supervisor reports when it starts: empty, or its error and the exit code for it."""
+
+    error: str = ""
+    hint: str = ""
+    code: int = 0
+
+
+def _to_json(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+def _from_json(type: type, value: Any) -> object:
+    if type is Path:
+        return Path(value)
+    raise NotImplementedError(type.__name__)
+
+
+def encode(value: object) -> bytes:
+    """Encode a value as JSON; paths become strings."""
+    return msgspec.json.encode(value, enc_hook=_to_json)
+
+
+def decode(data: bytes, type: type[T]) -> T:
+    """Decode a value encoded by :func:`encode`; raises :class:`msgspec.ValidationError`."""
+    return msgspec.json.decode(data, type=type, dec_hook=_from_json)
+
+
+def utc_now() -> datetime:
+    """Return the current time in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class JobDirectory:
+    """The directory of one job."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the job."""
+        return self.directory.name
+
+    @property
+    def lock(self) -> Path:
+        """Lock file held by the supervisor and its reaper."""
+        return self.directory / "supervisor.lock"
+
+    @property
+    def logs(self) -> Path:
+        """Directory of the replicas' logs."""
+        return self.directory / "logs"
+
+    @property
+    def files(self) -> Path:
+        """Directory of the framework's files."""
+        return self.directory / "files"
+
+    @property
+    def sent_files(self) -> Path:
+        """Directory of the files sent with the job."""
+        return self.directory / "sent"
+
+    def results(self, replica: ReplicaId) -> Path:
+        """Return the directory for what a replica returns or raises."""
+        return self.directory / "results" / str(replica)
+
+    @property
+    def status(self) -> Path:
+        """File with the current state."""
+        return self.directory / "status.json"
+
+    @property
+    def reserve(self) -> Path:
+        """File that reserves disk space."""
+        return self.directory / "reserve"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """File with the supervisor's own output."""
+        return self.directory / "supervisor.log"
+
+    def last_error(self) -> str:
+        """Return the last line the supervisor printed; empty if it printed nothing."""
+        try:
+            lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
+        except FileNotFoundError:
+            return ""
+        return lines[-1] if lines else ""
+
+    def record_supervisor_pid(self) -> None:
+        """Record this process as the supervisor."""
+        self.lock.write_text(str(os.getpid()))
+
+    def kill_supervisor(self) -> None:
+        """Kill the supervisor if it is running."""
+        with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            if lock_is_held(self.lock):
+                os.kill(int(self.lock.read_text()), signal.SIGKILL)
+
+    def read_submission(self) -> Submission:
+        """Read what was submitted."""
+        return decode((self.directory / "submission.json").read_bytes(), Submission)
+
+    def write_submission(self, submission: Submission) -> None:
+        """Write what was submitted."""
+        (self.directory / "submission.json").write_bytes(encode(submission))
+
+    def read_settings(self) -> SupervisorSettings:
+        """Read the supervisor's settings."""
+        return decode((self.directory / "settings.json").read_bytes(), SupervisorSettings)
+
+    def write_settings(self, settings: SupervisorSettings) -> None:
+        """Write the supervisor's settings."""
+        (self.directory / "settings.json").write_bytes(encode(settings))
+
+    def read_view(self) -> JobView:
+        """Read the state as last written."""
+        return decode(self.status.read_bytes(), JobView)
+
+    def write_view(self, view: JobView) -> None:
+        """Replace the state atomically."""
+        write_atomic(self.status, encode(view), sync=False)
+
+    def read_command(self, replica: ReplicaId) -> ReplicaCommand:
+        """Read a replica's last command; raises :class:`FileNotFoundError` if it never ran."""
+        path = self.directory / "commands" / f"{replica}.json"
+        return decode(path.read_bytes(), ReplicaCommand)
+
+    def write_command(self, replica: ReplicaId, command: ReplicaCommand) -> None:
+        """Write a replica's current command, readable by its owner only."""
+        path = self.directory / "commands" / f"{replica}.json"
+        write_atomic(path, encode(command), mode=0o600, sync=False)
+
+    def append_event(self, event: EventRecord) -> None:
+        """Append an event, completely or not at all."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(self.directory / "events.jsonl", flags, 0o644)
+        try:
+            size, data = os.fstat(descriptor).st_size, encode(event) + b"\n"
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+        finally:
+            os.close(descriptor)
+
+    def read_events(self) -> tuple[EventRecord, ...]:
+        """Read all events, in order."""
+        try:
+            lines = (self.directory / "events.jsonl").read_bytes().splitlines()
+        except FileNotFoundError:
+            return ()
+        return tuple(decode(line, EventRecord) for line in lines)
+
+    def reserve_space(self) -> None:
+        """Preallocate disk space for the job's last status and events."""
+        with open(self.reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+
+    def release_space(self, *, all: bool) -> None:
+        """Release half of the preallocated space, or all of it."""
+        with suppress(OSError):
+            if all:
+                self.reserve.unlink(missing_ok=True)
+            elif self.reserve.stat().st_size > RESERVE_BYTES // 2:
+                os.truncate(self.reserve, RESERVE_BYTES // 2)
+
+
+def lock_is_held(lock: Path) -> bool:
+    """Return whether a process holds the exclusive lock; False if the file does not exist."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two processes that check at the same time don't see each other's lock.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+@contextmanager
+def short_socket_path(path: Path) -> Iterator[str]:
+    """Provide a short path for a socket: an address holds 107 bytes, and paths may be longer.
+
+    The path is valid inside the block, in this process only.
+    """
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)

@@ -1,0 +1,227 @@
+"""Read the logs of replicas (:mod:`danlu.jobs.local.log_writer`) while they grow and rotate.
+
+Reading is done in batches of limited size. A client that follows a job which writes faster than it
+can read stays responsive, and holds no more than one batch in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from pathlib import Path
+
+from danlu.jobs.local.log_writer import MAX_HEAD_BYTES, MAX_LINE_BYTES, log_file, rotated_file
+from danlu.jobs.types import LogLine
+from danlu.training.types import ReplicaId
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Bytes of a batch over all replicas, and the minimum per replica.
+_BATCH_BYTES, _MIN_REPLICA_BYTES = 1 << 20, 16 << 10
+#: A reader of only the newest lines that is further behind than the first number of bytes skips to
+#: the second number of bytes before the end.
+_MAX_LAG_BYTES, _CATCH_UP_BYTES = 1 << 20, 128 << 10
+_MAX_RECORD_BYTES = MAX_LINE_BYTES + MAX_HEAD_BYTES + 1
+
+OpenFile = tuple[int, int]
+"""The number of the first line in a log file, and an open descriptor."""
+
+
+class MergedLogReader:
+    """Reads the logs of several replicas as one, with lines in order of arrival.
+
+    With ``newest`` it skips lines when it cannot keep up.
+    """
+
+    def __init__(self, directory: Path, *, tail: int | None = None, newest: bool = False) -> None:
+        self._directory = directory
+        self._tail = tail
+        self._newest = newest
+        self._readers: dict[ReplicaId, LogReader] = {}
+        self._pending: list[LogLine] = []
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last batch did not contain everything."""
+        return any(reader.has_more for reader in self._readers.values())
+
+    def read(self, replicas: Iterable[ReplicaId]) -> list[LogLine]:
+        """Read one batch from the logs of these replicas and those of earlier calls."""
+        for replica in replicas:
+            if replica not in self._readers:
+                self._readers[replica] = LogReader(self._directory, replica, tail=self._tail)
+        max_bytes = max(_MIN_REPLICA_BYTES, _BATCH_BYTES // max(1, len(self._readers)))
+        lines, self._pending = self._pending, []
+        until: datetime | None = None
+        for reader in self._readers.values():
+            if self._newest:
+                reader.catch_up()
+            batch = reader.read(max_bytes)
+            lines += batch
+            if reader.has_more and batch:
+                until = min(until or batch[-1].time, batch[-1].time)
+        lines.sort(key=attrgetter("time"))
+        if until is not None:
+            # Later lines may belong after lines of the reader that has more; keep them back.
+            self._pending = [line for line in lines if line.time > until]
+            lines = lines[: len(lines) - len(self._pending)]
+        return lines
+
+    def close(self) -> None:
+        """Close all open files."""
+        for reader in self._readers.values():
+            reader.close()
+
+
+class LogReader:
+    """Reads the log of one replica across rotations, returning each line once."""
+
+    def __init__(self, directory: Path, replica: ReplicaId, *, tail: int | None = None) -> None:
+        self._path = log_file(directory, replica)
+        self._replica = replica
+        self._file = -1
+        self._partial_record = b""
+        self._budget = 0
+        self._next_number = 0 if tail is None else max(0, _count_lines(self._path) - tail)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last :meth:`read` stopped at its limit."""
+        return self._budget < 0
+
+    def read(self, max_bytes: int) -> list[LogLine]:
+        """Return new lines, of about ``max_bytes`` at most."""
+        self._budget = max_bytes
+        lines: list[LogLine] = []
+        while self._file >= 0 or self._open_next():
+            lines += self._read_lines()
+            if self.has_more or not self._has_new_file():
+                break
+            # The file was rotated: lines may have been added between our last read and that.
+            lines += self._read_lines()
+            if self.has_more:
+                break
+            self.close()
+        return lines
+
+    def _read_lines(self) -> list[LogLine]:
+        lines: list[LogLine] = []
+        while self._budget >= 0 and (data := os.read(self._file, self._budget + 1)):
+            self._budget -= len(data)
+            *records, self._partial_record = (self._partial_record + data).split(b"\n")
+            for record in records:
+                line = _parse_record(record, self._replica)
+                if line.number >= self._next_number:
+                    self._next_number = line.number + 1
+                    lines.append(line)
+        return lines
+
+    def _has_new_file(self) -> bool:
+        try:
+            current = os.stat(self._path)
+        except FileNotFoundError:
+            return False  # rotated just now; the new file is created with the next line
+        opened = os.fstat(self._file)
+        return (current.st_dev, current.st_ino) != (opened.st_dev, opened.st_ino)
+
+    def _open_next(self) -> bool:
+        """Open the file that contains the next line, or else the oldest with later lines."""
+        files = _open_log_files(self._path)
+        if not files:
+            return False
+        candidates = [file for file in files if file[0] <= self._next_number]
+        self._switch_file(candidates[-1] if candidates else files[0], files)
+        return True
+
+    def _switch_file(self, chosen: OpenFile, files: list[OpenFile]) -> None:
+        for _, descriptor in files:
+            if descriptor != chosen[1]:
+                os.close(descriptor)
+        self.close()
+        self._file = chosen[1]
+
+    def catch_up(self) -> None:
+        """Skip to shortly before the end of the log if the reader is too far behind."""
+        if self._file < 0 or self._remaining_bytes() <= _MAX_LAG_BYTES:
+            return
+        files = _open_log_files(self._path)
+        if not files:
+            return  # removed meanwhile
+        *_, last = [file for file in files if os.fstat(file[1]).st_size > _CATCH_UP_BYTES] or files
+        self._switch_file(last, files)
+        size = os.fstat(self._file).st_size
+        if size > _CATCH_UP_BYTES:
+            start = size - _CATCH_UP_BYTES
+            newline = os.pread(self._file, _MAX_RECORD_BYTES, start).find(b"\n")
+            os.lseek(self._file, start + newline + 1, os.SEEK_SET)
+
+    def _remaining_bytes(self) -> int:
+        """Return the number of unread bytes in this file and, if it was rotated, the current."""
+        remaining = os.fstat(self._file).st_size - os.lseek(self._file, 0, os.SEEK_CUR)
+        with suppress(FileNotFoundError):
+            if self._has_new_file():
+                remaining += self._path.stat().st_size
+        return remaining
+
+    def close(self) -> None:
+        """Close the open file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._partial_record = -1, b""
+
+
+def _open_log_files(path: Path) -> list[OpenFile]:
+    """Open all non-empty files of a log, oldest first.
+
+    Rotation renames files to higher numbers. Going from low to high numbers, a file may be seen
+    twice, but none is missed.
+    """
+    files: dict[int, OpenFile] = {}
+    number, absent = 0, 0
+    while absent < 3:
+        try:
+            descriptor = os.open(rotated_file(path, number), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            absent += 1
+        else:
+            head = os.pread(descriptor, MAX_HEAD_BYTES, 0).split(b" ", 1)
+            inode = os.fstat(descriptor).st_ino
+            if inode in files or len(head) < 2:
+                os.close(descriptor)
+            else:
+                files[inode] = (int(head[0]), descriptor)
+        number += 1
+    return sorted(files.values())
+
+
+def _count_lines(path: Path) -> int:
+    """Return how many lines were written so far, including those in deleted files."""
+    files = _open_log_files(path)
+    for _, descriptor in files[:-1]:
+        os.close(descriptor)
+    if not files:
+        return 0
+    _, descriptor = files[-1]
+    try:
+        size = os.fstat(descriptor).st_size
+        # Long enough to contain the last complete record.
+        length = 2 * (MAX_LINE_BYTES + MAX_HEAD_BYTES)
+        end = os.pread(descriptor, length, max(0, size - length))
+    finally:
+        os.close(descriptor)
+    last = end[: end.rfind(b"\n")].rpartition(b"\n")[2]
+    return int(last.split(b" ", 1)[0]) + 1
+
+
+def _parse_record(record: bytes, replica: ReplicaId) -> LogLine:
+    number, attempt, micros, whole, data = record.split(b" ", 4)
+    return LogLine(
+        replica,
+        int(attempt),
+        int(number),
+        _EPOCH + timedelta(microseconds=int(micros)),
+        data,
+        whole == b"W",
+    )

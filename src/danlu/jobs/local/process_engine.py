@@ -1,0 +1,322 @@
+"""Run replicas as processes of the host, each in its own session.
+
+The kernel kills each process if the supervisor dies. When a replica ends, everything it left is
+killed, too: the processes of its session and process groups, and those with its mark in their
+environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+
+import anyio
+
+from danlu.errors import MachineError
+from danlu.jobs.local import procfs
+from danlu.jobs.local.cgroup import CgroupManager, ReplicaCgroup, enter_script
+from danlu.jobs.local.engine import ContainerExit, ContainerSpec, ResourceUsage, RunningContainer
+from danlu.jobs.local.job_directory import utc_now
+from danlu.util.quantity import format_memory
+
+MARK_VARIABLE = "DANLU_REPLICA"
+"""Variable that marks the processes of one attempt at a replica."""
+
+_POLL_SECONDS = 0.01
+_MIN_FD = 16
+_EXIT_NOT_FOUND, _EXIT_NOT_EXECUTABLE = 127, 126
+_DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+
+
+class ProcessEngine:
+    """Runs containers as processes.
+
+    ``orphanage`` is the process (the reaper) to which the kernel reparents the job's orphans, if
+    there is one.
+    """
+
+    def __init__(self, *, orphanage: int | None = None) -> None:
+        self._orphanage = orphanage
+        self._running: set[_RunningProcess] = set()
+        self._cgroups: CgroupManager | None = None
+        self._warnings: dict[str, None] = {}
+
+    def warnings(self) -> Sequence[str]:
+        """Return limits that are not enforced and volumes that are not mounted."""
+        return tuple(self._warnings)
+
+    async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
+        """Start a process; if that is impossible, return one that has already failed."""
+        environment = _build_environment(container, container.environment)
+        failure = _check_startable(container, environment)
+        if failure is not None:
+            return _FailedStart(failure)
+        self._warn_about_mounts(container)
+        group = self._create_cgroup(container)
+        with open(os.devnull, "rb") as null:
+            pid = _spawn_process(
+                container.args,
+                environment,
+                directory=container.directory,
+                streams=(null.fileno(), output, output),
+                procs_files=group.open_procs_files() if group else [],
+            )
+        return self._track_process(_RunningProcess(pid, container, self._orphanage, group))
+
+    async def exec(
+        self,
+        running: RunningContainer,
+        args: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+    ) -> RunningContainer:
+        """Run another program for the same replica; it is stopped with the first one.
+
+        Processes that it leaves are not killed when it exits: MPI's daemon moves to the background.
+        """
+        assert isinstance(running, _RunningProcess)
+        container = running.container
+        pid = _spawn_process(
+            args,
+            _build_environment(container, {**container.environment, **environment}),
+            directory=container.directory,
+            streams=(stdin, stdout, stderr),
+            procs_files=running.group.open_procs_files() if running.group else [],
+        )
+        process = _RunningProcess(pid, container, self._orphanage, None, is_exec=True)
+        running.exec_processes.append(process)
+        return self._track_process(process)
+
+    async def close(self) -> None:
+        """Kill what still runs."""
+        for process in list(self._running):
+            await process.stop(grace=0)
+        if self._cgroups is not None:
+            self._cgroups.close()
+
+    def _track_process(self, process: _RunningProcess) -> _RunningProcess:
+        self._running.add(process)
+        process.on_gone = partial(self._running.discard, process)
+        return process
+
+    def _create_cgroup(self, container: ContainerSpec) -> ReplicaCgroup | None:
+        limits = container.limits
+        if limits.cpu is None and limits.memory is None:
+            return None
+        if self._cgroups is None:
+            self._cgroups = CgroupManager.detect()
+        if self._cgroups.missing:
+            self._warnings[f"resources: not enforced: {self._cgroups.missing}"] = None
+        return self._cgroups.create(container.mark, limits)
+
+    def _warn_about_mounts(self, container: ContainerSpec) -> None:
+        for volume in container.volumes:
+            # Pods mount an emptyDir at /dev/shm to enlarge it; a process uses the host's.
+            if volume.target not in (str(volume.source), "/dev/shm"):
+                text = f"volumes: not mounted for processes: {volume.target} (use {volume.source})"
+                self._warnings[text] = None
+
+
+class _RunningProcess:
+    """A started process and its descendants."""
+
+    def __init__(
+        self,
+        pid: int,
+        container: ContainerSpec,
+        orphanage: int | None,
+        group: ReplicaCgroup | None,
+        *,
+        is_exec: bool = False,
+    ) -> None:
+        self.container = container
+        self.group = group
+        self.exec_processes: list[_RunningProcess] = []
+        self.on_gone: Callable[[], None] = lambda: None
+        self._pid = pid
+        # An exec has the same mark as its replica, so the mark does not tell its processes apart.
+        self._mark = b"" if is_exec else f"{MARK_VARIABLE}={container.mark}".encode()
+        self._kills_leftovers = not is_exec
+        self._orphanage = orphanage
+        self._descriptor = os.pidfd_open(pid)
+        self._ended = anyio.Event()
+        self._end: tuple[int, datetime] = (0, utc_now())
+        self._exit: ContainerExit | None = None
+        self._clearing = anyio.Lock()
+        asyncio.get_running_loop().add_reader(self._descriptor, self._reap_process)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id."""
+        return self._pid
+
+    def _reap_process(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        _, status = os.waitpid(self._pid, 0)
+        self._end = os.waitstatus_to_exitcode(status), utc_now()
+        self._ended.set()
+
+    async def wait(self) -> ContainerExit:
+        """Wait until nothing is left of the process, and return how it ended."""
+        await self._ended.wait()
+        async with self._clearing:
+            if self._exit is None:
+                if self._kills_leftovers:
+                    await self._kill_leftovers()
+                self._exit = self._build_exit()
+                if self.group is not None:
+                    self.group.close()
+                self.on_gone()
+        return self._exit
+
+    async def _kill_leftovers(self) -> None:
+        for process in self.exec_processes:
+            await process.stop(grace=0)
+        while pids := self._own_processes():
+            procfs.send_signal(pids)
+            await anyio.sleep(_POLL_SECONDS)
+
+    def _build_exit(self) -> ContainerExit:
+        code, time = self._end
+        code = 128 - code if code < 0 else code
+        if code and self.group is not None and self.group.had_oom_kill():
+            limit = self.container.limits.memory
+            message = f"limit {format_memory(limit)}" if limit else ""
+            return ContainerExit(code, "OOMKilled", message, time)
+        return ContainerExit(code, "Error" if code else "Completed", "", time)
+
+    def _own_processes(self) -> list[int]:
+        # If the reaper died, the kernel reparents orphans to some other process.
+        orphanage = self._orphanage if self._orphanage == os.getppid() else None
+        return procfs.find_processes(self._pid, self._mark, orphanage=orphanage)
+
+    async def stop(self, *, grace: float) -> None:
+        """Send SIGTERM, and kill everything that is left after ``grace`` seconds."""
+        with anyio.CancelScope(shield=True):
+            if grace > 0 and not self._ended.is_set():
+                procfs.send_signal([self._pid], signal.SIGTERM)
+                with anyio.move_on_after(grace):
+                    await self._ended.wait()
+            self._kills_leftovers = True
+            if not self._ended.is_set():
+                procfs.send_signal(self._own_processes())
+            await self.wait()
+
+    def usage(self) -> ResourceUsage | None:
+        """Return what its processes use now."""
+        if self._ended.is_set():
+            return None
+        if self.group is not None and (used := self.group.usage()):
+            return used
+        return procfs.measure_usage([self._pid, *procfs.descendants(self._pid)])
+
+
+class _FailedStart:
+    """A container that could not be started."""
+
+    def __init__(self, exit: ContainerExit) -> None:
+        self._exit = exit
+
+    @property
+    def pid(self) -> int | None:
+        """None, because no process was started."""
+        return None
+
+    async def wait(self) -> ContainerExit:
+        """Return why it could not be started."""
+        return self._exit
+
+    async def stop(self, *, grace: float) -> None:
+        """Do nothing."""
+
+    def usage(self) -> ResourceUsage | None:
+        """Return None."""
+        return None
+
+
+def _build_environment(container: ContainerSpec, variables: Mapping[str, str]) -> dict[str, str]:
+    environment = {
+        **container.defaults,
+        **os.environ,
+        **variables,
+        MARK_VARIABLE: container.mark,
+    }
+    if container.limits.gpus:
+        gpus = ",".join(str(gpu) for gpu in container.limits.gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = gpus
+    return environment
+
+
+def _check_startable(
+    container: ContainerSpec, environment: Mapping[str, str]
+) -> ContainerExit | None:
+    """Return why a container cannot be started as a process, with a shell's exit codes."""
+    if not container.args:
+        error = f"container {container.name!r} has no command, and no image to take one from"
+        return _start_error(_EXIT_NOT_FOUND, error)
+    if not os.path.isdir(container.directory):
+        error = f"working directory {container.directory} not found"
+        return _start_error(_EXIT_NOT_FOUND, error)
+    program = container.args[0]
+    path = os.path.join(container.directory, program) if "/" in program else program
+    if shutil.which(path, path=environment.get("PATH")):
+        return None
+    if "/" in program and os.path.exists(path):
+        return _start_error(_EXIT_NOT_EXECUTABLE, f"program {program} is not executable")
+    return _start_error(_EXIT_NOT_FOUND, f"program {program} not found")
+
+
+def _start_error(code: int, message: str) -> ContainerExit:
+    return ContainerExit(code, "StartError", message, utc_now())
+
+
+def _spawn_process(
+    args: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    directory: str,
+    streams: tuple[int, int, int],
+    procs_files: Sequence[int],
+) -> int:
+    """Start a program in a new session and return its process id.
+
+    ``procs_files`` are the descriptors of its cgroup; they are closed. Raises
+    :class:`MachineError`.
+    """
+    # Move them above the target numbers, so that none is overwritten before it is duplicated.
+    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD) for fd in (*streams, *procs_files)]
+    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(sources)]
+    script = f'cd -- "$1" || exit 127; shift; {enter_script(len(procs_files))}exec "$@"'
+    command = [*_pdeathsig_command(), "/bin/sh", "-c", script, "sh", directory, *args]
+    try:
+        return os.posix_spawn(
+            command[0],
+            command,
+            environment,
+            file_actions=actions,
+            setsid=True,
+            setsigdef=_DEFAULT_SIGNALS,
+        )
+    except OSError as error:
+        raise MachineError(f"cannot start a process: {error.strerror}") from error
+    finally:
+        for fd in (*sources, *procs_files):
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _pdeathsig_command() -> list[str]:
+    """Return the command that makes the kernel kill a program when we die (PR_SET_PDEATHSIG)."""
+    wrapper = shutil.which("setpriv")
+    return [wrapper, "--pdeathsig", "KILL", "--"] if wrapper else []

@@ -1,0 +1,100 @@
+"""Processes as the kernel shows them (proc(5)): descendants, ownership, resource usage."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+
+from danlu.jobs.local.engine import ResourceUsage
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+
+def child_pids(process: int) -> list[int]:
+    """Return the children of all threads of a process."""
+    pids: list[int] = []
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children", "rb") as file:
+                pids += [int(word) for word in file.read().split()]
+    return pids
+
+
+def descendants(process: int) -> list[int]:
+    """Return all descendants of a process, parents before children, without the process itself."""
+    pids = child_pids(process)
+    # The list grows while it is walked, which makes this a breadth-first search.
+    for pid in pids:
+        pids += child_pids(pid)
+    return pids
+
+
+def find_processes(leader: int, mark: bytes, *, orphanage: int | None) -> list[int]:
+    """Return the living processes of a program whose first process was ``leader``.
+
+    These are the processes in its session or process group, those with ``mark`` in their
+    environment (ignored if empty), and the descendants of either. The search covers ``leader``,
+    its descendants, and the children of ``orphanage``, the process that inherits those whose
+    parent died; None searches all processes.
+    """
+    orphans = _all_pids() if orphanage is None else child_pids(orphanage)
+    excluded = {os.getpid(), leader}
+    pids = {leader, *descendants(leader)} if _is_alive(leader) else set()
+    for pid in orphans:
+        if pid not in excluded and pid not in pids and _belongs_to(pid, leader, mark):
+            pids |= {pid, *descendants(pid)}
+    return sorted(pid for pid in pids if _is_alive(pid))
+
+
+def _belongs_to(process: int, leader: int, mark: bytes) -> bool:
+    fields = _read_stat(process)
+    if fields and leader in (int(fields[2]), int(fields[3])):  # process group, session
+        return True
+    if not mark:
+        return False
+    try:
+        with open(f"/proc/{process}/environ", "rb") as file:
+            return mark in file.read().split(b"\0")
+    except OSError:
+        return False
+
+
+def send_signal(processes: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to the processes that still exist."""
+    for pid in processes:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def measure_usage(processes: Iterable[int]) -> ResourceUsage | None:
+    """Return what the processes and their reaped children use; None if all are gone."""
+    ticks, pages, alive = 0, 0, False
+    for pid in processes:
+        fields = _read_stat(pid)
+        if fields:
+            alive = True
+            ticks += sum(int(field) for field in fields[11:15])  # utime, stime, cutime, cstime
+            pages += int(fields[21])  # rss
+    return ResourceUsage(ticks / _TICKS_PER_SECOND, pages * _PAGE_SIZE) if alive else None
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _is_alive(process: int) -> bool:
+    fields = _read_stat(process)
+    return bool(fields) and fields[0] not in (b"Z", b"X")
+
+
+def _read_stat(process: int) -> list[bytes]:
+    """Return the fields of ``/proc/PID/stat`` from the state on; empty if the process is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            # The command name comes first, in parentheses, and may itself contain any character.
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,144 @@
+"""What a job's programs find in addition to their pod: files, volumes, progress reporting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from danlu.jobs.local.engine import ReplicaEngine, VolumeMount
+from danlu.jobs.local.host_resources import available_cores
+from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings
+from danlu.jobs.local.progress_server import CREDENTIALS_MOUNT, ProgressServer
+from danlu.jobs.local.topology import FILES_MOUNT, runs_in_container
+from danlu.jobs.local.volumes import create_volumes, remove_volumes, resolve_volumes
+from danlu.jobs.types import Submission
+from danlu.sandbox import userns
+from danlu.training.framework import GeneratedFile
+from danlu.training.progress import TrainingProgress
+from danlu.training.registry import find_framework
+from danlu.training.types import Job, ReplicaId
+from danlu.util.files import write_atomic
+from danlu.util.paths import Paths
+
+MPI_AGENT = "kubexec.sh"
+"""The script with which MPI starts its daemons: ``kubectl exec`` on a cluster, our agent here."""
+
+
+class ReplicaEnvironment:
+    """The environment of one job's replicas on this machine."""
+
+    def __init__(
+        self, job_dir: JobDirectory, submission: Submission, settings: SupervisorSettings
+    ) -> None:
+        self._job_dir = job_dir
+        self._submission = submission
+        self._settings = settings
+        self._framework = find_framework(submission.job.kind)
+        self._progress: ProgressServer | None = None
+        self._volumes_root = job_dir.directory / "volumes"
+
+    @staticmethod
+    def enter_namespaces(settings: SupervisorSettings) -> None:
+        """Make this process one that can run containers."""
+        # Jobs of processes never load the container engine.
+        from danlu.jobs.local.container_engine import enter_namespaces
+
+        # Cached: the cgroup file system is hidden afterwards.
+        available_cores()
+        enter_namespaces(_settings_paths(settings))
+
+    @asynccontextmanager
+    async def serve_progress(
+        self, job: Job, on_progress: Callable[[TrainingProgress], None]
+    ) -> AsyncIterator[None]:
+        """Serve progress reports within the block, and remove all volumes at its end."""
+        server = ProgressServer(
+            on_progress,
+            job=job,
+            leader=self._framework.leader(job),
+            directory=self._job_dir.directory / "progress",
+            certificates=_settings_paths(self._settings).certificates,
+        )
+        async with server:
+            self._progress = server
+            try:
+                yield
+            finally:
+                for directory in self._volumes_root.glob("*"):
+                    remove_volumes(directory)
+
+    def warnings(self) -> tuple[str, ...]:
+        """Return what could not be provided."""
+        return () if self._progress is None else tuple(self._progress.warnings())
+
+    def variables(self, replica: ReplicaId) -> Mapping[str, str]:
+        """Return environment variables, which those of the job override."""
+        if self._progress is None:
+            return {}
+        contained = runs_in_container(self._submission, self._framework, replica)
+        files = CREDENTIALS_MOUNT if contained else None
+        return self._progress.environment(replica, files=files)
+
+    def create_volumes(self, replica: ReplicaId) -> Mapping[str, Path]:
+        """Create the volumes of a replica's pod for a new attempt; return their paths by name."""
+        template = self._submission.job.replicas[replica.type].template
+        wanted = resolve_volumes(template.get("spec") or {}, self._submission.objects)
+        directory = self._volumes_root / str(replica)
+        remove_volumes(directory)
+        return create_volumes(wanted, directory, mounting=userns.has_entered()) if wanted else {}
+
+    def mounts(self, replica: ReplicaId) -> tuple[VolumeMount, ...]:
+        """Return the mounts of all containers: the framework's files and progress credentials."""
+        mounts = [VolumeMount(self._job_dir.files, FILES_MOUNT, readonly=True)]
+        if self._progress is not None and self._progress.port is not None:
+            credentials = self._progress.files(replica)
+            mounts.append(VolumeMount(credentials, CREDENTIALS_MOUNT, readonly=True))
+        return tuple(mounts)
+
+    def open_container_engine(self) -> ReplicaEngine:
+        """Open the engine that runs containers."""
+        # Jobs of processes never load the container engine.
+        from danlu.jobs.local.container_engine import ContainerEngine
+        from danlu.util.config import load_configuration
+
+        port = None if self._progress is None else self._progress.port
+        ports = () if port is None else (port,)
+        paths = _settings_paths(self._settings)
+        return ContainerEngine(paths, load_configuration(paths.config_file), ports=ports)
+
+
+def _settings_paths(settings: SupervisorSettings) -> Paths:
+    return Paths(config=Path(settings.config), data=Path(settings.data), state=Path(settings.state))
+
+
+def write_framework_files(
+    job_dir: JobDirectory, files: Mapping[str, GeneratedFile], *, python: str
+) -> None:
+    """Write the framework's files, replacing MPI's agent with ours."""
+    for name, file in files.items():
+        text = file.text
+        if name == MPI_AGENT:
+            text = _write_agent(job_dir, python)
+        mode = 0o755 if file.executable else 0o644
+        write_atomic(job_dir.files / name, text.encode(), mode=mode, sync=False)
+
+
+def _write_agent(job_dir: JobDirectory, python: str) -> str:
+    """Return a script that runs a command in another replica, from a process or a container.
+
+    The agent and the supervisor's socket are in the same directory.
+    """
+    source = (Path(__file__).parent / "exec_agent.py").read_bytes()
+    write_atomic(job_dir.files / "danlu-exec.py", source, sync=False)
+    return (
+        "#!/bin/sh\n"
+        'here=$(dirname -- "$0")\n'
+        f"for python in '{python}' python3 python; do\n"
+        '    if command -v "$python" >/dev/null; then\n'
+        '        exec "$python" -I -S "$here/danlu-exec.py" "$here/control.sock" "$@"\n'
+        "    fi\n"
+        "done\n"
+        'echo "danlu needs Python to start MPI workers, and found none" >&2\n'
+        "exit 127\n"
+    )

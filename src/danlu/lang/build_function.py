@@ -1,0 +1,131 @@
+"""A build function as one registered object: signature, checks, and what a call declares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, Final
+
+import msgspec
+
+from danlu.environment.lock import LockSection
+from danlu.environment.types import PlannedCall
+from danlu.errors import Span
+from danlu.lang.arg_types import ArgType
+from danlu.lang.environment_builder import EnvironmentBuilder
+
+
+class NoDefault(Enum):
+    """The default of a parameter that has none."""
+
+    REQUIRED = "required"
+
+
+REQUIRED: Final = NoDefault.REQUIRED
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter; ``aliases`` are other spellings that are accepted (language v0).
+
+    ``default`` is in the form that users write (lists as tuples); None means "not given" and
+    leaves the choice to the function.
+    """
+
+    name: str
+    type: ArgType
+    doc: str
+    default: object = REQUIRED
+    aliases: tuple[str, ...] = ()
+    keyword_only: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether a call must give it."""
+        return self.default is REQUIRED
+
+
+class BuildFunction(msgspec.Struct, frozen=True):
+    """A function of the build language.
+
+    ``declare`` checks what types cannot express, raising
+    :class:`~danlu.lang.arg_types.CallError`, and adds declarations or steps to the environment.
+    What those contribute to the lock and the graph is up to their classes
+    (:class:`danlu.environment.types.Declaration`). If the function is not ``implemented``, the call
+    is only planned; with ``runtime_only`` it changes nothing in the image and waits for
+    ``danlu up``.
+
+    ``unique``: a second call with other values is an error. ``lock_section`` is the list of pins
+    that the function owns in the lock. ``returns`` is the Python annotation of its value.
+    ``positional_mapper`` names the positional arguments if they differ between versions of the
+    language.
+    """
+
+    name: str
+    doc: str
+    parameters: tuple[Parameter, ...] = ()
+    declare: Callable[[EnvironmentBuilder, BoundCall], None] | None = None
+    versions: tuple[str, ...] = ("v0", "v1")
+    implemented: bool = False
+    runtime_only: bool = False
+    unique: bool = False
+    lock_section: LockSection[Any] | None = None
+    returns: str = "None"
+    example: str = ""
+    positional_mapper: Callable[[tuple[object, ...]], Mapping[str, object]] | None = None
+
+    @property
+    def namespace(self) -> str:
+        """``install`` of ``install.python``; empty for a plain function."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def short_name(self) -> str:
+        """``python`` of ``install.python``."""
+        return self.name.rpartition(".")[2]
+
+    def find_parameter(self, name: str) -> Parameter | None:
+        """Return the parameter of that name or alias."""
+        for parameter in self.parameters:
+            if name == parameter.name or name in parameter.aliases:
+                return parameter
+        return None
+
+
+class BoundCall(msgspec.Struct, frozen=True):
+    """A call whose arguments passed their parameters' checks.
+
+    ``given`` has the values of the arguments that were written, by parameter name; ``commit`` is
+    the one that an ``include()`` was resolved to.
+    """
+
+    function: BuildFunction
+    given: Mapping[str, Any]
+    span: Span
+    commit: str = ""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of a parameter: the one given, else its default."""
+        if name in self.given:
+            return self.given[name]
+        parameter = self.function.find_parameter(name)
+        return parameter.default if parameter is not None else None
+
+    def to_planned_call(self) -> PlannedCall:
+        """Return the call as one that is only planned, without arguments at their defaults."""
+        arguments = []
+        for name in sorted(self.given):
+            parameter, value = self.function.find_parameter(name), self.given[name]
+            if parameter is None or value == parameter.default:
+                continue
+            if parameter.type.is_mapping:
+                value = dict(value)
+            arguments.append((name, _canonical_json(value)))
+        function = self.function
+        return PlannedCall(
+            function.name, tuple(arguments), at_start=function.runtime_only, span=self.span
+        )
+
+
+def _canonical_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

@@ -1,1 +1,0 @@
-"""The entries of the function table, one namespace of the language a module."""

@@ -1,0 +1,151 @@
+"""Charts of metrics over time: collected from a job's progress, drawn as small SVG images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from danlu.commands.job_view_model import MetricSeries, format_metric
+from danlu.replica_runtime.report import merge_points, thin_points
+from danlu.training.progress import Points, TrainingProgress
+from danlu.util.sanitize import strip_control_sequences
+
+#: How many points to draw: about one per two pixels, keeping the extremes of the rest.
+_MAX_POINTS = 120
+
+_WIDTH, _HEIGHT = 300, 130
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 24, 22
+
+#: Readable on white and on black: an image does not know the notebook's theme.
+_LINE, _TEXT, _AXIS = "#2f81d6", "#767676", "#a0a0a0"
+
+
+class MetricHistory:
+    """Collects the metrics of one job."""
+
+    def __init__(self) -> None:
+        self._points: dict[str, Points] = {}
+        self._last: Mapping[str, float] = {}
+        self._began = 0.0
+
+    def update(self, progress: TrainingProgress, began: float) -> None:
+        """Add the progress of a job; ``began`` is when it was created (Unix time)."""
+        self._began, self._last = began, progress.metrics
+        history = progress.history
+        if not history and progress.updated is not None:
+            # Other implementations of the protocol only keep the last value.
+            at = progress.updated.timestamp()
+            history = {
+                name: ((at, value),)
+                for name, value in progress.metrics.items()
+                if math.isfinite(value)
+            }
+            history = merge_points(self._points, history)
+        self._points = dict(history)
+
+    def series(self) -> tuple[MetricSeries, ...]:
+        """Return all metrics in the order in which they were first reported."""
+        names = [*self._points, *(name for name in self._last if name not in self._points)]
+        return tuple(
+            MetricSeries(
+                name,
+                tuple((at - self._began, value) for at, value in self._points.get(name, ())),
+                self._last[name],
+            )
+            for name in names
+            if name in self._last
+        )
+
+
+def render_svg(series: MetricSeries) -> str:
+    """Draw a metric as an SVG image, with its range and the time on the axes."""
+    points = thin_points(series.points, _MAX_POINTS)
+    name = escape(_truncate_name(strip_control_sequences(series.name)))
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' width='{_WIDTH}' height='{_HEIGHT}'"
+        f" viewBox='0 0 {_WIDTH} {_HEIGHT}' font-family='sans-serif' font-size='11'>",
+        _draw_label(_LEFT, 14, f"{name} {format_metric(series.last)}", color=_LINE, weight="bold"),
+        *_draw_axes(points),
+        _draw_line(points),
+        "</svg>",
+    ]
+    return "".join(parts)
+
+
+def _truncate_name(name: str) -> str:
+    return name if len(name) <= 30 else f"{name[:29]}…"
+
+
+def _draw_axes(points: Sequence[tuple[float, float]]) -> list[str]:
+    bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+    parts = [
+        f"<path d='M{_LEFT} {_TOP}V{bottom}H{right}' fill='none' stroke='{_AXIS}'/>",
+    ]
+    if not points:
+        return parts
+    low, high = _value_range([value for _, value in points])
+    begin, end = points[0][0], points[-1][0]
+    parts += [
+        _draw_label(_LEFT - 4, _TOP + 8, format_metric(high), anchor="end"),
+        _draw_label(_LEFT - 4, bottom, format_metric(low), anchor="end"),
+        _draw_label(_LEFT, bottom + 14, _format_time(begin)),
+        _draw_label(right, bottom + 14, _format_time(end), anchor="end"),
+        _draw_label((_LEFT + right) // 2, bottom + 14, "time", anchor="middle"),
+    ]
+    return parts
+
+
+def _draw_line(points: Sequence[tuple[float, float]]) -> str:
+    if not points:
+        return ""
+    low, high = _value_range([value for _, value in points])
+    begin, end = points[0][0], points[-1][0]
+    width, height = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+    coordinates = [
+        (
+            _LEFT + width * ((at - begin) / (end - begin) if end > begin else 1.0),
+            _TOP + height * (1 - _relative_position(value, low, high)),
+        )
+        for at, value in points
+    ]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in coordinates)
+    x, y = coordinates[-1]
+    return (
+        f"<polyline points='{line}' fill='none' stroke='{_LINE}' stroke-width='1.5'/>"
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='2.5' fill='{_LINE}'/>"
+    )
+
+
+def _relative_position(value: float, low: float, high: float) -> float:
+    """Return the position of a value between ``low`` (0) and ``high`` (1)."""
+    # Scale first: the difference of two floats can overflow, and half of the smallest is zero.
+    scale = max(abs(low), abs(high))
+    whole = high / scale - low / scale
+    return (value / scale - low / scale) / whole if whole else 0.5
+
+
+def _value_range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    if low < high:
+        return low, high
+    margin = abs(low) / 2 or 0.5
+    return low - margin, high + margin
+
+
+def _draw_label(
+    x: int, y: int, text: str, *, anchor: str = "start", color: str = _TEXT, weight: str = "normal"
+) -> str:
+    return (
+        f"<text x='{x}' y='{y}' fill='{color}' text-anchor='{anchor}'"
+        f" font-weight='{weight}'>{text}</text>"
+    )
+
+
+def _format_time(seconds: float) -> str:
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s" if seconds < 10 else f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"

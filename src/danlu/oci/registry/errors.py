@@ -1,0 +1,108 @@
+"""Errors of registries: access denied, not found, temporarily unavailable."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import msgspec
+
+from danlu.errors import DanluError, OutsideError, TemporaryError
+from danlu.util.sanitize import escape_unprintable
+
+_TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MAX_ERROR_BODY = 1 << 16
+
+
+class RegistryNotFound(OutsideError):
+    """The registry does not have it."""
+
+
+class RegistryUnavailable(TemporaryError):
+    """The registry cannot answer now; ``retry_after`` is the delay in seconds that it asked for."""
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class _ErrorDetail(msgspec.Struct):
+    code: str = ""
+    message: str = ""
+
+
+class _ErrorBody(msgspec.Struct):
+    errors: list[_ErrorDetail] = []
+
+
+async def response_error(response: aiohttp.ClientResponse, *, host: str, what: str) -> DanluError:
+    """Return the error for an unexpected response to a request for ``what``."""
+    reason = await _read_error_message(response)
+    status = response.status
+    if status in _TEMPORARY_STATUSES:
+        return RegistryUnavailable(
+            f"{host} is unavailable for {what}: HTTP {status}{reason}",
+            hint="try again later",
+            retry_after=_parse_retry_after(response.headers.get("Retry-After", "")),
+        )
+    if status in (401, 403):
+        return OutsideError(
+            f"{host} denied access to {what}{reason}",
+            hint=f"check the name; if it is private, log in first: docker login {host}",
+        )
+    if status == 404:
+        return RegistryNotFound(f"{host} has no {what}{reason}", hint="check the name")
+    return OutsideError(f"{host} returned HTTP {status} for {what}{reason}")
+
+
+async def _read_error_message(response: aiohttp.ClientResponse) -> str:
+    """Return ``: MESSAGE`` if the registry sent one (distribution spec, "Error Codes")."""
+    try:
+        body = await response.content.read(_MAX_ERROR_BODY)
+        errors = msgspec.json.decode(body, type=_ErrorBody).errors
+    except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, msgspec.ValidationError):
+        return ""
+    text = "; ".join(detail.message or detail.code for detail in errors)
+    return f": {escape_unprintable(text)}" if text else ""
+
+
+def _parse_retry_after(text: str) -> float:
+    """Return the seconds of a Retry-After header, a number or a date (RFC 9110), at most 3600."""
+    if text.isdigit():
+        return min(float(text), 3600.0)
+    try:
+        return max(0.0, min(parsedate_to_datetime(text).timestamp() - time.time(), 3600.0))
+    except ValueError:
+        return 0.0
+
+
+@contextmanager
+def translate_client_errors(host: str) -> Iterator[None]:
+    """Raise aiohttp's errors inside the block as danlu's."""
+    try:
+        yield
+    except (aiohttp.ClientConnectorCertificateError, aiohttp.ClientConnectorSSLError) as error:
+        raise OutsideError(
+            f"cannot verify the certificate of {host}: {_first_line(error)}",
+            hint=f'set its CA certificates: ca in [registries."{host}"] of config.toml, '
+            "or SSL_CERT_FILE",
+        ) from error
+    except aiohttp.ClientConnectorError as error:
+        raise TemporaryError(
+            f"cannot reach {host}: {_first_line(error)}",
+            hint="check the name and your network connection",
+        ) from error
+    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+        raise TemporaryError(f"{host} closed the connection: {_first_line(error)}") from error
+    except TimeoutError as error:
+        raise TemporaryError(f"{host} did not respond in time") from error
+    except (aiohttp.ClientError, ValueError) as error:
+        raise OutsideError(f"{host} sent an invalid response: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return escape_unprintable(lines[0]) if lines else type(error).__name__

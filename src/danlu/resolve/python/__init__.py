@@ -1,0 +1,1 @@
+"""Resolve the Python packages that an environment declares to exact, hashed files."""

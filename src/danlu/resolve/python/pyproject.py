@@ -1,0 +1,142 @@
+"""Read requirements in a ``pyproject.toml``: dependencies, extras (PEP 621), groups (PEP 735)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.dependency_groups import resolve_dependency_groups
+from packaging.requirements import InvalidRequirement, Requirement
+
+from danlu.environment.package_names import normalize_name
+from danlu.errors import ResolveError
+from danlu.util.safe_paths import ProjectTree
+from danlu.util.suggest import did_you_mean
+
+
+def read_project_requirements(
+    path: Path, project: Path, *, groups: Sequence[str] = (), extras: Sequence[str] = ()
+) -> list[str]:
+    """Return the dependencies in a ``pyproject.toml``, with those of its extras and groups.
+
+    A project may name its own extras in its dependencies (``all = ["mine[gpu,plots]"]``). Without
+    a table ``project``, there are only groups. Raises :class:`ResolveError` for an unknown or
+    cyclic extra or group, and for dependencies that only building the project reveals.
+    """
+    document = _read_document(path, project)
+    table = _check_table(document, "project", path)
+    if "dependencies" in table.get("dynamic", ()):
+        raise ResolveError(
+            f"the dependencies in {path.name} are dynamic: only building the project reveals them",
+            hint='install the project itself: install.python_packages(["."])',
+        )
+    requirements = _check_list(table.get("dependencies", []), "project.dependencies", path)
+    optional = _OptionalDependencies(table, path)
+    found = [*optional.expand(requirements), *optional.list_extras(extras)]
+    if groups:
+        found += _list_groups(_check_table(document, "dependency-groups", path), groups, path)
+    return list(dict.fromkeys(found))
+
+
+def _read_document(path: Path, project: Path) -> dict[str, Any]:
+    try:
+        with ProjectTree(project) as tree:
+            return tomllib.loads(tree.read_text(path))
+    except FileNotFoundError:
+        raise ResolveError(f"{path} not found") from None
+    except (OSError, ValueError) as error:
+        raise ResolveError(f"cannot read {path.name}: {error}") from error
+
+
+def _check_table(document: Mapping[str, Any], name: str, path: Path) -> Mapping[str, Any]:
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise ResolveError(f"{path.name}: {name} is not a table")
+    return table
+
+
+def _check_list(value: object, name: str, path: Path) -> list[str]:
+    try:
+        return msgspec.convert(value, list[str])
+    except msgspec.ValidationError as error:
+        raise ResolveError(f"{path.name}: {name} is not a list of requirements") from error
+
+
+class _OptionalDependencies:
+    """The extras of a project, by normalized name (PEP 685)."""
+
+    def __init__(self, table: Mapping[str, Any], path: Path) -> None:
+        self._path = path
+        self._project = normalize_name(str(table.get("name", "")))
+        self._is_dynamic = "optional-dependencies" in table.get("dynamic", ())
+        self._extras = {
+            normalize_name(name): _check_list(value, f"the extra {name}", path)
+            for name, value in _check_table(table, "optional-dependencies", path).items()
+        }
+
+    def list_extras(self, names: Sequence[str], seen: tuple[str, ...] = ()) -> list[str]:
+        """Return the requirements of extras; ``seen`` are those being expanded."""
+        found: list[str] = []
+        for name in map(normalize_name, names):
+            if name in seen:
+                continue
+            if name not in self._extras:
+                raise self._unknown_error(name)
+            found += self.expand(self._extras[name], (*seen, name))
+        return found
+
+    def expand(self, requirements: Sequence[str], seen: tuple[str, ...] = ()) -> list[str]:
+        """Return ``requirements`` with those of the project's own extras in their place."""
+        found: list[str] = []
+        for text in requirements:
+            try:
+                requirement = Requirement(text)
+            except InvalidRequirement:
+                requirement = None  # reported when the result is parsed
+            if requirement is None or normalize_name(requirement.name) != self._project:
+                found.append(text)
+                continue
+            listed = self.list_extras(sorted(requirement.extras), seen)
+            found += [_add_marker(other, requirement) for other in listed]
+        return found
+
+    def _unknown_error(self, name: str) -> ResolveError:
+        if self._is_dynamic:
+            return ResolveError(
+                f"the extras in {self._path.name} are dynamic: only building the project reveals"
+                " them",
+                hint=f'install the project itself: install.python_packages([".[{name}]"])',
+            )
+        return ResolveError(
+            f"{self._path.name} has no extra {name!r}", hint=did_you_mean(name, self._extras)
+        )
+
+
+def _add_marker(text: str, outer: Requirement) -> str:
+    """Return the requirement ``text`` under the marker of ``outer``, too."""
+    if outer.marker is None:
+        return text
+    try:
+        inner = Requirement(text)
+    except InvalidRequirement:
+        return text
+    marker = f"({inner.marker}) and ({outer.marker})" if inner.marker else str(outer.marker)
+    inner.marker = None
+    return f"{inner} ; {marker}"
+
+
+def _list_groups(groups: Mapping[str, Any], names: Sequence[str], path: Path) -> list[str]:
+    known = {normalize_name(name) for name in groups}
+    for name in names:
+        if normalize_name(name) not in known:
+            raise ResolveError(
+                f"{path.name} has no dependency group {name!r}", hint=did_you_mean(name, groups)
+            )
+    try:
+        return list(resolve_dependency_groups(groups, *names))
+    except ExceptionGroup as errors:
+        problem = errors.exceptions[0]
+        raise ResolveError(f"{path.name}: {problem}") from errors

@@ -1,0 +1,96 @@
+"""The request to resolve Python packages, and the lock entries it produces."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from danlu.environment.lock import LockedPackage
+from danlu.environment.package_names import normalize_name, versions_equal
+from danlu.environment.types import PythonPackages
+from danlu.resolve.python.requirements import DeclaredRequirements
+from danlu.sandbox.types import Mount
+from danlu.sources.pypi.indexes import IndexSettings
+from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.requirements import FormatControl
+from danlu.sources.pypi.uv_compile import PackageFile, Pin
+from danlu.util.paths import Paths
+from danlu.util.urls import strip_credentials
+
+
+class SandboxRunner(Protocol):
+    """Runs a program in the image that the packages are for."""
+
+    def __call__(
+        self, args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
+    ) -> Awaitable[int]:
+        """Return the exit code. The root file system is discarded; the network is available."""
+
+
+class PythonRequest(msgspec.Struct, frozen=True):
+    """What to resolve, for which target, and with which settings.
+
+    ``executable`` is the path of the interpreter in the image. ``run_in_sandbox`` runs a program
+    there; if it is None, packages that must be built are rejected.
+    """
+
+    declared: Sequence[PythonPackages]
+    target: PlatformTarget
+    project: Path
+    paths: Paths
+    indexes: IndexSettings = msgspec.field(default_factory=IndexSettings)
+    offline: bool = False
+    executable: str = "python3"
+    run_in_sandbox: SandboxRunner | None = None
+    report: Callable[[str], None] = lambda text: None
+
+
+class ResolveTask(msgspec.Struct, frozen=True):
+    """A request in progress: parsed requirements, locked packages to keep by name, a scratch
+    directory.
+
+    ``renew`` are the uv options for packages that may leave their locked version.
+    """
+
+    request: PythonRequest
+    wanted: DeclaredRequirements
+    kept: Mapping[str, LockedPackage]
+    renew: Sequence[str]
+    scratch: Path
+
+
+def version_preference(package: LockedPackage) -> Pin | None:
+    """Return a pin for the locked version; None if the user determines the location."""
+    return Pin(package.name, package.version) if package.source in ("index", "sdist") else None
+
+
+def can_keep(package: LockedPackage, version: str, formats: FormatControl) -> bool:
+    """Return whether the locked file is still the one to use for ``version`` of its package."""
+    return (
+        package.source in ("index", "sdist")
+        and formats.allows(package.name, wheel=package.source == "index")
+        and versions_equal(package.version, version)
+    )
+
+
+def to_locked_package(file: PackageFile, wanted: DeclaredRequirements) -> LockedPackage:
+    """Return the lock entry of a file: without its URL, unless the user specified it."""
+    package = LockedPackage(
+        name=normalize_name(file.name),
+        version=file.version,
+        source="index" if file.kind == "wheel" else "sdist",
+        file=file.file,
+        sha256=file.sha256,
+        size=file.size,
+    )
+    if not file.direct:
+        return package
+    if file.url.startswith("file:"):
+        path = unquote(urlsplit(file.url).path)
+        return replace(package, source="local", location=wanted.user_paths.get(path, path))
+    return replace(package, source="url", location=strip_credentials(file.url))

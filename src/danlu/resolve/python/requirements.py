@@ -1,0 +1,390 @@
+"""Parse the Python requirements of an environment into lines that are safe to pass to uv.
+
+uv runs on the host, and some requirements make it run foreign code there (an editable one even when
+building is disabled). So uv never sees the user's text: each line is parsed here, validated and
+written anew. Requirements that must be built are set apart for the sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+from packaging.requirements import InvalidRequirement, Requirement
+
+from danlu.environment.package_names import normalize_name, requirement_name
+from danlu.environment.types import PythonPackages
+from danlu.errors import ResolveError, Span
+from danlu.resolve.python.pyproject import read_project_requirements
+from danlu.sources.pypi.editable_metadata import locate_editable
+from danlu.sources.pypi.platform_target import PlatformTarget, is_compatible
+from danlu.sources.pypi.requirements import (
+    ANY_FORMAT,
+    FORMAT_OPTIONS,
+    DirectReference,
+    FormatControl,
+    RequirementLine,
+    attach_span,
+    parse_reference,
+    read_declared,
+    read_requirements,
+    resolve_in_project,
+)
+from danlu.util.urls import mask_credentials
+
+
+class UvRequirement(msgspec.Struct, frozen=True):
+    """A requirement as passed to uv, and where the user wrote it."""
+
+    text: str
+    span: Span | None = None
+
+
+class SourceRequirement(msgspec.Struct, frozen=True):
+    """A requirement that must be built from source, and where the user wrote it.
+
+    An ``editable`` one is used in place, and its location is a path without links.
+    """
+
+    reference: DirectReference
+    text: str
+    span: Span | None = None
+    editable: bool = False
+
+
+class DeclaredRequirements(msgspec.Struct, frozen=True):
+    """All declared requirements.
+
+    ``hashes`` are the sha256 hashes that a requirements file allows, by name; ``user_paths`` maps
+    the absolute path of a local wheel to the text the user wrote; ``pylock_files`` are
+    ``pylock.toml`` files; ``formats`` says which packages must, or must not, be built.
+    """
+
+    lines: tuple[UvRequirement, ...] = ()
+    constraints: tuple[UvRequirement, ...] = ()
+    sources: tuple[SourceRequirement, ...] = ()
+    hashes: Mapping[str, frozenset[str]] = {}
+    user_paths: Mapping[str, str] = {}
+    pylock_files: tuple[Path, ...] = ()
+    formats: FormatControl = ANY_FORMAT
+
+
+class _RequirementCollector:
+    def __init__(self, project: Path, target: PlatformTarget) -> None:
+        self.project = project
+        self.target = target
+        self.lines: dict[str, UvRequirement] = {}
+        self.constraints: dict[str, UvRequirement] = {}
+        self.sources: dict[str, SourceRequirement] = {}
+        self.hashes: dict[str, frozenset[str]] = {}
+        self.spelled: dict[str, str] = {}
+        self.locked: list[Path] = []
+        self.formats = ANY_FORMAT
+
+    def add(self, text: str, base: Path, where: Span | None, *, constraint: bool = False) -> None:
+        """Add a requirement from a requirements file or the build file."""
+        kept = self.constraints if constraint else self.lines
+        reference = parse_reference(text, base)
+        with attach_span(where):
+            resolve_in_project(reference, self.project)
+        if reference is None:
+            line = _parse_requirement(text, where)
+        elif reference.kind == "wheel":
+            line = self._wheel_requirement(reference, where)
+        elif constraint:
+            raise ResolveError(
+                f"a constraint cannot be built from source: {mask_credentials(text)}", span=where
+            )
+        else:
+            self._add_source(reference, text, where)
+            return
+        kept.setdefault(line.text, line)
+
+    def _wheel_requirement(self, reference: DirectReference, where: Span | None) -> UvRequirement:
+        file = Path(reference.path or reference.location).name
+        _check_wheel(file, reference, self.target, where)
+        name = reference.name or file.partition("-")[0]
+        place = reference.location
+        if reference.path is not None:
+            place = reference.path.as_uri()
+            self.spelled[str(reference.path)] = self.lock_location(reference)
+        marker = f" ; {reference.marker}" if reference.marker else ""
+        return UvRequirement(f"{name}{reference.extras} @ {place}{marker}", where)
+
+    def lock_location(self, reference: DirectReference) -> str:
+        """Return a path as the lock stores it: relative to the project, unless the user wrote a
+        full path.
+
+        In requirements files, paths are relative to the file; in the lock, to the project.
+        """
+        full = reference.location.startswith(("/", "~", "file:"))
+        if reference.path is None or (full and not reference.path.is_relative_to(self.project)):
+            return str(reference.path or reference.location)
+        return os.path.relpath(reference.path, self.project)
+
+    def _add_source(self, reference: DirectReference, text: str, where: Span | None) -> None:
+        if reference.kind == "vcs":
+            raise ResolveError(
+                f"{mask_credentials(text)}: unsupported version control system",
+                span=where,
+                hint="use a git repository (git+https://…)",
+            )
+        if reference.path is not None and not reference.path.exists():
+            raise ResolveError(f"{reference.location} not found", span=where)
+        placed = replace(reference, location=self.lock_location(reference))
+        self.sources.setdefault(f"{text} {reference.path}", SourceRequirement(placed, text, where))
+
+    def add_file(self, path: Path) -> None:
+        """Add a requirements file, a ``pyproject.toml`` or a ``pylock.toml``."""
+        name = path.name
+        if name == "pylock.toml" or (name.startswith("pylock.") and name.endswith(".toml")):
+            self.locked.append(path)
+        elif name.endswith(".toml") and name != "pixi.toml":
+            self.add_pyproject(path, Span(name, 0))
+        elif name in ("setup.py", "setup.cfg"):
+            raise ResolveError(
+                f"{name} is not a requirements file",
+                hint="list its packages in a requirements file, or install the project itself",
+            )
+        else:
+            self._add_requirements_file(path)
+
+    def add_pyproject(
+        self,
+        path: Path,
+        where: Span | None,
+        *,
+        groups: Sequence[str] = (),
+        extras: Sequence[str] = (),
+    ) -> None:
+        """Add the dependencies in a ``pyproject.toml``, with those of its extras and groups."""
+        with attach_span(where):
+            texts = read_project_requirements(path, self.project, groups=groups, extras=extras)
+        for text in texts:
+            self.add(text, path.parent, where)
+
+    def _add_requirements_file(self, path: Path) -> None:
+        entries = read_requirements(path, self.project)
+        constraining = _constraint_files(entries)
+        for entry in entries:
+            where = Span(os.path.relpath(entry.file, self.project), entry.line)
+            self.add_line(entry, where, constraint=entry.file in constraining)
+
+    def add_line(
+        self, entry: RequirementLine, where: Span | None, *, constraint: bool = False
+    ) -> None:
+        """Add a line of a requirements file, or a name in the build file."""
+        if entry.settings:
+            raise ResolveError(
+                f"per-requirement option {entry.settings[0]} is not supported",
+                span=where,
+                hint="build settings of single packages cannot be set",
+            )
+        if entry.option == "--editable":
+            self._add_editable(entry, where)
+        elif entry.option == "":
+            self.add(entry.value, entry.file.parent, where, constraint=constraint)
+            self._note_hashes(entry)
+        elif entry.option in ("--requirement", "--constraint") and "://" in entry.value:
+            raise ResolveError(
+                f"cannot include a remote requirements file: {mask_credentials(entry.value)}",
+                span=where,
+                hint="download it into the project, so that its content is locked",
+            )
+        elif entry.option == "--requirement" and entry.value.endswith(".toml"):
+            self.add_file(Path(os.path.abspath(entry.file.parent / entry.value)))
+        elif entry.option in FORMAT_OPTIONS:
+            self._limit_formats(entry, where)
+        elif entry.option not in _KNOWN_OPTIONS:
+            raise ResolveError(f"unknown option {entry.option}", span=where)
+
+    def _add_editable(self, entry: RequirementLine, where: Span | None) -> None:
+        """Add a directory to use in place; a repository is installed as any other package.
+
+        pip would keep a checkout of the repository, which nobody edits in an image.
+        """
+        reference = parse_reference(entry.value, entry.file.parent)
+        if reference is None or reference.kind in ("wheel", "archive"):
+            raise ResolveError(
+                f"-e {mask_credentials(entry.value)}: only a directory can be editable",
+                span=where,
+                hint=f"use -e ./DIRECTORY, or {mask_credentials(entry.value)} without -e",
+            )
+        if reference.kind != "directory" or reference.path is None:
+            self.add(entry.value, entry.file.parent, where)
+            return
+        if reference.subdirectory:
+            place = os.path.join(reference.path, reference.subdirectory)
+            reference = replace(reference, path=Path(place), subdirectory="")
+        with attach_span(where):
+            location = locate_editable(self.project, reference.path or "")
+        # Several lines may add extras of the same directory.
+        key = f"-e {location} {reference.marker}"
+        known = self.sources.get(key)
+        if known is not None:
+            reference = replace(reference, name=reference.name or known.reference.name)
+            extras = {*_split_extras(reference.extras), *_split_extras(known.reference.extras)}
+            reference = replace(reference, extras=f"[{','.join(sorted(extras))}]" if extras else "")
+        placed = replace(reference, location=location)
+        self.sources[key] = SourceRequirement(placed, f"-e {entry.value}", where, editable=True)
+
+    def _limit_formats(self, entry: RequirementLine, where: Span | None) -> None:
+        try:
+            self.formats = self.formats.with_option(entry.option, entry.value)
+        except ValueError as error:
+            raise ResolveError(
+                f"{entry.option}: invalid package name {str(error)!r}",
+                span=where,
+                hint=f"use {entry.option} numpy,scipy or {entry.option} :all:",
+            ) from error
+
+    def _note_hashes(self, entry: RequirementLine) -> None:
+        admitted = frozenset(digest.removeprefix("sha256:") for digest in entry.hashes)
+        if admitted:
+            name = requirement_name(entry.value)
+            self.hashes[name] = self.hashes.get(name, frozenset()) | admitted
+
+
+#: Options of requirements files that are handled elsewhere (indexes) or have no effect here.
+_KNOWN_OPTIONS = frozenset(
+    {
+        "--constraint",
+        "--extra-index-url",
+        "--find-links",
+        "--index-url",
+        "--no-index",
+        "--pre",
+        "--prefer-binary",
+        "--require-hashes",
+        "--requirement",
+        "--trusted-host",
+        "--use-feature",
+    }
+)
+
+
+def _constraint_files(entries: Iterable[RequirementLine]) -> set[Path]:
+    """Return the files included with ``-c``, directly or through such a file."""
+    files: set[Path] = set()
+    for entry in entries:
+        other = Path(os.path.abspath(entry.file.parent / entry.value))
+        inherited = entry.option == "--requirement" and entry.file in files
+        if entry.option == "--constraint" or inherited:
+            files.add(other)
+    return files
+
+
+def _parse_requirement(text: str, where: Span | None) -> UvRequirement:
+    """Parse a requirement (PEP 508) and return it in canonical form."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        problem = str(error).splitlines()[0]
+        raise ResolveError(
+            f"invalid requirement {mask_credentials(text)!r}: {mask_credentials(problem)}",
+            span=where,
+            hint="write one requirement per element or line" if " " in text else "",
+        ) from error
+    if requirement.url is not None:
+        raise ResolveError(f"{mask_credentials(text)!r}: unsupported kind of URL", span=where)
+    return UvRequirement(str(requirement), where)
+
+
+def _check_wheel(
+    file: str, reference: DirectReference, target: PlatformTarget, where: Span | None
+) -> None:
+    if reference.path is not None and not reference.path.is_file():
+        raise ResolveError(f"wheel {reference.location} not found", span=where)
+    if not is_compatible(file, target):
+        tags = "-".join(file.removesuffix(".whl").split("-")[-3:])
+        raise ResolveError(
+            f"wheel {file} is for another Python or platform ({tags})",
+            span=where,
+            hint=f"the environment has Python {target.python} on {target.machine}, {target.libc}",
+        )
+
+
+def _split_extras(text: str) -> list[str]:
+    return [name.strip() for name in text.strip("[]").split(",") if name.strip()]
+
+
+def _refuse_mixed(sources: Sequence[SourceRequirement], project: Path) -> None:
+    """Raise if a directory would be installed as a copy and used in place."""
+    editable = {source.reference.location for source in sources if source.editable}
+    for source in sources if editable else ():
+        path = source.reference.path
+        if source.editable or source.reference.kind != "directory" or path is None:
+            continue
+        location = locate_editable(project, path)
+        if location in editable:
+            raise ResolveError(
+                f"{source.text} and -e {location} are the same package",
+                span=source.span,
+                hint="remove one of them",
+            )
+
+
+def _refuse_forbidden(sources: Iterable[SourceRequirement], formats: FormatControl) -> None:
+    """Raise if ``--only-binary`` forbids building a source (pip would allow it)."""
+    for source in sources:
+        name = normalize_name(source.reference.name)
+        if not formats.allows(name, wheel=False):
+            raise ResolveError(
+                f"{mask_credentials(source.text)} must be built, but --only-binary forbids it",
+                span=source.span,
+                hint=f"add --no-binary {name or 'NAME'} and write the requirement as NAME @ URL",
+            )
+
+
+def collect_requirements(
+    declared: Sequence[PythonPackages], project: Path, target: PlatformTarget
+) -> DeclaredRequirements:
+    """Parse everything that ``declared`` packages require.
+
+    Raises :class:`ResolveError` with the line for a requirement that is invalid or missing, a wheel
+    that does not fit ``target``, or a source that ``--only-binary`` forbids to build.
+    """
+    project = Path(os.path.abspath(project))
+    collector = _RequirementCollector(project, target)
+    for packages in declared:
+        where = packages.span if packages.span.line else None
+        for entry, _ in read_declared(replace(packages, requirements=""), project):
+            if entry.option in ("--constraint", "--requirement"):
+                raise ResolveError(
+                    f"{entry.option} in a list of packages", span=where, hint="use requirements="
+                )
+            collector.add_line(entry, where)
+        for wheel in packages.local_wheels:
+            collector.add(wheel if "/" in wheel else f"./{wheel}", project, where)
+        if packages.requirements:
+            collector.add_file(project / packages.requirements)
+        if packages.pyproject:
+            path = project / packages.pyproject
+            collector.add_pyproject(path, where, groups=packages.groups, extras=packages.extras)
+    _refuse_mixed(tuple(collector.sources.values()), project)
+    _refuse_forbidden(collector.sources.values(), collector.formats)
+    return DeclaredRequirements(
+        tuple(collector.lines.values()),
+        tuple(collector.constraints.values()),
+        tuple(collector.sources.values()),
+        collector.hashes,
+        collector.spelled,
+        tuple(collector.locked),
+        collector.formats,
+    )
+
+
+def write_requirements(wanted: DeclaredRequirements, scratch: Path) -> list[str]:
+    """Write the input files of uv, one requirement per line; return them as arguments."""
+    requirements = scratch / "requirements.txt"
+    requirements.write_text("".join(f"{line.text}\n" for line in wanted.lines), encoding="utf-8")
+    if not wanted.constraints:
+        return [str(requirements)]
+    constraints = scratch / "constraints.txt"
+    constraints.write_text(
+        "".join(f"{line.text}\n" for line in wanted.constraints), encoding="utf-8"
+    )
+    return [str(requirements), "--constraints", str(constraints)]

@@ -1,0 +1,383 @@
+"""Resolve declared Python requirements to exact files.
+
+uv is asked twice, because the second question is slow: which versions (locked ones are preferred),
+then which files, only for packages that are new. If a package must be built to know its
+requirements, both steps run in the sandbox (:mod:`danlu.resolve.python.sandboxed`).
+
+Most of a resolution is asking indexes about every package. If this machine remembers which
+requirements the locked packages answer, only the *new* requirements are resolved. An answer that
+leaves every locked version unchanged is complete: the locked packages need nothing else, and
+whatever the new packages need of them has been taken into account.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+from packaging.requirements import Requirement
+
+from danlu.environment.lock import LockedPackage
+from danlu.environment.package_names import normalize_name, requirement_name
+from danlu.errors import DanluError, ResolveError, Span
+from danlu.resolve.python.pylock import import_pylock, marker_environment
+from danlu.resolve.python.request import (
+    PythonRequest,
+    ResolveTask,
+    can_keep,
+    to_locked_package,
+    version_preference,
+)
+from danlu.resolve.python.requirements import (
+    DeclaredRequirements,
+    UvRequirement,
+    collect_requirements,
+    write_requirements,
+)
+from danlu.resolve.python.sandboxed import hash_sources, resolve_in_sandbox
+from danlu.sources.pypi.indexes import index_state, local_page_times, uv_environment
+from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.uv import Uv
+from danlu.sources.pypi.uv_compile import (
+    PackageFile,
+    Pin,
+    compile_pins,
+    locate_files,
+    upgrade_options,
+)
+from danlu.util.disk_cache import read_cache, write_cache
+from danlu.util.urls import mask_credentials
+
+#: How long (seconds) a resolution is reused. uv itself would not ask the large indexes earlier:
+#: their pages have ``Cache-Control: max-age=600``.
+_RESOLUTION_TTL_SECONDS = 600.0
+
+
+async def resolve_python(
+    request: PythonRequest,
+    old: Sequence[LockedPackage] = (),
+    *,
+    upgrade: Sequence[str] = (),
+    upgrade_all: bool = False,
+) -> tuple[LockedPackage, ...]:
+    """Return exact files for all declared packages and their dependencies, by normalised name.
+
+    ``old`` packages keep their version if possible, except for those in ``upgrade`` (all with
+    ``upgrade_all``). Raises :class:`ResolveError` with uv's reason and the responsible line,
+    :class:`OutsideError` naming an index that does not respond.
+    """
+    wanted = collect_requirements(request.declared, request.project, request.target)
+    if not wanted.pylock_files and not wanted.lines and not wanted.sources:
+        return ()
+    upgrading = {normalize_name(name) for name in upgrade}
+    kept = {
+        package.name: package
+        for package in old
+        if not upgrade_all and package.name not in upgrading
+    }
+    renew = upgrade_options(sorted(upgrading), upgrade_all=upgrade_all)
+    request.paths.cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".resolve-", dir=request.paths.cache) as name:
+        task = ResolveTask(request, wanted, kept, renew, Path(name))
+        try:
+            return await (
+                _from_pylock(task) if wanted.pylock_files else _resolve_declared_packages(task)
+            )
+        except ResolveError as error:
+            error.span = error.span or _find_requirement_span(wanted, error)
+            raise
+
+
+async def _resolve_declared_packages(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    source_builds = _find_source_builds(task.wanted, task.kept)
+    if not source_builds:
+        try:
+            return await _resolve_wheels(task)
+        except ResolveError as error:
+            if not _requires_build(error) or ":all:" in task.wanted.formats.only_binary:
+                raise
+            if task.request.run_in_sandbox is None:
+                raise
+            task.request.report(
+                "no compatible wheel for some packages; resolving from source in the sandbox"
+            )
+    if task.request.run_in_sandbox is None:
+        first = source_builds[0]
+        package = "every package" if first == ":all:" else mask_credentials(first)
+        raise ResolveError(
+            f"{package} must be built from source, which is not possible here",
+            hint="danlu builds packages only inside the environment, never on this machine",
+        )
+    return await resolve_in_sandbox(task)
+
+
+def _find_source_builds(
+    wanted: DeclaredRequirements, kept: Mapping[str, LockedPackage]
+) -> list[str]:
+    """Return what must be built: sources, packages forced by options, locked sdists."""
+    before = [
+        package.name
+        for package in kept.values()
+        if package.source != "index"
+        and not package.file.endswith(".whl")
+        and wanted.formats.allows(package.name, wheel=False)
+    ]
+    return [*(source.text for source in wanted.sources), *sorted(wanted.formats.no_binary), *before]
+
+
+def _requires_build(error: ResolveError) -> bool:
+    """Return whether uv failed because only a source distribution is available."""
+    # uv has no machine-readable errors; these are its phrases for that case.
+    text = " ".join((error.message, error.hint, *error.details))
+    return any(
+        sign in text
+        for sign in ("no usable wheels", "Wheels are required", "no wheels", "Building source")
+    )
+
+
+class _CachedResolution(msgspec.Struct):
+    """A cached answer of uv, and the modification times of local index pages at that time."""
+
+    packages: tuple[LockedPackage, ...]
+    pages: dict[str, int]
+
+
+async def _resolve_wheels(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    """Like :func:`_resolve_with_uv`, but reuse a recent answer to the same question."""
+    request, wanted = task.request, task.wanted
+    # An upgrade must ask the indexes again, and what is behind a path or URL can change any time.
+    if task.renew or wanted.user_paths or any(" @ " in line.text for line in wanted.lines):
+        return await _resolve_with_uv(task)
+    directory = request.paths.cache / "resolved"
+    variables = uv_environment(request.indexes, request.project)
+    setting = [
+        sorted(line.text for line in wanted.constraints),
+        sorted((name, sorted(hashes)) for name, hashes in wanted.hashes.items()),
+        wanted.formats,
+        request.target,
+    ]
+    question = [
+        setting,
+        sorted(line.text for line in wanted.lines),
+        sorted(task.kept.items()),
+        index_state(variables, request.project),
+    ]
+    answer = read_cache(directory, question, _CachedResolution, seconds=_RESOLUTION_TTL_SECONDS)
+    if answer and answer.pages == local_page_times(
+        variables, [package.name for package in answer.packages]
+    ):
+        return answer.packages
+    added = await resolve_additions(task, _make_uv(task), setting)
+    packages = (
+        await _resolve_with_uv(task) if added is None else _lock_files(added, wanted, task.kept)
+    )
+    pages = local_page_times(variables, [package.name for package in packages])
+    write_cache(
+        directory, question, _CachedResolution(packages, pages), seconds=_RESOLUTION_TTL_SECONDS
+    )
+    save_answer(task, packages, setting)
+    return packages
+
+
+def _make_uv(task: ResolveTask) -> Uv:
+    request = task.request
+    cache = request.paths.cache / "uv"
+    return Uv(cache, request.project, request.indexes, offline=request.offline)
+
+
+async def _resolve_with_uv(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
+    uv = _make_uv(task)
+    sources = write_requirements(wanted, scratch)
+    if not kept and not task.renew:
+        files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
+        return _lock_files(files, wanted, {})
+    preferences = [
+        pin for package in kept.values() if (pin := version_preference(package)) is not None
+    ]
+    pins = await compile_pins(
+        uv, sources, request.target, scratch=scratch, preferences=preferences, renew=task.renew
+    )
+    reused = {
+        pin.name: package
+        for pin in pins
+        if (package := _find_reusable(pin, kept, wanted)) is not None
+    }
+    # Locating files is the slow step, so it is limited to packages that changed.
+    new = [pin for pin in pins if pin.name not in reused]
+    files = ()
+    if new:
+        listing = scratch / "new.txt"
+        listing.write_text("".join(f"{pin.line}\n" for pin in new), encoding="utf-8")
+        files = await locate_files(uv, [str(listing)], request.target, scratch=scratch)
+    return _lock_files(files, wanted, reused)
+
+
+def _find_reusable(
+    pin: Pin, kept: Mapping[str, LockedPackage], wanted: DeclaredRequirements
+) -> LockedPackage | None:
+    package = kept.get(pin.name)
+    if package is None or pin.url:
+        return None
+    return package if can_keep(package, pin.version, wanted.formats) else None
+
+
+def _lock_files(
+    files: Sequence[PackageFile], wanted: DeclaredRequirements, reused: Mapping[str, LockedPackage]
+) -> tuple[LockedPackage, ...]:
+    packages = {**reused, **{file.name: to_locked_package(file, wanted) for file in files}}
+    for name, package in packages.items():
+        allowed = wanted.hashes.get(name)
+        if allowed and package.sha256 not in allowed:
+            raise ResolveError(
+                f"{package.file} does not match any hash in the requirements file",
+                hint="the requirements file may only list hashes for other platforms",
+            )
+    return tuple(packages[name] for name in sorted(packages))
+
+
+def _find_requirement_span(wanted: DeclaredRequirements, error: DanluError) -> Span | None:
+    """Return the line of the first requirement that uv's message names."""
+    text = " ".join((error.message, *error.details))
+    lines: list[UvRequirement] = [line for line in wanted.lines if line.span is not None]
+    for line in lines:
+        name = line.text.split(" ")[0]
+        for mark in "[<>=!~;@":
+            name = name.partition(mark)[0]
+        if name and any(name in word for word in text.replace("`", " ").split()):
+            return line.span
+    return None
+
+
+async def _from_pylock(task: ResolveTask) -> tuple[LockedPackage, ...]:
+    """Return the packages of a ``pylock.toml``, plus those implied by other declarations."""
+    request, wanted = task.request, task.wanted
+    path = wanted.pylock_files[0]
+    if len(wanted.pylock_files) > 1:
+        raise ResolveError(
+            f"{path.name} and {wanted.pylock_files[1].name} both lock a complete set of packages",
+            hint="an environment can use only one pylock.toml",
+        )
+    listed = import_pylock(path, request.target, project=request.project)
+    packages = await hash_sources(request, listed)
+    # Packages implied by another declaration (with a `source`) may be missing: added below.
+    users = [declared for declared in request.declared if not declared.source]
+    conflicts = find_conflicts(
+        packages, collect_requirements(users, request.project, request.target), request.target
+    )
+    if conflicts:
+        raise ResolveError(
+            f"{path.name} does not match the packages in the build file: {conflicts[0]}",
+            details=tuple(conflicts[1:]),
+            hint="generate it again from the requirements in the build file",
+        )
+    locked = {package.name for package in packages}
+    missing = tuple(line for line in wanted.lines if requirement_name(line.text) not in locked)
+    if not missing:
+        return packages
+    # As constraints, so that the additions fit the file without changing it.
+    pins = tuple(
+        UvRequirement(f"{package.name}=={package.version}")
+        for package in packages
+        if package.version
+    )
+    added = await _resolve_declared_packages(
+        replace(task, wanted=DeclaredRequirements(missing, pins))
+    )
+    merged = (*packages, *(package for package in added if package.name not in locked))
+    return tuple(sorted(merged, key=lambda package: package.name))
+
+
+#: How long (seconds) to remember which requirements a set of locked packages answers.
+_ANSWER_TTL_SECONDS = 90 * 86400.0
+
+
+async def resolve_additions(
+    task: ResolveTask, uv: Uv, setting: object
+) -> tuple[PackageFile, ...] | None:
+    """Resolve only the new requirements; return the files they add to the locked ones.
+
+    Returns None if that is not possible, and everything must be resolved. ``setting`` is everything
+    else that restricts an answer. The indexes are not part of it, because locked files have hashes.
+    """
+    before = read_cache(
+        _cache_directory(task),
+        _cache_key(setting, task.kept.values()),
+        frozenset[str],
+        seconds=_ANSWER_TTL_SECONDS,
+    )
+    if before is None or not before <= {line.text for line in task.wanted.lines}:
+        return None
+    new = tuple(line for line in task.wanted.lines if line.text not in before)
+    if not new:
+        return ()
+    try:
+        files = await locate_files(
+            uv,
+            write_requirements(replace(task.wanted, lines=new), task.scratch),
+            task.request.target,
+            scratch=task.scratch,
+            dependencies=True,
+            preferences=[
+                pin for package in task.kept.values() if (pin := version_preference(package))
+            ],
+        )
+    except ResolveError:
+        # A complete resolution may still succeed; if not, its error is the relevant one.
+        return None
+    added = {normalize_name(file.name): file for file in files}
+    formats = task.wanted.formats
+    for name in added.keys() & task.kept.keys():
+        if not can_keep(task.kept[name], added[name].version, formats):
+            return None
+    return tuple(file for name, file in added.items() if name not in task.kept)
+
+
+def save_answer(task: ResolveTask, packages: Iterable[LockedPackage], setting: object) -> None:
+    """Remember that ``packages`` answer the requirements of the task."""
+    lines = sorted(line.text for line in task.wanted.lines)
+    write_cache(
+        _cache_directory(task), _cache_key(setting, packages), lines, seconds=_ANSWER_TTL_SECONDS
+    )
+
+
+def _cache_directory(task: ResolveTask) -> Path:
+    return task.request.paths.cache / "answered"
+
+
+def _cache_key(setting: object, packages: Iterable[LockedPackage]) -> object:
+    return [setting, sorted(packages, key=lambda package: package.name)]
+
+
+def find_conflicts(
+    packages: Sequence[LockedPackage], wanted: DeclaredRequirements, target: PlatformTarget
+) -> list[str]:
+    """Return a sentence for each declared requirement that a set of packages does not satisfy.
+
+    For sets made by other tools. Only names and versions of the declared requirements are checked;
+    the dependencies among the packages were the other tool's business.
+    """
+    by_name = {normalize_name(package.name): package for package in packages}
+    environment = marker_environment(target)
+    conflicts = [
+        f"{mask_credentials(source.text)} is built from source and cannot be part of it"
+        for source in wanted.sources
+    ]
+    for line in (*wanted.lines, *wanted.constraints):
+        requirement = Requirement(line.text)
+        if requirement.marker and not requirement.marker.evaluate({**environment, "extra": ""}):
+            continue
+        package = by_name.get(normalize_name(requirement.name))
+        if package is None:
+            if line in wanted.lines:
+                conflicts.append(f"{line.text} is missing")
+        elif package.version and not requirement.specifier.contains(
+            package.version, prereleases=True
+        ):
+            conflicts.append(
+                f"it has {package.name} {package.version}, but {line.text} is required"
+            )
+    return conflicts

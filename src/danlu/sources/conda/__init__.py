@@ -1,0 +1,1 @@
+"""conda packages: channels, solving, and unpacking archives. rattler is imported only here."""

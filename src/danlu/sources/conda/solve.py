@@ -1,0 +1,243 @@
+"""Solve conda packages with rattler."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+# rattler is large: callers import this module only when they need it.
+import rattler
+from rattler.exceptions import GatewayError, SolverError
+
+from danlu.environment.conda import strip_channel
+from danlu.environment.lock import LockedCondaPackage
+from danlu.errors import MachineError, OutsideError, ResolveError, UsageError
+
+_SUBDIRS = {"amd64": "linux-64", "arm64": "linux-aarch64"}
+_ARCHSPECS = {"amd64": "x86_64", "arm64": "aarch64"}
+_QUALIFIED = re.compile(r"^([^\[\s]+)::(.+)$", re.DOTALL)
+
+_REQUIRED_VIRTUALS = {"__unix": "0", "__linux": "5.10"}
+
+
+class CondaSpec(msgspec.Struct, frozen=True):
+    """A match specification, and the name of the channel it is limited to, or empty."""
+
+    text: str
+    channel: str = ""
+
+
+class CondaRequest(msgspec.Struct, frozen=True):
+    """What to solve.
+
+    ``channels`` maps names to addresses in the order of priority; each address is tried until one
+    answers. ``libc`` and ``architecture`` are the base's, ``kept`` the packages whose versions are
+    preferred. ``virtual_packages`` are versions that replace those of the base, or add to them;
+    an empty one removes the package.
+    """
+
+    specs: tuple[CondaSpec, ...]
+    channels: Mapping[str, tuple[str, ...]]
+    libc: str
+    architecture: str
+    cache: Path
+    kept: Sequence[LockedCondaPackage] = ()
+    offline: bool = False
+    virtual_packages: Mapping[str, str] = {}
+
+
+def find_subdir(architecture: str) -> str:
+    """Return conda's name of a platform (``linux-64``)."""
+    try:
+        return _SUBDIRS[architecture]
+    except KeyError:
+        raise MachineError(
+            f"conda packages are not supported on architecture {architecture!r}",
+            hint=f"supported architectures: {', '.join(sorted(_SUBDIRS))}",
+        ) from None
+
+
+def split_spec(text: str) -> tuple[str, str]:
+    """Return the channel of ``channel::package`` and the package; the channel may be empty."""
+    match = _QUALIFIED.match(text)
+    return (match[1], match[2]) if match else ("", text)
+
+
+async def solve_packages(request: CondaRequest) -> tuple[LockedCondaPackage, ...]:
+    """Return all packages of the environment, sorted by name.
+
+    Raises :class:`ResolveError` if the packages cannot be solved and :class:`OutsideError` if a
+    channel cannot be read.
+    """
+    subdirs = [rattler.Subdir(find_subdir(request.architecture)), rattler.Subdir("noarch")]
+    # The cached indexes contain the addresses of their channels, with passwords.
+    request.cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    gateway = rattler.Gateway(
+        cache_dir=request.cache,
+        default_config=rattler.SourceConfig(
+            cache_action="force-cache-only" if request.offline else "cache-or-fetch"
+        ),
+    )
+    places = {
+        name: await _find_place(gateway, name, addresses, subdirs, offline=request.offline)
+        for name, addresses in request.channels.items()
+    }
+    names = {place: name for name, place in places.items()}
+    specs = [_make_spec(spec, places) for spec in request.specs]
+    locked = await _find_records(gateway, request.kept, places, subdirs)
+    try:
+        records = await rattler.solve(
+            [rattler.Channel(place) for place in places.values()],
+            specs,
+            gateway=gateway,
+            platforms=subdirs,
+            locked_packages=locked,
+            virtual_packages=_list_virtual_packages(request),
+            channel_relations="disabled",
+        )
+    except SolverError as error:
+        raise ResolveError(
+            "the conda packages cannot be installed together",
+            details=tuple(strip_channel(str(error)).strip().splitlines()[:20]),
+            hint="change a version, or add the channel that has the package",
+        ) from error
+    except GatewayError as error:
+        raise OutsideError(f"cannot read a conda channel: {_find_reason(error)}") from error
+    return tuple(sorted((_lock_record(record, names) for record in records), key=_sort_key))
+
+
+def _sort_key(package: LockedCondaPackage) -> str:
+    return package.name
+
+
+async def _find_place(
+    gateway: rattler.Gateway,
+    name: str,
+    addresses: Sequence[str],
+    subdirs: list[rattler.Subdir],
+    *,
+    offline: bool,
+) -> str:
+    """Return the first of ``addresses`` with a channel."""
+    reasons = []
+    for address in addresses:
+        try:
+            await gateway.names([rattler.Channel(address)], subdirs, channel_relations="disabled")
+        except GatewayError as error:
+            reasons.append(f"{strip_channel(address)}: {_find_reason(error)}")
+        else:
+            return address
+    if offline:
+        raise OutsideError(
+            f"the index of conda channel {name} is not cached, and --offline forbids fetching it",
+            hint="lock once without --offline",
+        )
+    raise OutsideError(
+        f"cannot read conda channel {name}",
+        details=tuple(reasons),
+        hint=f'set a mirror in config.toml: [mirrors.{_quote_key(name)}] urls = ["…"],'
+        " or a channel_alias in .condarc",
+    )
+
+
+def _quote_key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else f'"{name}"'
+
+
+def _find_reason(error: Exception) -> str:
+    """Return the innermost cause of an error of rattler, in one line without credentials."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line.removeprefix("Caused by:").strip() for line in lines]
+    return strip_channel(causes[-1] if causes else type(error).__name__)
+
+
+def _make_spec(spec: CondaSpec, places: Mapping[str, str]) -> rattler.MatchSpec:
+    text = f"{places[spec.channel]}::{spec.text}" if spec.channel else spec.text
+    try:
+        return rattler.MatchSpec(text, strict=False)
+    except Exception as error:
+        raise ResolveError(
+            f"invalid conda package '{strip_channel(spec.text)}': {_find_reason(error)}",
+            hint='write it as in `conda install`: numpy, numpy=1.26, "numpy>=1.26,<2"',
+        ) from error
+
+
+def _list_virtual_packages(request: CondaRequest) -> list[rattler.GenericVirtualPackage]:
+    """Return what conda's packages may require of the system, for the base and not this machine."""
+    match = re.fullmatch(r"glibc (\d+\.\d+)(?:\.\d+)?", request.libc)
+    if match is None:
+        raise ResolveError(
+            f"conda packages need a base with glibc, and this one has {request.libc or 'none'}",
+            hint="use a base such as debian12 or ubuntu:22.04",
+        )
+    versions = {**_REQUIRED_VIRTUALS, "__glibc": match[1], **request.virtual_packages}
+    archspec = versions.pop("__archspec", _ARCHSPECS[request.architecture])
+    packages = [(name, version, "0") for name, version in versions.items() if version]
+    # CEP 30: the name of the microarchitecture is the build string.
+    packages += [("__archspec", "1", archspec)] if archspec else []
+    try:
+        return [
+            rattler.GenericVirtualPackage(
+                rattler.PackageName(name), rattler.Version(version), rattler.BuildString(build)
+            )
+            for name, version, build in packages
+        ]
+    except Exception as error:
+        raise UsageError(
+            f"invalid version of a virtual package of conda: {_find_reason(error)}",
+            hint="write CONDA_OVERRIDE_CUDA=12.4, and system-requirements likewise",
+        ) from error
+
+
+async def _find_records(
+    gateway: rattler.Gateway,
+    kept: Sequence[LockedCondaPackage],
+    places: Mapping[str, str],
+    subdirs: list[rattler.Subdir],
+) -> list[rattler.RepoDataRecord]:
+    """Return the channels' records of locked packages, as far as they still exist."""
+    if not kept:
+        return []
+    wanted = {package.sha256 for package in kept}
+    answers = await gateway.query(
+        [rattler.Channel(place) for place in places.values()],
+        subdirs,
+        [rattler.MatchSpec(package.name) for package in kept],
+        recursive=False,
+        channel_relations="disabled",
+    )
+    return [
+        record
+        for records in answers
+        for record in records
+        if record.sha256 is not None and record.sha256.hex() in wanted
+    ]
+
+
+def _lock_record(record: rattler.RepoDataRecord, names: Mapping[str, str]) -> LockedCondaPackage:
+    name = record.name.normalized
+    if record.sha256 is None:
+        raise OutsideError(
+            f"the channel's index has no SHA-256 for the conda package {name} {record.version}",
+            hint="use a newer build of the package, or another channel",
+        )
+    file = record.file_name
+    if not file.endswith((".conda", ".tar.bz2")) or "/" in file:
+        raise OutsideError(f"{file} is not a conda package")
+    place = str(record.url).rpartition(f"/{record.subdir}/")[0]
+    by_place = {key.rstrip("/"): value for key, value in names.items()}
+    return LockedCondaPackage(
+        name=name,
+        version=str(record.version),
+        build=str(record.build),
+        channel=by_place.get(place, strip_channel(place)),
+        subdir=record.subdir,
+        file=file,
+        sha256=record.sha256.hex(),
+        size=record.size or 0,
+        noarch_python=bool(record.noarch.python),
+        site_packages=record.python_site_packages_path or "" if name == "python" else "",
+    )

@@ -1,0 +1,111 @@
+"""Find the URL of a file on the user's indexes, from their HTML pages (PEP 503).
+
+uv finds wheels by itself. For a source distribution it would want the metadata as well, and run its
+build code to get it.
+"""
+
+from __future__ import annotations
+
+import os
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from danlu.environment.package_names import normalize_name
+from danlu.errors import OutsideError, TemporaryError
+from danlu.sources.http import FetchedFile, fetch
+from danlu.sources.pypi.indexes import to_index_url, uv_environment
+from danlu.sources.pypi.uv import Uv
+from danlu.sources.pypi.uv_errors import uv_error
+
+
+class _LinkParser(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found += [value for name, value in attrs if name == "href" and value]
+
+
+async def fetch_file(uv: Uv, name: str, file: str, sha256: str, *, cache: Path) -> FetchedFile:
+    """Download ``file`` of the package ``name`` from any index that has it, and verify it.
+
+    Raises :class:`OutsideError` naming the file if no index has it, :class:`ChecksumError` if it
+    differs.
+    """
+    kept = cache / "sha256" / sha256
+    if kept.exists():
+        return FetchedFile(kept, sha256, kept.stat().st_size)
+    if uv.offline:
+        raise OutsideError(f"{file} is not cached and cannot be fetched with --offline")
+    return await fetch(await find_file(uv, name, file, cache=cache), sha256, cache=cache)
+
+
+async def find_file(uv: Uv, name: str, file: str, *, cache: Path) -> str:
+    """Return the URL of ``file`` of the package ``name`` on any index that has it.
+
+    Raises :class:`OutsideError` naming the file if no index has it.
+    """
+    problems: list[str] = []
+    for page in await _list_pages(uv, name):
+        try:
+            address = await _find_on_page(page, file, cache)
+        except TemporaryError:
+            raise
+        except OutsideError as error:
+            problems.append(error.message)
+            continue
+        if address:
+            return address
+    raise OutsideError(
+        f"no package index has the locked file {file} any more",
+        hint=f"run `danlu lock --upgrade {name}` to lock an available version",
+        details=tuple(problems),
+    )
+
+
+async def _list_pages(uv: Uv, name: str) -> list[str]:
+    """Return the URLs of pages that may link to the package, those of find-links first.
+
+    Asks uv which indexes it uses, because only uv knows all its configuration files and defaults.
+    """
+    options = ["--no-header", "--emit-index-url", "--emit-find-links", "-"]
+    code, output, messages = await uv.run(("pip", "compile"), options, offline=True)
+    if code:
+        raise uv_error(messages, doing="reading the configuration of uv")
+    urls: dict[str, list[str]] = {}
+    for line in output.splitlines():
+        option, _, value = line.strip().partition(" ")
+        if option.startswith("--"):
+            urls.setdefault(option, []).append(to_index_url(value, uv.project))
+    indexes = [*urls.get("--extra-index-url", ()), *urls.get("--index-url", ())]
+    if uv_environment(uv.indexes, uv.project).get("UV_NO_INDEX"):
+        indexes = []
+    return [
+        *urls.get("--find-links", ()),
+        *(f"{index.rstrip('/')}/{normalize_name(name)}/" for index in indexes),
+    ]
+
+
+async def _find_on_page(page: str, file: str, cache: Path) -> str:
+    """Return the URL of ``file`` on ``page``, or an empty text."""
+    if page.startswith("file:"):
+        directory = Path(unquote(urlsplit(page).path))
+        if (directory / file).is_file():
+            return (directory / file).as_uri()
+        if directory.is_dir():
+            if not (directory / "index.html").is_file():
+                return ""
+            page = (directory / "index.html").as_uri()
+    links = _LinkParser()
+    # Not cached: the page must be read anew the next time.
+    text = (await fetch(page, None, cache=cache / "pages")).path
+    links.feed(text.read_text(errors="replace"))
+    os.unlink(text)
+    for link in links.found:
+        address = urljoin(page, link)
+        if unquote(urlsplit(address).path).rpartition("/")[2] in (file, quote(file)):
+            return address.partition("#")[0]
+    return ""

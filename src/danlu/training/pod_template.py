@@ -1,0 +1,77 @@
+"""Read pod templates, and return changed copies of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from danlu.training.framework import EnvVar, PodTemplate
+from danlu.training.types import Job, ReplicaId
+
+# encoding/json escapes characters that are special in HTML and JavaScript.
+_GO_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
+
+def compact_json(value: object) -> str:
+    """Return JSON exactly as Go's ``encoding/json`` writes it, so that variables equal Kubeflow's.
+
+    Keys keep the order of ``value``: Go sorts the keys of maps, but not the fields of structs.
+    """
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_GO_ESCAPES)
+
+
+def list_containers(template: PodTemplate) -> tuple[Mapping[str, Any], ...]:
+    """Return the containers of a pod, without init containers."""
+    return tuple((template.get("spec") or {}).get("containers") or ())
+
+
+def find_main_container(template: PodTemplate, name: str) -> Mapping[str, Any]:
+    """Return the container called ``name``, else the first one; empty without containers."""
+    containers = list_containers(template)
+    first = containers[0] if containers else {}
+    return next((container for container in containers if container.get("name") == name), first)
+
+
+def declared_env(job: Job, replica: ReplicaId, container: str) -> frozenset[str]:
+    """Return the names of the variables that the manifest sets in the main container."""
+    spec = job.replicas.get(replica.type)
+    main = find_main_container(spec.template, container) if spec else {}
+    return frozenset(variable.get("name", "") for variable in main.get("env") or ())
+
+
+def env_unless_declared(
+    job: Job, replica: ReplicaId, container: str, variables: Iterable[EnvVar]
+) -> list[EnvVar]:
+    """Return the variables that the manifest does not set.
+
+    Kubeflow's variables override the user's; those that only danlu adds must not.
+    """
+    known = declared_env(job, replica, container)
+    return [(name, value) for name, value in variables if name not in known]
+
+
+def append_to(mapping: Mapping[str, Any], key: str, *items: object) -> dict[str, Any]:
+    """Return ``mapping`` with ``items`` appended to its list ``key``."""
+    return {**mapping, key: [*(mapping.get(key) or ()), *items]}
+
+
+def replace_spec(template: PodTemplate, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template with these fields of its spec replaced."""
+    return {**template, "spec": {**(template.get("spec") or {}), **spec}}
+
+
+def replace_metadata(template: PodTemplate, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template with these fields of its metadata replaced."""
+    return {**template, "metadata": {**(template.get("metadata") or {}), **metadata}}
+
+
+def replace_container(
+    template: PodTemplate, changed: Mapping[str, Any], instead_of: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the template with one of its containers replaced."""
+    new = [
+        changed if container is instead_of else container for container in list_containers(template)
+    ]
+    return replace_spec(template, {"containers": new})

@@ -1,0 +1,362 @@
+"""The state of each replica of a job: what the driver observed, combined with its record.
+
+:func:`observe_replicas` is the input of every decision. The ``record_*`` functions write down what
+became of a replica once that is decided, and :func:`count_replicas` is what a framework sees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+
+import msgspec
+
+from danlu.training import messages
+from danlu.training.framework import Framework, ReplicaCounts
+from danlu.training.restarts import (
+    COMPLETED,
+    count_restart,
+    current_attempt,
+    exit_reason,
+    release_attempt,
+    update_record,
+    will_restart,
+)
+from danlu.training.types import (
+    Event,
+    Job,
+    ObservedReplica,
+    ObservedReplicas,
+    ReplicaId,
+    ReplicaPhase,
+    ReplicaRecord,
+    ReplicaStatus,
+    ReplicaType,
+    RestartBackoff,
+)
+
+SCALABLE_KINDS = ("PyTorchJob", "PaddleJob", "JAXJob")
+"""Kinds with a scale subresource, which reads the label selector from the status."""
+
+
+class RunState(Enum):
+    """The state of one replica before anything is decided about it."""
+
+    ABSENT = "absent"  # not created yet, or waiting for its back-off
+    PENDING = "pending"
+    ACTIVE = "active"
+    TERMINATING = "terminating"  # deleted by someone else; its exit is not counted
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"  # permanently: its policy allows no restart
+    RESTARTING = "restarting"  # its attempt ended, and its policy restarts it
+    MISSING = "missing"  # its attempt disappeared before its end was observed
+
+
+class ReplicaState(msgspec.Struct, frozen=True):
+    """One replica. ``attempt`` represents it; ``surplus`` are further attempts, to be deleted.
+
+    ``restarted`` is set if others restarted it since its record was written (a kubelet, in place).
+    """
+
+    id: ReplicaId
+    key: str
+    state: RunState
+    record: ReplicaRecord
+    attempt: ObservedReplica | None = None
+    surplus: tuple[ObservedReplica, ...] = ()
+    restarted: bool = False
+
+    @property
+    def attempts(self) -> tuple[ObservedReplica, ...]:
+        """All observed attempts."""
+        return self.surplus if self.attempt is None else (self.attempt, *self.surplus)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code of its attempt, if known."""
+        return self.attempt.exit_code if self.attempt is not None else None
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether it failed and is waiting for its next attempt.
+
+        A replica that is restarted after every end did not fail if it succeeded, and one whose next
+        attempt exists is only pending.
+        """
+        if self.state is RunState.RESTARTING:
+            return self.attempt is not None and self.attempt.phase is ReplicaPhase.FAILED
+        if self.state is RunState.ABSENT:
+            return self.record.retry_at is not None and self.record.reason != COMPLETED
+        return self.state in (RunState.TERMINATING, RunState.MISSING)
+
+
+class JobReplicas(msgspec.Struct, frozen=True):
+    """All replicas of a job, ordered as their types decide its outcome, and what is left of others.
+
+    ``scaled_down`` are attempts at replicas that the job had before it was made smaller,
+    ``foreign`` those at replicas it never had. ``records`` are those of replicas that it does not
+    have any more.
+    """
+
+    replicas: tuple[ReplicaState, ...]
+    scaled_down: tuple[ObservedReplica, ...]
+    foreign: tuple[ObservedReplica, ...]
+    records: Mapping[str, ReplicaRecord]
+
+    @property
+    def restarts(self) -> int:
+        """All restarts counted so far, including those of replicas that were scaled down."""
+        records = (*(replica.record for replica in self.replicas), *self.records.values())
+        return sum(record.restarts for record in records)
+
+
+def desired_replicas(job: Job, type: ReplicaType) -> int:
+    """Return the number of replicas of a type, for workers within the elastic policy's bounds."""
+    number = job.replicas[type].replicas
+    elastic = job.elastic_policy
+    if elastic is None or type != "Worker":
+        return number
+    if elastic.max_replicas is not None:
+        number = min(number, elastic.max_replicas)
+    return max(number, elastic.min_replicas or 0)
+
+
+def types_in_order(job: Job, framework: Framework) -> Iterator[ReplicaType]:
+    """Yield the job's replica types in the order in which they decide its outcome."""
+    return (type for type in framework.replica_types if type in job.replicas)
+
+
+# -- observing ------------------------------------------------------------------------------------
+
+
+def observe_replicas(job: Job, observed: ObservedReplicas, framework: Framework) -> JobReplicas:
+    """Combine what is observed of each replica with its record. Decides nothing."""
+    attempts: dict[ReplicaId, list[ObservedReplica]] = {}
+    for attempt in observed.replicas:
+        attempts.setdefault(attempt.id, []).append(attempt)
+    replicas = tuple(
+        _replica_state(ReplicaId(type, index), attempts, job=job, framework=framework)
+        for type in types_in_order(job, framework)
+        for index in range(desired_replicas(job, type))
+    )
+    # Those that the job has were taken out of `attempts`.
+    scaled_down = {str(id): seen for id, seen in attempts.items() if _had_replica(job, id)}
+    keys = {replica.key for replica in replicas}
+    orphans = {key: record for key, record in job.status.records.items() if key not in keys}
+    return JobReplicas(
+        replicas=replicas,
+        scaled_down=tuple(attempt for seen in scaled_down.values() for attempt in seen),
+        foreign=tuple(
+            attempt
+            for id, seen in attempts.items()
+            if not _had_replica(job, id)
+            for attempt in seen
+        ),
+        records={
+            key: _release_orphan(orphans.get(key) or ReplicaRecord(), scaled_down.get(key, ()))
+            for key in {**orphans, **scaled_down}
+        },
+    )
+
+
+def _replica_state(
+    id: ReplicaId,
+    attempts: dict[ReplicaId, list[ObservedReplica]],
+    *,
+    job: Job,
+    framework: Framework,
+) -> ReplicaState:
+    """Return the state of a replica; its attempts are removed from ``attempts``."""
+    seen: Sequence[ObservedReplica] = attempts.pop(id, ())
+    key = str(id)
+    before = job.status.records.get(key) or ReplicaRecord()
+    attempt = current_attempt(before, seen)
+    surplus = tuple(other for other in seen if other is not attempt)
+    record = update_record(before, attempt, surplus=surplus)
+    # The record comes first: pods of finished replicas may be deleted, which undoes nothing.
+    if (final := final_state(record)) is not None:
+        state = final
+    elif attempt is not None:
+        state = _attempt_state(attempt, job, framework)
+    else:
+        state = RunState.MISSING if record.current else RunState.ABSENT
+    restarted = record.restarts > before.restarts
+    return ReplicaState(id, key, state, record, attempt, surplus, restarted)
+
+
+def _attempt_state(attempt: ObservedReplica, job: Job, framework: Framework) -> RunState:
+    # A pod that is being deleted often fails by that: its exit code says nothing about its program.
+    if attempt.deleting:
+        return RunState.TERMINATING
+    if attempt.phase is ReplicaPhase.RUNNING:
+        return RunState.ACTIVE
+    if attempt.phase is ReplicaPhase.PENDING:
+        return RunState.PENDING
+    if will_restart(attempt, job, framework):
+        return RunState.RESTARTING
+    return RunState.SUCCEEDED if attempt.phase is ReplicaPhase.SUCCEEDED else RunState.FAILED
+
+
+def _had_replica(job: Job, id: ReplicaId) -> bool:
+    """Return whether the job had this replica before it was scaled down.
+
+    A pod of a type that the job neither knows nor ever created carries its labels by mistake.
+    """
+    return (id.type in job.replicas and id.index >= 0) or str(id) in job.status.records
+
+
+def _release_orphan(record: ReplicaRecord, seen: Sequence[ObservedReplica]) -> ReplicaRecord:
+    """Return the record of a replica that was scaled down; it is complete if it succeeded first."""
+    if not seen and not record.current and not record.past:
+        return record
+    attempt = current_attempt(record, seen)
+    surplus = [other for other in seen if other is not attempt]
+    record = update_record(record, attempt, surplus=surplus)
+    if attempt and attempt.phase is ReplicaPhase.SUCCEEDED and not attempt.deleting:
+        record = msgspec.structs.replace(record, completed=True, exit_code=attempt.exit_code)
+    return release_attempt(record, seen=seen)
+
+
+# -- recording ------------------------------------------------------------------------------------
+
+
+def record_outcome(
+    replica: ReplicaState, *, now: datetime, backoff: RestartBackoff
+) -> ReplicaState:
+    """Record how a replica of a running job ended, and count its restart."""
+    if replica.state in (RunState.RESTARTING, RunState.MISSING):
+        record = count_restart(
+            replica.record,
+            attempt=replica.attempt,
+            seen=replica.attempts,
+            now=now,
+            backoff=backoff,
+        )
+        return msgspec.structs.replace(replica, record=record)
+    return record_failure(replica) if replica.state is RunState.FAILED else record_success(replica)
+
+
+def record_success(replica: ReplicaState) -> ReplicaState:
+    """Record that a replica succeeded, if it did; other ends are not recorded."""
+    if replica.state is not RunState.SUCCEEDED or replica.record.completed:
+        return replica
+    record = msgspec.structs.replace(
+        replica.record, completed=True, exit_code=replica.exit_code, reason=""
+    )
+    return msgspec.structs.replace(replica, record=record)
+
+
+def record_failure(replica: ReplicaState) -> ReplicaState:
+    """Record how a replica of a failed job ended; nothing is restarted any more."""
+    failed = (RunState.FAILED, RunState.RESTARTING, RunState.MISSING)
+    if replica.state not in failed or replica.record.failed:
+        return record_success(replica)
+    record = msgspec.structs.replace(
+        replica.record,
+        failed=True,
+        exit_code=replica.exit_code,
+        reason=exit_reason(replica.attempt),
+    )
+    return msgspec.structs.replace(replica, record=record)
+
+
+def record_suspension(replica: ReplicaState) -> ReplicaState:
+    """Record that a replica is suspended: complete, or to be recreated without counting that."""
+    record = release_attempt(record_success(replica).record, seen=replica.attempts)
+    state = final_state(record) or RunState.ABSENT
+    return msgspec.structs.replace(replica, record=record, state=state)
+
+
+def final_state(record: ReplicaRecord) -> RunState | None:
+    """Return how a replica ended for good, or None if it did not."""
+    if record.completed:
+        return RunState.SUCCEEDED
+    return RunState.FAILED if record.failed else None
+
+
+def collect_records(
+    job_replicas: JobReplicas, replicas: Iterable[ReplicaState]
+) -> dict[str, ReplicaRecord]:
+    """Return all records that are not empty, those of scaled-down replicas last."""
+    empty = ReplicaRecord()
+    records = {**{replica.key: replica.record for replica in replicas}, **job_replicas.records}
+    return {key: record for key, record in records.items() if record != empty}
+
+
+def exit_events(job: Job, replicas: Iterable[ReplicaState]) -> Iterator[Event]:
+    """Yield one event for each end that is recorded now."""
+    ended = (RunState.SUCCEEDED, RunState.FAILED, RunState.RESTARTING)
+    for replica in replicas:
+        code, record = replica.exit_code, replica.record
+        if replica.state in ended and code is not None and not (record.completed or record.failed):
+            message = messages.exited_message(job, replica.key, code)
+            yield Event("Normal", "ExitedWithCode", message, exit_code=code)
+
+
+# -- counting -------------------------------------------------------------------------------------
+
+
+def count_replicas(
+    job: Job, framework: Framework, replicas: Iterable[ReplicaState]
+) -> dict[ReplicaType, ReplicaCounts]:
+    """Count the replicas of each type by state, each once, in the order in which types decide.
+
+    A replica that succeeded is counted from its record, so also after its pod is gone. (Kubeflow
+    forgets it then, and creates it again.)
+    """
+    states: Counter[tuple[ReplicaType, RunState]] = Counter()
+    restarting: Counter[ReplicaType] = Counter()
+    first_succeeded: set[ReplicaType] = set()
+    for replica in replicas:
+        type = replica.id.type
+        states[type, replica.state] += 1
+        restarting[type] += replica.needs_restart
+        if replica.id.index == 0 and replica.state is RunState.SUCCEEDED:
+            first_succeeded.add(type)
+    return {
+        type: ReplicaCounts(
+            expected=desired_replicas(job, type),
+            active=states[type, RunState.ACTIVE],
+            succeeded=states[type, RunState.SUCCEEDED],
+            failed=states[type, RunState.FAILED],
+            restarting=restarting[type],
+            first_succeeded=type in first_succeeded,
+        )
+        for type in types_in_order(job, framework)
+    }
+
+
+def build_replica_statuses(
+    job: Job, counts: Mapping[ReplicaType, ReplicaCounts]
+) -> dict[ReplicaType, ReplicaStatus]:
+    """Return Kubeflow's ``replicaStatuses``; ``failed`` includes replicas to be restarted."""
+    return {
+        type: ReplicaStatus(
+            active=count.active,
+            succeeded=count.succeeded,
+            failed=count.failed + count.restarting,
+            selector=_scale_selector(job, type),
+        )
+        for type, count in counts.items()
+    }
+
+
+def fold_counts(statuses: Mapping[ReplicaType, ReplicaStatus]) -> dict[ReplicaType, ReplicaStatus]:
+    """Return the statuses of a job that succeeded: running replicas count as succeeded too."""
+    return {
+        type: msgspec.structs.replace(status, active=0, succeeded=status.succeeded + status.active)
+        for type, status in statuses.items()
+    }
+
+
+def _scale_selector(job: Job, type: ReplicaType) -> str:
+    if job.kind not in SCALABLE_KINDS:
+        return ""
+    labels = {
+        "job-name": job.name,
+        "operator-name": f"{job.kind.lower()}-controller",
+        "replica-type": type.lower(),
+    }
+    return ",".join(f"training.kubeflow.org/{key}={value}" for key, value in labels.items())

@@ -1,0 +1,72 @@
+"""Detect a full disk and report it, whether our own write failed or that of a program we ran."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from danlu.errors import StoreError
+
+_DISK_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
+
+#: strerror(3) of these errors; most programs print it, and most in English.
+_NO_SPACE_TEXT = "No space left on device"
+_NO_QUOTA_TEXT = "Disk quota exceeded"
+
+#: With less free space than this the disk counts as full, whatever the program printed.
+_FULL_BELOW_BYTES = 1 << 20
+#: With more than this, "no space" was about something else: /dev/shm, or a separate limit.
+_AMPLE_BYTES = 1 << 30
+
+_STORE_HINT = (
+    "free some with `danlu image prune`, or move danlu's data with DANLU_HOME; finished steps are"
+    " kept, and the next build continues from there"
+)
+
+
+def disk_full_error(
+    what: str, *, details: Iterable[str] = (), hint: str = _STORE_HINT
+) -> StoreError:
+    """Return the error for a full disk that holds ``what``, which belongs to danlu."""
+    return StoreError(
+        f"no space left on the disk that holds {what}", details=tuple(details), hint=hint
+    )
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether ``error`` means a full disk or an exhausted quota."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
+
+
+def ran_out_of_space(place: Path, said: Iterable[str] = ()) -> bool:
+    """Return whether a program that failed in ``place`` with this output had run out of disk space.
+
+    It may have removed what it had written since then, so what it printed counts too.
+    """
+    lines = list(said)
+    if any(_NO_QUOTA_TEXT in line for line in lines):
+        return True
+    status = os.statvfs(place)
+    free = status.f_bavail * status.f_frsize
+    # Some file systems (btrfs) do not count inodes and report 0 of 0.
+    if free < _FULL_BELOW_BYTES or (status.f_files and not status.f_favail):
+        return True
+    return free < _AMPLE_BYTES and any(_NO_SPACE_TEXT in line for line in lines)
+
+
+@contextmanager
+def translate_disk_full(what: str, *, hint: str = _STORE_HINT) -> Iterator[None]:
+    """Raise a full-disk error inside the block as :func:`disk_full_error` of ``what``."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise disk_full_error(what, hint=hint) from error
+    except ExceptionGroup as group:
+        if group.subgroup(is_disk_full) is None:
+            raise
+        raise disk_full_error(what, hint=hint) from group

@@ -1,0 +1,21 @@
+"""Child processes that the kernel kills when their parent dies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from functools import cache
+
+
+@cache
+def _find_setpriv() -> str | None:
+    return shutil.which("setpriv")
+
+
+def with_parent_death_signal(args: Sequence[str]) -> list[str]:
+    """Return ``args`` wrapped so that the program is killed when the thread that started it dies.
+
+    See prctl(2), PR_SET_PDEATHSIG. Without the ``setpriv`` program ``args`` is returned unchanged.
+    """
+    wrapper = _find_setpriv()
+    return [wrapper, "--pdeathsig", "KILL", "--", *args] if wrapper else list(args)

@@ -1,0 +1,54 @@
+"""Resource quantities as Kubernetes writes them (``500m``, ``1.5Gi``, ``2e3``).
+
+The syntax is that of k8s.io/apimachinery, resource.Quantity.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+from danlu.errors import UsageError
+
+_QUANTITY = re.compile(
+    r"([+-]?(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:[eE][+-]?[0-9]+)?)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?"
+)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+
+
+def parse_quantity(text: object) -> float:
+    """Return the value of a quantity; raises :class:`UsageError` if it is invalid."""
+    return float(_parse_exact(text))
+
+
+def _parse_exact(text: object) -> Decimal:
+    match = _QUANTITY.fullmatch(str(text).strip())
+    if match is None:
+        raise UsageError(f"invalid quantity {text!r}", hint="write 500m, 2 or 1.5Gi")
+    number, suffix = Decimal(match[1]), match[2]
+    if suffix in _DECIMAL:
+        return number.scaleb(_DECIMAL[suffix])
+    return number * Decimal(1024) ** _BINARY.get(suffix, 0)
+
+
+def sum_quantities(quantities: Iterable[object]) -> str:
+    """Return the exact sum: in whole units if possible, else in thousandths, rounded up.
+
+    Raises :class:`UsageError` if a quantity is invalid.
+    """
+    total = sum((_parse_exact(quantity) for quantity in quantities), Decimal(0))
+    if total == total.to_integral_value():
+        return str(int(total))
+    thousandths = (total * 1000).to_integral_value(rounding="ROUND_CEILING")
+    return f"{int(thousandths)}m"
+
+
+def format_memory(count: int) -> str:
+    """Return a number of bytes as manifests write it: ``512Mi``, ``4G``, ``1000``."""
+    for scale, suffixes in ((1024, ("Ti", "Gi", "Mi", "Ki")), (1000, ("T", "G", "M", "k"))):
+        for power, suffix in zip((4, 3, 2, 1), suffixes, strict=True):
+            if count and count % scale**power == 0:
+                return f"{count // scale**power}{suffix}"
+    return str(count)

@@ -1,0 +1,201 @@
+"""Wheels that are under way before the builder is loaded: the same layers, the same refusals."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.builder.embedded.build import solve
+from danlu.builder.embedded.preflight import start_wheel_prefetch
+from danlu.builder.types import SolveRequest
+from danlu.environment.types import PythonPackages
+from danlu.errors import ChecksumError, MachineError, OutsideError
+from danlu.graph.image_config import ImageConfig
+from danlu.graph.ops import Merge, Platform, Wheel
+from danlu.graph.types import Graph, Vertex
+from danlu.sources.pypi import uv
+from danlu.store import Layer
+from danlu.util.config import Configuration
+from tests.builder.wheels import Builder
+from tests.fakes.wheels import make_wheel
+
+
+@pytest.fixture
+def calls(builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A file with a line for each call of uv."""
+    log, program = tmp_path / "calls", tmp_path / "uv"
+    log.touch()
+    real = shlex.quote(str(uv.find_uv()))
+    program.write_text(f'#!/bin/sh\necho "$*" >> {log}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: program)
+    return log
+
+
+def lines(calls: Path) -> list[str]:
+    return calls.read_text().splitlines()
+
+
+def graph(*ops: Wheel) -> Graph:
+    wheels = tuple(Vertex(op, (), op.name, "python") for op in ops)
+    root = Vertex(Merge(), wheels, "all", "python")
+    return Graph(root, ImageConfig(), Platform("linux", "amd64"), 0)
+
+
+def request(builder: Builder, *, fresh: bool = False) -> SolveRequest:
+    indexes = PythonPackages(("--no-index", f"--find-links {builder.links.as_uri()}"))
+    return SolveRequest(project=builder.project, fresh=fresh, python_packages=(indexes,))
+
+
+def build(
+    builder: Builder, *ops: Wheel, begin: Graph | None = None, fresh: bool = False
+) -> tuple[Layer, ...]:
+    """The layers of ``ops`` where ``begin`` (what is built, if not given) was begun ahead."""
+    wanted, asked = graph(*ops), request(builder, fresh=fresh)
+    store, paths = builder.store, builder.paths
+    with start_wheel_prefetch(
+        begin or wanted, asked, store=store, paths=paths, config=Configuration()
+    ) as ahead:
+
+        async def work() -> tuple[Layer, ...]:
+            result, _ = await solve(
+                wanted,
+                asked,
+                store=store,
+                paths=paths,
+                config=builder.config,
+                progress=lambda event: None,
+                prefetched=ahead,
+            )
+            return result.stack
+
+        return anyio.run(work)
+
+
+def wheels(builder: Builder, *names: str) -> list[Wheel]:
+    return [
+        builder.op(make_wheel(builder.links, name, files={f"{name}.py": name})) for name in names
+    ]
+
+
+def test_prefetched_wheels_are_built_with_one_uv_call(builder: Builder, calls: Path) -> None:
+    a, b, c = wheels(builder, "a", "b", "c")
+    first = build(builder, a)
+    both = build(builder, a, b, c)
+    assert [layer.created_by for layer in both] == ["a 1.0", "b 1.0", "c 1.0"]
+    assert both[0] == first[0]
+    assert len(lines(calls)) == 2
+    assert builder.build(a, b, c) == list(both)  # as without: to the byte
+
+
+def test_no_prefetch_if_nothing_is_missing(builder: Builder, calls: Path) -> None:
+    (a,) = wheels(builder, "a")
+    build(builder, a)
+    calls.write_text("")
+    build(builder, a)
+    assert lines(calls) == []
+
+
+def test_no_prefetch_for_files_of_the_project(builder: Builder, calls: Path) -> None:
+    (a,) = wheels(builder, "a")
+    local = builder.op(make_wheel(builder.project, "l", files={"l.py": ""}), "local", "")
+    asked = request(builder)
+    with start_wheel_prefetch(
+        graph(a, local), asked, store=builder.store, paths=builder.paths, config=Configuration()
+    ) as ahead:
+        assert ahead is None
+    assert lines(calls) == []
+
+
+def test_different_wheels_than_prefetched_are_installed_again(
+    builder: Builder, calls: Path
+) -> None:
+    a, b = wheels(builder, "a", "b")
+    layers = build(builder, a, b, begin=graph(a))
+    assert [layer.created_by for layer in layers] == ["a 1.0", "b 1.0"]
+    assert len(lines(calls)) == 2
+
+
+def test_cached_wheels_are_not_fetched(builder: Builder, calls: Path) -> None:
+    (a,) = wheels(builder, "a")
+    layers = build(builder, a)
+    assert build(builder, a, fresh=True) == layers
+    assert ["--offline" in line for line in lines(calls)] == [False, True]
+
+
+def test_a_changed_file_is_refused_once(builder: Builder, calls: Path) -> None:
+    (a,) = wheels(builder, "a")
+    make_wheel(builder.links, "a", files={"a.py": "changed"})
+    with pytest.raises(ChecksumError):
+        build(builder, a)
+    assert len(lines(calls)) == 1
+
+
+def test_a_lost_file_is_named(builder: Builder) -> None:
+    (a,) = wheels(builder, "a")
+    make_wheel(builder.links, "a", version="2.0", files={"a.py": ""})
+    (builder.links / a.file).unlink()
+    with pytest.raises(OutsideError, match=r"no longer have the locked file a-1\.0") as caught:
+        build(builder, a)
+    assert "a 2.0" in caught.value.hint
+
+
+def test_prefetch_failure_is_reported_by_the_build(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = wheels(builder, "a")
+
+    def missing() -> Path:
+        raise MachineError("uv is missing")
+
+    monkeypatch.setattr(uv, "find_uv", missing)
+    with start_wheel_prefetch(
+        graph(a), request(builder), store=builder.store, paths=builder.paths, config=Configuration()
+    ) as ahead:
+        assert ahead is None
+    with pytest.raises(MachineError, match="uv is missing"):
+        build(builder, a)
+
+
+def test_unused_prefetch_is_killed(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (a,) = wheels(builder, "a")
+    program, pid = tmp_path / "slow", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\necho $$ > {pid}.new; mv {pid}.new {pid}; exec sleep 100\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: program)
+    with start_wheel_prefetch(
+        graph(a), request(builder), store=builder.store, paths=builder.paths, config=Configuration()
+    ) as ahead:
+        assert ahead is not None
+        while not pid.exists():
+            pass
+        process = Path("/proc", pid.read_text().strip())
+        assert process.exists()
+    assert not process.exists()
+    assert not list(builder.store.root.glob("tmp/*"))
+
+
+def test_cancelling_does_not_wait_for_the_prefetch(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (a,) = wheels(builder, "a")
+    program = tmp_path / "slow"
+    program.write_text("#!/bin/sh\nexec sleep 100\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(uv, "find_uv", lambda: program)
+    with start_wheel_prefetch(
+        graph(a), request(builder), store=builder.store, paths=builder.paths, config=Configuration()
+    ) as ahead:
+        assert ahead is not None
+
+        async def work() -> None:
+            with anyio.fail_after(0.1):
+                await ahead.take([a])
+
+        with pytest.raises(TimeoutError):
+            anyio.run(work)

@@ -1,0 +1,212 @@
+"""Python packages from everywhere they can come from: locked, built, run, and built offline."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import re
+import subprocess
+import threading
+import time
+import tomllib
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Project
+from tests.e2e.secrets import find_files_with
+from tests.fakes.wheels import make_wheel, sha256_of
+
+pytestmark = pytest.mark.real
+
+PASSWORD = "s3cr3t-word"
+
+
+class _GuardedIndex(http.server.SimpleHTTPRequestHandler):
+    """Serves a directory to users who know the password."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") == "Basic " + b64encode(b"me:s3cr3t-word").decode():
+            super().do_GET()
+        else:
+            self.send_error(401)
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """The URL, with its password, of a package index, and the directory it serves."""
+    directory = tmp_path / "index"
+    directory.mkdir()
+    handler = functools.partial(_GuardedIndex, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://me:{PASSWORD}@127.0.0.1:{server.server_port}", directory
+        server.shutdown()
+        thread.join()
+
+
+def publish(directory: Path, name: str, version: str, **options: object) -> None:
+    """Put a wheel with a module ``name`` on an index."""
+    files = {f"{name}.py": f"VERSION = {version!r}\n"}
+    wheel = make_wheel(directory / name, name, version, files=files, **options)  # type: ignore[arg-type]
+    page = directory / name / "index.html"
+    links = page.read_text() if page.exists() else "<!DOCTYPE html>\n"
+    page.write_text(f'{links}<a href="{wheel.name}#sha256={sha256_of(wheel)}">{wheel.name}</a>\n')
+
+
+def test_options_in_a_list_of_packages_choose_index_and_version(
+    project: Project, index: tuple[str, Path], real_home: Path
+) -> None:
+    started = time.time()
+    url, directory = index
+    for version in ("1.0", "2.0rc1"):
+        publish(directory, "elixir", version)
+    publish(directory, "six", "0.1")
+    # As envd's template for torch has it: one call names an index that has not everything.
+    others = 'install.python_packages(["tqdm"])'
+    project.write(f'install.python_packages(["elixir", "six --index-url {url}"])', others)
+    code = "import elixir, six, tqdm; print(elixir.VERSION, six.VERSION)"
+    outputs = [project("lock"), project("build"), project("run", "--", "python", "-c", code)]
+    assert outputs[-1].stdout.split() == ["1.0", "0.1"], "the index comes before all others"
+    again = project("build", "--frozen", "--offline")
+    assert "up to date" in again.stderr
+    project.write(
+        f'install.python_packages(["elixir>=1.5", "six", "-i", "{url}", "--pre"])', others
+    )
+    outputs.append(project("build", "--progress", "json"))
+    assert project.run("python", "-c", code).split() == ["2.0rc1", "0.1"]
+    project.write(f'install.python_packages(["elixir==3", "-i", "{url}"])')
+    refused = project("build", check=False)
+    assert (refused.returncode, "build.envd:3" in refused.stderr) == (2, True)
+    project.write(f'install.python_packages(["elixir", "-i", "{url.replace("word", "none")}"])')
+    outputs += [refused, project("lock", check=False), project("plan", "--format", "json")]
+    for output in outputs:
+        assert "s3cr3t" not in output.stdout + output.stderr
+    assert find_files_with("s3cr3t", started, real_home) == []
+    assert "s3cr3t" not in (project.directory / "danlu.lock").read_text()
+
+
+def test_groups_and_extras_of_a_pyproject_are_installed(project: Project) -> None:
+    (project.directory / "pyproject.toml").write_text(
+        '[project]\nname = "mine"\nversion = "1"\ndependencies = ["six==1.16.0"]\n'
+        '[project.optional-dependencies]\nplots = ["tqdm"]\nother = ["nope-does-not-exist"]\n'
+        '[dependency-groups]\ntest = ["iniconfig"]\ndev = [{ include-group = "test" }]\n'
+    )
+    chosen = 'install.python_packages(pyproject="pyproject.toml", groups=["dev"], extras=["plots"])'
+    project.write(chosen)
+    code = "import iniconfig, six, tqdm; print(six.__version__)"
+    assert project.run("python", "-c", code) == "1.16.0"
+    assert "up to date" in project("build", "--frozen", "--offline").stderr
+    project.write(chosen.replace("dev", "dve"))
+    refused = project("lock", check=False)
+    assert refused.returncode == 2
+    assert "no dependency group 'dve'" in refused.stderr
+    assert "did you mean dev?" in refused.stderr
+
+
+SETUPTOOLS = (
+    '[build-system]\nrequires = ["setuptools<80"]\nbuild-backend = "setuptools.build_meta"\n'
+    '[project]\nname = "mine"\nversion = "1.0"\n[tool.setuptools]\npackages = ["mine"]\n'
+)
+
+
+def write_package(directory: Path, pyproject: str = SETUPTOOLS) -> None:
+    (directory / "mine").mkdir(parents=True, exist_ok=True)
+    (directory / "pyproject.toml").write_text(pyproject)
+    (directory / "mine/__init__.py").write_text('WORD = "first"\n')
+
+
+def read_locked(project: Project) -> dict[str, Any]:
+    """The table of the function in the lock file."""
+    lock = tomllib.loads((project.directory / "danlu.lock").read_text())
+    table: dict[str, Any] = lock["function"]["build"]
+    return table
+
+
+def test_build_requirements_are_locked_and_nothing_else_is_built_with(
+    project: Project, index: tuple[str, Path]
+) -> None:
+    write_package(project.directory / "lib")
+    project.write('install.python_packages(["./lib"])')
+    code = "import importlib.metadata as m, mine; print(mine.WORD, m.version('mine'))"
+    assert project.run("python", "-c", code) == "first 1.0"
+    table = read_locked(project)
+    (pin,) = next(item["build"] for item in table["packages"] if item["name"] == "mine")
+    (wheel,) = table["build_packages"]
+    assert pin == f"setuptools=={wheel['version']}"
+    assert int(wheel["version"].split(".")[0]) < 80
+    assert "url" not in wheel
+    assert "up to date" in project("build", "--frozen", "--offline").stderr
+    # A newer build tool on an index changes nothing.
+    url, directory = index
+    publish(directory, "setuptools", "79.9")
+    (project.directory / "lib/mine/__init__.py").write_text('WORD = "second"\n')
+    project.write(f'install.python_packages(["./lib", "--extra-index-url {url}"])')
+    project("lock")
+    project("build", "--frozen", "--offline")
+    (changed,) = read_locked(project)["build_packages"]
+    assert project.run("python", "-c", code) == "second 1.0"
+    assert changed == wheel
+    # The lock of an older version lacks them: it is read, and completed.
+    project.write('install.python_packages(["./lib"])')
+    project("lock")
+    lock = project.directory / "danlu.lock"
+    text = lock.read_text()
+    old = re.sub(r"(?ms)^build_packages = \[.*?^\]\n", "", text).replace(f', build = ["{pin}"]', "")
+    lock.write_text(old)
+    assert "build requirements changed" in project("build", "--frozen", check=False).stderr
+    project("build")
+    assert lock.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        ('["danlu-no-such-backend-ever"]', "build requirements of mine: "),
+        ('["x @ file:///etc/passwd"]', "is a URL, which cannot be locked"),
+        ('["not a name"]', "invalid build requirement"),
+        ('"setuptools"', "pyproject.toml of mine is invalid"),
+    ],
+)
+def test_build_requirements_that_cannot_be_locked_are_one_error(
+    project: Project, requires: str, message: str
+) -> None:
+    write_package(project.directory / "lib", SETUPTOOLS.replace('["setuptools<80"]', requires))
+    project.write('install.python_packages(["./lib"])')
+    refused = project("lock", check=False)
+    assert refused.returncode == 2, refused.stderr
+    assert message in refused.stderr
+    assert not (project.directory / "danlu.lock").exists()
+
+
+def test_directories_and_repositories_of_a_pylock_are_built(project: Project) -> None:
+    write_package(project.directory / "lib")
+    other = SETUPTOOLS.replace('"mine"', '"theirs"')
+    write_package(project.directory / "repository", other)
+    (project.directory / "repository/mine").rename(project.directory / "repository/theirs")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", "repository"]
+    for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *arguments], cwd=project.directory, check=True)
+    commit = subprocess.run(
+        [*git, "rev-parse", "HEAD"], cwd=project.directory, check=True, capture_output=True
+    ).stdout.decode()
+    (project.directory / "pylock.toml").write_text(
+        'lock-version = "1.0"\ncreated-by = "test"\n'
+        '[[packages]]\nname = "mine"\ndirectory = { path = "lib" }\n'
+        f'[[packages]]\nname = "theirs"\nvcs = {{ type = "git", commit-id = "{commit.strip()}", '
+        f'url = "{(project.directory / "repository").as_uri()}" }}\n'
+    )
+    project.write('install.python_packages(requirements="pylock.toml")')
+    code = "import mine, theirs; print(mine.WORD, theirs.WORD)"
+    assert project.run("python", "-c", code) == "first first"
+    assert "up to date" in project("build", "--frozen", "--offline").stderr
+    (project.directory / "lib/mine/__init__.py").write_text('WORD = "second"\n')
+    assert project("build", "--frozen", check=False).returncode == 2
+    assert project.run("python", "-c", code) == "second first"

@@ -1,0 +1,141 @@
+"""Start containers of a small busybox image with the engine, as a supervisor does."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from danlu.jobs.local.container_engine import ContainerEngine
+from danlu.jobs.local.engine import ContainerExit, ContainerSpec, RunningContainer
+from danlu.jobs.local.job_network import replica_address
+from danlu.oci.tar import write_layer
+from danlu.store import Store
+from danlu.training.types import ReplicaId, ReplicaType
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+from tests.sandbox.forked import busybox
+
+T = TypeVar("T")
+
+WORKER = ReplicaType("Worker")
+_MORE_APPLETS = ("awk", "df", "mkfifo", "nc", "nslookup", "seq", "sha256sum", "wget")
+
+
+def paths_of(home: Path) -> Paths:
+    return Paths.of({"DANLU_HOME": str(home)})
+
+
+def image(home: Path, *, shell: bool = True, **config: Any) -> str:
+    """Create a busybox image in the store of ``home`` and return its digest."""
+    with Store.open(paths_of(home).store) as store, store.staging() as work:
+        tree = busybox(work / "tree")
+        for name in _MORE_APPLETS:
+            (tree / "bin" / name).symlink_to("busybox")
+        if not shell:
+            (tree / "bin/sh").unlink()
+        layer = store.commit_layer(tree, write_layer(tree, None), created_by="busybox")
+        document = {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": config,
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id]},
+        }
+        return store.put_image(json.dumps(document).encode(), [layer.diff_id]).digest
+
+
+class EngineRig:
+    """An engine and an image, to run shell scripts in containers."""
+
+    def __init__(self, engine: ContainerEngine, digest: str) -> None:
+        self.engine = engine
+        self.digest = digest
+        self._count = 0
+        self._output: dict[RunningContainer, int] = {}
+
+    async def start(self, script: str, index: int = 0, **fields: Any) -> RunningContainer:
+        return await self.start_words(("sh", "-c", script), index, **fields)
+
+    async def start_words(
+        self, args: tuple[str, ...], index: int = 0, **fields: Any
+    ) -> RunningContainer:
+        self._count += 1
+        given: dict[str, Any] = {
+            "attempt": 0,
+            "name": "main",
+            "mark": f"mark.{self._count}",
+            "environment": {},
+            "directory": "",
+            "image": self.digest,
+            "host": f"job-worker-{index}",
+            "address": replica_address(index),
+            "hosts": {f"job-worker-{index}": replica_address(index) for index in range(3)},
+            **fields,
+        }
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            container = ContainerSpec(replica=ReplicaId(WORKER, index), args=args, **given)
+            running = await self.engine.start(container, output=writing)
+        finally:
+            os.close(writing)
+        self._output[running] = reading
+        return running
+
+    async def read_output(self, running: RunningContainer, size: int = 1 << 16) -> str:
+        """Read the container's next output."""
+        return (await to_thread.run_sync(os.read, self._output[running], size)).decode()
+
+    async def run_script(
+        self, script: str, index: int = 0, **fields: Any
+    ) -> tuple[ContainerExit, str]:
+        """Run a script; return its exit and output, which must fit into a pipe."""
+        running = await self.start(script, index, **fields)
+        end = await running.wait()
+        return end, await self.read_output(running)
+
+    async def exec(
+        self, running: RunningContainer, *args: str, **environment: str
+    ) -> tuple[ContainerExit, str]:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        with open(os.devnull, "rb") as nothing, open(reading, "rb") as output:
+            try:
+                program = await self.engine.exec(
+                    running,
+                    args,
+                    environment,
+                    stdin=nothing.fileno(),
+                    stdout=writing,
+                    stderr=writing,
+                )
+            finally:
+                os.close(writing)
+            return await program.wait(), output.read().decode()
+
+
+@asynccontextmanager
+async def rig(
+    home: Path, *, ports: tuple[int, ...] = (), **image_fields: Any
+) -> AsyncIterator[EngineRig]:
+    digest = image(home, **image_fields)
+    engine = ContainerEngine(paths_of(home), Configuration(), ports=ports)
+    try:
+        yield EngineRig(engine, digest)
+    finally:
+        await engine.close()
+
+
+def within(home: Path, act: Callable[[EngineRig], Awaitable[T]], **fields: Any) -> T:
+    """Call ``act`` with a rig and return its result; must be called in a namespace."""
+
+    async def run() -> T:
+        with anyio.fail_after(50):
+            async with rig(home, **fields) as made:
+                return await act(made)
+
+    return anyio.run(run)

@@ -1,0 +1,167 @@
+"""Whole jobs of containers of an account that is not root."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.local.job_directory import encode
+from danlu.jobs.types import ContainerImage
+from tests.conftest import ROOT
+from tests.jobs.containers import engine_rig
+from tests.jobs.containers.test_jobs import NAME, job, pids_of
+from tests.jobs.local.support import alive, lines_of, local_jobs, seen, supervisor_of, until
+from tests.sandbox.conftest import home
+from tests.sandbox.forked import inside
+
+__all__ = ["home"]
+
+T = TypeVar("T")
+
+pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(120)]
+
+
+#: Another process, which submits a job and stays.
+SUBMITTER = """
+import sys
+from pathlib import Path
+import anyio
+from danlu.jobs.local.job_directory import decode
+from danlu.jobs.types import Submission
+from tests.jobs.local.support import local_jobs
+
+given = decode(sys.argv[2].encode(), Submission)
+anyio.run(local_jobs(Path(sys.argv[1])).submit, given)
+sys.stdin.read()
+"""
+
+
+def as_anybody(
+    home: Path, act: Callable[[LocalJobs, dict[str, ContainerImage], Path], Awaitable[T]]
+) -> T:
+    """What ``act`` gives in a process of an ordinary user's, with a directory to work in."""
+
+    async def run() -> T:
+        with anyio.fail_after(50):
+            return await act(
+                local_jobs(home),
+                {NAME: ContainerImage(engine_rig.image(home), NAME)},
+                home / "work",
+            )
+
+    def prepared() -> T:
+        os.environ["XDG_RUNTIME_DIR"] = str(home / "run")
+        return anyio.run(run)
+
+    for name in ("run", "work"):
+        (home / name).mkdir(mode=0o700)
+    return inside(prepared, home=home, ordinary=True, enter=lambda paths: None)
+
+
+def test_rootless_replicas_communicate_and_their_files_belong_to_the_user(home: Path) -> None:
+    script = """
+    touch /workspace/$HOSTNAME
+    case $HOSTNAME in
+    *-0) mkfifo /open; nc -l -p 23456 <>/open ;;
+    *) until echo hello | nc job-worker-0 23456; do sleep 0.05; done ;;
+    esac
+    """
+
+    async def act(
+        jobs: LocalJobs, images: dict[str, ContainerImage], work: Path
+    ) -> tuple[str, list[bytes], set[int]]:
+        await jobs.submit(job(work, images, script, 2))
+        lines = [line.data for line in await lines_of(jobs)]
+        view = (await jobs.result("job")).view
+        return view.state, lines, {path.stat().st_uid for path in work.glob("job-worker-*")}
+
+    state, lines, owners = as_anybody(home, act)
+    assert state == "Succeeded"
+    assert b"hello" in lines
+    assert owners == {(home / "work").stat().st_uid}
+
+
+def test_a_container_of_another_user_reads_files_and_returns_values(home: Path) -> None:
+    script = """
+    cat $DANLU_FILES/more; touch $DANLU_FILES/new 2>/dev/null && echo writable
+    printf $(id -u)-$RANK > $DANLU_VALUE_FILE; printf raised > $DANLU_RAISED_FILE
+    """
+
+    async def act(
+        jobs: LocalJobs, images: dict[str, ContainerImage], work: Path
+    ) -> tuple[list[bytes], Mapping[str, bytes], Mapping[str, bytes]]:
+        files = home / "files"
+        files.mkdir(mode=0o700)
+        (files / "more").write_text("more\n")
+        (files / "more").chmod(0o600)
+        images = {NAME: ContainerImage(engine_rig.image(home, User="1234"), NAME)}
+        await jobs.submit(job(work, images, script, 2, files=files, value="all"))
+        lines = [line.data for line in await lines_of(jobs)]
+        result = await jobs.result("job")
+        await jobs.remove("job")
+        return lines, result.values, result.raised
+
+    lines, values, raised = as_anybody(home, act)
+    assert lines == [b"more", b"more"]
+    assert values == {"worker-0": b"1234-0", "worker-1": b"1234-1"}
+    assert raised == {"worker-0": b"raised", "worker-1": b"raised"}
+    assert not (home / "jobs/job").exists()
+
+
+def test_containers_stop_when_their_submitter_exits(home: Path) -> None:
+    """Also where their supervisor is in a user namespace and they do not end by themselves."""
+    script = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+
+    async def act(
+        jobs: LocalJobs, images: dict[str, ContainerImage], work: Path
+    ) -> tuple[str, bool]:
+        given = encode(job(work, images, script, 2, tied=True)).decode()
+        words = [sys.executable, "-c", SUBMITTER, str(home), given]
+        with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE) as submitter:
+            try:
+                await until(lambda: (home / "jobs/job").exists())
+                pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+            finally:
+                submitter.kill()
+        with anyio.fail_after(10):
+            ended = await seen(jobs, lambda view: view.finished)
+        return ended.status.conditions[-1].message, any(map(alive, pids))
+
+    message, alive_after = as_anybody(home, act)
+    assert message.startswith("job was stopped: the process that submitted it has exited.")
+    assert not alive_after
+
+
+def test_unenforced_limits_are_a_single_warning(home: Path) -> None:
+    limits = {"resources": {"limits": {"cpu": "500m", "memory": "1Gi"}}}
+
+    async def act(
+        jobs: LocalJobs, images: dict[str, ContainerImage], work: Path
+    ) -> tuple[str, list[str]]:
+        await jobs.submit(job(work, images, "true", 2, container=limits))
+        view = (await jobs.result("job")).view
+        return view.state, [text for text in view.warnings if text.startswith("resources:")]
+
+    state, warnings = as_anybody(home, act)
+    assert state == "Succeeded"
+    assert warnings in ([], ["resources: not enforced: no writable cgroup for cpu and memory"])
+
+
+def test_no_container_outlives_a_supervisor_that_was_killed(home: Path) -> None:
+    async def act(jobs: LocalJobs, images: dict[str, ContainerImage], work: Path) -> str:
+        await jobs.submit(job(work, images, "echo ready; sleep 100", 2))
+        pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+        os.kill(supervisor_of(home), signal.SIGKILL)
+        await until(lambda: not any(alive(pid) for pid in pids))
+        return (await seen(jobs, lambda view: view.state == "Lost")).state
+
+    assert as_anybody(home, act) == "Lost"

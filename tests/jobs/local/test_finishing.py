@@ -1,0 +1,217 @@
+"""How jobs on this machine end: replicas finish after a success, and save when they are stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import pytest
+
+from danlu.jobs.grace import longest_grace
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.local.job_directory import SupervisorSettings
+from danlu.jobs.types import JobView, Submission
+from danlu.training.types import (
+    FinishPolicy,
+    Job,
+    ReplicaSpec,
+    ReplicaType,
+    RestartPolicy,
+    RunPolicy,
+)
+from tests.jobs.local.support import (
+    local_jobs,
+    marked,
+    runs,
+    seen,
+    spec,
+    submission,
+    supervisor_of,
+    until,
+)
+
+pytestmark = pytest.mark.anyio
+
+#: Ends when it is told to, once the file ``go`` is there: saving takes as long as the test likes.
+SAVES = (
+    "trap 'while [ ! -e go ]; do sleep 0.01; done; echo saved > checkpoint; exit 0' TERM;"
+    " touch ready-$RANK; while :; do sleep 0.01; done"
+)
+WAITS = "while [ ! -e go ]; do echo saving; sleep 0.02; done; echo saved > shard"
+
+
+def led(work: Path, worker: str, master: str = "exit 0", **fields: Any) -> Submission:
+    return submission(work, spec(worker), master=spec(master), **fields)
+
+
+def finishing(view: JobView) -> bool:
+    return view.state == "Finishing"
+
+
+def with_grace(workers: ReplicaSpec, seconds: int) -> ReplicaSpec:
+    template = {**workers.template}
+    template["spec"] = {**template["spec"], "terminationGracePeriodSeconds": seconds}
+    return msgspec.structs.replace(workers, template=template)
+
+
+# -- after the success ----------------------------------------------------------------------------
+
+
+async def test_a_finishing_job_waits_for_a_worker_that_saves(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(led(work, WAITS))
+    view = await seen(jobs, finishing)
+    assert not view.finished
+    assert [replica.state for replica in view.replicas] == ["Succeeded", "Running"]
+    (work / "go").touch()
+    ended = (await jobs.result("job")).view
+    assert ended.state == "Succeeded"
+    assert [replica.state for replica in ended.replicas] == ["Succeeded", "Succeeded"]
+    assert (work / "shard").read_text() == "saved\n"
+    assert ended.warnings == ()
+
+
+async def test_a_finishing_job_stops_and_names_an_idle_worker(home: Path, work: Path) -> None:
+    jobs = local_jobs(home, finish=FinishPolicy(timeout=60.0, idle=0.5, stops_all=True))
+    await jobs.submit(led(work, "exec sleep 60"))
+    ended = (await jobs.result("job")).view
+    assert ended.state == "Succeeded"
+    assert [replica.state for replica in ended.replicas] == ["Succeeded", "Stopped"]
+    (warning,) = ended.warnings
+    assert warning.startswith("worker-0 was stopped while still running, ")
+    assert warning.endswith(" after the job succeeded")
+    assert warning in ended.status.conditions[-1].message
+    reasons = [event.reason for event in await jobs.events("job") if event.type == "Warning"]
+    assert reasons == ["PyTorchJobUnfinished"]
+    assert marked(work) == []
+
+
+async def test_cpu_use_counts_as_progress(home: Path, work: Path) -> None:
+    jobs = local_jobs(home, finish=FinishPolicy(timeout=1.5, idle=0.5, stops_all=True))
+    await jobs.submit(led(work, "while :; do :; done"))
+    ended = (await jobs.result("job")).view
+    assert ended.status.finishing is not None
+    assert ended.status.completion_time is not None
+    # Not the idle limit ended the wait, but the timeout.
+    took = ended.status.completion_time - ended.status.finishing.since
+    assert took.total_seconds() >= 1.5
+
+
+async def test_a_failure_while_finishing_is_named(jobs: LocalJobs, work: Path) -> None:
+    worker = spec("while [ ! -e go ]; do sleep 0.02; done; exit 28", policy=RestartPolicy.ALWAYS)
+    await jobs.submit(submission(work, worker, master=spec("exit 0")))
+    await seen(jobs, finishing)
+    (work / "go").touch()
+    ended = (await jobs.result("job")).view
+    assert ended.state == "Succeeded"
+    assert ended.warnings == (
+        "worker-0 failed (exit code 28) and was not restarted: the job had succeeded",
+    )
+
+
+async def test_a_job_stopped_while_finishing_has_succeeded(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(led(work, WAITS))
+    await seen(jobs, finishing)
+    await jobs.stop("job")
+    ended = await jobs.view("job")
+    assert ended.state == "Succeeded"
+    assert "worker-0 was stopped while still running" in ended.warnings[0]
+
+
+async def test_a_parameter_server_is_not_waited_for(jobs: LocalJobs, work: Path) -> None:
+    server = spec("exec sleep 60", name="tensorflow")
+    chief = spec("exit 0", name="tensorflow")
+    replicas = {ReplicaType("Chief"): chief, ReplicaType("PS"): server}
+    await jobs.submit(Submission(Job(kind="TFJob", name="job", replicas=replicas), work))
+    ended = (await jobs.result("job")).view
+    assert ended.state == "Succeeded"
+    assert ended.warnings == ()
+
+
+async def test_a_deadline_ends_the_wait(jobs: LocalJobs, work: Path) -> None:
+    policy = RunPolicy(active_deadline_seconds=1)
+    await jobs.submit(led(work, WAITS, policy=policy))
+    ended = (await jobs.result("job")).view
+    assert ended.state == "Succeeded"
+    assert "worker-0 was stopped while still running" in ended.warnings[0]
+
+
+# -- stopped --------------------------------------------------------------------------------------
+
+
+async def test_stop_uses_the_grace_period_of_the_manifest(home: Path, work: Path) -> None:
+    jobs = local_jobs(home, grace=0.1)
+    await jobs.submit(submission(work, with_grace(spec(SAVES), 30)))
+    await until((work / "ready-0").exists)
+    (work / "go").touch()
+    await jobs.stop("job")
+    assert (work / "checkpoint").read_text() == "saved\n"
+    (worker,) = (await jobs.view("job")).replicas
+    assert (worker.state, worker.exit_code, worker.reason) == ("Succeeded", 0, "")
+
+
+async def test_the_default_grace_period_is_thirty_seconds() -> None:
+    assert SupervisorSettings("", "", "").grace == 30.0
+    given = submission(Path("/"), spec("true")).job
+    assert longest_grace(given) == 30.0
+    longer = submission(Path("/"), with_grace(spec("true"), 90), master=spec("true")).job
+    assert longest_grace(longer) == 90.0
+
+
+async def test_a_second_stop_with_a_shorter_grace_period_kills_immediately(
+    jobs: LocalJobs, work: Path
+) -> None:
+    await jobs.submit(submission(work, with_grace(spec(SAVES, 2), 600)))
+    await until(lambda: len(list(work.glob("ready-*"))) == 2)
+    began = time.monotonic()
+    async with anyio.create_task_group() as group:
+        group.start_soon(jobs.stop, "job")
+        view = await seen(jobs, lambda view: view.state == "Stopping")
+        assert not view.finished
+        await jobs.stop("job", grace=0)
+    assert time.monotonic() - began < 20
+    ended = await jobs.view("job")
+    assert ended.state == "Failed"
+    assert [(replica.state, replica.reason) for replica in ended.replicas] == [
+        ("Stopped", "Killed")
+    ] * 2
+    assert ended.status.conditions[-1].message == (
+        "job was stopped. worker-0, worker-1 did not end in time and were killed."
+    )
+
+
+async def test_a_terminated_supervisor_stops_replicas_gracefully(
+    jobs: LocalJobs, home: Path, work: Path
+) -> None:
+    await jobs.submit(submission(work, with_grace(spec(SAVES), 30)))
+    await until((work / "ready-0").exists)
+    os.kill(supervisor_of(home), signal.SIGTERM)
+    await seen(jobs, lambda view: view.state == "Stopping")
+    (work / "go").touch()
+    await seen(jobs, lambda view: view.finished)
+    assert (work / "checkpoint").read_text() == "saved\n"
+
+
+async def test_sidecars_get_sigterm_when_the_main_container_ends(
+    jobs: LocalJobs, work: Path
+) -> None:
+    await jobs.submit(submission(work, _with_sidecar(spec(SAVES))))
+    await until(lambda: (work / "ready-0").exists() and (work / "side-ready").exists())
+    async with anyio.create_task_group() as group:
+        group.start_soon(lambda: jobs.stop("job", grace=30))
+        # Before the main one has ended.
+        await until((work / "side-saved").exists)
+        (work / "go").touch()
+    assert runs(0)(await jobs.view("job"))
+
+
+def _with_sidecar(workers: ReplicaSpec) -> ReplicaSpec:
+    script = "trap 'touch side-saved; exit 0' TERM; touch side-ready; while :; do sleep 0.01; done"
+    side = {"name": "side", "image": "none", "command": ["/bin/sh", "-c", script]}
+    containers = [*workers.template["spec"]["containers"], side]
+    template = {"spec": {**workers.template["spec"], "containers": containers}}
+    return msgspec.structs.replace(workers, template=template)

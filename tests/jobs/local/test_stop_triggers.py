@@ -1,0 +1,127 @@
+"""A job ends with the process that submitted it where it is tied to it, and with its directory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from danlu.jobs.local.client import LocalJobs
+from danlu.jobs.local.job_directory import lock_is_held
+from tests.jobs.local.support import alive, runs, seen, spec, submission, until
+
+pytestmark = pytest.mark.anyio
+
+SUBMITTER = """
+import sys, time
+from pathlib import Path
+import anyio
+from tests.jobs.local.support import local_jobs, spec, submission
+
+home, work, tied, script = sys.argv[1:]
+given = submission(Path(work), spec(script, 2), tied=tied == "tied")
+anyio.run(local_jobs(Path(home)).submit, given)
+print("submitted", flush=True)
+sys.stdin.read()
+"""
+
+#: One that does not end when it is asked to.
+STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
+
+
+@pytest.fixture
+def tied() -> str:
+    return "tied"
+
+
+@pytest.fixture
+def submitter(home: Path, work: Path, tied: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that submitted the job and waits."""
+    words = [sys.executable, "-c", SUBMITTER, str(home), str(work), tied, STUBBORN]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "submitted\n"
+        yield process
+        process.kill()
+
+
+async def test_a_tied_job_stops_when_its_submitter_is_killed(
+    jobs: LocalJobs, submitter: subprocess.Popen[str]
+) -> None:
+    view = await seen(jobs, runs(2))
+    pids = [replica.pid for replica in view.replicas if replica.pid]
+    began = time.monotonic()
+    submitter.send_signal(signal.SIGKILL)
+    ended = await seen(jobs, lambda view: view.finished)
+    assert time.monotonic() - began < 10
+    assert len(pids) == 2
+    assert not any(map(alive, pids))
+    last = ended.status.conditions[-1]
+    assert (ended.state, last.reason) == ("Failed", "PyTorchJobStopped")
+    assert last.message == (
+        "job was stopped: the process that submitted it has exited."
+        " worker-0, worker-1 did not end in time and were killed."
+    )
+
+
+async def test_a_tied_job_stops_when_its_submitter_exits(
+    jobs: LocalJobs, submitter: subprocess.Popen[str]
+) -> None:
+    await seen(jobs, runs(2))
+    assert submitter.stdin is not None
+    submitter.stdin.close()
+    ended = await seen(jobs, lambda view: view.finished)
+    assert "has exited" in ended.status.conditions[-1].message
+
+
+@pytest.mark.parametrize("tied", ["loose"])
+async def test_an_untied_job_continues_when_its_submitter_is_killed(
+    jobs: LocalJobs, submitter: subprocess.Popen[str]
+) -> None:
+    view = await seen(jobs, runs(2))
+    submitter.kill()
+    submitter.wait()
+    # Longer than a tied one's supervisor needs to see it.
+    await anyio.sleep(0.3)
+    assert all(alive(replica.pid) for replica in view.replicas if replica.pid)
+    assert not (await jobs.view("job")).finished
+
+
+async def test_a_tied_job_can_succeed(jobs: LocalJobs, work: Path) -> None:
+    await jobs.submit(submission(work, spec("true"), tied=True))
+    assert (await jobs.result("job")).view.state == "Succeeded"
+
+
+async def test_a_job_stops_when_its_directory_is_removed(
+    jobs: LocalJobs, work: Path, home: Path
+) -> None:
+    await jobs.submit(submission(work, spec("exec sleep 60", 2)))
+    view = await seen(jobs, runs(2))
+    pids = [replica.pid for replica in view.replicas if replica.pid]
+    directory = home / "jobs/job"
+    lock = os.open(directory / "supervisor.lock", os.O_RDWR)
+    shutil.rmtree(directory)
+    try:
+        await until(lambda: not lock_is_held(Path(f"/proc/self/fd/{lock}")))
+    finally:
+        os.close(lock)
+    assert not any(map(alive, pids))
+    assert os.listdir(home / "jobs") == []
+
+
+async def test_replicas_of_large_jobs_do_not_run_out_of_descriptors(
+    jobs: LocalJobs, work: Path
+) -> None:
+    await jobs.submit(submission(work, spec("ulimit -Sn")))
+    soft = [int(line.data) async for line in jobs.logs("job", follow=True)]
+    assert soft[0] >= min(8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1])

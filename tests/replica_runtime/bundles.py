@@ -1,0 +1,109 @@
+"""Helpers that write the bundle of a cell and run it in a process, as a replica does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from danlu.errors import UsageError
+from danlu.jobs.types import JobResult, JobView
+from danlu.notebook.bundle import CellBundle, write_bundle
+from danlu.notebook.types import Cell, CellOptions
+from danlu.replica_runtime import encoding
+from danlu.training.types import JobStatus
+from danlu.util.config import TRANSFER_LIMIT
+
+
+class Variables:
+    """Notebook variables in a mapping."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def get(self, name: str) -> Any:
+        if name not in self._values:
+            raise UsageError(f"variable {name} is not defined")
+        return self._values[name]
+
+    def put(self, values: Mapping[str, Any]) -> None:
+        raise AssertionError("unexpected assignment")
+
+
+@dataclass
+class Ran:
+    """The outcome of a cell: its output, results and exception, and whether it is trusted."""
+
+    code: int
+    out: str
+    err: str
+    value: bytes | None
+    raised: dict[str, Any] = field(default_factory=dict)
+    trusted: bool = False
+
+    def result(self, replica: str = "worker-0") -> JobResult:
+        """Return the result as a job backend does."""
+        view = JobView("job", "PyTorchJob", "pytorch", "Succeeded", JobStatus())
+        values = {} if self.value is None else {replica: self.value}
+        return JobResult(view, self.value, values, trusted=self.trusted)
+
+
+def sent(
+    place: Path,
+    code: str,
+    *,
+    variables: Mapping[str, Any] | None = None,
+    limit: int = TRANSFER_LIMIT,
+    path: Sequence[str] | None = None,
+    target: str = "sent",
+    **order: Any,
+) -> CellBundle:
+    """Write the bundle of a cell in the notebook's directory ``place``, with all ``variables``."""
+    known = dict(variables or {})
+    cell = Cell(CellOptions(send=tuple(known), **order), code)
+    return write_bundle(
+        cell,
+        Variables(known),
+        target=place.with_name(target),
+        place=place,
+        path=[*sys.path, ""] if path is None else path,
+        limit=limit,
+    )
+
+
+def run(
+    bundle: CellBundle,
+    *words: str,
+    python: str = sys.executable,
+    environ: Mapping[str, str] | None = None,
+    name: str = "run.py",
+    trusted: bool = False,
+) -> Ran:
+    """Run a cell as a replica whose values are requested."""
+    results = bundle.directory.with_name(f"{bundle.directory.name}-results")
+    results.mkdir(exist_ok=True)
+    value, raised = results / "value", results / "raised"
+    told = {"DANLU_VALUE_FILE": str(value), "DANLU_RAISED_FILE": str(raised)}
+    if trusted:
+        told["DANLU_RESULT_FORM"] = "pickle"
+    done = subprocess.run(
+        [python, str(bundle.directory / name), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env={**os.environ, **told, **(environ or {})},
+        cwd=results,
+    )
+    return Ran(
+        done.returncode,
+        done.stdout,
+        done.stderr,
+        value.read_bytes() if value.exists() else None,
+        encoding.decode(raised.read_bytes()) if raised.exists() else {},
+        trusted,
+    )

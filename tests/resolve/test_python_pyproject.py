@@ -1,0 +1,88 @@
+"""Dependencies, extras and dependency groups of a ``pyproject.toml``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import ResolveError
+from danlu.resolve.python.pyproject import read_project_requirements
+from tests.fakes.wheels import make_wheel
+from tests.resolve.resolver import Resolver
+
+TEXT = """
+[project]
+name = "My.Project"
+dependencies = ["numpy>=2", "my-project[plots]"]
+[project.optional-dependencies]
+plots = ["matplotlib"]
+GPU_extra = ["cupy ; python_version < '3.13'"]
+all = ["my_project[gpu-extra,plots] ; sys_platform == 'linux'"]
+loop = ["my-project[loop]", "tqdm"]
+[dependency-groups]
+test = ["pytest"]
+Dev = [{ include-group = "test" }, "ruff"]
+around = [{ include-group = "around" }]
+odd = [{ include = "test" }]
+"""
+
+
+def read(directory: Path, text: str = TEXT, **names: list[str]) -> list[str]:
+    (directory / "pyproject.toml").write_text(text)
+    return read_project_requirements(directory / "pyproject.toml", directory, **names)
+
+
+def test_extras_and_groups_are_added_to_the_dependencies(tmp_path: Path) -> None:
+    assert read(tmp_path) == ["numpy>=2", "matplotlib"]
+    assert read(tmp_path, groups=["dev"]) == ["numpy>=2", "matplotlib", "pytest", "ruff"]
+    assert read(tmp_path, extras=["gpu.extra"])[2:] == ["cupy ; python_version < '3.13'"]
+    assert read(tmp_path, extras=["loop"])[2:] == ["tqdm"]
+
+
+def test_own_extras_are_expanded_with_their_markers(tmp_path: Path) -> None:
+    linux = 'sys_platform == "linux"'
+    assert read(tmp_path, extras=["all"])[2:] == [
+        f'cupy ; (python_version < "3.13") and ({linux})',
+        f"matplotlib ; {linux}",
+    ]
+
+
+def test_groups_need_no_project(tmp_path: Path) -> None:
+    assert read(tmp_path, '[dependency-groups]\na = ["numpy"]\n', groups=["a"]) == ["numpy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "message"),
+    [
+        (TEXT, {"extras": ["plot"]}, "has no extra 'plot'"),
+        (TEXT, {"groups": ["tests"]}, "has no dependency group 'tests'"),
+        (TEXT, {"groups": ["around"]}, "around includes itself"),
+        (TEXT, {"groups": ["odd"]}, "Invalid dependency group item"),
+        ('[project]\ndynamic = ["dependencies"]\n', {}, "are dynamic"),
+        ('[project]\ndynamic = ["optional-dependencies"]\n', {"extras": ["a"]}, "are dynamic"),
+        ("[project]\ndependencies = 3\n", {}, "not a list of requirements"),
+        ("project = 3\n", {}, "project is not a table"),
+        ('[dependency-groups]\na = "numpy"\n', {"groups": ["a"]}, "string rather than a list"),
+        ('[dependency-groups]\na = ["not a name"]\n', {"groups": ["a"]}, "Expected"),
+        ("[project\n", {}, "cannot read pyproject.toml"),
+    ],
+)
+def test_an_invalid_pyproject_is_one_error(
+    tmp_path: Path, text: str, names: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(ResolveError) as caught:
+        read(tmp_path, text, **names)
+    assert message in caught.value.message
+
+
+def test_groups_and_extras_are_locked(resolver: Resolver) -> None:
+    for name in ("numpy", "matplotlib", "pytest"):
+        make_wheel(resolver.links, name, "2.0")
+    (resolver.project / "pyproject.toml").write_text(TEXT.replace('"ruff"', ""))
+    request = resolver.request(pyproject="pyproject.toml", groups=("dev",), extras=("plots",))
+    assert [package.name for package in resolver(request)] == ["matplotlib", "numpy", "pytest"]
+    with pytest.raises(ResolveError, match="no extra 'plot'") as caught:
+        resolver(resolver.request(pyproject="pyproject.toml", extras=("plot",), line=4))
+    assert str(caught.value.span) == "build.envd:4"
+    assert "plots" in caught.value.hint

@@ -1,0 +1,360 @@
+"""What a program finds inside a sandbox: each defence is looked at alone, from inside.
+
+System calls are in test_seccomp.py, for root and for an ordinary user of this machine, as here.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from danlu.sandbox import _linux, overlay, secrets
+from danlu.sandbox.runtime_spec import CAPABILITIES
+from danlu.sandbox.sandbox import Sandbox
+from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
+from tests.sandbox.forked import busybox, inside
+from tests.sandbox.trees import read, write
+
+pytestmark = [pytest.mark.real, pytest.mark.needs("busybox")]
+
+Forked = Callable[[Callable[[], Any]], Any]
+
+#: linux/capability.h
+_NUMBERS = {
+    "CAP_CHOWN": 0,
+    "CAP_DAC_OVERRIDE": 1,
+    "CAP_FOWNER": 3,
+    "CAP_FSETID": 4,
+    "CAP_KILL": 5,
+    "CAP_SETGID": 6,
+    "CAP_SETUID": 7,
+    "CAP_SETPCAP": 8,
+    "CAP_NET_BIND_SERVICE": 10,
+    "CAP_SYS_CHROOT": 18,
+    "CAP_MKNOD": 27,
+    "CAP_AUDIT_WRITE": 29,
+    "CAP_SETFCAP": 31,
+}
+#: What would reach the kernel or the machine: nobody inside may ever get these.
+_POWERS = {
+    "CAP_DAC_READ_SEARCH": 2,
+    "CAP_NET_ADMIN": 12,
+    "CAP_NET_RAW": 13,
+    "CAP_SYS_MODULE": 16,
+    "CAP_SYS_RAWIO": 17,
+    "CAP_SYS_PTRACE": 19,
+    "CAP_SYS_ADMIN": 21,
+    "CAP_SYS_BOOT": 22,
+    "CAP_SYS_TIME": 25,
+    "CAP_BPF": 39,
+}
+#: OCI runtime engines hide these (containers/common and moby, "maskedPaths").
+MASKED = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+)
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+
+def look(
+    home: Path,
+    script: str,
+    *,
+    network: bool = False,
+    uid: int = 0,
+    mounts: tuple[Mount, ...] = (),
+    layers: tuple[Path, ...] = (),
+) -> list[str]:
+    """The lines that ``script`` prints inside; must be called in a namespace of danlu's."""
+    base, work = home / "base", home / "work"
+    if not base.exists():
+        busybox(base)
+    work.mkdir(exist_ok=True)
+    lines: list[str] = []
+
+    async def main() -> int:
+        process = ProcessSpec(("/bin/sh", "-c", script), {"PATH": "/bin"}, uid=uid, gid=uid)
+        root = RootFilesystem((base, *layers))
+        return await Sandbox(work).run(
+            process, root, mounts=mounts, network=network, on_line=lines.append
+        )
+
+    anyio.run(main)
+    return lines
+
+
+def status_of(lines: list[str]) -> Mapping[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def set_of(names: Mapping[str, int]) -> int:
+    return sum(1 << number for number in names.values())
+
+
+def test_capability_numbers_of_this_test_cover_the_bounding_set() -> None:
+    assert set(_NUMBERS) == set(CAPABILITIES)
+    assert not set(_NUMBERS.values()) & set(_POWERS.values())
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_process_has_the_capabilities_of_its_user_and_a_filter(
+    forked: Forked, home: Path, uid: int
+) -> None:
+    status = status_of(forked(lambda: look(home, "cat /proc/self/status", uid=uid)))
+    held = set_of(_NUMBERS) if uid == 0 else 0
+    assert int(status["CapBnd"], 16) == set_of(_NUMBERS)
+    assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == held
+    assert int(status["CapInh"], 16) == int(status["CapAmb"], 16) == 0
+    assert status["Seccomp"] == "2"
+    # sudo and ping of an image work (docs/architecture/sandbox.md).
+    assert status["NoNewPrivs"] == "0"
+    assert status["Uid"].split() == [str(uid)] * 4
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_masked_paths_are_empty(forked: Forked, home: Path, network: bool) -> None:
+    script = f"""
+        for path in {" ".join(MASKED)}; do
+            test -e $path && echo $path $(ls -A $path/ 2>/dev/null) $(head -c 9 $path 2>/dev/null)
+        done; true"""
+    found = forked(lambda: look(home, script, network=network))
+    # A name followed by nothing: no entries and no bytes.
+    assert found == [path for path in MASKED if Path(path).exists()]
+    assert found, "a kernel without any of them"
+
+
+def test_masked_paths_are_mounts_of_their_own(forked: Forked, home: Path) -> None:
+    mounts = mounts_inside(forked(lambda: look(home, "cat /proc/self/mountinfo")))
+    for path in MASKED:
+        if Path(path).exists():
+            assert path in mounts, path
+    for path in READ_ONLY:
+        if Path(path).exists():
+            assert "ro" in mounts[path], path
+
+
+def test_kernel_settings_cannot_be_written(forked: Forked, home: Path) -> None:
+    script = """
+        for file in /proc/sys/kernel/domainname /proc/sysrq-trigger /proc/sys/vm/drop_caches \\
+            /proc/irq/default_smp_affinity /sys/kernel/profiling /sys/power/state
+        do test -e $file && { (: > $file) 2>&1 || echo refused $file; }; done
+        true"""
+    lines = forked(lambda: look(home, script))
+    refused = {line.split()[1] for line in lines if line.startswith("refused ")}
+    assert "/proc/sys/kernel/domainname" in refused
+    assert ("/proc/sysrq-trigger" in refused) == Path("/proc/sysrq-trigger").exists()
+    assert all("Read-only file system" in line for line in lines if not line.startswith("refused"))
+    assert len(lines) == 2 * len(refused)
+
+
+def mounts_inside(lines: list[str]) -> dict[str, set[str]]:
+    """Mount points with their flags; the topmost of several at one place."""
+    return {line.split()[4]: set(line.split()[5].split(",")) for line in lines}
+
+
+@pytest.mark.parametrize("network", [False, True])
+def test_mounts_carry_no_devices_and_no_setuid_programs(
+    forked: Forked, home: Path, network: bool
+) -> None:
+    lines = forked(lambda: look(home, "cat /proc/self/mountinfo", network=network))
+    mounts = mounts_inside(lines)
+    assert "nodev" in mounts["/"]
+    assert {"nosuid", "nodev", "noexec"} <= mounts["/proc"]
+    assert {"nosuid", "nodev"} <= mounts["/dev"]
+    assert {"nosuid", "noexec"} <= mounts["/dev/pts"]
+    assert {"nosuid", "nodev", "noexec"} <= mounts["/dev/shm"]
+    assert {"nosuid", "nodev", "noexec"} <= mounts["/dev/mqueue"]
+    below_sys = [place for place in mounts if f"{place}/".startswith("/sys/")]
+    assert "/sys" in below_sys
+    for place in below_sys:
+        assert "ro" in mounts[place], place
+    assert {"nosuid", "nodev", "noexec"} <= mounts["/sys"]
+
+
+def test_given_mounts_have_no_devices_and_read_only_ones_are_so_all_the_way_down(
+    forked: Forked, home: Path
+) -> None:
+    def act() -> list[str]:
+        given = home / "given"
+        (given / "below").mkdir(parents=True)
+        _linux.mount("tmpfs", str(given / "below"), "tmpfs")
+        try:
+            return look(
+                home,
+                "cat /proc/self/mountinfo; touch /ro/x /ro/below/x /kept/x && echo written",
+                mounts=(
+                    Mount("/ro", given, readonly=True),
+                    Mount("/rw", given),
+                    Mount("/memory", kind="tmpfs"),
+                    Mount("/kept", kind="tmpfs", readonly=True),
+                ),
+            )
+        finally:
+            _linux.umount(str(given / "below"))
+
+    lines = forked(act)
+    mounts = mounts_inside([line for line in lines if " - " in line])
+    assert "written" not in lines
+    assert {"ro", "nodev"} <= mounts["/ro"]
+    assert "ro" in mounts["/ro/below"]
+    assert {"rw", "nodev"} <= mounts["/rw"]
+    assert {"rw", "nodev", "nosuid"} <= mounts["/memory"]
+    assert {"ro", "nodev", "nosuid"} <= mounts["/kept"]
+
+
+def test_devices_are_the_harmless_ones_only(forked: Forked, home: Path) -> None:
+    script = "cd /dev; for name in *; do stat -c '%n %F %t:%T' $name; done; stat -c %A pts/ptmx"
+    *lines, ptmx = forked(lambda: look(home, script))
+    found = {line.split()[0]: line.split(None, 1)[1] for line in lines}
+    devices = {name: text.rpartition(" ")[2] for name, text in found.items() if "character" in text}
+    assert devices == {
+        "null": "1:3",
+        "zero": "1:5",
+        "full": "1:7",
+        "random": "1:8",
+        "urandom": "1:9",
+        "tty": "5:0",
+    }
+    assert set(found) - set(devices) == {
+        *("core", "fd", "mqueue", "ptmx", "pts", "shm", "stderr", "stdin", "stdout"),
+    }
+    assert ptmx == "crw-rw-rw-"
+
+
+def test_nothing_of_the_machine_is_visible(forked: Forked, home: Path) -> None:
+    script = """
+        hostname; pwd; ls -d /proc/[0-9]* | wc -l
+        for name in pid ipc uts mnt net; do readlink /proc/self/ns/$name; done"""
+    host, directory, processes, *namespaces = forked(lambda: look(home, script))
+    assert (host, directory) == ("danlu", "/")
+    assert int(processes) < 10
+    outside = {os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "ipc", "uts", "mnt", "net")}
+    assert len(namespaces) == 5
+    assert not outside & set(namespaces)
+
+
+def test_network_of_the_machine_is_shared_only_if_asked_for(forked: Forked, home: Path) -> None:
+    script = "readlink /proc/self/ns/net"
+    assert forked(lambda: look(home, script, network=True)) == [os.readlink("/proc/self/ns/net")]
+
+
+# -- each of two defences alone
+
+
+def layer_with_a_device(home: Path) -> Path:
+    layer = write(home / "layer", {"f": "1"})
+    os.mknod(layer / "zero", 0o666 | stat.S_IFCHR, os.makedev(1, 5))
+    return layer
+
+
+def is_dead(device: Path) -> bool:
+    try:
+        device.open("rb").close()
+    except PermissionError:
+        return True
+    return False
+
+
+@pytest.mark.needs("root")
+def test_device_node_of_a_layer_does_not_work_in_an_overlay(home: Path) -> None:
+    def act() -> bool:
+        with overlay.mount_root(RootFilesystem((layer_with_a_device(home),)), home) as merged:
+            return is_dead(merged / "zero")
+
+    assert inside(act, home=home, ordinary=False)
+
+
+@pytest.mark.needs("root")
+def test_device_node_of_a_layer_does_not_work_in_a_copy(home: Path) -> None:
+    def act() -> bool:
+        target = home / "target"
+        target.mkdir()
+        with overlay.copy_and_mount((layer_with_a_device(home),), target, upper=None):
+            return is_dead(target / "zero")
+
+    assert inside(act, home=home, ordinary=False)
+
+
+def test_secrets_are_read_only_memory_and_gone_afterwards(forked: Forked, home: Path) -> None:
+    def act() -> tuple[list[str], list[str], set[str], list[str]]:
+        work = home / "secrets"
+        work.mkdir()
+        file = home / "token"
+        file.write_text("hush")
+        wanted = [("token", "/run/secrets/token")]
+        script = "cat /run/secrets/token /proc/self/mountinfo; echo x > /run/secrets/token"
+        with secrets.mount_secrets(
+            wanted, {"token": file}, work=work, uid=1000, gid=1000
+        ) as mounts:
+            (mount,) = mounts
+            assert mount.source is not None
+            status = mount.source.stat()
+            assert stat.S_IMODE(status.st_mode) == 0o400
+            assert (status.st_uid, status.st_gid) == (1000, 1000)
+            assert stat.S_IMODE(mount.source.parent.stat().st_mode) == 0o700
+            outside = mounts_inside(Path("/proc/self/mountinfo").read_text().splitlines())
+            flags = outside[str(mount.source.parent)]
+            lines = look(home, script, uid=1000, mounts=mounts)
+            other = look(home, "cat /run/secrets/token", uid=1001, mounts=mounts)
+        assert not list(work.iterdir())
+        left = Path("/proc/self/mountinfo").read_text()
+        return lines, other, flags, [line for line in left.splitlines() if str(work) in line]
+
+    lines, other, flags, left = forked(act)
+    assert lines[0].startswith("hush")
+    inside = mounts_inside([line.removeprefix("hush") for line in lines if " - " in line])
+    assert {"ro", "nodev"} <= inside["/run/secrets/token"]
+    assert "Read-only file system" in lines[-1]
+    assert "Permission denied" in other[0]
+    assert {"nosuid", "nodev"} <= flags
+    assert left == []
+
+
+# -- copies of layers, for where no overlay can be mounted
+
+
+def copy_layers(home: Path, *layers: Mapping[str, object]) -> dict[str, str]:
+    target = home / "target"
+    target.mkdir()
+    for number, entries in enumerate(layers):
+        overlay.copy_layer(write(home / f"layer{number}", entries), target)
+    return {name: text.split()[-1] for name, text in read(target).items()}
+
+
+@pytest.mark.parametrize("kind", ["relative", "absolute", "loop"])
+def test_copy_of_a_directory_over_a_link_does_not_follow_it(
+    forked: Forked, home: Path, kind: str
+) -> None:
+    def act() -> tuple[dict[str, str], dict[str, str]]:
+        outside = write(home / "outside", {"secret": "untouched"})
+        target = {"relative": "../outside", "absolute": str(outside), "loop": "d"}[kind]
+        found = copy_layers(home, {"d": f"->{target}"}, {"d/secret": "hostile"})
+        return found, read(outside)
+
+    found, outside = forked(act)
+    assert found["d/secret"] == "hostile"
+    assert not found["d"].startswith("->")
+    assert [text.split()[-1] for text in outside.values()] == ["untouched"]
+
+
+def test_copy_of_a_link_over_a_directory_replaces_it(forked: Forked, home: Path) -> None:
+    def act() -> dict[str, str]:
+        write(home / "outside", {"secret": "untouched"})
+        return copy_layers(home, {"d/a": "1"}, {"d": "->../outside"})
+
+    assert forked(act) == {"d": "->../outside"}

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from danlu.sandbox import doctor
+from danlu.sandbox.doctor import CheckResult
+from danlu.util.paths import Paths
+
+RUNC = "runc version 1.1.5\nspec: 1.0.2-dev\ngo: go1.19.8"
+CRUN = "crun version 1.8.1\nspec: 1.0.0\n+SYSTEMD +SELINUX +APPARMOR +CAP {}SECCOMP +EBPF +YAJL"
+
+
+def examine(home: Path, *, features: str, version: str, settings: str = "") -> CheckResult:
+    """What doctor finds of a runtime that says this; ``features`` empty: it does not know that."""
+    home.mkdir()
+    program = home / "runc"
+    program.write_text(
+        "#!/bin/sh\n"
+        'case "$1" in\n'
+        f"features) {f'echo {features!r}' if features else 'exit 1'} ;;\n"
+        f"--version) echo '{version}' ;;\n"
+        "esac\n"
+    )
+    program.chmod(0o755)
+    paths = Paths.of({"DANLU_HOME": str(home)})
+    paths.config.mkdir(parents=True, exist_ok=True)
+    paths.config_file.write_text(f"runtime = '{program}'\n{settings}")
+    return next(item for item in doctor.run_checks(paths) if item.name == "OCI runtime")
+
+
+@pytest.mark.parametrize(
+    ("features", "version", "ok"),
+    [
+        ('{"linux": {"seccomp": {"enabled": true}}}', "x", True),
+        ('{"linux": {"seccomp": {"enabled": false}}}', RUNC + "\nlibseccomp: 2.5.4", False),
+        ('{"linux": {}}', RUNC, False),
+        ("", RUNC + "\nlibseccomp: 2.5.4", True),
+        ("", RUNC, False),
+        ("", CRUN.format("+"), True),
+        ("", CRUN.format("-"), False),
+    ],
+)
+def test_runtime_without_seccomp_is_reported(
+    tmp_path: Path, features: str, version: str, ok: bool
+) -> None:
+    found = examine(tmp_path / "home", features=features, version=version)
+    assert found.ok is ok
+    assert ok or ("without seccomp" in found.detail and "runc" in found.fix)
+
+
+def test_runtime_without_seccomp_is_fine_if_seccomp_is_off(tmp_path: Path) -> None:
+    found = examine(tmp_path / "home", features="", version=RUNC, settings='seccomp = "unconfined"')
+    assert found.ok
+
+
+def test_runtime_without_feature_report_is_reported(tmp_path: Path) -> None:
+    found = examine(tmp_path / "home", features="", version="")
+    assert not found.ok
+    assert "--version failed" in found.detail
+
+
+def test_configured_runtime_is_checked(tmp_path: Path) -> None:
+    found = examine(
+        tmp_path / "home", features='{"linux": {"seccomp": {"enabled": true}}}', version="x"
+    )
+    assert found.detail == str(tmp_path / "home/runc")

@@ -1,0 +1,142 @@
+"""pip's and uv's configuration on this machine, read like the programs do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from danlu.sandbox import pip_uv_config
+from danlu.sandbox.pip_uv_config import find_uv_build_setting, read_pip_options, read_uv_settings
+
+
+class Machine:
+    """Directories in which both look for files, and the environment that says so."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.environ = {
+            "HOME": str(root / "home"),
+            "VIRTUAL_ENV": str(root / "venv"),
+            "XDG_CONFIG_DIRS": f"{root}/first:{root}/second",
+        }
+
+    def give(self, name: str, text: str) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def pip(self, **more: str) -> dict[str, str]:
+        return read_pip_options({**self.environ, **more})
+
+    def uv(self, project: Path | None = None, **more: str) -> dict[str, object]:
+        return read_uv_settings({**self.environ, **more}, project)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(pip_uv_config, "_ETC", tmp_path / "etc")
+    return Machine(tmp_path)
+
+
+#: pip's files, the weakest first ("Configuration", location and precedence).
+PIP_FILES = (
+    "first/pip/pip.conf",
+    "second/pip/pip.conf",
+    "etc/pip.conf",
+    "home/.pip/pip.conf",
+    "home/.config/pip/pip.conf",
+    "venv/pip.conf",
+)
+
+
+def test_more_important_pip_file_wins(machine: Machine) -> None:
+    for name in PIP_FILES:
+        machine.give(name, f"[global]\nindex-url = {name}\n")
+        assert machine.pip()["index-url"] == name
+
+
+def test_pip_config_file_replaces_the_users_file(machine: Machine) -> None:
+    for number, name in enumerate(PIP_FILES):
+        machine.give(name, f"[global]\nindex-url = {name}\nretries = {number}\n")
+    (machine.root / "venv/pip.conf").unlink()
+    named = machine.give("named.conf", "[global]\nindex-url = named\n")
+    found = machine.pip(PIP_CONFIG_FILE=str(named))
+    assert (found["index-url"], found["retries"]) == ("named", "2")
+    assert "index-url" not in machine.pip(PIP_CONFIG_FILE=os.devnull)
+
+
+def test_install_section_wins_and_variables_win_over_it(machine: Machine) -> None:
+    machine.give("etc/pip.conf", "[install]\nindex-url = b\n")
+    machine.give(
+        "venv/pip.conf", "[global]\nindex_url = a\ndefault-timeout = 7\n[list]\nformat = x\n"
+    )
+    assert machine.pip() == {"index-url": "b", "timeout": "7"}
+    found = machine.pip(PIP_INDEX_URL="c", PIP_DEFAULT_TIMEOUT="9", PIP_RETRIES="")
+    assert found == {"index-url": "c", "timeout": "9"}
+
+
+def test_uv_files_are_merged_like_uv_does(machine: Machine) -> None:
+    project = machine.root / "team/project"
+    machine.give("etc/uv/uv.toml", 'index-url = "etc"\n')
+    assert machine.uv() == {"index-url": "etc"}
+    machine.give("second/uv/uv.toml", 'index-url = "second"\nextra-index-url = ["second"]\n')
+    machine.give("home/.config/uv/uv.toml", 'extra-index-url = ["user"]\noffline = false\n')
+    machine.give("team/project/pyproject.toml", '[project]\nname = "no settings of uv"\n')
+    machine.give("team/pyproject.toml", '[tool.uv.pip]\nextra-index-url = ["pip"]\n')
+    assert machine.uv(project) == {
+        "index-url": "second",
+        "extra-index-url": ["pip", "user", "second"],
+        "offline": False,
+    }
+    machine.give("team/uv.toml", 'index-url = "team"\n')
+    assert machine.uv(project)["extra-index-url"] == ["user", "second"]
+    assert machine.uv(project)["index-url"] == "team"
+
+
+def test_uv_config_file_replaces_others_and_no_config_disables_all(machine: Machine) -> None:
+    machine.give("home/.config/uv/uv.toml", 'index-url = "user"\n')
+    named = machine.give("named.toml", "no-index = true\n")
+    assert machine.uv(UV_NO_CONFIG="0") == {"index-url": "user"}
+    assert machine.uv(UV_NO_CONFIG="1") == {}
+    assert machine.uv(UV_NO_CONFIG="1", UV_CONFIG_FILE=str(named)) == {"no-index": True}
+
+
+@pytest.mark.parametrize("name", ["etc/uv/uv.toml", "home/.config/uv/uv.toml", "team/uv.toml"])
+def test_setting_that_makes_uv_build_is_found_in_any_file(machine: Machine, name: str) -> None:
+    machine.give("team/project/pyproject.toml", '[tool.uv]\nindex-url = "hides the one above"\n')
+    file = machine.give(name, 'no-binary-package = []\n[pip]\nno-binary = ["a"]\n')
+    project = machine.root / "team/project"
+    assert find_uv_build_setting(machine.environ, project) == (file, "no-binary")
+    assert find_uv_build_setting({**machine.environ, "UV_NO_CONFIG": "1"}, project) is None
+
+
+def test_broken_file_counts_as_empty(machine: Machine) -> None:
+    machine.give("etc/pip.conf", "this is not ini")
+    machine.give("home/.config/uv/uv.toml", "this is not toml")
+    (machine.root / "venv").mkdir()
+    (machine.root / "venv/pip.conf").write_bytes(b"[global]\nindex-url = \xff\n")
+    assert machine.pip() == {}
+    assert machine.uv() == {}
+
+
+#: Says which parsers are loaded after both configurations were read.
+LOADED = """
+import os, pathlib, sys
+from danlu.sandbox import pip_uv_config
+pip_uv_config._ETC = pathlib.Path("/nowhere")
+pip_uv_config.read_pip_options(os.environ)
+pip_uv_config.read_uv_settings(os.environ)
+print(sorted({"configparser", "tomllib"} & sys.modules.keys()))
+"""
+
+
+def test_no_parser_is_loaded_without_files(machine: Machine) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], env=machine.environ, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr

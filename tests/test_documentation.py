@@ -1,0 +1,111 @@
+"""Claims about the documentation: its links lead somewhere, and its commands exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from danlu.cli.app import root
+from danlu.cli.session import Session
+from tests.test_repository import ROOT, tracked
+
+LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]*))?(?:\s[^)]*)?\)")
+FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
+
+#: Stands for something that only the reader knows, in a synopsis of several commands.
+SYNOPSIS = (" | wait", "…", "...")
+
+
+def pages() -> list[Path]:
+    return [path for path in tracked() if path.suffix == ".md"]
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """The relative links of a page, outside code."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    text = re.sub(r"`[^`]*`", "", text)
+    for match in LINK.finditer(text):
+        if "://" not in match["target"] and not match["target"].startswith("mailto:"):
+            yield match["target"], match["anchor"] or ""
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of headings, as GitHub and MkDocs make them."""
+    titles = [match["title"] for match in HEADING.finditer(FENCE.sub("", page.read_text()))]
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", title) for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
+
+
+def test_links_between_pages_and_files_lead_somewhere() -> None:
+    broken = []
+    for page in pages():
+        for target, anchor in links(page):
+            path = Path(os.path.normpath(page.parent / target)) if target else page
+            if not path.exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+            elif anchor and path.suffix == ".md" and anchor not in anchors(path):
+                broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
+    assert broken == []
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """The command lines of danlu in a page's code blocks."""
+    for block in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if block["info"].split(" ")[0] not in ("", "sh", "bash", "console"):
+            continue
+        for line in re.sub(r"\\\n\s*", " ", block["body"]).splitlines():
+            if "danlu " in line and not any(sign in line for sign in SYNOPSIS):
+                yield from split_commands(line.strip().removeprefix("$ "))
+
+
+def split_commands(line: str) -> Iterator[list[str]]:
+    """The arguments of each `danlu` in a line of shell; redirections and pipes end one."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in [*lexer, ";"]:
+        if set(word) <= set(";|&><()"):
+            if words[:1] == ["danlu"]:
+                yield words[1:]
+            words = []
+        else:
+            words.append(word)
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in pages() if p.name != "cli.md"], ids=lambda page: str(page.relative_to(ROOT))
+)
+def test_commands_of_a_page_are_accepted_by_the_command_line(page: Path) -> None:
+    wrong = []
+    for words in commands(page):
+        try:
+            parse(root, "danlu", words)
+        except click.UsageError as error:
+            wrong.append(f"danlu {shlex.join(words)}: {error.format_message()}")
+        except click.exceptions.Exit:
+            pass
+    assert wrong == []
+
+
+def parse(command: click.Command, name: str, words: list[str]) -> None:
+    """Parse a command line down to the verb, without running it. Files need not exist."""
+    with command.make_context(name, list(words), obj=Session([])) as context:
+        if isinstance(command, click.Group):
+            rest = [*context._protected_args, *context.args]
+            verb, inner, others = command.resolve_command(context, rest)
+            assert inner is not None
+            parse(inner, str(verb), others)
+
+
+def test_a_wrong_command_would_be_found() -> None:
+    with pytest.raises(click.UsageError):
+        parse(root, "danlu", ["build", "--no-such-option"])
+    with pytest.raises(click.UsageError):
+        parse(root, "danlu", ["no-such-verb"])

@@ -1,0 +1,16 @@
+"""Delays between attempts."""
+
+from danlu.util.backoff import ExponentialBackoff, exponential_delay
+
+
+def test_delay_doubles_up_to_the_longest() -> None:
+    assert [exponential_delay(0.5, 3, failures) for failures in range(5)] == [0.5, 1, 2, 3, 3]
+    assert exponential_delay(0.005, 1000, 10_000) == 1000
+
+
+def test_backoff_starts_over_after_a_quiet_period() -> None:
+    now = 0.0
+    backoff = ExponentialBackoff(1, 60, reset=100, monotonic=lambda: now, draw=lambda: 0.5)
+    assert [backoff.next_delay(), backoff.next_delay(), backoff.next_delay()] == [1.5, 3, 6]
+    now = 101
+    assert backoff.next_delay() == 1.5

@@ -1,0 +1,75 @@
+"""When a disk counts as full, and how that is reported."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import StoreError
+from danlu.util.disk_full import is_disk_full, ran_out_of_space, translate_disk_full
+
+NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
+
+
+class Disk:
+    """What statvfs(3) says of a disk."""
+
+    f_bsize = f_frsize = 4096
+
+    def __init__(self, free: int, *, files: int = 1000, free_files: int = 500) -> None:
+        self.f_bavail, self.f_files, self.f_favail = free // 4096, files, free_files
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A disk with half a gigabyte left."""
+    disk = Disk(500 << 20)
+    monkeypatch.setattr(os, "statvfs", lambda place: disk)
+    return disk
+
+
+def test_disk_without_free_space_counts_as_full(disk: Disk, tmp_path: Path) -> None:
+    assert not ran_out_of_space(tmp_path)
+    disk.f_bavail = 10
+    assert ran_out_of_space(tmp_path)
+
+
+def test_disk_without_free_inodes_counts_as_full_unless_inodes_are_not_counted(
+    disk: Disk, tmp_path: Path
+) -> None:
+    disk.f_favail = 0
+    assert ran_out_of_space(tmp_path)
+    disk.f_files = 0
+    assert not ran_out_of_space(tmp_path)
+
+
+def test_program_output_counts_if_it_cleaned_up_afterwards(disk: Disk, tmp_path: Path) -> None:
+    said = ["a", "tar: x: Cannot write: No space left on device", "b"]
+    assert ran_out_of_space(tmp_path, said)
+    # With gigabytes free it was /dev/shm, or another disk.
+    disk.f_bavail = 5 << 20
+    assert not ran_out_of_space(tmp_path, said)
+    assert ran_out_of_space(tmp_path, ["cp: Disk quota exceeded"])
+
+
+@pytest.mark.parametrize(
+    "error", [NO_SPACE, OSError(errno.EDQUOT, ""), ExceptionGroup("", [ValueError(), NO_SPACE])]
+)
+def test_full_disk_error_has_a_hint(error: Exception) -> None:
+    message = "no space left on the disk that holds x"
+    with (
+        pytest.raises(StoreError, match=message) as caught,
+        translate_disk_full("x", hint="buy one"),
+    ):
+        raise error
+    assert caught.value.hint == "buy one"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, ""), ExceptionGroup("", [ValueError()])])
+def test_other_errors_are_unchanged(error: Exception) -> None:
+    with pytest.raises(type(error)), translate_disk_full("x"):
+        raise error
+    assert not is_disk_full(error)

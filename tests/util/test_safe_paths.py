@@ -1,0 +1,119 @@
+"""Paths below a directory, and links that try to lead out of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from danlu.errors import UsageError
+from danlu.util.safe_paths import MAX_DEPTH, ProjectTree
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("secret")
+    project = tmp_path / "project"
+    (project / "a/b").mkdir(parents=True)
+    (project / "a/file").write_text("ours")
+    return project
+
+
+def read(project: Path, path: str) -> str:
+    with ProjectTree(project) as tree:
+        return tree.read_text(path)
+
+
+def link(project: Path, name: str, target: str) -> None:
+    (project / name).symlink_to(target.format(project=project))
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["a/file", "./a/../a/file", "{project}/a/file", "a/b/../file", "a//file", "second"],
+)
+def test_links_inside_the_root_are_followed(project: Path, target: str) -> None:
+    link(project, "second", "a/file")
+    link(project, "link", target)
+    assert read(project, "link") == "ours"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("../secret", "/etc/passwd", "a/../../secret", "{project}/../secret", "second"),
+        *("../project/a/file", "/proc/self/root/etc/passwd", "{project}-other/file"),
+    ],
+)
+def test_links_that_lead_outside_are_rejected(project: Path, target: str) -> None:
+    (project.parent / "project-other").mkdir()
+    (project.parent / "project-other/file").write_text("secret")
+    link(project, "second", "../secret")
+    link(project, "link", target)
+    with pytest.raises(UsageError, match="leads out of the project project"):
+        read(project, "link")
+
+
+def test_project_may_be_reached_through_a_link(project: Path) -> None:
+    alias = project.parent / "alias"
+    alias.symlink_to(project)
+    link(project, "link", "{project}/a/file")
+    assert read(alias, "link") == "ours"
+    assert read(alias, str(alias / "a/file")) == "ours"
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../secret", ".."])
+def test_paths_that_lead_outside_are_rejected(project: Path, path: str) -> None:
+    with pytest.raises(UsageError, match="is outside the project project"):
+        read(project, path)
+
+
+def test_symbolic_link_loop_is_rejected(project: Path) -> None:
+    link(project, "one", "two")
+    link(project, "two", "one")
+    for path in ("one", "one/file"):
+        with pytest.raises(UsageError, match="form a loop"):
+            read(project, path)
+
+
+def test_too_deep_tree_is_rejected(project: Path) -> None:
+    deep = "/".join(["d"] * (MAX_DEPTH + 1))
+    os.makedirs(project / deep)
+    with pytest.raises(UsageError, match="directories deep"):
+        read(project, f"{deep}/file")
+
+
+def test_directory_swapped_for_a_link_is_not_entered(project: Path) -> None:
+    with ProjectTree(project) as tree:
+        assert tree.read_text("a/file") == "ours"
+        (project / "a").rename(project / "b")
+        (project / "a").symlink_to("..")
+        (project.parent / "file").write_text("secret")
+        assert tree.read_text("a/file") == "ours", "the directory that was opened"
+        tree.forget()
+        with pytest.raises(UsageError, match="leads out"):
+            tree.read_text("a/file")
+
+
+def test_the_real_path_has_no_links(project: Path) -> None:
+    link(project, "link", "a")
+    with ProjectTree(project) as tree:
+        assert tree.real_path("link/file") == Path("a/file")
+        assert tree.real_path("link/nothing") is None
+        assert tree.real_path(".") == Path()
+
+
+def test_pipe_is_rejected_without_blocking(project: Path) -> None:
+    os.mkfifo(project / "pipe")
+    with pytest.raises(UsageError, match="is not a file"):
+        read(project, "pipe")
+
+
+def test_missing_file_and_directory_raise_the_systems_errors(project: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        read(project, "a/nothing")
+    with pytest.raises(FileNotFoundError):
+        read(project, "a/file/below")
+    with pytest.raises(IsADirectoryError):
+        read(project, "a")

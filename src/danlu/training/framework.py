@@ -158,6 +158,9 @@ class Framework(ABC):
     services: ClassVar[bool] = True
     """Whether each replica gets a Service on a cluster."""
 
+    needs_own_tmpdir: ClassVar[bool] = False
+    """Whether replicas that are processes of one machine must not share a temporary directory."""
+
     # -- extension points -------------------------------------------------------------------------
 
     @abstractmethod

@@ -82,18 +82,32 @@ async def test_exec_in_a_missing_worker_is_an_error(jobs: LocalJobs, work: Path)
     assert (await jobs.result("job")).view.replicas[0].exit_code == 1
 
 
+async def test_every_replica_has_a_temporary_directory_of_its_own(
+    jobs: LocalJobs, work: Path
+) -> None:
+    """Daemons of Open MPI on one machine remove each other's session directories."""
+    script = 'for at in 0 1; do $agent job-worker-$at "echo \\$TMPDIR"; done; echo $TMPDIR'
+    await jobs.submit(mpi_job(work, script))
+    lines = {line.data.decode() for line in await lines_of(jobs)}
+    assert {Path(line).name for line in lines} == {"worker-0", "worker-1", "launcher-0"}
+    assert len({Path(line).parent for line in lines}) == 1
+    await until(lambda: not any(Path(line).parent.exists() for line in lines))
+
+
+async def test_the_job_may_set_the_temporary_directory(jobs: LocalJobs, work: Path) -> None:
+    env = [{"name": "TMPDIR", "value": str(work)}]
+    await jobs.submit(mpi_job(work, "$agent job-worker-0 'echo $TMPDIR'", env=env))
+    assert [line.data.decode() for line in await lines_of(jobs)] == [str(work)]
+
+
 @pytest.mark.real
 @pytest.mark.needs("mpirun")
-async def test_a_real_mpirun_starts_a_rank_in_every_worker(
-    jobs: LocalJobs, work: Path, mpi_directory: str
-) -> None:
+async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work: Path) -> None:
     env = [
         {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        {"name": "TMPDIR", "value": mpi_directory},
     ]
     program = "echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE on $WHO"
-    script = f"export TMPDIR={mpi_directory}; mpirun -np 2 sh -c '{program}'"
-    await jobs.submit(mpi_job(work, script, env=env))
+    await jobs.submit(mpi_job(work, f"mpirun -np 2 sh -c '{program}'", env=env))
     lines = [line.data for line in await lines_of(jobs)]
     assert (await jobs.result("job")).view.state == "Succeeded", lines
     assert sorted(lines) == [b"0 of 2 on job-worker-0", b"1 of 2 on job-worker-1"]

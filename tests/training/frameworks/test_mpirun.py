@@ -13,8 +13,11 @@ from danlu.training.types import ReplicaId, ReplicaType
 from tests.training.frameworks.clusters import Cluster, job_of
 
 LAUNCHER = ReplicaType("Launcher")
+# Daemons that share a session directory remove each other's, so every host has its own.
 AGENT = """#!/bin/sh
 export HOST_OF_RANK="$1"
+export TMPDIR="$TMPDIR/$1"
+mkdir -p "$TMPDIR"
 shift
 exec sh -c "$*"
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from danlu.jobs.local.engine import ReplicaEngine, VolumeMount
 from danlu.jobs.local.host_resources import available_cores
@@ -37,6 +38,7 @@ class ReplicaEnvironment:
         self._framework = find_framework(submission.job.kind)
         self._progress: ProgressServer | None = None
         self._volumes_root = job_dir.directory / "volumes"
+        self._tmpdir: TemporaryDirectory[str] | None = None
 
     @staticmethod
     def enter_namespaces(settings: SupervisorSettings) -> None:
@@ -52,7 +54,7 @@ class ReplicaEnvironment:
     async def serve_progress(
         self, job: Job, on_progress: Callable[[TrainingProgress], None]
     ) -> AsyncIterator[None]:
-        """Serve progress reports within the block, and remove all volumes at its end."""
+        """Serve progress reports within the block, and remove what it made at its end."""
         server = ProgressServer(
             on_progress,
             job=job,
@@ -67,6 +69,8 @@ class ReplicaEnvironment:
             finally:
                 for directory in self._volumes_root.glob("*"):
                     remove_volumes(directory)
+                if self._tmpdir is not None:
+                    self._tmpdir.cleanup()
 
     def warnings(self) -> tuple[str, ...]:
         """Return what could not be provided."""
@@ -74,11 +78,22 @@ class ReplicaEnvironment:
 
     def variables(self, replica: ReplicaId) -> Mapping[str, str]:
         """Return environment variables, which those of the job override."""
-        if self._progress is None:
-            return {}
         contained = runs_in_container(self._submission, self._framework, replica)
-        files = CREDENTIALS_MOUNT if contained else None
-        return self._progress.environment(replica, files=files)
+        variables = {}
+        if self._framework.needs_own_tmpdir and not contained:
+            variables["TMPDIR"] = self._create_tmpdir(replica)
+        if self._progress is not None:
+            files = CREDENTIALS_MOUNT if contained else None
+            variables |= self._progress.environment(replica, files=files)
+        return variables
+
+    def _create_tmpdir(self, replica: ReplicaId) -> str:
+        """Create the temporary directory of a replica, with a path short enough for sockets."""
+        if self._tmpdir is None:
+            self._tmpdir = TemporaryDirectory(prefix="danlu-", ignore_cleanup_errors=True)
+        directory = Path(self._tmpdir.name) / str(replica)
+        directory.mkdir(exist_ok=True)
+        return str(directory)
 
     def create_volumes(self, replica: ReplicaId) -> Mapping[str, Path]:
         """Create the volumes of a replica's pod for a new attempt; return their paths by name."""

@@ -68,6 +68,9 @@ class MpiFramework(Framework):
     port = 9999
     env_in_all_containers = False
     services = False
+    # Open MPI's daemon begins by removing its job's session directory, and with it that of another
+    # daemon which shares the temporary directory (orte/mca/ess/base/ess_base_std_orted.c).
+    needs_own_tmpdir = True
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
         """Return where MPI finds its agent and its hosts; workers need no variables."""

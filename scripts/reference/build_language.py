@@ -10,9 +10,10 @@ import sys
 from itertools import groupby
 from textwrap import indent
 
+from danlu.environment.runtime_settings import DATA_SCHEME
 from danlu.lang.build_function import REQUIRED, BuildFunction, Parameter
 from danlu.lang.functions import FUNCTIONS, NAMESPACES
-from danlu.lang.functions.data import DATA_SCHEME, PATHS
+from danlu.lang.functions.data import PATHS
 from danlu.lang.python_namespace import build_status, format_docstring
 from scripts.reference.pages import write_pages
 

@@ -469,7 +469,7 @@ class _Config:
         Takes effect when the environment starts; changes nothing in the image.
 
         Args:
-            size: size in megabytes
+            size: size in megabytes (of 1024²)
         """
 
     @staticmethod
@@ -533,7 +533,7 @@ class _Runtime:
 
     @staticmethod
     def command(commands: Mapping[str, str]) -> None:
-        """Name commands for later use.
+        """Name commands of the shell: `danlu run NAME` runs one, with further arguments appended.
 
         Takes effect when the environment starts; changes nothing in the image.
 
@@ -580,13 +580,14 @@ class _Runtime:
 
     @staticmethod
     def mount(host_path: str, envd_path: str) -> None:
-        """Mount a directory of the host in the environment.
+        """Mount a directory or file of the host in the environment.
 
         Takes effect when the environment starts; changes nothing in the image.
 
         Args:
-            host_path: path on the host, or `data.envd(name)`
-            envd_path: path in the environment
+            host_path: path on the host, relative to the project or below `~/`, or
+                `data.envd(name)`
+            envd_path: absolute path in the environment, or below `~/`
 
         Example:
             runtime.mount("~/datasets", "/data")
@@ -594,7 +595,7 @@ class _Runtime:
 
     @staticmethod
     def init(commands: Sequence[str]) -> None:
-        """Run commands once, when the environment starts.
+        """Run commands of the shell in order when the environment starts, before anything else.
 
         Takes effect when the environment starts; changes nothing in the image.
 
@@ -616,7 +617,8 @@ class _Data:
 
     @staticmethod
     def envd(name: str) -> str:
-        """Name a directory that danlu keeps on the host, for `runtime.mount`.
+        """Name a directory that danlu keeps on the host, for `runtime.mount`. Environments of all
+        projects share it.
 
         Takes effect when the environment starts; changes nothing in the image.
 

@@ -249,10 +249,7 @@ def test_environment_variables_and_path() -> None:
 
 
 def test_planned_call_is_shown_with_its_line() -> None:
-    other = (
-        PlannedCall("install.cuda", (("version", '"12"'),), span=Span("build.envd", 7)),
-        PlannedCall("runtime.expose", at_start=True),
-    )
+    other = (PlannedCall("install.cuda", (("version", '"12"'),), span=Span("build.envd", 7)),)
     graph = assemble(replace(ENVIRONMENT, planned_calls=other), LOCK)
     unbuilt = [v for v in graph.walk() if isinstance(v.op, Unbuilt)]
     assert [v.op.function for v in unbuilt if isinstance(v.op, Unbuilt)] == ["install.cuda"]

@@ -10,12 +10,17 @@ import pytest
 
 from danlu.commands import build_cache
 from danlu.commands.project import Project
+from danlu.environment.runtime_settings import RuntimeMount, RuntimeSettings
 from danlu.environment.types import ProjectDigests
 from danlu.sources.build_context import digest_path
 from danlu.sources.pypi.editable_metadata import digest_metadata
 from danlu.sources.pypi.source_tree import digest_source
 from danlu.store import Store, StoredImage
 from danlu.util.paths import Paths
+
+RUNTIME = RuntimeSettings(
+    commands=(("train", "python train.py"),), mounts=(RuntimeMount("~/a", "/a"),), shm_size=64
+)
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def inputs_of(directory: Path, *, context: bool = False) -> ProjectDigests:
 @pytest.fixture
 def image(store: Store, directory: Path) -> StoredImage:
     image = store.put_image(b"{}", [], names=["a"])
-    build_cache.store_result(store, open_project(directory), inputs_of(directory), image)
+    build_cache.store_result(store, open_project(directory), inputs_of(directory), image, RUNTIME)
     return image
 
 
@@ -68,6 +73,14 @@ def test_lookup_finds_the_image_of_an_unchanged_project(
     found = build_cache.lookup(store, open_project(directory))
     assert found is not None
     assert found.digest == image.digest
+
+
+def test_lookup_finds_how_the_image_is_started(
+    store: Store, directory: Path, image: StoredImage
+) -> None:
+    found = build_cache.lookup_environment(store, open_project(directory))
+    assert found is not None
+    assert (found[0].digest, found[1]) == (image.digest, RUNTIME)
 
 
 def rewrite(name: str) -> Callable[[Path], object]:
@@ -119,7 +132,7 @@ def test_other_files_matter_only_if_a_step_mounts_the_project(
     (directory / "notes").write_text("new")
     assert build_cache.lookup(store, open_project(directory)) is not None
     build_cache.store_result(
-        store, open_project(directory), inputs_of(directory, context=True), image
+        store, open_project(directory), inputs_of(directory, context=True), image, RUNTIME
     )
     assert build_cache.lookup(store, open_project(directory)) is not None
     (directory / "notes").write_text("newer")
@@ -130,7 +143,7 @@ def test_lookup_never_answers_for_build_py(store: Store, directory: Path) -> Non
     (directory / "build.py").write_text("def build(): pass")
     project = open_project(directory, "build.py")
     build_cache.store_result(
-        store, project, ProjectDigests(), store.put_image(b"{}", [], names=["a"])
+        store, project, ProjectDigests(), store.put_image(b"{}", [], names=["a"]), RUNTIME
     )
     assert build_cache.lookup(store, project) is None
 
@@ -157,7 +170,7 @@ def test_dependencies_list_all_compared_files(
     files = ProjectDigests(
         files=inputs_of(directory).packages, packages=inputs_of(directory).packages
     )
-    build_cache.store_result(store, open_project(directory), files, image)
+    build_cache.store_result(store, open_project(directory), files, image, RUNTIME)
     listed = build_cache.list_dependencies(store, open_project(directory))
     assert set(listed or ()) == {"build.envd", "lib.envd", "wheel.whl", "danlu.lock"}
 
@@ -186,7 +199,7 @@ def test_each_kind_of_input_invalidates_the_lookup(
     store: Store, directory: Path, inputs: Callable[[Path], ProjectDigests], changed: str
 ) -> None:
     image = store.put_image(b"{}", [], names=["a"])
-    build_cache.store_result(store, open_project(directory), inputs(directory), image)
+    build_cache.store_result(store, open_project(directory), inputs(directory), image, RUNTIME)
     assert build_cache.lookup(store, open_project_as_found(directory)) is not None
     if changed:
         (directory / changed).write_text("other")
@@ -197,7 +210,7 @@ def test_an_editable_package_is_known_by_its_metadata_alone(store: Store, direct
     write_sources(directory)
     image = store.put_image(b"{}", [])
     inputs = ProjectDigests(editable={"lib": digest_metadata(directory, "lib")})
-    build_cache.store_result(store, open_project(directory), inputs, image)
+    build_cache.store_result(store, open_project(directory), inputs, image, RUNTIME)
     (directory / "lib/mine.py").write_text("x = 2")
     assert build_cache.lookup(store, open_project(directory)) is not None
     assert build_cache.list_dependencies(store, open_project(directory)) is None
@@ -215,7 +228,7 @@ def test_an_image_for_elsewhere_is_known_by_the_code(store: Store, directory: Pa
         copies={"lib": digest_source(directory, "lib")},
     )
     portable = replace(open_project(directory), portable=True)
-    build_cache.store_result(store, portable, inputs, image)
+    build_cache.store_result(store, portable, inputs, image, RUNTIME)
     assert build_cache.lookup(store, portable) is not None
     assert build_cache.lookup(store, open_project(directory)) is None
     (directory / "lib/mine.py").write_text("x = 2")

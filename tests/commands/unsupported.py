@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from danlu.commands.project import Project
-from danlu.environment.types import Environment
+from danlu.environment.types import Environment, PlannedCall
 
 
 def forget_functions(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -17,10 +17,13 @@ def forget_functions(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
 
     def environment(self: Project, *arguments: Any, **options: Any) -> Environment:
         found = evaluate(self, *arguments, **options)
-        calls = [
-            replace(call, at_start=call.at_start and call.function not in names)
-            for call in found.planned_calls
-        ]
-        return replace(found, planned_calls=tuple(calls))
+        forgotten = [item for item in found.declarations if item.start_function in names]
+        return replace(
+            found,
+            declarations=tuple(item for item in found.declarations if item not in forgotten),
+            planned_calls=tuple(
+                PlannedCall(item.start_function, span=item.span) for item in forgotten
+            ),
+        )
 
     monkeypatch.setattr(Project, "environment", environment)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from danlu.environment.conda import CondaChannels, CondaEnvironment, CondaPackages
+from danlu.environment.runtime_settings import ExposedPort, RuntimeMount
 from danlu.environment.types import (
     AptSource,
     BaseSystem,
@@ -16,7 +17,6 @@ from danlu.environment.types import (
     ImageOwner,
     IncludeRef,
     PipIndex,
-    PlannedCall,
     PythonInterpreter,
     PythonPackages,
     SystemPackages,
@@ -26,14 +26,28 @@ from danlu.lang.functions import FUNCTIONS
 from danlu.lang.functions.base import GitConfig, LoginShell
 from danlu.lang.functions.codex import CodexAgent
 from danlu.lang.functions.conda import PixiConfig
-from danlu.lang.functions.config import ImageEntrypoint, ImageRepository, JupyterServer
+from danlu.lang.functions.config import (
+    GpuCount,
+    ImageEntrypoint,
+    ImageRepository,
+    JupyterServer,
+    SharedMemory,
+)
 from danlu.lang.functions.cuda import CudaImage, CudaToolkit
+from danlu.lang.functions.data import DataDirectory
 from danlu.lang.functions.go import GoToolchain
 from danlu.lang.functions.julia import JuliaPackages, JuliaPackageServer, JuliaToolchain
 from danlu.lang.functions.nodejs import NodeToolchain
 from danlu.lang.functions.r import CranMirror, RLanguage, RPackages
 from danlu.lang.functions.rstudio import RStudioServer
-from danlu.lang.functions.runtime import EnvironmentVariables
+from danlu.lang.functions.runtime import (
+    BackgroundPrograms,
+    EnvironmentVariables,
+    HostMount,
+    InitCommands,
+    NamedCommands,
+    PortExposure,
+)
 from danlu.lang.functions.rust import RustToolchain
 from danlu.lang.functions.steps import CopyStep, HttpStep, RunStep, StepSecret
 from danlu.lang.functions.vscode import VscodeExtensions
@@ -41,14 +55,6 @@ from tests.lang.support import COMMIT, body, envd, python_body
 
 BARE = Environment("build", "build.envd", BaseSystem(image="ubuntu:22.04"))
 SUM = "sha256:" + "0a" * 32
-
-
-def other(function: str, *arguments: tuple[str, str], at_start: bool = False) -> dict[str, Any]:
-    return {"planned_calls": (PlannedCall(function, arguments, at_start=at_start),)}
-
-
-def at_start(function: str, *arguments: tuple[str, str]) -> dict[str, Any]:
-    return other(function, *arguments, at_start=True)
 
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -248,8 +254,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("config.entrypoint(['date', '-u'])", {"declarations": (ImageEntrypoint(("date", "-u")),)}),
     ("config.jupyter()", {"declarations": (JupyterServer(),)}),
     ("config.jupyter(token='t', port=8888)", {"declarations": (JupyterServer("t", 8888),)}),
-    ("config.gpu(count=2)", at_start("config.gpu", ("count", "2"))),
-    ("config.shm_size(size=1024)", at_start("config.shm_size", ("size", "1024"))),
+    ("config.gpu(count=2)", {"declarations": (GpuCount(2),)}),
+    ("config.shm_size(size=1024)", {"declarations": (SharedMemory(1024),)}),
     (
         "config.repo('https://x.org/a', description='é')",
         {"declarations": (ImageRepository("https://x.org/a", "é"),)},
@@ -287,41 +293,32 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ),
     (
         "runtime.command(commands={'train': 'python t.py', 'a': 'b'})",
-        at_start("runtime.command", ("commands", '{"a":"b","train":"python t.py"}')),
+        {"declarations": (NamedCommands((("train", "python t.py"), ("a", "b"))),)},
     ),
     (
         "runtime.expose(envd_port=8888, host_port=0, service='tb', listen_addr='0.0.0.0')",
-        at_start(
-            "runtime.expose",
-            ("envd_port", "8888"),
-            ("listen_addr", '"0.0.0.0"'),
-            ("service", '"tb"'),
-        ),
+        {"declarations": (PortExposure(ExposedPort(8888, 0, "tb", "0.0.0.0")),)},
     ),
     (
         "runtime.daemon(commands=[['tensorboard', '--logdir', 'x'], ['y']])",
-        at_start("runtime.daemon", ("commands", '[["tensorboard","--logdir","x"],["y"]]')),
+        {"declarations": (BackgroundPrograms((("tensorboard", "--logdir", "x"), ("y",))),)},
     ),
     (
         "runtime.mount(host_path='~/a', envd_path='/a')",
-        at_start("runtime.mount", ("envd_path", '"/a"'), ("host_path", '"~/a"')),
+        {"declarations": (HostMount(RuntimeMount("~/a", "/a")),)},
     ),
     (
         "runtime.mount(data.envd('dgl'), data.path.dgl)",
         {
-            "planned_calls": (
-                PlannedCall("data.envd", (("name", '"dgl"'),), at_start=True),
-                PlannedCall(
-                    "runtime.mount",
-                    (("envd_path", '"~/.dgl"'), ("host_path", '"data://dgl"')),
-                    at_start=True,
-                ),
+            "declarations": (
+                DataDirectory("dgl"),
+                HostMount(RuntimeMount("data://dgl", "~/.dgl")),
             )
         },
     ),
     (
         "runtime.init([data.path.huggingface])",
-        at_start("runtime.init", ("commands", '["~/.cache/huggingface"]')),
+        {"declarations": (InitCommands(("~/.cache/huggingface",)),)},
     ),
 ]
 
@@ -382,7 +379,4 @@ def test_python_files_keep_the_written_order() -> None:
 
 def test_equal_declarations_count_once() -> None:
     environment = body("config.gpu(2)\n" * 2 + "install.go('1')\n" * 2)
-    assert environment.declarations == (GoToolchain("1"),)
-    assert environment.planned_calls == (
-        PlannedCall("config.gpu", (("count", "2"),), at_start=True),
-    )
+    assert environment.declarations == (GpuCount(2), GoToolchain("1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from danlu.environment.runtime_settings import ExposedPort
 from danlu.environment.types import (
     BaseSystem,
     PythonInterpreter,
@@ -11,6 +12,7 @@ from danlu.environment.types import (
 from danlu.lang.evaluation import evaluate, list_functions
 from danlu.lang.functions.base import LoginShell
 from danlu.lang.functions.config import JupyterServer
+from danlu.lang.functions.runtime import PortExposure
 from danlu.lang.functions.steps import RunStep
 from danlu.lang.functions.vscode import VscodeExtensions
 from tests.lang.support import Texts, envd
@@ -65,9 +67,9 @@ def test_a_library_that_is_included() -> None:
         envdlib=MONITORING,
     )
     assert environment.python_packages == (PythonPackages(("tensorboard",)),)
-    expose = environment.planned_calls[-1]
-    assert expose.function == "runtime.expose"
-    assert expose.arguments == (("envd_port", "8888"), ("service", '"tensorboard"'))
+    expose = environment.find(PortExposure)
+    assert expose is not None
+    assert expose.port == ExposedPort(8888, service="tensorboard")
     assert (expose.span.file, expose.span.line) == ("build.envd", 9)
     assert [use.url for use in environment.includes] == ["https://example.org/envdlib"]
 

@@ -264,7 +264,7 @@ def _merge_vertices(vertices: Sequence[Vertex]) -> Vertex:
 
 
 def _add_unbuilt(root: Vertex, environment: Environment) -> Vertex:
-    unbuilt = [_make_unbuilt(call) for call in environment.planned_calls if not call.at_start]
+    unbuilt = [_make_unbuilt(call) for call in environment.planned_calls]
     return Vertex(Merge(), (root, *unbuilt), name="environment") if unbuilt else root
 
 

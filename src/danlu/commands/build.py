@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from danlu.builder.types import VertexReport
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
+    from danlu.environment.runtime_settings import RuntimeSettings
     from danlu.graph.ops import Platform
     from danlu.graph.progress import Progress
     from danlu.store import Layer, StoredImage
@@ -88,12 +89,13 @@ class BuildRequest(msgspec.Struct, frozen=True):
 
 
 class BuildOutcome(msgspec.Struct, frozen=True):
-    """An image, the vertices that were solved for it, and how the lock changed.
+    """An image, how it is started, the vertices that were solved, and how the lock changed.
 
     ``depends_on`` and ``epoch`` are as in :class:`BuildReport`.
     """
 
     image: StoredImage
+    runtime: RuntimeSettings
     vertices: tuple[VertexReport, ...] = ()
     lock_changes: tuple[str, ...] = ()
     unchanged: bool = False
@@ -169,8 +171,14 @@ def find_or_build_image(
     project: Project, *, settings: Settings, options: BuildOptions, progress: Progress
 ) -> StoredImage:
     """Return the project's image; build it if needed."""
-    with find_or_build(BuildRequest(project, settings, options, progress)) as (_, outcome):
-        return outcome.image
+    request = BuildRequest(project, settings, options, progress)
+    return find_or_build_environment(request)[0]
+
+
+def find_or_build_environment(request: BuildRequest) -> tuple[StoredImage, RuntimeSettings]:
+    """Return the project's image, which is built if needed, and how it is started."""
+    with find_or_build(request) as (_, outcome):
+        return outcome.image, outcome.runtime
 
 
 @contextmanager
@@ -190,10 +198,10 @@ def find_or_build(request: BuildRequest) -> Iterator[tuple[Store, BuildOutcome]]
         # 1. No file has changed since an earlier build: nothing is evaluated.
         if not options.ignores_cache and not options.platform:
             epoch = store.epoch()
-            image = build_cache.lookup(store, project)
-            if image is not None:
-                depends_on = _list_dependencies(request, store, image)
-                outcome = BuildOutcome(image, unchanged=True, depends_on=depends_on, epoch=epoch)
+            found = build_cache.lookup_environment(store, project)
+            if found is not None:
+                depends_on = _list_dependencies(request, store, found[0])
+                outcome = BuildOutcome(*found, unchanged=True, depends_on=depends_on, epoch=epoch)
                 yield store, outcome
                 return
         # 2. The build file describes an environment that was built with this lock before.
@@ -203,7 +211,7 @@ def find_or_build(request: BuildRequest) -> Iterator[tuple[Store, BuildOutcome]]
         lock_request = build_image.make_lock_request(request, environment)
         image = None if options.ignores_cache else build_image.lookup(store, lock_request)
         if image is not None:
-            yield store, BuildOutcome(image, unchanged=True)
+            yield store, BuildOutcome(image, environment.runtime_settings(), unchanged=True)
             return
         # 3. Lock what is not locked, and run what is not cached.
         with build_image.solve(request, lock_request, store) as outcome:

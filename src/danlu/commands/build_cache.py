@@ -1,7 +1,8 @@
 """Find the image of a project whose files have not changed, without evaluating the build file.
 
 A Starlark build file can only read the files that it loads: if these, the files it names and the
-lock are unchanged, so is the image. A ``build.py`` can read anything, and is never cached here.
+lock are unchanged, so are the image and the settings that it is started with. A ``build.py`` can
+read anything, and is never cached here.
 Every build and every ``danlu run`` waits for this, so the language and the graph are not imported.
 """
 
@@ -10,7 +11,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from danlu import __version__
+from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import DanluError
 from danlu.util.safe_paths import ProjectTree
 
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _record_key(project: Project, *, portable: bool = False) -> str:
-    kind = "portable" if portable else "known-3"
+    kind = "portable-2" if portable else "known-4"
     return f"{kind}:{__version__}:{project.directory}:{project.file}:{project.target}"
 
 
@@ -30,9 +34,13 @@ def _hash_text(text: str) -> str:
 
 
 def store_result(
-    store: Store, project: Project, inputs: ProjectDigests, image: StoredImage
+    store: Store,
+    project: Project,
+    inputs: ProjectDigests,
+    image: StoredImage,
+    runtime: RuntimeSettings,
 ) -> None:
-    """Record ``image`` as the result of the project's current files."""
+    """Record ``image`` and how it is started as the result of the project's current files."""
     if not project.file.endswith(".envd"):
         return
     value: dict[str, Any] = {
@@ -44,6 +52,7 @@ def store_result(
         "copies": inputs.copies,
         "lock": _hash_text(project.lock_path.read_text(encoding="utf-8")),
         "image": image.digest,
+        "runtime": msgspec.to_builtins(runtime),
     }
     # Only editable packages make a difference between the two kinds of images.
     key = _record_key(project, portable=bool(inputs.copies))
@@ -52,6 +61,14 @@ def store_result(
 
 def lookup(store: Store, project: Project) -> StoredImage | None:
     """Return the project's image if no file that it was built from has changed."""
+    found = lookup_environment(store, project)
+    return found[0] if found is not None else None
+
+
+def lookup_environment(
+    store: Store, project: Project
+) -> tuple[StoredImage, RuntimeSettings] | None:
+    """Return the project's image as :func:`lookup` does, and how it is started."""
     value = store.record(_record_key(project))
     if project.portable and (value is None or value["editable"]):
         value = store.record(_record_key(project, portable=True))
@@ -59,7 +76,8 @@ def lookup(store: Store, project: Project) -> StoredImage | None:
         return None
     if not _texts_match(project, value["texts"]) or not _files_match(project, value):
         return None
-    return store.image(value["image"])
+    image = store.image(value["image"])
+    return None if image is None else (image, msgspec.convert(value["runtime"], RuntimeSettings))
 
 
 def list_dependencies(store: Store, project: Project) -> list[str] | None:

@@ -68,11 +68,9 @@ def make_lock_request(request: BuildRequest, environment: Environment) -> LockRe
     Raises :class:`NotBuiltYet` for functions that this version cannot build, before anything is
     resolved.
     """
-    unbuilt = [call for call in environment.planned_calls if not call.at_start]
+    unbuilt = [(call.function, call.span) for call in environment.planned_calls]
     if unbuilt:
-        raise NotBuiltYet(
-            *sorted(((call.function, call.span) for call in unbuilt), key=itemgetter(1))
-        )
+        raise NotBuiltYet(*sorted(unbuilt, key=itemgetter(1)))
     return LockRequest(
         request.project,
         environment,
@@ -93,7 +91,7 @@ def lookup(store: Store, lock_request: LockRequest) -> StoredImage | None:
     record = store.record(_cache_key(lock_request, project.lock_text))
     image = store.image(record["config"]) if record else None
     if image is not None and not is_foreign(lock_request.platform):
-        build_cache.store_result(store, project, lock_request.inputs, image)
+        _store_result(store, lock_request, image)
     return image
 
 
@@ -145,7 +143,7 @@ def _cache_key(lock_request: LockRequest, lock_text: str) -> str:
         [
             "build",
             _VERSION,
-            lock_request.environment,
+            lock_request.environment.strip_runtime(),
             lock_request.inputs,
             lock_request.platform,
             lock,
@@ -252,7 +250,8 @@ async def _lock_and_solve(
         _record_result(request, lock_request, plan, store, result)
         if buildkit is not None:
             await buildkit.export_cache(request.options.cache_to)
-    return BuildOutcome(result.image, result.vertices, plan.lock_changes)
+    runtime = lock_request.environment.runtime_settings()
+    return BuildOutcome(result.image, runtime, result.vertices, plan.lock_changes)
 
 
 def _has_layers_to_make(plan: _BuildPlan, store: Store) -> bool:
@@ -319,4 +318,9 @@ def _record_result(
         f"last-build:{project.directory}:{project.target}",
         {"vertices": vertices, "config": result.image.digest},
     )
-    build_cache.store_result(store, project, lock_request.inputs, result.image)
+    _store_result(store, lock_request, result.image)
+
+
+def _store_result(store: Store, lock_request: LockRequest, image: StoredImage) -> None:
+    runtime = lock_request.environment.runtime_settings()
+    build_cache.store_result(store, lock_request.project, lock_request.inputs, image, runtime)

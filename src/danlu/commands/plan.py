@@ -91,7 +91,7 @@ def plan_build(
         lock="missing" if section is None else "stale" if stale else "fits",
         stale=stale,
         vertices=tuple(_plan_vertex(vertex) for vertex in graph.walk()),
-        at_start=_runtime_functions(environment),
+        at_start=environment.start_functions,
     )
     return _add_forecasts(planned, graph, project, settings, section) if why else planned
 
@@ -163,10 +163,6 @@ def _describe_op(vertex: Vertex) -> tuple[str, ...]:
     if isinstance(vertex.op, Unbuilt):
         return tuple(mask_credentials(f"{name}={value}") for name, value in vertex.op.arguments)
     return ()
-
-
-def _runtime_functions(environment: Environment) -> tuple[str, ...]:
-    return tuple(sorted({call.function for call in environment.planned_calls if call.at_start}))
 
 
 def _add_forecasts(

@@ -1,23 +1,30 @@
 """What a build file says about how its environment is started (``runtime.*``, ``config.gpu`` …).
 
-None of it changes the image. ``danlu up`` applies all of it; ``danlu run`` applies mounts, GPUs,
-shared memory and ``init``.
+None of it changes the image. ``danlu up`` applies all of it; ``danlu run`` applies commands,
+mounts, shared memory and ``init``.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+DATA_SCHEME = "data://"
+"""Prefix of the source of a mount that names a directory which danlu keeps for data."""
+
 
 class RuntimeMount(msgspec.Struct, frozen=True, omit_defaults=True):
     """``runtime.mount(host_path, envd_path)``.
 
     ``source`` is a path on the host (``~`` is the user's home, relative paths belong to the
-    project), or ``data://NAME`` for a directory that danlu keeps.
+    project), or ``data://NAME`` for a directory that danlu keeps. ``target`` is absolute, or starts
+    with ``~/`` for the home directory of the environment's user. ``included_from`` is the place in
+    an included repository that asks for the mount (``URL/FILE:LINE``), which then needs the user's
+    permission; empty for the project's own.
     """
 
     source: str
     target: str
+    included_from: str = ""
 
 
 class ExposedPort(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,6 +41,9 @@ class JupyterSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 
     token: str = ""
     port: int = 0
+
+    def __repr__(self) -> str:
+        return f"JupyterSettings(port={self.port})"  # without the token
 
 
 class RuntimeSettings(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from danlu.environment.image_layout import CONDA_PREFIX, USER_ID, VENV
 from danlu.environment.lock import FunctionLock, LockedPython
+from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import Span
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import FileEntry, Platform
@@ -56,6 +57,8 @@ class Declaration(LocatedValue, frozen=True):
     rank: ClassVar[int] = 0
     needs_python: ClassVar[bool] = False
     """Whether the environment needs a Python interpreter because of this declaration."""
+    start_function: ClassVar[str] = ""
+    """The build function, if its calls act when the environment starts."""
 
     def system_packages(self) -> tuple[str, ...]:
         """Return the distribution's packages to install; ``name=version`` pins one as in apt."""
@@ -108,6 +111,17 @@ class Declaration(LocatedValue, frozen=True):
         """Return the image's configuration with what this declaration changes in it."""
         return config
 
+    def configure_runtime(self, settings: RuntimeSettings) -> RuntimeSettings:
+        """Return how the environment is started, with what this declaration changes in it."""
+        return settings
+
+
+class RuntimeDeclaration(Declaration, frozen=True):
+    """A declaration that acts only when the environment starts, and changes nothing in the image.
+
+    Subclasses set ``start_function``.
+    """
+
 
 class Step(LocatedValue, frozen=True):
     """A call that changes the image after everything declared, in the order of the file."""
@@ -137,13 +151,10 @@ class PlannedCall(LocatedValue, frozen=True):
     """A call that is checked and shown by ``danlu plan``, but adds nothing to the image.
 
     ``arguments`` are (parameter, canonical JSON of the value), sorted, defaults left out.
-    ``at_start`` is true for functions that act when the environment starts (``runtime.expose``,
-    ``runtime.mount`` …): they don't keep a build from going on.
     """
 
     function: str
     arguments: tuple[tuple[str, str], ...] = ()
-    at_start: bool = False
 
 
 class IncludeRef(LocatedValue, frozen=True):
@@ -354,6 +365,23 @@ class Environment(msgspec.Struct, frozen=True):
     def uses_project(self) -> bool:
         """Whether a step sees the whole project."""
         return any(step.uses_project for step in self.steps)
+
+    @property
+    def start_functions(self) -> tuple[str, ...]:
+        """The names of the functions that act when the environment starts, sorted."""
+        return tuple(sorted({item.start_function for item in self.declarations} - {""}))
+
+    def runtime_settings(self) -> RuntimeSettings:
+        """Return how the environment is started: what all declarations say together."""
+        settings = RuntimeSettings()
+        for declaration in self.list_by_rank():
+            settings = declaration.configure_runtime(settings)
+        return settings
+
+    def strip_runtime(self) -> Environment:
+        """Return the environment without the declarations that change nothing in the image."""
+        kept = (item for item in self.declarations if not isinstance(item, RuntimeDeclaration))
+        return replace(self, declarations=tuple(kept))
 
     def mirrors(self) -> dict[str, str]:
         """Return the mirrors that the build file sets, by name."""

@@ -47,10 +47,12 @@ def declare_calls(
 def _declare_call(env: EnvironmentBuilder, call: FunctionCall, sources: SourceFiles) -> None:
     function = FUNCTIONS[call.function]
     given = bind_arguments(function, call.args, call.kwargs)
-    bound = BoundCall(function, given, sources.user_span(call), call.commit)
+    bound = BoundCall(
+        function, given, sources.user_span(call), call.commit, sources.find_included_place(call)
+    )
     if function.declare is not None:
         function.declare(env, bound)
-    if not function.implemented:
+    if not (function.implemented or function.runtime_only):
         env.add_planned_call(bound.to_planned_call(), unique=function.unique)
 
 

@@ -51,9 +51,9 @@ class BuildFunction(msgspec.Struct, frozen=True):
     ``declare`` checks what types cannot express, raising
     :class:`~danlu.lang.arg_types.CallError`, and adds declarations or steps to the environment.
     What those contribute to the lock and the graph is up to their classes
-    (:class:`danlu.environment.types.Declaration`). If the function is not ``implemented``, the call
-    is only planned; with ``runtime_only`` it changes nothing in the image and waits for
-    ``danlu up``.
+    (:class:`danlu.environment.types.Declaration`). With ``runtime_only`` it changes nothing in the
+    image and takes effect when the environment starts. If the function is neither that nor
+    ``implemented``, the call is only planned.
 
     ``unique``: a second call with other values is an error. ``lock_section`` is the list of pins
     that the function owns in the lock. ``returns`` is the Python annotation of its value.
@@ -96,13 +96,15 @@ class BoundCall(msgspec.Struct, frozen=True):
     """A call whose arguments passed their parameters' checks.
 
     ``given`` has the values of the arguments that were written, by parameter name; ``commit`` is
-    the one that an ``include()`` was resolved to.
+    the one that an ``include()`` was resolved to. ``included_from`` is the place in an included
+    repository that the call comes from (``URL/FILE:LINE``); empty if only the user's files made it.
     """
 
     function: BuildFunction
     given: Mapping[str, Any]
     span: Span
     commit: str = ""
+    included_from: str = ""
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a parameter: the one given, else its default."""
@@ -121,10 +123,7 @@ class BoundCall(msgspec.Struct, frozen=True):
             if parameter.type.is_mapping:
                 value = dict(value)
             arguments.append((name, _canonical_json(value)))
-        function = self.function
-        return PlannedCall(
-            function.name, tuple(arguments), at_start=function.runtime_only, span=self.span
-        )
+        return PlannedCall(self.function.name, tuple(arguments), span=self.span)
 
 
 def _canonical_json(value: object) -> str:

@@ -11,6 +11,7 @@ from danlu.lang.arg_types import CallError
 from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.urls import mask_credentials
 
+_DATA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PYTHON = re.compile(r"3(\.[0-9]+){1,2}t?")
 
 
@@ -35,6 +36,16 @@ def check_url(url: str, function: str, argument: str, schemes: tuple[str, ...]) 
         raise CallError(
             f"{function}(): invalid URL '{mask_credentials(url)}'",
             hint=f"a URL starts with {schemes[-1] if len(schemes) < 3 else 'https'}://",
+            argument=argument,
+        )
+
+
+def check_data_name(name: str, *, function: str, argument: str) -> None:
+    """Check the name of a directory that danlu keeps for data."""
+    if not _DATA_NAME.fullmatch(name):
+        raise CallError(
+            f"{function}(): invalid name '{name}'",
+            hint="use letters, digits, '_', '-' and '.'",
             argument=argument,
         )
 

@@ -42,7 +42,11 @@ class EnvironmentBuilder:
 
     def find(self, kind: type[_D]) -> _D | None:
         """Return the first declaration of a type."""
-        return next((item for item in self._declarations if isinstance(item, kind)), None)
+        return next(iter(self.find_all(kind)), None)
+
+    def find_all(self, kind: type[_D]) -> tuple[_D, ...]:
+        """Return the declarations of a type, in the order of the file."""
+        return tuple(item for item in self._declarations if isinstance(item, kind))
 
     def replace(self, old: Declaration, new: Declaration) -> None:
         """Put a declaration in the place of one that it refines."""

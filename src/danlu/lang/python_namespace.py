@@ -11,11 +11,12 @@ from collections.abc import Callable
 from textwrap import wrap
 from typing import Any
 
+from danlu.environment.runtime_settings import DATA_SCHEME
 from danlu.lang.build_function import REQUIRED, BuildFunction
 from danlu.lang.call_recorder import active_recorder
 from danlu.lang.error_messages import explain_unknown_attribute
 from danlu.lang.functions import FUNCTIONS, NAMESPACES
-from danlu.lang.functions.data import DATA_SCHEME, PATHS
+from danlu.lang.functions.data import PATHS
 
 
 class UnknownNameError(AttributeError):

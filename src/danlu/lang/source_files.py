@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from danlu.errors import BuildFileError, Span
 from danlu.lang.protocol import CallFrame, FunctionCall
+from danlu.util.urls import strip_credentials
 
 _TOKEN = re.compile(
     r"""('''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"|\#[^\n]*)"""
@@ -128,6 +129,16 @@ class SourceFiles:
                 innermost = position == len(call.frames) - 1
                 return self.frame_span(frame, call.function if innermost else "", None)
         return self.call_span(call)
+
+    def find_included_place(self, call: FunctionCall) -> str:
+        """Return the innermost place of an included repository that led to a call, or empty.
+
+        A function of the user's that such a repository calls gets its arguments from there.
+        """
+        for frame in reversed(call.frames):
+            if frame.file in self.foreign_files:
+                return f"{strip_credentials(frame.file)}:{frame.line}"
+        return ""
 
     def frame_span(
         self, frame: CallFrame, function: str = "", argument: str | int | None = None

@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 
 import starlark
 
+from danlu.environment.runtime_settings import DATA_SCHEME
 from danlu.lang.arg_types import CallError
 from danlu.lang.bind import bind_arguments
 from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.functions import FUNCTIONS
-from danlu.lang.functions.data import DATA_SCHEME
 from danlu.lang.included_repository import (
     IncludedRepository,
     check_include_address,

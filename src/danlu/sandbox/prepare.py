@@ -34,13 +34,15 @@ def prepare_run(
     work: Path,
     shell: str = "",
     seccomp: str = "",
+    shm_size: int = 0,
 ) -> Iterator[Path]:
     """Yield the directory of a runtime bundle.
 
     Mount points that the root lacks are created in an extra layer, so that they never appear in the
     upper. ``network`` is the machine's network (True), none (False), or one that exists already.
     ``shell`` is a script that starts the program as its ``"$@"``, used if the root has a shell.
-    ``seccomp`` selects the filter (:func:`danlu.sandbox.seccomp.load_filter`).
+    ``seccomp`` selects the filter (:func:`danlu.sandbox.seccomp.load_filter`). ``shm_size`` is the
+    bytes of ``/dev/shm``, 0 for the kernel's default.
     """
     userns.require_id(process.uid, process.gid)
     if userns.has_single_id():
@@ -65,6 +67,7 @@ def prepare_run(
                 device_directory=device_directory,
                 network=network,
                 seccomp=seccomp,
+                shm_size=shm_size,
             )
             yield bundle
     except OSError as error:
@@ -92,6 +95,16 @@ def check_mounts(mounts: Sequence[Mount]) -> None:
             )
         if mount.kind == "bind" and (mount.source is None or not mount.source.exists()):
             raise UsageError(f"cannot mount {mount.source}: it does not exist")
+
+
+def expand_home(mounts: Iterable[Mount], home: str) -> tuple[Mount, ...]:
+    """Return the mounts with ``~/`` at the start of a target replaced by ``home``."""
+    return tuple(
+        msgspec.structs.replace(mount, target=f"{home.rstrip('/')}/{mount.target[2:]}")
+        if mount.target.startswith("~/")
+        else mount
+        for mount in mounts
+    )
 
 
 def wrap_in_shell(process: ProcessSpec, view: LayerView, script: str) -> ProcessSpec:
@@ -166,6 +179,7 @@ def _write_configuration(
     device_directory: Path,
     network: bool | JoinedNetwork,
     seccomp: str,
+    shm_size: int,
 ) -> None:
     joined = network if isinstance(network, JoinedNetwork) else None
     context = runtime_spec.SpecContext(
@@ -177,6 +191,7 @@ def _write_configuration(
         terminal_group=None if userns.has_single_id() else _TERMINAL_GROUP,
         fresh_sysfs=not userns.is_rootless() or network is not True,
         seccomp=load_filter(seccomp, runtime_spec.CAPABILITIES),
+        shm_size=shm_size,
     )
     try:
         data = msgspec.json.encode(runtime_spec.render_config(process, mounts, context))

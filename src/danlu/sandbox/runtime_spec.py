@@ -51,7 +51,8 @@ class SpecContext(msgspec.Struct, frozen=True):
     the container joins the namespace in the file ``namespace``, or gets a new one with only a
     loopback. ``terminal_group`` is the group of terminals (5), or None if that id is not mapped.
     ``fresh_sysfs`` mounts a new sysfs, which only root may do, or the owner of the network
-    namespace. ``seccomp`` is the filter (:func:`danlu.sandbox.seccomp.load_filter`), or None.
+    namespace. ``shm_size`` is the bytes of ``/dev/shm``, 0 for the kernel's default. ``seccomp`` is
+    the filter (:func:`danlu.sandbox.seccomp.load_filter`), or None.
     """
 
     root: Path
@@ -62,6 +63,7 @@ class SpecContext(msgspec.Struct, frozen=True):
     seccomp: Mapping[str, Any] | None
     namespace: Path | None = None
     hostname: str = HOSTNAME
+    shm_size: int = 0
 
 
 def render_config(
@@ -122,6 +124,7 @@ def render_process(process: ProcessSpec) -> dict[str, Any]:
 def _standard_mounts(around: SpecContext) -> list[dict[str, Any]]:
     group = [] if around.terminal_group is None else [f"gid={around.terminal_group}"]
     restricted = ["nosuid", "noexec", "nodev"]
+    shm_size = [f"size={around.shm_size}"] if around.shm_size else []
     return [
         _special_mount("/proc", "proc", restricted),
         # A runtime creates no device nodes if /dev is a bind mount: ours contains them already.
@@ -131,7 +134,7 @@ def _standard_mounts(around: SpecContext) -> list[dict[str, Any]]:
             "devpts",
             ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", *group],
         ),
-        _special_mount("/dev/shm", "tmpfs", [*restricted, "mode=1777"]),
+        _special_mount("/dev/shm", "tmpfs", [*restricted, "mode=1777", *shm_size]),
         _special_mount("/dev/mqueue", "mqueue", restricted),
         _special_mount("/sys", "sysfs", [*restricted, "ro"])
         if around.fresh_sysfs

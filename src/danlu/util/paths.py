@@ -52,6 +52,11 @@ class Paths:
         return self.data / "jobs"
 
     @property
+    def kept_data(self) -> Path:
+        """The directories that build files name with ``data.envd``, shared by all projects."""
+        return self.data / "data"
+
+    @property
     def certificates(self) -> Path:
         """Certificates and keys of servers on this machine."""
         return self.data / "certificates"

@@ -7,12 +7,14 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
+from danlu.environment.runtime_settings import JupyterSettings, RuntimeSettings
 from danlu.environment.types import (
     AptSource,
     Declaration,
     ImageOwner,
     PipIndex,
     PythonPackages,
+    RuntimeDeclaration,
 )
 from danlu.graph.image_config import ImageConfig
 from danlu.lang.arg_types import FLAG, PORT_OR_ANY, TEXT, TEXTS, USER_ID, CallError, integer
@@ -55,6 +57,8 @@ class JupyterServer(Declaration, frozen=True):
 
     needs_python: ClassVar[bool] = True
 
+    start_function = "config.jupyter"
+
     token: str = ""
     port: int = 0
 
@@ -63,6 +67,31 @@ class JupyterServer(Declaration, frozen=True):
 
     def python_packages(self) -> tuple[PythonPackages, ...]:
         return (PythonPackages(names=("jupyter",), source="config.jupyter", span=self.span),)
+
+    def configure_runtime(self, settings: RuntimeSettings) -> RuntimeSettings:
+        return replace(settings, jupyter=JupyterSettings(self.token, self.port))
+
+
+class GpuCount(RuntimeDeclaration, frozen=True):
+    """``config.gpu(count)``."""
+
+    start_function = "config.gpu"
+
+    count: int
+
+    def configure_runtime(self, settings: RuntimeSettings) -> RuntimeSettings:
+        return replace(settings, gpus=self.count)
+
+
+class SharedMemory(RuntimeDeclaration, frozen=True):
+    """``config.shm_size(size)``, in megabytes."""
+
+    start_function = "config.shm_size"
+
+    megabytes: int
+
+    def configure_runtime(self, settings: RuntimeSettings) -> RuntimeSettings:
+        return replace(settings, shm_size=self.megabytes)
 
 
 def _declare_apt_source(env: EnvironmentBuilder, call: BoundCall) -> None:
@@ -98,6 +127,14 @@ def _declare_repo(env: EnvironmentBuilder, call: BoundCall) -> None:
 def _declare_jupyter(env: EnvironmentBuilder, call: BoundCall) -> None:
     server = JupyterServer(call["token"], call["port"], span=call.span)
     env.declare_once("config.jupyter", server)
+
+
+def _declare_gpu(env: EnvironmentBuilder, call: BoundCall) -> None:
+    env.declare_once("config.gpu", GpuCount(call["count"], span=call.span))
+
+
+def _declare_shm_size(env: EnvironmentBuilder, call: BoundCall) -> None:
+    env.declare_once("config.shm_size", SharedMemory(call["size"], span=call.span))
 
 
 FUNCTIONS = (
@@ -158,13 +195,15 @@ FUNCTIONS = (
         "config.gpu",
         "Set the number of GPUs that the environment gets when it starts.",
         (Parameter("count", integer(0, 1024), "number of GPUs"),),
+        declare=_declare_gpu,
         runtime_only=True,
         unique=True,
     ),
     BuildFunction(
         "config.shm_size",
         "Set the size of shared memory when the environment starts.",
-        (Parameter("size", integer(1, 1 << 30, "megabytes"), "size in megabytes"),),
+        (Parameter("size", integer(1, 1 << 30, "megabytes"), "size in megabytes (of 1024²)"),),
+        declare=_declare_shm_size,
         runtime_only=True,
         unique=True,
     ),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
-from danlu.lang.arg_types import TEXT, CallError
+from danlu.environment.types import RuntimeDeclaration
+from danlu.lang.arg_types import TEXT
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.checks import check_data_name
 from danlu.lang.environment_builder import EnvironmentBuilder
-
-DATA_SCHEME = "data://"
-"""Prefix of a ``runtime.mount`` host path that names a directory which danlu keeps for data."""
 
 PATHS = {
     "huggingface": "~/.cache/huggingface",
@@ -17,24 +14,29 @@ PATHS = {
 }
 """``data.path.*``: where well-known libraries keep their data, in a user's home."""
 
-_DATA_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+class DataDirectory(RuntimeDeclaration, frozen=True):
+    """``data.envd(name)``. The directory is created when it is mounted."""
+
+    start_function = "data.envd"
+
+    name: str
 
 
-def _check_data_name(env: EnvironmentBuilder, call: BoundCall) -> None:
-    if not _DATA_NAME.fullmatch(call["name"]):
-        raise CallError(
-            f"data.envd(): invalid name '{call['name']}'",
-            hint="use letters, digits, '_', '-' and '.'",
-            argument="name",
-        )
+def _declare_data(env: EnvironmentBuilder, call: BoundCall) -> None:
+    check_data_name(call["name"], function="data.envd", argument="name")
+    directory = DataDirectory(call["name"], span=call.span)
+    if directory not in env.find_all(DataDirectory):
+        env.declare(directory)
 
 
 FUNCTIONS = (
     BuildFunction(
         "data.envd",
-        "Name a directory that danlu keeps on the host, for `runtime.mount`.",
+        "Name a directory that danlu keeps on the host, for `runtime.mount`. Environments of all "
+        "projects share it.",
         (Parameter("name", TEXT, "letters, digits, `_`, `-` and `.`"),),
-        declare=_check_data_name,
+        declare=_declare_data,
         runtime_only=True,
         returns="str",
         example='runtime.mount(data.envd("imagenet"), "/data")',

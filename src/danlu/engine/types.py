@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -57,3 +59,64 @@ class ExecClient(Protocol):
         The descriptors may be closed afterwards. Raises :class:`~danlu.errors.DanluError` if the
         environment does not run.
         """
+
+
+class ResourceLimits(msgspec.Struct, frozen=True):
+    """Resource limits of a container: CPU cores, bytes of memory, indexes of visible GPUs."""
+
+    cpu: float | None = None
+    memory: int | None = None
+    gpus: tuple[int, ...] = ()
+
+
+class VolumeMount(msgspec.Struct, frozen=True):
+    """A directory or file of the host, mounted at ``target`` in a container."""
+
+    source: Path
+    target: str
+    readonly: bool = False
+
+
+class ContainerExit(msgspec.Struct, frozen=True):
+    """How a container ended.
+
+    ``code`` is 128+n for signal n. ``reason`` is ``OOMKilled``, ``Error``, ``Completed``, or
+    ``StartError`` with a ``message`` if the container never started. ``time`` is set if the engine
+    knows the end more precisely than the caller that waited.
+    """
+
+    code: int
+    reason: str = ""
+    message: str = ""
+    time: datetime | None = None
+
+
+class ResourceUsage(msgspec.Struct, frozen=True):
+    """Resources used by a container's processes: CPU seconds so far, bytes of memory now."""
+
+    cpu: float
+    memory: int
+
+
+class UsageRate(msgspec.Struct, frozen=True):
+    """Usage over the last interval: CPU cores, None if not known yet; bytes of memory now."""
+
+    cpu: float | None
+    memory: int
+
+
+class RunningContainer(Protocol):
+    """A started container."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on the host of the container's first process, or None."""
+
+    async def wait(self) -> ContainerExit:
+        """Wait until the container and every process it left are gone; may be called repeatedly."""
+
+    async def stop(self, *, grace: float) -> None:
+        """Send SIGTERM to the main process, and SIGKILL to all after ``grace`` seconds."""
+
+    def usage(self) -> ResourceUsage | None:
+        """Return the current resource usage; None if it cannot be measured."""

@@ -36,3 +36,19 @@ def try_file_lock(path: Path, *, shared: bool = False) -> Iterator[bool]:
             yield True
     finally:
         os.close(descriptor)
+
+
+def lock_is_held(lock: Path) -> bool:
+    """Return whether a process holds the exclusive lock; False if the file does not exist."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two processes that check at the same time don't see each other's lock.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

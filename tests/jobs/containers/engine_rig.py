@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import anyio
 from anyio import to_thread
 
+from danlu.engine.types import ContainerExit, RunningContainer
 from danlu.jobs.local.container_engine import ContainerEngine
-from danlu.jobs.local.engine import ContainerExit, ContainerSpec, RunningContainer
+from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_network import replica_address
 from danlu.oci.tar import write_layer
 from danlu.store import Store

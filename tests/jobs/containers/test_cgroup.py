@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from danlu.engine.cgroup import CgroupManager, enter_script, group_name, is_stale
+from danlu.engine.types import ResourceLimits
 from danlu.errors import MachineError
-from danlu.jobs.local.cgroup import CgroupManager, enter_script, group_name, is_stale
-from danlu.jobs.local.engine import ResourceLimits
 
 
 def process(place: Path, *, groups: str, mounts: str) -> str:
@@ -107,8 +107,8 @@ def test_processes_in_a_cgroup_are_measured_and_limited() -> None:
 @pytest.mark.needs("root")
 def test_cgroups_of_dead_supervisors_are_removed() -> None:
     script = (
-        "from danlu.jobs.local.cgroup import CgroupManager;"
-        "from danlu.jobs.local.engine import ResourceLimits;"
+        "from danlu.engine.cgroup import CgroupManager;"
+        "from danlu.engine.types import ResourceLimits;"
         "import os, sys; group = CgroupManager.detect().create('test', ResourceLimits());"
         "print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in group.open_procs_files()));"
         "sys.stdout.flush(); os._exit(0)"

@@ -18,8 +18,8 @@ from typing import Any
 import anyio
 import pytest
 
+from danlu.engine.types import ContainerExit, ResourceLimits, VolumeMount
 from danlu.errors import MachineError
-from danlu.jobs.local.engine import ContainerExit, ResourceLimits, VolumeMount
 from danlu.sandbox import _linux
 from danlu.util.files import mounts_below
 from tests.jobs.containers.engine_rig import EngineRig

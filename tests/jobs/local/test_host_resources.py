@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from danlu.jobs.local.cgroup import cpu_quota
+from danlu.engine.cgroup import cpu_quota
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.host_resources import available_cores, thread_environment, thread_variables
 from danlu.jobs.scaling import replica_ids

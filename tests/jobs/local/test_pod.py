@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from danlu.engine.types import ResourceLimits
 from danlu.errors import UsageError
-from danlu.jobs.local.engine import ContainerSpec, ResourceLimits
+from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.env import expand_env
 from danlu.jobs.local.pod import PodContext, build_pod, requested_gpus
 from danlu.jobs.types import ContainerImage

@@ -174,8 +174,7 @@ async def test_a_job_is_scaled_up_and_down(jobs: LocalJobs, work: Path) -> None:
     await jobs.scale("job", replicas={"worker": 3})
     await seen(jobs, runs(3))
     await jobs.scale("job", replicas={"Worker": 2})
-    view = await seen(jobs, lambda view: len(view.replicas) == 2)
-    assert runs(2)(view)
+    await seen(jobs, lambda view: len(view.replicas) == 2 and runs(2)(view))
     await until(lambda: len(marked(work)) == 2)
     with pytest.raises(UsageError, match="no replicas of type chef"):
         await jobs.scale("job", replicas={"chef": 1})

@@ -114,7 +114,7 @@ EATS = "b = []\nwhile True: b.append(bytearray(1 << 20))"
 
 
 def _limits_hold() -> bool:
-    from danlu.jobs.local.cgroup import CgroupManager
+    from danlu.engine.cgroup import CgroupManager
 
     groups = CgroupManager.detect()
     try:

@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.local.job_directory import lock_is_held
+from danlu.util.locks import lock_is_held
 from tests.jobs.local.support import alive, runs, seen, spec, submission, until
 
 pytestmark = pytest.mark.anyio

@@ -20,12 +20,7 @@ from danlu.errors import OutsideError, UsageError
 from danlu.jobs.grace import longest_grace
 from danlu.jobs.local import file_exchange
 from danlu.jobs.local.control import ControlRequest, send_request
-from danlu.jobs.local.job_directory import (
-    EventRecord,
-    JobDirectory,
-    SupervisorSettings,
-    lock_is_held,
-)
+from danlu.jobs.local.job_directory import EventRecord, JobDirectory, SupervisorSettings
 from danlu.jobs.local.log_reader import MergedLogReader
 from danlu.jobs.local.resource_allocator import ledger_file
 from danlu.jobs.local.retention import JobRun, size_of
@@ -40,6 +35,7 @@ from danlu.jobs.local.views import mark_lost
 from danlu.jobs.types import JobResult, JobView, LogLine, ReplicaCommand, Submission
 from danlu.training.types import ReplicaId
 from danlu.util.files import is_disk_failure, private_directory, remove_tree
+from danlu.util.locks import lock_is_held
 from danlu.util.paths import Paths
 
 _JOB_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")

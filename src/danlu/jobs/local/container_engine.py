@@ -13,15 +13,22 @@ import msgspec
 from anyio import to_thread
 
 from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
-from danlu.engine import embedded
+from danlu.engine import embedded, procfs
+from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
+from danlu.engine.container_exec import (
+    EXEC_ARGS,
+    SHELL,
+    ExecTarget,
+    close_descriptors,
+    interpret_exit,
+)
+from danlu.engine.container_process import ContainerProcess, spawn_session
+from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import DanluError, MachineError
 from danlu.graph.image_config import ImageConfig, parse_image_config
-from danlu.jobs.local import procfs
-from danlu.jobs.local.cgroup import CgroupManager, ReplicaCgroup, enter_script
-from danlu.jobs.local.container_process import ContainerProcess, spawn_session
-from danlu.jobs.local.engine import ContainerExit, ContainerSpec, ResourceUsage, RunningContainer
+from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_network import JobNetwork, PortForwarder, proxy_ports
-from danlu.sandbox import container_processes, network_env, runtime, runtime_spec, userns
+from danlu.sandbox import container_processes, network_env, runtime, userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import prepare_run
 from danlu.sandbox.types import JoinedNetwork, Mount, ProcessSpec, RootFilesystem
@@ -29,9 +36,6 @@ from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from danlu.util.quantity import format_memory
-
-_SHELL = "/bin/sh"
-_EXEC_ARGS = 'exec "$@"'
 
 # Set by enter_namespaces(), because the sandbox hides the cgroup file system.
 _cgroups: CgroupManager | None = None
@@ -63,7 +67,7 @@ class _StartedContainer(msgspec.Struct, frozen=True):
     process: ProcessSpec
     shell: bool
     container: ContainerSpec
-    group: ReplicaCgroup | None
+    group: ContainerCgroup | None
     resources: ExitStack
 
 
@@ -135,35 +139,16 @@ class ContainerEngine:
         """Run another program with the user and working directory of the container's program."""
         assert isinstance(running, ContainerProcess)
         started = self._started.get(running)
-        inside = container_processes.child_pids(running.keeper)
-        if started is None or not inside:
+        if started is None:
             raise MachineError("the container has ended", hint="run `danlu jobs show` to see why")
         process = msgspec.structs.replace(
             started.process,
             args=tuple(args),
             environment={**started.process.environment, **environment},
         )
-        procs_files = started.group.open_procs_files() if started.group and started.shell else []
-        try:
-            file = _write_process_file(
-                started.bundle, _enter_cgroup_first(process, len(procs_files))
-            )
-            command = self._runtime.exec_command(
-                started.bundle, inside[0], process=file, descriptors=len(procs_files)
-            )
-            pid = spawn_session(
-                command, stdin=stdin, stdout=stdout, stderr=stderr, more=procs_files
-            )
-        finally:
-            _close_all(procs_files)
-        exec_process = ContainerProcess(
-            pid,
-            finish=lambda code: _interpret_exit(code, Path(f"{file}.log"), args[0]),
-            measure=lambda: procfs.measure_usage(procfs.descendants(pid)),
-            is_exec=True,
-        )
-        running.exec_processes.append(exec_process)
-        return exec_process
+        group = started.group if started.shell else None
+        target = ExecTarget(self._runtime, started.bundle, running, group)
+        return target.start(process, stdin=stdin, stdout=stdout, stderr=stderr)
 
     async def close(self) -> None:
         """Stop all containers, and remove the network and the working directory."""
@@ -197,7 +182,7 @@ class ContainerEngine:
         image = self._load_image(container.image)
         view = LayerView(image.trees)
         process = _build_process(container, image.config, view)
-        shell = view.entry(view.resolve(_SHELL)) is not None
+        shell = view.entry(view.resolve(SHELL)) is not None
         group = self._create_cgroup(container, resources)
         entering = enter_script(group.fd_count) if group and shell else ""
         bundle = resources.enter_context(
@@ -231,7 +216,7 @@ class ContainerEngine:
 
     def _create_cgroup(
         self, container: ContainerSpec, resources: ExitStack
-    ) -> ReplicaCgroup | None:
+    ) -> ContainerCgroup | None:
         limits = container.limits
         missing = "cgroups are not available" if _cgroups is None else _cgroups.missing
         if missing and (limits.cpu is not None or limits.memory is not None):
@@ -249,13 +234,13 @@ class ContainerEngine:
         command = self._runtime.command(started.bundle, descriptors=count)
         if procs_files and not started.shell:
             # Nothing inside can enter the group, so the runtime itself does.
-            script = f"{enter_script(len(procs_files))}{_EXEC_ARGS}"
-            command = [_SHELL, "-c", script, "danlu", *command]
+            script = f"{enter_script(len(procs_files))}{EXEC_ARGS}"
+            command = [SHELL, "-c", script, "danlu", *command]
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
             pid = spawn_session(command, stdin=null, stdout=output, stderr=output, more=procs_files)
         finally:
-            _close_all([null, *procs_files])
+            close_descriptors([null, *procs_files])
         process = ContainerProcess(
             pid,
             finish=lambda code: self._collect_exit(process, code),
@@ -266,7 +251,7 @@ class ContainerEngine:
 
     def _collect_exit(self, process: ContainerProcess, code: int) -> ContainerExit:
         started = self._started.pop(process)
-        exit = _interpret_exit(code, started.bundle / "log", started.process.args[0])
+        exit = interpret_exit(code, started.bundle / "log", started.process.args[0])
         if exit.code and started.group is not None and started.group.had_oom_kill():
             limit = started.container.limits.memory
             message = f"limit {format_memory(limit)}" if limit else ""
@@ -277,24 +262,12 @@ class ContainerEngine:
         return exit
 
 
-def _interpret_exit(code: int, log: Path, program: str) -> ContainerExit:
-    code, reason = runtime.interpret_exit(code, log, program)
-    if reason:
-        return ContainerExit(code, "StartError", reason)
-    return ContainerExit(code, "Error" if code else "Completed")
-
-
-def _measure_usage(group: ReplicaCgroup | None, keeper: int) -> ResourceUsage | None:
+def _measure_usage(group: ContainerCgroup | None, keeper: int) -> ResourceUsage | None:
     used = group.usage() if group is not None else None
     first = container_processes.find_container_init(keeper)
     if used is not None or first is None:
         return used
     return procfs.measure_usage([first, *procfs.descendants(first)])
-
-
-def _close_all(descriptors: Sequence[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 # -- the runtime spec -----------------------------------------------------------------------------
@@ -333,21 +306,3 @@ def _build_mounts(container: ContainerSpec) -> list[Mount]:
         for volume in container.volumes
     ]
     return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
-
-
-def _enter_cgroup_first(process: ProcessSpec, count: int) -> ProcessSpec:
-    """Make ``process`` enter a cgroup through its descriptors from 3 on."""
-    if not count:
-        return process
-    script = f"{enter_script(count)}{_EXEC_ARGS}"
-    return msgspec.structs.replace(process, args=(_SHELL, "-c", script, "danlu", *process.args))
-
-
-def _write_process_file(bundle: Path, process: ProcessSpec) -> Path:
-    """Write the runtime spec of another program to a new file in the bundle."""
-    path = bundle / f"exec.{os.urandom(6).hex()}"
-    data = msgspec.json.encode(runtime_spec.render_process(process))
-    # Readable by its owner only: the environment may contain secrets.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
-    return path

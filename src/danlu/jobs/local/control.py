@@ -7,20 +7,21 @@ messages, so names of fields must not change.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
 from anyio import abc
 
+from danlu.engine import control_socket
+from danlu.engine.control_socket import ControlConnection, serve_control_socket
+from danlu.engine.types import ContainerExit, RunningContainer
 from danlu.errors import DanluError, UsageError
-from danlu.jobs.local.engine import ContainerExit, ReplicaEngine, RunningContainer
-from danlu.jobs.local.job_directory import JobDirectory, short_socket_path
+from danlu.jobs.local.engine import ReplicaEngine
+from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.scaling import with_replicas
 from danlu.training.types import Job, ReplicaPhase
 
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     # Clients send requests without loading the supervisor's half.
     from danlu.jobs.local.replica_manager import ReplicaManager
 
-_CHUNK_SIZE = 1 << 16
 _STREAM_COUNT = 3
-_REQUEST_TIMEOUT = 10.0
 _START_TIMEOUT = 60.0
 _POLL_SECONDS = 0.02
 
@@ -77,62 +76,25 @@ async def serve_control(
     task_status: abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve requests until cancelled."""
-    job_dir.files.mkdir(mode=0o755, exist_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        with short_socket_path(job_dir.files / "control.sock") as name:
-            listener.bind(name)
-        # Containers see this directory, and their users must not control the job.
-        os.chmod(socket_file(job_dir), 0o600)
-        listener.listen(64)
-        listener.setblocking(False)
-        task_status.started()
-        async with anyio.create_task_group() as group:
-            while True:
-                await anyio.wait_readable(listener)
-                with suppress(BlockingIOError, ConnectionError):
-                    connection, _ = listener.accept()
-                    group.start_soon(_handle_connection, connection, handlers)
 
-
-async def _handle_connection(connection: socket.socket, handlers: ControlHandlers) -> None:
-    connection.setblocking(False)
-    descriptors: list[int] = []
-    with connection:
+    async def handle(connection: ControlConnection) -> bytes:
         try:
-            with anyio.fail_after(_REQUEST_TIMEOUT):
-                request = await _read_request(connection, descriptors)
-            response = await _dispatch_request(request, descriptors, connection, handlers)
+            request = msgspec.json.decode(connection.request, type=ControlRequest)
+            response = await _dispatch_request(request, connection, handlers)
         except DanluError as error:
             response = ControlResponse(error.message, error.hint)
         except (msgspec.MsgspecError, OSError) as error:
             response = ControlResponse(f"invalid request: {error}")
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-        with suppress(OSError):
-            connection.send(msgspec.json.encode(response) + b"\n")
+        return msgspec.json.encode(response)
 
-
-async def _read_request(connection: socket.socket, descriptors: list[int]) -> ControlRequest:
-    data = b""
-    while not data.endswith(b"\n"):
-        await anyio.wait_readable(connection)
-        # Descriptors arrive with the first bytes of the message, which may come in several chunks.
-        chunk, fds, _, _ = socket.recv_fds(
-            connection, _CHUNK_SIZE, _STREAM_COUNT, socket.MSG_CMSG_CLOEXEC
-        )
-        descriptors += fds
-        if not chunk:
-            raise ConnectionResetError("the client disconnected")
-        data += chunk
-    return msgspec.json.decode(data, type=ControlRequest)
+    # Containers see this directory, and their users must not control the job: the socket's mode
+    # keeps them out.
+    job_dir.files.mkdir(mode=0o755, exist_ok=True)
+    await serve_control_socket(Path(socket_file(job_dir)), handle, task_status=task_status)
 
 
 async def _dispatch_request(
-    request: ControlRequest,
-    descriptors: list[int],
-    connection: socket.socket,
-    handlers: ControlHandlers,
+    request: ControlRequest, connection: ControlConnection, handlers: ControlHandlers
 ) -> ControlResponse:
     match request.do:
         case "stop":
@@ -146,32 +108,29 @@ async def _dispatch_request(
         case "scale":
             handlers.update_job(with_replicas(handlers.job(), request.replicas))
         case "exec":
-            return await _run_exec(request, descriptors, connection, handlers.replicas)
+            return await _run_exec(request, connection, handlers.replicas)
         case _:
             raise UsageError(f"unknown request: {request.do}")
     return ControlResponse()
 
 
 async def _run_exec(
-    request: ControlRequest,
-    descriptors: list[int],
-    connection: socket.socket,
-    replicas: ReplicaManager,
+    request: ControlRequest, connection: ControlConnection, replicas: ReplicaManager
 ) -> ControlResponse:
-    if len(descriptors) != _STREAM_COUNT:
-        raise UsageError(f"exec needs {_STREAM_COUNT} descriptors, got {len(descriptors)}")
+    if len(connection.descriptors) != _STREAM_COUNT:
+        count = len(connection.descriptors)
+        raise UsageError(f"exec needs {_STREAM_COUNT} descriptors, got {count}")
+    stdin, stdout, stderr = connection.descriptors
     engine, main = await _wait_for_replica(request.target, replicas)
     running = await engine.exec(
         main,
         request.args,
         {},
-        stdin=descriptors[0],
-        stdout=descriptors[1],
-        stderr=descriptors[2],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
     )
-    # Our copies would keep pipes open whose end the other side waits for.
-    while descriptors:
-        os.close(descriptors.pop())
+    connection.close_descriptors()
     exit = await _wait_or_disconnect(running, connection)
     error = exit.message if exit.reason == "StartError" else ""
     return ControlResponse(error, code=exit.code)
@@ -194,13 +153,13 @@ async def _wait_for_replica(
 
 
 async def _wait_or_disconnect(
-    running: RunningContainer, connection: socket.socket
+    running: RunningContainer, connection: ControlConnection
 ) -> ContainerExit:
     async with anyio.create_task_group() as group:
 
         async def stop_on_disconnect() -> None:
-            # A client sends nothing after its request, so readable means closed.
-            await anyio.wait_readable(connection)
+            while await connection.read_message() is not None:
+                pass  # clients send nothing more
             await running.stop(grace=1.0)
 
         group.start_soon(stop_on_disconnect)
@@ -214,15 +173,5 @@ def send_request(job_dir: JobDirectory, request: ControlRequest) -> ControlRespo
 
     Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(_REQUEST_TIMEOUT)
-        with short_socket_path(job_dir.files / "control.sock") as name:
-            connection.connect(name)
-        connection.sendall(msgspec.json.encode(request) + b"\n")
-        data = b""
-        while not data.endswith(b"\n"):
-            chunk = connection.recv(_CHUNK_SIZE)
-            if not chunk:
-                raise ConnectionResetError("the supervisor closed the connection")
-            data += chunk
-    return msgspec.json.decode(data, type=ControlResponse)
+    response = control_socket.send_request(Path(socket_file(job_dir)), msgspec.json.encode(request))
+    return msgspec.json.decode(response, type=ControlResponse)

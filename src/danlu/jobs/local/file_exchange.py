@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from danlu.engine.types import VolumeMount
 from danlu.errors import UsageError
-from danlu.jobs.local.engine import VolumeMount
 from danlu.jobs.local.job_directory import JobDirectory
 from danlu.jobs.types import Submission
 from danlu.training.registry import find_framework

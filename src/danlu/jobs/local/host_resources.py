@@ -14,8 +14,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+from danlu.engine.cgroup import cpu_quota
 from danlu.errors import MachineError
-from danlu.jobs.local.cgroup import cpu_quota
 from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.types import Job, ReplicaId, ReplicaType

@@ -21,11 +21,9 @@ Older versions wrote the same files. Names of fields in them must not change.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,6 +35,7 @@ from danlu.jobs.grace import DEFAULT_GRACE
 from danlu.jobs.types import JobView, ReplicaCommand, Submission
 from danlu.training.types import FinishPolicy, ReplicaId, RestartBackoff
 from danlu.util.files import write_atomic
+from danlu.util.locks import lock_is_held
 
 T = TypeVar("T")
 
@@ -252,32 +251,3 @@ class JobDirectory:
                 self.reserve.unlink(missing_ok=True)
             elif self.reserve.stat().st_size > RESERVE_BYTES // 2:
                 os.truncate(self.reserve, RESERVE_BYTES // 2)
-
-
-def lock_is_held(lock: Path) -> bool:
-    """Return whether a process holds the exclusive lock; False if the file does not exist."""
-    try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        # Shared, so that two processes that check at the same time don't see each other's lock.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-@contextmanager
-def short_socket_path(path: Path) -> Iterator[str]:
-    """Provide a short path for a socket: an address holds 107 bytes, and paths may be longer.
-
-    The path is valid inside the block, in this process only.
-    """
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)

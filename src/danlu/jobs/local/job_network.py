@@ -21,8 +21,8 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from danlu.engine.container_process import spawn_session
 from danlu.errors import MachineError
-from danlu.jobs.local.container_process import spawn_session
 from danlu.sandbox import netns
 from danlu.training.types import ReplicaId
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from danlu.jobs.local.engine import ContainerSpec, ResourceLimits, VolumeMount
+from danlu.engine.types import ResourceLimits, VolumeMount
+from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.env import EnvSource, expand_env, resolve_env
 from danlu.jobs.types import Submission
 from danlu.training.types import ReplicaId

@@ -19,10 +19,11 @@ from functools import partial
 
 import anyio
 
+from danlu.engine import procfs
+from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
+from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import MachineError
-from danlu.jobs.local import procfs
-from danlu.jobs.local.cgroup import CgroupManager, ReplicaCgroup, enter_script
-from danlu.jobs.local.engine import ContainerExit, ContainerSpec, ResourceUsage, RunningContainer
+from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_directory import utc_now
 from danlu.util.quantity import format_memory
 
@@ -109,7 +110,7 @@ class ProcessEngine:
         process.on_gone = partial(self._running.discard, process)
         return process
 
-    def _create_cgroup(self, container: ContainerSpec) -> ReplicaCgroup | None:
+    def _create_cgroup(self, container: ContainerSpec) -> ContainerCgroup | None:
         limits = container.limits
         if limits.cpu is None and limits.memory is None:
             return None
@@ -135,7 +136,7 @@ class _RunningProcess:
         pid: int,
         container: ContainerSpec,
         orphanage: int | None,
-        group: ReplicaCgroup | None,
+        group: ContainerCgroup | None,
         *,
         is_exec: bool = False,
     ) -> None:

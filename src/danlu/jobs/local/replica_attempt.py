@@ -11,14 +11,9 @@ from functools import partial
 
 import anyio
 
+from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import DanluError
-from danlu.jobs.local.engine import (
-    ContainerExit,
-    ContainerSpec,
-    ReplicaEngine,
-    ResourceUsage,
-    RunningContainer,
-)
+from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
 from danlu.jobs.local.job_directory import utc_now
 from danlu.jobs.local.log_writer import LineSplitter, LogWriter
 from danlu.jobs.local.pod import PodContainers

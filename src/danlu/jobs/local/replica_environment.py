@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from danlu.jobs.local.engine import ReplicaEngine, VolumeMount
+from danlu.engine.types import VolumeMount
+from danlu.jobs.local.engine import ReplicaEngine
 from danlu.jobs.local.host_resources import available_cores
 from danlu.jobs.local.job_directory import JobDirectory, SupervisorSettings
 from danlu.jobs.local.progress_server import CREDENTIALS_MOUNT, ProgressServer

@@ -14,7 +14,8 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine, ResourceUsage, UsageRate
+from danlu.engine.types import ResourceUsage, UsageRate
+from danlu.jobs.local.engine import ContainerSpec, ReplicaEngine
 from danlu.jobs.local.file_exchange import exchange_env, exchange_mounts
 from danlu.jobs.local.host_resources import (
     available_cores,

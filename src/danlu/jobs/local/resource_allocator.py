@@ -17,9 +17,9 @@ from pathlib import Path
 import msgspec
 
 from danlu.errors import MachineError
-from danlu.jobs.local.job_directory import JobDirectory, lock_is_held
+from danlu.jobs.local.job_directory import JobDirectory
 from danlu.util.files import write_atomic
-from danlu.util.locks import file_lock
+from danlu.util.locks import file_lock, lock_is_held
 
 _ADDRESS_RANGE = int(IPv4Address("127.64.0.1")), int(IPv4Address("127.127.255.0"))
 # Below the ephemeral ports of outgoing connections (net.ipv4.ip_local_port_range).

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from danlu.jobs.local.engine import UsageRate
+from danlu.engine.types import UsageRate
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.topology import pod_name
 from danlu.jobs.scaling import replica_ids

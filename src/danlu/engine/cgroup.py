@@ -15,8 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.engine.types import ResourceLimits, ResourceUsage
 from danlu.errors import MachineError
-from danlu.jobs.local.engine import ResourceLimits, ResourceUsage
 
 _PREFIX = "danlu"
 _CPU_PERIOD_US = 100_000
@@ -54,12 +54,12 @@ class CgroupManager:
         manager.clean_up()
         return manager
 
-    def create(self, mark: str, limits: ResourceLimits) -> ReplicaCgroup:
+    def create(self, mark: str, limits: ResourceLimits) -> ContainerCgroup:
         """Create a group with these limits.
 
         Raises :class:`MachineError` if the kernel rejects a limit.
         """
-        group = ReplicaCgroup(self._roots, group_name(mark))
+        group = ContainerCgroup(self._roots, group_name(mark))
         try:
             group.apply_limits(limits)
         except BaseException:
@@ -82,7 +82,7 @@ class CgroupManager:
         self._roots = ()
 
 
-class ReplicaCgroup:
+class ContainerCgroup:
     """One control group, with a directory in each hierarchy that has a controller for it."""
 
     def __init__(self, roots: tuple[CgroupRoot, ...], name: str) -> None:

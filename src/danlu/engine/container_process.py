@@ -7,15 +7,13 @@ import fcntl
 import os
 import signal
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import anyio
 from anyio import to_thread
 
-from danlu.engine import embedded
-from danlu.jobs.local import procfs
-from danlu.jobs.local.engine import ContainerExit, ResourceUsage
-from danlu.jobs.local.job_directory import utc_now
+from danlu.engine import embedded, procfs
+from danlu.engine.types import ContainerExit, ResourceUsage
 from danlu.sandbox import container_processes
 from danlu.sandbox.types import SYSTEM_PATH
 
@@ -78,7 +76,7 @@ class ContainerProcess:
         self._is_exec = is_exec
         self._descriptor = os.pidfd_open(keeper)
         self._ended = anyio.Event()
-        self._status: tuple[int, datetime] = (0, utc_now())
+        self._status: tuple[int, datetime] = (0, datetime.now(UTC))
         self._killed = 0
         self._exit: ContainerExit | None = None
         self._finishing = anyio.Lock()
@@ -126,11 +124,11 @@ class ContainerProcess:
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)
         _, status = os.waitpid(self.keeper, 0)
-        self._status = os.waitstatus_to_exitcode(status), utc_now()
+        self._status = os.waitstatus_to_exitcode(status), datetime.now(UTC)
         self._ended.set()
 
     async def _collect_exit(self) -> ContainerExit:
-        for process in self.exec_processes:
+        for process in tuple(self.exec_processes):
             await process.stop(grace=0)
         code, time = self._status
         exit = await to_thread.run_sync(self._finish, -self._killed if self._killed else code)

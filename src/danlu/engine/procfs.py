@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
-from danlu.jobs.local.engine import ResourceUsage
+from danlu.engine.types import ResourceUsage
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,134 @@
+"""A supervisor's control socket: one JSON line per request, one per response, file descriptors.
+
+The client sends one request per connection. Only the user's own processes can connect, because the
+socket has mode 0600.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import anyio
+from anyio import abc
+
+from danlu.util.sockets import short_socket_path
+
+_CHUNK_SIZE = 1 << 16
+_MAX_DESCRIPTORS = 3
+_REQUEST_TIMEOUT = 10.0
+
+RequestHandler = Callable[["ControlConnection"], Awaitable[bytes]]
+"""Returns the response to a connection's request, as JSON without a newline."""
+
+
+class ControlConnection:
+    """A client's connection, after its request has arrived.
+
+    ``request`` is the JSON text; ``descriptors`` are the file descriptors that came with it, which
+    are closed after the response.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.request = b""
+        self.descriptors: list[int] = []
+        self._connection = connection
+        self._rest = b""
+
+    async def read_message(self) -> bytes | None:
+        """Return the client's next line; None if it has disconnected."""
+        while b"\n" not in self._rest:
+            await anyio.wait_readable(self._connection)
+            # Descriptors arrive with the first bytes of a message, which may come in chunks.
+            try:
+                chunk, descriptors, _, _ = socket.recv_fds(
+                    self._connection, _CHUNK_SIZE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                )
+            except ConnectionError:
+                return None
+            self.descriptors += descriptors
+            if not chunk:
+                return None
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def close_descriptors(self) -> None:
+        """Close the client's descriptors here; copies would keep its pipes open."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    async def _answer(self, handle: RequestHandler) -> None:
+        self._connection.setblocking(False)
+        with self._connection:
+            try:
+                with anyio.move_on_after(_REQUEST_TIMEOUT):
+                    self.request = await self.read_message() or b""
+                if not self.request:
+                    return
+                response = await handle(self)
+            finally:
+                self.close_descriptors()
+            with suppress(OSError):
+                self._connection.send(response + b"\n")
+
+
+async def serve_control_socket(
+    path: Path,
+    handle: RequestHandler,
+    *,
+    task_status: abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve requests at ``path`` until cancelled."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        with short_socket_path(path) as name:
+            listener.bind(name)
+        os.chmod(path, 0o600)
+        listener.listen(64)
+        listener.setblocking(False)
+        task_status.started()
+        async with anyio.create_task_group() as group:
+            while True:
+                await anyio.wait_readable(listener)
+                with suppress(BlockingIOError, ConnectionError):
+                    connection, _ = listener.accept()
+                    group.start_soon(ControlConnection(connection)._answer, handle)
+
+
+def connect_control_socket(
+    path: Path, request: bytes, *, descriptors: Sequence[int] = ()
+) -> socket.socket:
+    """Connect and send a request; the response can then be read from the socket.
+
+    Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(_REQUEST_TIMEOUT)
+        with short_socket_path(path) as name:
+            connection.connect(name)
+        data = request + b"\n"
+        sent = socket.send_fds(connection, [data], descriptors)
+        connection.sendall(data[sent:])
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def send_request(path: Path, request: bytes) -> bytes:
+    """Send a request and return the response.
+
+    Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
+    """
+    with connect_control_socket(path, request) as connection:
+        data = b""
+        while not data.endswith(b"\n"):
+            chunk = connection.recv(_CHUNK_SIZE)
+            if not chunk:
+                raise ConnectionResetError("the supervisor closed the connection")
+            data += chunk
+    return data

@@ -14,8 +14,8 @@ import anyio
 import pytest
 
 from danlu.jobs.local.client import LocalJobs
-from danlu.jobs.local.job_directory import encode
 from danlu.jobs.types import ContainerImage
+from danlu.util.json_codec import encode
 from tests.conftest import ROOT
 from tests.jobs.containers import engine_rig
 from tests.jobs.containers.test_jobs import NAME, job, pids_of
@@ -35,7 +35,7 @@ SUBMITTER = """
 import sys
 from pathlib import Path
 import anyio
-from danlu.jobs.local.job_directory import decode
+from danlu.util.json_codec import decode
 from danlu.jobs.types import Submission
 from tests.jobs.local.support import local_jobs
 

@@ -27,7 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -35,6 +35,7 @@ from danlu.jobs.grace import DEFAULT_GRACE
 from danlu.jobs.types import JobView, ReplicaCommand, Submission
 from danlu.training.types import FinishPolicy, ReplicaId, RestartBackoff
 from danlu.util.files import write_atomic
+from danlu.util.json_codec import decode, encode
 from danlu.util.locks import lock_is_held
 
 T = TypeVar("T")
@@ -85,28 +86,6 @@ class StartResult(msgspec.Struct, frozen=True):
     error: str = ""
     hint: str = ""
     code: int = 0
-
-
-def _to_json(value: object) -> object:
-    if isinstance(value, Path):
-        return str(value)
-    raise NotImplementedError(type(value).__name__)
-
-
-def _from_json(type: type, value: Any) -> object:
-    if type is Path:
-        return Path(value)
-    raise NotImplementedError(type.__name__)
-
-
-def encode(value: object) -> bytes:
-    """Encode a value as JSON; paths become strings."""
-    return msgspec.json.encode(value, enc_hook=_to_json)
-
-
-def decode(data: bytes, type: type[T]) -> T:
-    """Decode a value encoded by :func:`encode`; raises :class:`msgspec.ValidationError`."""
-    return msgspec.json.decode(data, type=type, dec_hook=_from_json)
 
 
 def utc_now() -> datetime:

@@ -34,7 +34,6 @@ from danlu.jobs.local.job_directory import (
     JobDirectory,
     StartResult,
     SupervisorSettings,
-    encode,
     utc_now,
 )
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
@@ -59,6 +58,7 @@ from danlu.training.types import (
     ReplicaId,
 )
 from danlu.util.files import is_disk_failure
+from danlu.util.json_codec import encode
 
 _PR_SET_PDEATHSIG = 1
 # Changes often come together. The loop runs this many seconds after the first one.

@@ -11,11 +11,12 @@ import anyio
 
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.jobs.local.host_resources import available_gpus
-from danlu.jobs.local.job_directory import JobDirectory, StartResult, decode, utc_now
+from danlu.jobs.local.job_directory import JobDirectory, StartResult, utc_now
 from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.local.volumes import resolve_volumes
 from danlu.jobs.types import JobView, Submission
 from danlu.training.registry import find_framework
+from danlu.util.json_codec import decode
 
 _START_TIMEOUT = 30.0
 _CHUNK_SIZE = 1 << 16

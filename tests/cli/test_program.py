@@ -125,15 +125,14 @@ def test_help_ends_with_the_page_of_the_reference(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("command", "instead"),
     [
-        ("up", "danlu run -- bash"),
+        ("shell", "danlu up"),
         ("destroy", "danlu image rm"),
-        ("envs", "danlu image ls"),
-        ("ps", "danlu jobs ls"),
-        ("exec", "danlu run"),
+        ("envs", "danlu ps"),
+        ("attach", "danlu exec"),
         ("images", "danlu image ls"),
         ("rmi", "danlu image rm"),
         ("pull", "danlu image pull"),
-        ("logs", "danlu jobs logs"),
+        ("pause", "danlu stop"),
         ("login", "docker login"),
     ],
 )

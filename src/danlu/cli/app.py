@@ -19,6 +19,15 @@ COMMANDS = (
         "run", "Environments", "Run a command in the environment, with the project mounted."
     ),
     CommandSpec("fmt", "Environments", "Format build files."),
+    CommandSpec("up", "Running", "Start the project's environment and open a shell in it."),
+    CommandSpec("ps", "Running", "List environments that run or were stopped."),
+    CommandSpec("exec", "Running", "Run a program in a running environment."),
+    CommandSpec("logs", "Running", "Print the output of an environment's services."),
+    CommandSpec("port", "Running", "List the ports of an environment."),
+    CommandSpec("top", "Running", "Show the processes of an environment."),
+    CommandSpec("stop", "Running", "Stop an environment; its files stay."),
+    CommandSpec("start", "Running", "Start a stopped environment again."),
+    CommandSpec("down", "Running", "Stop and remove an environment."),
     CommandSpec("train", "Training", "Run a training job: script, module or Kubeflow manifest."),
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
@@ -30,7 +39,6 @@ COMMANDS = (
     CommandSpec("version", "This machine", "Show the versions of danlu and its dependencies."),
 )
 
-_RUN_HINT = "use `danlu run -- bash` for a shell in the environment"
 _IMAGE_HINT = "use `danlu image {}`"
 _JOBS_HINT = "use `danlu jobs {}`"
 
@@ -38,33 +46,24 @@ _JOBS_HINT = "use `danlu jobs {}`"
 _FAMILIAR_COMMANDS = {
     "bootstrap": "danlu needs no set-up; `danlu doctor` checks this machine",
     "debug": "use `danlu plan --why`, or `danlu build --debug` for a shell in a failed step",
-    "destroy": "environments stop with their command; use `danlu image rm` to remove an image",
-    "down": "environments stop with their command; use `danlu jobs stop` to stop a job",
-    "envs": "use `danlu image ls` for environments, `danlu jobs ls` for jobs",
-    "exec": "use `danlu run -- CMD` to run a command in the environment",
+    "destroy": "use `danlu down`, and `danlu image rm` to remove an image",
+    "envs": "use `danlu ps` for environments, `danlu jobs ls` for jobs",
     "images": _IMAGE_HINT.format("ls"),
     "inspect": _IMAGE_HINT.format("show"),
     "login": "danlu uses the credentials of `docker login` and `podman login`",
     "new": "use `danlu init --template NAME`",
-    "ps": "use `danlu jobs ls` for jobs; `danlu run` leaves nothing running",
     "rmi": _IMAGE_HINT.format("rm"),
     "rm": "use `danlu image rm` for images, `danlu jobs rm` for jobs",
     "prune": "use `danlu image prune` for images, `danlu jobs prune` for jobs",
-    "shell": _RUN_HINT,
-    "ssh": _RUN_HINT,
-    "start": _RUN_HINT,
-    "up": _RUN_HINT,
+    "shell": "use `danlu up`, or `danlu run -- bash` for a shell that leaves nothing",
     **{
         name: _IMAGE_HINT.format(name)
         for name in ("diff", "history", "load", "ls", "pull", "push", "save", "tag")
     },
-    **{
-        name: _JOBS_HINT.format(name)
-        for name in ("attach", "logs", "resume", "scale", "stop", "suspend", "wait")
-    },
-    "kill": _JOBS_HINT.format("stop"),
-    "pause": _JOBS_HINT.format("suspend"),
-    "top": _JOBS_HINT.format("show"),
+    **{name: _JOBS_HINT.format(name) for name in ("resume", "scale", "suspend", "wait")},
+    "kill": "use `danlu stop` for environments, `danlu jobs stop` for jobs",
+    "attach": "use `danlu exec` for environments, `danlu jobs attach` for jobs",
+    "pause": "use `danlu stop` for environments, `danlu jobs suspend` for jobs",
 }
 
 _HELP = """From a laptop to a cluster in one tool: describe an environment in a few lines of Python,

@@ -186,6 +186,33 @@ def image_argument(name: str = "image", **options: Any) -> Callable[[F], F]:
     return click.argument(name, type=ImageNameParam(), **options)
 
 
+class EnvironmentNameParam(click.ParamType[str]):
+    """The name of an environment, completed from those of this machine."""
+
+    name = "environment"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Complete names of environments."""
+        from danlu.engine.environment_directory import list_environments
+
+        names = [found.name for found in list_environments(Paths.of().environments)]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+environment_name_option = click.option(
+    "-n",
+    "--name",
+    default="",
+    type=EnvironmentNameParam(),
+    metavar="NAME",
+    help="The environment [default: this project's].",
+)
+
+environment_argument = click.argument(
+    "name", default="", type=EnvironmentNameParam(), metavar="[NAME]"
+)
+
+
 class JobNameParam(click.ParamType[str]):
     """The name of a job, completed from those that ``--on`` selects."""
 

@@ -23,7 +23,7 @@ from danlu.commands.run import run_command
 _EXIT_NOT_STARTED = 125
 
 
-class _RunCommand(DocumentedCommand):
+class ProgramCommand(DocumentedCommand):
     """Exits with 125 for danlu's own failures, because other codes are the program's."""
 
     def make_context(
@@ -35,7 +35,7 @@ class _RunCommand(DocumentedCommand):
         return super().make_context(info_name, args, parent, **extra)
 
 
-@declare_command("run", cls=_RunCommand, context_settings={"allow_interspersed_args": False})
+@declare_command("run", cls=ProgramCommand, context_settings={"allow_interspersed_args": False})
 @file_option
 @click.option(
     "--image",

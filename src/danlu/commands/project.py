@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: The names of build files, in order of preference.
 BUILD_FILES = ("build.envd", "build.py")
 
-_DEFAULT_FUNCTION = "build"
+DEFAULT_FUNCTION = "build"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Project:
             path = build_file
         if not path.is_file():
             raise UsageError(f"build file {name} not found", hint="use -f FILE[:FUNCTION]")
-        project = cls(path.parent, path.name, function or _DEFAULT_FUNCTION, paths or Paths.of())
+        project = cls(path.parent, path.name, function or DEFAULT_FUNCTION, paths or Paths.of())
         if "(" in function or settings:
             return project.with_parameters(settings)
         return project
@@ -92,7 +92,7 @@ class Project:
         )
 
         function, values = parse_target(self.function)
-        function = function or _DEFAULT_FUNCTION
+        function = function or DEFAULT_FUNCTION
         values |= parse_settings(settings)
         with ProjectTree(self.directory) as tree:
             text = tree.read_text(self.file)

@@ -55,9 +55,9 @@ def run_command(
     variables = dict(_parse_variable(text) for text in environment)
     seccomp = parse_security(security) or settings.config.seccomp
     if isinstance(target, Path):
-        stored, directory = _find_named_image(image, settings), target
+        stored, directory = find_named_image(image, settings), target
     else:
-        stored = _project_image(target, settings, progress, offline=offline, frozen=frozen)
+        stored = find_project_image(target, settings, progress, offline=offline, frozen=frozen)
         check_driver(target, progress, required=bool(gpus))
         directory = target.directory
     if is_foreign_image(stored.config):
@@ -88,14 +88,15 @@ def run_command(
         )
 
 
-def _find_named_image(image: str, settings: Settings) -> StoredImage:
+def find_named_image(image: str, settings: Settings) -> StoredImage:
+    """Return the image of the store that ``image`` names."""
     from danlu.commands.image.manage import find_image  # few runs name an image
 
     with Store.open(settings.paths.store) as store:
         return find_image(store, image)
 
 
-def _project_image(
+def find_project_image(
     project: Project, settings: Settings, progress: Progress, *, offline: bool, frozen: bool
 ) -> StoredImage:
     """Return the project's image; build it if needed."""

@@ -61,7 +61,8 @@ class ControlConnection:
         while self.descriptors:
             os.close(self.descriptors.pop())
 
-    async def _answer(self, handle: RequestHandler) -> None:
+    async def serve_client(self, handle: RequestHandler) -> None:
+        """Read the request and send the response of ``handle``."""
         self._connection.setblocking(False)
         with self._connection:
             try:
@@ -95,7 +96,7 @@ async def serve_control_socket(
                 await anyio.wait_readable(listener)
                 with suppress(BlockingIOError, ConnectionError):
                     connection, _ = listener.accept()
-                    group.start_soon(ControlConnection(connection)._answer, handle)
+                    group.start_soon(ControlConnection(connection).serve_client, handle)
 
 
 def connect_control_socket(
@@ -112,7 +113,8 @@ def connect_control_socket(
             connection.connect(name)
         data = request + b"\n"
         sent = socket.send_fds(connection, [data], descriptors)
-        connection.sendall(data[sent:])
+        if data[sent:]:
+            connection.sendall(data[sent:])
     except BaseException:
         connection.close()
         raise

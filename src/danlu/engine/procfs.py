@@ -98,3 +98,26 @@ def _read_stat(process: int) -> list[bytes]:
             return file.read().rpartition(b")")[2].split()
     except OSError:
         return []
+
+
+def read_command(process: int) -> str:
+    """Return the command line of a process; empty if it is gone."""
+    try:
+        with open(f"/proc/{process}/cmdline", "rb") as file:
+            return file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def find_namespace_members(process: int) -> list[int]:
+    """Return the processes in the PID namespace of ``process``, itself included."""
+    try:
+        namespace = os.stat(f"/proc/{process}/ns/pid").st_ino
+    except OSError:
+        return []
+    members = []
+    for pid in _all_pids():
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace:
+                members.append(pid)
+    return sorted(members)

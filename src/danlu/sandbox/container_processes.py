@@ -35,9 +35,12 @@ def is_program_running(keeper: int) -> bool:
     if first is None:
         return False
     arguments = read_cmdline(first)
+    if not arguments:
+        return False
     runtime = read_cmdline(child_pids(keeper)[0]) if child_pids(keeper) else []
-    # runc executes itself again (`runc init`) before the program; crun only forks.
-    return any(arguments[:1]) and arguments != runtime and arguments[:2] != ["runc", "init"]
+    # runc executes itself again (`/usr/sbin/runc init`) before the program; crun only forks.
+    is_stage = os.path.basename(arguments[0]) == "runc" and arguments[1:2] == ["init"]
+    return any(arguments[:1]) and arguments != runtime and not is_stage
 
 
 def kill_container(keeper: int) -> None:

@@ -53,7 +53,9 @@ def mount_root(root: RootFilesystem, work: Path) -> Iterator[Path]:
         upper = root.upper if root.upper is not None else _make_directory(place / "upper")
         _set_root_metadata(upper)
         merged = _make_directory(place / "merged")
-        if _mount_layers(root.layers, upper=upper, merged=merged, place=place):
+        if _mount_layers(
+            root.layers, upper=upper, merged=merged, place=place, durable=root.durable
+        ):
             try:
                 yield merged
             finally:
@@ -89,7 +91,9 @@ def _set_root_metadata(upper: Path) -> None:
     os.chmod(upper, 0o755)
 
 
-def _mount_layers(layers: Sequence[Path], *, upper: Path, merged: Path, place: Path) -> bool:
+def _mount_layers(
+    layers: Sequence[Path], *, upper: Path, merged: Path, place: Path, durable: bool = False
+) -> bool:
     """Mount the overlay and return whether the kernel supports it."""
     lowest = [_make_directory(place / "empty")] if not layers else []
     stack = [*lowest, *layers]
@@ -100,15 +104,17 @@ def _mount_layers(layers: Sequence[Path], *, upper: Path, merged: Path, place: P
             lower=[str(layer.absolute()) for layer in reversed(stack)],
             upper=str(upper),
             work=str(workdir),
-            flags=("userxattr", "volatile"),
+            flags=("userxattr",) if durable else ("userxattr", "volatile"),
         )
     except OSError:
         # An older kernel, a long path, or no overlay support at all: the older call will tell.
-        return _mount_by_options(stack, upper=upper, merged=merged, place=place)
+        return _mount_by_options(stack, upper=upper, merged=merged, place=place, durable=durable)
     return True
 
 
-def _mount_by_options(stack: Sequence[Path], *, upper: Path, merged: Path, place: Path) -> bool:
+def _mount_by_options(
+    stack: Sequence[Path], *, upper: Path, merged: Path, place: Path, durable: bool = False
+) -> bool:
     """Mount like :func:`_mount_layers` by mount(2), whose options are limited to one page.
 
     So layers are named by short links in one directory.
@@ -119,7 +125,7 @@ def _mount_by_options(stack: Sequence[Path], *, upper: Path, merged: Path, place
     (names / "upper").symlink_to(upper.absolute())
     (names / "work").symlink_to(place / "work")
     lower = ":".join(_short_name(number) for number in reversed(range(len(stack))))
-    for options in _OPTIONS:
+    for options in _OPTIONS[durable:]:
         data = f"{options},lowerdir={lower},upperdir=upper,workdir=work"
         try:
             _mount_from_directory(names, str(merged), data)

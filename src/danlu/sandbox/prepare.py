@@ -56,7 +56,7 @@ def prepare_run(
         all_mounts = (*_write_name_files(bundle, network=network), *network_mounts, *mounts)
         layers = add_mount_points(root.layers, view, bundle, process, all_mounts)
         with (
-            overlay.mount_root(RootFilesystem(layers, root.upper), bundle) as merged,
+            overlay.mount_root(RootFilesystem(layers, root.upper, root.durable), bundle) as merged,
             mount_devices(bundle / "dev") as device_directory,
         ):
             _write_configuration(

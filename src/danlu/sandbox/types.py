@@ -46,12 +46,14 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 class RootFilesystem(msgspec.Struct, frozen=True):
     """Unpacked layers, lowest first, and where changes go.
 
-    ``upper`` is an empty directory on the store's file system that receives the changes, in
-    overlayfs's form; None discards them.
+    ``upper`` is a directory on the store's file system that receives the changes, in overlayfs's
+    form; None discards them. With ``durable`` the upper outlives the machine: what programs sync
+    is synced, which costs time.
     """
 
     layers: tuple[Path, ...]
     upper: Path | None = None
+    durable: bool = False
 
 
 class JoinedNetwork(msgspec.Struct, frozen=True):

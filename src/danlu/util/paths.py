@@ -70,3 +70,8 @@ class Paths:
     def config_file(self) -> Path:
         """``config.toml``."""
         return self.config / "config.toml"
+
+    @property
+    def environments(self) -> Path:
+        """One directory per environment of ``danlu up``."""
+        return self.data / "environments"

@@ -1,0 +1,36 @@
+"""``danlu exec``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from danlu.cli.environment_selection import select_environment
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import environment_name_option, verbosity_options
+from danlu.cli.run import ProgramCommand
+from danlu.cli.session import current_session
+from danlu.engine.foreground_exec import run_in_foreground, terminal_request
+from danlu.engine.types import ExecRequest
+
+
+@declare_command("exec", cls=ProgramCommand, context_settings={"allow_interspersed_args": False})
+@environment_name_option
+@click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@click.option("-w", "--workdir", default="", metavar="DIR", help="Start in this directory.")
+@verbosity_options
+@click.argument("args", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
+def command(name: str, user: str, workdir: str, args: tuple[str, ...]) -> int:
+    """Run a program in a running environment.
+
+    Exits with the program's own code: 128+n if signal n killed it, 126 if it is not executable,
+    127 if it is not found. If danlu fails before the program starts, the code is 125.
+    """
+    run = current_session()
+    environment = select_environment(run, name)
+    if sys.stdin is not None and sys.stdin.isatty() and run.terminal.out_is_terminal:
+        request = terminal_request(args, user=user, directory=workdir)
+    else:
+        request = ExecRequest(args, user=user, directory=workdir)
+    return run_in_foreground(environment, request)

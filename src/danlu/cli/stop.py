@@ -1,0 +1,42 @@
+"""``danlu stop``."""
+
+from __future__ import annotations
+
+import click
+
+from danlu.cli.environment_selection import select_environment
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import environment_argument, verbosity_options
+from danlu.cli.session import current_session
+from danlu.commands.environments.manage import list_user_programs, stop_environment
+
+_MAX_LISTED = 5
+
+
+@declare_command("stop")
+@environment_argument
+@click.option(
+    "--grace",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between SIGTERM and SIGKILL.",
+)
+@verbosity_options
+def command(name: str, grace: int) -> None:
+    """Stop an environment; its files stay.
+
+    All its programs end. `danlu start` starts its services again.
+    """
+    run = current_session()
+    environment = select_environment(run, name)
+    programs = list_user_programs(environment)
+    if not stop_environment(environment, grace=grace):
+        run.terminal.info(f"{environment.name} is not running")
+        return
+    for program in programs[:_MAX_LISTED]:
+        run.terminal.info(f"ended: {program}")
+    if len(programs) > _MAX_LISTED:
+        run.terminal.info(f"ended: {len(programs) - _MAX_LISTED} more programs")
+    run.terminal.info(f"{environment.name} stopped; `danlu start {environment.name}` starts it")

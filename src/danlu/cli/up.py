@@ -1,0 +1,117 @@
+"""``danlu up``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import (
+    file_option,
+    frozen_option,
+    offline_option,
+    progress_option,
+    quiet_options,
+)
+from danlu.cli.session import current_session
+from danlu.commands.environments.up import UpOptions, start_environment
+from danlu.engine.foreground_exec import run_in_foreground, terminal_request
+
+
+@declare_command("up")
+@file_option
+@click.option("-n", "--name", default="", metavar="NAME", help="Name [default: the project's].")
+@click.option(
+    "--image", default="", metavar="REF", help="Start this local image; mounts this directory."
+)
+@click.option("-d", "--detach", is_flag=True, help="Do not open a shell.")
+@click.option("--recreate", is_flag=True, help="Start over from the image; discards changes.")
+@click.option(
+    "-v",
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="SRC:DST[:ro]",
+    help="Bind-mount a host file or directory. Repeatable.",
+)
+@click.option(
+    "-e",
+    "--env",
+    "environment",
+    multiple=True,
+    metavar="K=V",
+    help="Set a variable (K alone passes its current value). Repeatable.",
+)
+@click.option(
+    "-p",
+    "--port",
+    "ports",
+    multiple=True,
+    metavar="[HOST:]PORT",
+    help="Reach a port of the environment at this one. Repeatable.",
+)
+@click.option("--cpus", default="", metavar="N", help="Limit the cores.")
+@click.option("--memory", default="", metavar="SIZE", help="Limit the memory, such as 16G.")
+@click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@frozen_option
+@offline_option
+@progress_option
+@quiet_options
+def command(
+    file: str | None,
+    name: str,
+    image: str,
+    detach: bool,
+    recreate: bool,
+    volumes: tuple[str, ...],
+    environment: tuple[str, ...],
+    ports: tuple[str, ...],
+    cpus: str,
+    memory: str,
+    user: str,
+    frozen: bool,
+    offline: bool,
+    progress: str,
+) -> int:
+    """Start the project's environment and open a shell in it.
+
+    The environment is built first if needed, and keeps running when the shell ends. If it runs
+    already, only a shell is opened. Changes inside survive `danlu stop`, until `danlu down`.
+    """
+    run = current_session()
+    if image and file:
+        raise click.UsageError("--image cannot be combined with --file")
+    options = UpOptions(
+        name=name,
+        volumes=volumes,
+        environment=environment,
+        ports=ports,
+        cpus=cpus,
+        memory=memory,
+        user=user,
+        recreate=recreate,
+        offline=offline,
+        frozen=frozen,
+    )
+    result = start_environment(
+        run.directory if image else run.open_project(file),
+        settings=run.settings,
+        options=options,
+        progress=run.start_progress(progress),
+        image=image,
+    )
+    run.stop_progress()
+    for note in result.notes:
+        run.terminal.info(f"note: {note}")
+    name = result.environment.name
+    if detach or sys.stdin is None or not sys.stdin.isatty():
+        state = "started" if result.started else "runs already"
+        run.terminal.info(f"{name} {state}; `danlu exec -n {name} CMD` runs a program in it")
+        return 0
+    code = run_in_foreground(result.environment, terminal_request(()))
+    if result.environment.is_running():
+        run.terminal.info(
+            f"{name} keeps running: `danlu up` opens a shell, `danlu stop {name}` stops it"
+        )
+    return code

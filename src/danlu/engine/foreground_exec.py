@@ -1,0 +1,88 @@
+"""Run a program in a running environment with this process's terminal and streams."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from danlu.engine.environment_control import ExecConnection, ExecMessage
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.types import ExecRequest
+
+_FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def terminal_request(args: tuple[str, ...], *, user: str = "", directory: str = "") -> ExecRequest:
+    """Return a request for a program in our terminal; without arguments the login shell."""
+    variables = {"TERM": os.environ.get("TERM", "xterm")}
+    return ExecRequest(args, environment=variables, user=user, directory=directory, terminal=True)
+
+
+def run_in_foreground(environment: EnvironmentDirectory, request: ExecRequest) -> int:
+    """Run a program and return its exit code; signals and terminal sizes are forwarded.
+
+    With ``request.terminal`` our standard input must be a terminal. Raises
+    :class:`~danlu.errors.UsageError` if the environment does not run.
+    """
+    sys.stdout.flush()
+    with _preserve_terminal(request.terminal), _collect_signals() as arrived:
+        streams = (0, 0, 0) if request.terminal else (0, 1, 2)
+        connection = ExecConnection.open(environment, request, streams)
+        try:
+            return _wait_for_exit(connection, arrived)
+        finally:
+            connection.close()
+
+
+def _wait_for_exit(connection: ExecConnection, arrived: int) -> int:
+    while True:
+        readable, _, _ = select.select([connection.fileno(), arrived], [], [])
+        if arrived in readable:
+            for number in os.read(arrived, 64):
+                resize = number == signal.SIGWINCH
+                message = ExecMessage(resize=True) if resize else ExecMessage(signal=number)
+                connection.send_message(message)
+        if connection.fileno() in readable:
+            code = connection.read_exit()
+            if code is not None:
+                return code
+
+
+@contextmanager
+def _collect_signals() -> Iterator[int]:
+    """Yield a descriptor from which the numbers of arriving signals can be read."""
+    reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    # Signals that our parent ignores (nohup, a background job) stay ignored.
+    heard = [number for number in _FORWARDED_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {
+        number: signal.signal(number, lambda *_: None) for number in (*heard, signal.SIGWINCH)
+    }
+    old_wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(old_wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+@contextmanager
+def _preserve_terminal(terminal: bool) -> Iterator[None]:
+    """Restore our terminal afterwards, which the OCI runtime makes raw."""
+    if not terminal:
+        yield
+        return
+    before = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        # The terminal may be gone if its window was closed.
+        with suppress(termios.error):
+            termios.tcsetattr(0, termios.TCSADRAIN, before)

@@ -107,7 +107,7 @@ class EnvironmentSupervisor:
             with ExitStack() as resources:
                 self._target = await self._start_container(resources)
                 self._phase = "Running"
-                await self._run_until_stopped(report)
+                await self._run_to_stop(report)
         except Exception as raised:
             error = unwrap_group(raised)
             if not isinstance(error, DanluError):
@@ -214,7 +214,7 @@ class EnvironmentSupervisor:
 
     # -- running ----------------------------------------------------------------------------------
 
-    async def _run_until_stopped(self, report: Callable[[StartReport], None]) -> None:
+    async def _run_to_stop(self, report: Callable[[StartReport], None]) -> None:
         assert self._target is not None
         main = self._target.main
         async with anyio.create_task_group() as group:

@@ -63,7 +63,7 @@ class LogFollower:
         data, self._pending = self._pending, b""
         while self._file >= 0 and (chunk := os.read(self._file, 1 << 20)):
             data += chunk
-        if self._was_rotated():
+        if self._has_new_file():
             self.close()
         if self._file < 0:
             with suppress(FileNotFoundError):
@@ -77,7 +77,7 @@ class LogFollower:
             os.close(self._file)
         self._file = -1
 
-    def _was_rotated(self) -> bool:
+    def _has_new_file(self) -> bool:
         if self._file < 0:
             return False
         try:

@@ -46,8 +46,8 @@ def build():
   separate process with limits of 10 seconds and 256 MiB of memory.
 
 Each function has a status. *built*: danlu builds it. *at start*: it changes nothing in the image
-and takes effect when the environment starts (`danlu up`). *planned*: danlu checks the call and
-shows it in `danlu plan`, but does not build it yet.
+and takes effect [when the environment starts](../guides/runtime.md). *planned*: danlu checks the
+call and shows it in `danlu plan`, but does not build it yet.
 """
 
 _TITLES = {

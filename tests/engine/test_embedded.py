@@ -330,3 +330,85 @@ def test_program_that_catches_ctrl_c_keeps_its_exit_code(
 def test_program_whose_terminal_is_closed_keeps_its_exit_code(forked: Forked, home: Path) -> None:
     script = "trap 'exit 5' HUP; echo ready; while :; do sleep 0.05; done"
     assert forked(lambda: on_terminal(home, script, lambda screen: os.close(screen.handle))) == 5
+
+
+def test_init_commands_run_before_the_program_in_its_container(forked: Forked, home: Path) -> None:
+    init = ["mkdir /made && pwd", 'echo it\\\'s "$HOME" > /made/x']
+    code, output = forked(lambda: sh(home, "cat /made/x", init=init))
+    assert (code, output) == (0, "/\nit's /root\n")
+
+
+def test_init_commands_do_not_read_the_programs_input(forked: Forked, home: Path) -> None:
+    def act() -> tuple[int, str]:
+        read, write = os.pipe()
+        os.write(write, b"line\n")
+        os.close(write)
+        os.dup2(read, 0)
+        return sh(home, "cat", init=["cat; echo init"])
+
+    assert forked(act) == (0, "init\nline\n")
+
+
+def test_a_failed_init_command_is_named_and_ends_the_run(forked: Forked, home: Path) -> None:
+    init = ["echo first", "exit 7 # it's\x1b[31m", "echo later"]
+    assert forked(lambda: sh(home, "echo never", init=init)) == (
+        1,
+        "first\nerror: runtime.init failed with exit code 7: exit 7 # it's\\x1b[31m\n",
+    )
+
+
+def test_init_needs_a_shell(forked: Forked, home: Path) -> None:
+    def act() -> str:
+        (prepare(home) / "bin/sh").unlink()
+        with pytest.raises(UsageError) as caught:
+            run(home, "true", init=["true"])
+        return caught.value.hint
+
+    assert "--no-init" in forked(act)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_init_commands(forked: Forked, home: Path, number: int) -> None:
+    def act() -> int:
+        base = prepare(home)
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.signal(number, signal.SIG_DFL)
+            os.dup2(write, 2)
+            init = ["echo waiting; sleep 600; echo never"]
+            args = ["echo", "never"]
+            os._exit(
+                embedded.run_command(
+                    [base], ImageConfig(), args=args, work=home / "work", init=init
+                )
+            )
+        os.close(write)
+        assert os.read(read, 100) == b"waiting\n"
+        os.kill(child, number)
+        _, status = os.waitpid(child, 0)
+        assert b"never" not in os.read(read, 100)
+        return os.waitstatus_to_exitcode(status)
+
+    assert forked(act) == 128 + number
+
+
+def test_shared_memory_has_the_given_size(forked: Forked, home: Path) -> None:
+    script = "stat -f -c %b*%S /dev/shm"
+    code, output = forked(lambda: sh(home, script, shm_size=48 << 20))
+    assert code == 0
+    blocks, size = output.strip().split("*")
+    assert int(blocks) * int(size) == 48 << 20
+
+
+def test_mounts_below_the_home_directory_follow_the_user(forked: Forked, home: Path) -> None:
+    data = home / "data"
+    data.mkdir()
+    (data / "x").write_text("x\n")
+    volume = Mount("~/.cache/data", data)
+    script = "echo $HOME; cat ~/.cache/data/x"
+    assert forked(lambda: sh(home, script, volumes=[volume]))[1] == "/root\nx\n"
+    (data / "x").chmod(0o644)
+    output = forked(lambda: sh(home, script, volumes=[volume], user="worker"))[1]
+    assert output.endswith("\nx\n")
+    assert not output.startswith("/root\n")

@@ -35,7 +35,19 @@ class ProgramCommand(DocumentedCommand):
         return super().make_context(info_name, args, parent, **extra)
 
 
-@declare_command("run", cls=ProgramCommand, context_settings={"allow_interspersed_args": False})
+class _RunCommand(ProgramCommand):
+    """Tells ``danlu run NAME`` from ``danlu run -- NAME``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Note whether ``--`` was written, which is not among the parsed arguments."""
+        written = list(args)
+        rest = super().parse_args(ctx, args)
+        count = len(written) - len(ctx.params.get("args") or ())
+        ctx.params["is_program"] = count > 0 and written[count - 1] == "--"
+        return rest
+
+
+@declare_command("run", cls=_RunCommand, context_settings={"allow_interspersed_args": False})
 @file_option
 @click.option(
     "--image",
@@ -68,6 +80,18 @@ class ProgramCommand(DocumentedCommand):
     metavar="seccomp=PROFILE",
     help="seccomp profile: default, unconfined or a JSON file.",
 )
+@click.option(
+    "--shm-size",
+    default="",
+    metavar="SIZE",
+    help="Size of /dev/shm, such as 512MiB [default: config.shm_size, else half the memory].",
+)
+@click.option("--no-init", "skip_init", is_flag=True, help="Skip the commands of runtime.init.")
+@click.option(
+    "--allow-mounts",
+    is_flag=True,
+    help="Allow the mounts of included repositories.",
+)
 @frozen_option
 @offline_option
 @progress_option
@@ -82,13 +106,19 @@ def command(
     gpus: str,
     user: str,
     security: tuple[str, ...],
+    shm_size: str,
+    skip_init: bool,
+    allow_mounts: bool,
+    is_program: bool,
     frozen: bool,
     offline: bool,
     progress: str,
 ) -> int:
     """Run a command in the environment, with the project mounted.
 
-    The environment is built first if needed. Exits with the command's own code: 128+n if signal n
+    CMD is a command that the build file names with runtime.command, else a program; after -- it is
+    always a program. The environment is built first if needed. Mounts, shared memory and init
+    commands of the build file are applied. Exits with the command's own code: 128+n if signal n
     killed it, 126 if it is not executable, 127 if it is not found. If danlu fails before the
     command starts, the code is 125.
     """
@@ -106,6 +136,10 @@ def command(
         gpus=gpus,
         user=user,
         security=security,
+        shm_size=shm_size,
+        skip_init=skip_init,
+        allow_mounts=allow_mounts,
+        is_program=is_program,
         terminal=sys.stdin is not None and sys.stdin.isatty() and run.terminal.out_is_terminal,
         offline=offline,
         frozen=frozen,

@@ -8,20 +8,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
-from danlu.commands.build_cache import lookup
 from danlu.commands.driver_check import check_driver
+from danlu.commands.named_commands import has_program, resolve_command, suggest_command
+from danlu.commands.project_environment import find_project_environment
+from danlu.commands.runtime_mounts import resolve_mounts
+from danlu.environment.runtime_settings import RuntimeMount, RuntimeSettings
 from danlu.errors import StoreError, UsageError
 from danlu.graph.image_config import parse_image_config
+from danlu.graph.progress import Message
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import is_foreign_image, read_image_platform, require_emulation
-from danlu.sandbox.types import Mount
+from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.store import Store
+from danlu.util.human import parse_size
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.graph.progress import Progress
     from danlu.store import StoredImage
+
+#: The exit code of a shell for a program that does not exist.
+_NOT_FOUND = 127
+
+_MAX_SHM_SIZE = 1 << 50
 
 
 def run_command(
@@ -39,14 +49,24 @@ def run_command(
     terminal: bool = False,
     offline: bool = False,
     frozen: bool = False,
+    is_program: bool = False,
+    shm_size: str = "",
+    skip_init: bool = False,
+    allow_mounts: bool = False,
 ) -> int:
     """Run ``args`` in the environment, which is built if needed; return the command's exit code.
+
+    The first of ``args`` may be a command that the build file names.
 
     Args:
         target: A project, or a directory to mount if ``image`` names a local image.
         volumes: ``SRC:DST[:ro]``.
         environment: ``K=V``, or ``K`` for this process's value.
         security: ``seccomp=PROFILE``.
+        is_program: Whether ``args`` is a program even if the build file names such a command.
+        shm_size: The size of ``/dev/shm``, instead of the build file's.
+        skip_init: Whether to leave out ``runtime.init``.
+        allow_mounts: Whether included repositories may mount files of this machine.
 
     The project is mounted read-write, and the command starts there. Raises
     :class:`~danlu.errors.DanluError` if the command could not be started.
@@ -54,12 +74,22 @@ def run_command(
     binds = tuple(parse_volume(text) for text in volumes)
     variables = dict(_parse_variable(text) for text in environment)
     seccomp = parse_security(security) or settings.config.seccomp
+    shm_bytes = parse_shm_size(shm_size) if shm_size else 0
     if isinstance(target, Path):
-        stored, directory = find_named_image(image, settings), target
+        stored, runtime, directory = find_named_image(image, settings), RuntimeSettings(), target
     else:
-        stored = find_project_image(target, settings, progress, offline=offline, frozen=frozen)
+        stored, runtime = find_project_environment(
+            target, settings, progress, offline=offline, frozen=frozen
+        )
         check_driver(target, progress, required=bool(gpus))
         directory = target.directory
+        _report_skipped_settings(runtime, progress)
+    declared = resolve_mounts(
+        _select_mounts(runtime.mounts, binds),
+        directory,
+        settings.paths,
+        allow_included=allow_mounts,
+    )
     if is_foreign_image(stored.config):
         require_emulation(read_image_platform(stored.config), " ".join(args[:1]) or "the image")
     userns.enter(settings.paths)
@@ -72,12 +102,13 @@ def run_command(
                 "layers of the image are missing from the store", hint="run `danlu build` again"
             )
         trees = tuple(layer.tree for layer in stack)
-        return run_here(
+        config = parse_image_config(stored.config)
+        code = run_here(
             (*trees, *find_bytecode_trees(store, stored, stack)),
-            parse_image_config(stored.config),
-            args=args,
+            config,
+            args=args if is_program else resolve_command(args, runtime),
             project=directory,
-            volumes=binds,
+            volumes=(*declared, *binds),
             environment=variables,
             user=user,
             terminal=terminal,
@@ -85,7 +116,15 @@ def run_command(
             work=work,
             runtime_name=settings.config.runtime,
             seccomp=seccomp,
+            init=() if skip_init else runtime.init,
+            shm_size=shm_bytes or (runtime.shm_size or 0) << 20,
         )
+    if code == _NOT_FOUND and args and not is_program:
+        search_path = variables.get("PATH", dict(config.environment).get("PATH", SYSTEM_PATH))
+        hint = suggest_command(args[0], runtime)
+        if hint and not has_program(trees, args[0], search_path):
+            progress(Message(f"hint: {hint}", 0.0))
+    return code
 
 
 def find_named_image(image: str, settings: Settings) -> StoredImage:
@@ -96,19 +135,45 @@ def find_named_image(image: str, settings: Settings) -> StoredImage:
         return find_image(store, image)
 
 
-def find_project_image(
-    project: Project, settings: Settings, progress: Progress, *, offline: bool, frozen: bool
-) -> StoredImage:
-    """Return the project's image; build it if needed."""
-    with Store.open(settings.paths.store) as store:
-        image = lookup(store, project)
-    if image is not None:
-        return image
-    # A project that has not changed starts without loading the builder.
-    from danlu.commands.build import BuildOptions, find_or_build_image
+def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
+    """Say what the build file asks for and ``danlu run`` does not do."""
+    if runtime.gpus:
+        text = f"warning: config.gpu({runtime.gpus}): no GPU support yet, running on the CPU"
+        progress(Message(text, 0.0))
+    skipped = [
+        name
+        for name, wanted in (
+            ("config.jupyter", runtime.jupyter),
+            ("runtime.daemon", runtime.daemons),
+            ("runtime.expose", runtime.ports),
+        )
+        if wanted
+    ]
+    if skipped:
+        names = ", ".join(skipped)
+        progress(Message(f"note: `danlu run` does not apply {names}; use `danlu up`", 0.0))
 
-    options = BuildOptions(offline=offline, frozen=frozen)
-    return find_or_build_image(project, settings=settings, options=options, progress=progress)
+
+def _select_mounts(
+    declared: Sequence[RuntimeMount], given: Sequence[Mount]
+) -> tuple[RuntimeMount, ...]:
+    """Return the mounts of the build file whose targets the command line does not use."""
+    targets = {os.path.normpath(mount.target) for mount in given}
+    return tuple(mount for mount in declared if os.path.normpath(mount.target) not in targets)
+
+
+def parse_shm_size(text: str) -> int:
+    """Parse the size of ``/dev/shm`` (``512MiB``, ``2G``) to bytes.
+
+    Raises :class:`UsageError` if it is invalid or zero.
+    """
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"--shm-size: {error}") from error
+    if not 0 < size <= _MAX_SHM_SIZE:
+        raise UsageError(f"--shm-size: invalid size {text!r}", hint="use a size such as 512MiB")
+    return size
 
 
 def parse_volume(text: str) -> Mount:

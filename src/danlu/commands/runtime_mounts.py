@@ -26,13 +26,13 @@ def resolve_mounts(
     exist, and for mounts that an included repository asks for unless they are allowed.
     """
     if not allow_included:
-        _refuse_included(mounts)
+        _refuse_foreign_mounts(mounts)
     return tuple(
         Mount(mount.target, _resolve_source(mount, project.absolute(), paths)) for mount in mounts
     )
 
 
-def _refuse_included(mounts: Sequence[RuntimeMount]) -> None:
+def _refuse_foreign_mounts(mounts: Sequence[RuntimeMount]) -> None:
     """Raise :class:`UsageError` for what only strangers want to see of this machine."""
     foreign = [mount for mount in mounts if mount.included_from]
     if not foreign:

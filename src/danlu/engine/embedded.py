@@ -6,6 +6,7 @@ Nothing here is asynchronous: a start takes milliseconds, and an event loop woul
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import termios
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from danlu.errors import MachineError, UsageError
 from danlu.sandbox import container_processes, network_env, runtime, users
 from danlu.sandbox.layer_view import LayerView
-from danlu.sandbox.prepare import prepare_run
+from danlu.sandbox.prepare import expand_home, prepare_run
 from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
+from danlu.util.sanitize import escape_unprintable
 
 if TYPE_CHECKING:
     from danlu.graph.image_config import ImageConfig
@@ -34,6 +36,14 @@ _WAIT_SCRIPT = 'trap : INT; "$@"; exit $?'
 #: The same if stdout and stderr are one file: a runtime copies them from two pipes, which would
 #: lose their order.
 WAIT_SCRIPT_ONE_STREAM = 'trap : INT; "$@" 2>&1; exit $?'
+#: Runs one command of ``runtime.init``. A signal that ends it ends the run too. It is one line,
+#: because the errors of the shell contain line numbers.
+_INIT_FUNCTION = (
+    'danlu_init() {{ /bin/sh -c "$1" </dev/null {streams} && return; danlu_code=$?;'
+    " case $danlu_code in 129|130|131|143) exit $danlu_code;; esac;"
+    " printf '%s\\n' \"error: runtime.init failed with exit code $danlu_code: $2\" {streams};"
+    " exit 1; }}; "
+)
 
 
 def run_command(
@@ -50,16 +60,21 @@ def run_command(
     runtime_name: str = "",
     seccomp: str = "",
     gpus: str = "",
+    init: Sequence[str] = (),
+    shm_size: int = 0,
 ) -> int:
     """Run ``args`` (by default the image's command) on ``layers`` and return the exit code.
 
     ``project`` is mounted writable at ``/workspace``, the working directory. ``work`` is a private
     directory on the store's file system; changes that the program makes to its root are discarded.
-    ``user`` (by default the image's) is a name or number. With ``terminal`` it gets a terminal
-    connected to ours; without, it shares our input and output. SIGINT, SIGTERM, SIGHUP and SIGQUIT
-    are forwarded. Exit codes: 128+n for signal n, 126 and 127 as in shells. Requires
-    :func:`danlu.sandbox.userns.enter` and no threads. Raises :class:`MachineError` if the program
-    could not be started, and :class:`UsageError` for an invalid argument.
+    Targets of ``volumes`` may start with ``~/``. ``init`` are commands of the shell to run before,
+    in the same container: if one fails, stderr names it and the exit code is 1. ``shm_size`` is the
+    bytes of ``/dev/shm``, 0 for the kernel's default. ``user`` (by default the image's) is a name
+    or number. With ``terminal`` it gets a terminal connected to ours; without, it shares our input
+    and output. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded. Exit codes: 128+n for signal n,
+    126 and 127 as in shells. Requires :func:`danlu.sandbox.userns.enter` and no threads. Raises
+    :class:`MachineError` if the program could not be started, and :class:`UsageError` for an
+    invalid argument.
     """
     if gpus:
         raise UsageError("--gpus is not supported yet", hint="remove --gpus to run on the CPU")
@@ -77,6 +92,7 @@ def run_command(
         user=user,
         terminal=terminal,
     )
+    volumes = expand_home(volumes, process.environment["HOME"])
     mounts = [*([Mount(PROJECT_DIRECTORY, project)] if project else []), *volumes]
     with prepare_run(
         process,
@@ -85,8 +101,9 @@ def run_command(
         network_env=network_env.detect_network_environment(work),
         network=True,
         work=work,
-        shell=WAIT_SCRIPT_ONE_STREAM if _outputs_are_one() and not terminal else _WAIT_SCRIPT,
+        shell=_render_start_script(view, init, one_stream=_outputs_are_one() and not terminal),
         seccomp=seccomp,
+        shm_size=shm_size,
     ) as bundle:
         code = _run_bundle(chosen, bundle, terminal=terminal)
         code, reason = runtime.interpret_exit(code, bundle / "log", process.args[0])
@@ -97,6 +114,24 @@ def run_command(
             hint="`danlu doctor` checks this machine",
         )
     return code
+
+
+def _render_start_script(view: LayerView, init: Sequence[str], *, one_stream: bool) -> str:
+    """Return the script of the first process: the ``init`` commands, then the program."""
+    wait = WAIT_SCRIPT_ONE_STREAM if one_stream else _WAIT_SCRIPT
+    if not init:
+        return wait
+    if view.entry(view.resolve("/bin/sh")) is None:
+        raise UsageError(
+            "runtime.init needs a shell, and the image has no /bin/sh",
+            hint="add --no-init to start without it",
+        )
+    calls = (
+        f"danlu_init {shlex.quote(command)} {shlex.quote(escape_unprintable(command))}; "
+        for command in init
+    )
+    function = _INIT_FUNCTION.format(streams="2>&1" if one_stream else ">&2")
+    return f"{function}{''.join(calls)}{wait}"
 
 
 def image_process(
@@ -194,13 +229,16 @@ def send_signal(keeper: int, number: int) -> bool:
     if first is None:
         container_processes.kill_container(keeper)
         return False
-    if any(
-        script.endswith((_WAIT_SCRIPT, WAIT_SCRIPT_ONE_STREAM))
-        for script in container_processes.read_cmdline(first)[2:3]
-    ):
+    script = "".join(container_processes.read_cmdline(first)[2:3])
+    if script.endswith((_WAIT_SCRIPT, WAIT_SCRIPT_ONE_STREAM)):
         # The waiting shell would drop it; its only child is the program.
         for program in container_processes.child_pids(first):
-            container_processes.send_signal(program, number)
+            processes = [program]
+            if _is_init_command(program, script):
+                # A shell that waits for another program may react only when that has ended.
+                processes += container_processes.list_descendants(program)
+            for process in processes:
+                container_processes.send_signal(process, number)
     elif container_processes.handles_signal(first, number):
         container_processes.send_signal(first, number)
     else:
@@ -208,6 +246,16 @@ def send_signal(keeper: int, number: int) -> bool:
         container_processes.kill_container(keeper)
         return False
     return True
+
+
+def _is_init_command(pid: int, script: str) -> bool:
+    """Return whether a process is the shell of a ``runtime.init`` command of the script."""
+    command = container_processes.read_cmdline(pid)
+    return (
+        command[:2] == ["/bin/sh", "-c"]
+        and command[3:] == [""]
+        and f"danlu_init {shlex.quote(command[2])} " in script
+    )
 
 
 @contextmanager

@@ -22,6 +22,16 @@ def child_pids(process: int) -> list[int]:
     return sorted(pids)
 
 
+def list_descendants(process: int) -> list[int]:
+    """Return the process ids of the children of ``process``, of their children and so on."""
+    found: list[int] = []
+    pending = child_pids(process)
+    while pending:
+        found += pending
+        pending = [child for parent in pending for child in child_pids(parent)]
+    return found
+
+
 def find_container_init(keeper: int) -> int | None:
     """Return the container's first process, or None if it has not started."""
     runtime = child_pids(keeper)

@@ -20,7 +20,8 @@ from danlu.commands.environments.manage import (
     stop_environment,
 )
 from danlu.commands.project import Project
-from danlu.commands.run import find_named_image, find_project_image, parse_volume
+from danlu.commands.project_environment import find_project_environment
+from danlu.commands.run import find_named_image, parse_volume
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
@@ -98,10 +99,10 @@ def start_environment(
     if isinstance(target, Path):
         stored, directory, runtime = find_named_image(image, settings), target, RuntimeSettings()
     else:
-        stored = find_project_image(
+        stored, runtime = find_project_environment(
             target, settings, progress, offline=options.offline, frozen=options.frozen
         )
-        runtime, directory = RuntimeSettings(), target.directory
+        directory = target.directory
         check_driver(target, progress, required=False)
     name = check_environment_name(options.name or default_name(target))
     root = settings.paths.environments

@@ -409,6 +409,7 @@ def test_mounts_below_the_home_directory_follow_the_user(forked: Forked, home: P
     script = "echo $HOME; cat ~/.cache/data/x"
     assert forked(lambda: sh(home, script, volumes=[volume]))[1] == "/root\nx\n"
     (data / "x").chmod(0o644)
+    script = "echo $HOME; cat ~/.cache/data/x; touch ~/.cache/y && stat -c %U ~/.cache"
     output = forked(lambda: sh(home, script, volumes=[volume], user="worker"))[1]
-    assert output.endswith("\nx\n")
+    assert output.endswith("\nx\nworker\n"), "the user may write next to the mount"
     assert not output.startswith("/root\n")

@@ -84,7 +84,7 @@ class _RunCommand(ProgramCommand):
     "--shm-size",
     default="",
     metavar="SIZE",
-    help="Size of /dev/shm, such as 512MiB [default: config.shm_size, else half the memory].",
+    help="Size of /dev/shm, such as 512MiB; config.shm_size by default.",
 )
 @click.option("--no-init", "skip_init", is_flag=True, help="Skip the commands of runtime.init.")
 @click.option(

@@ -161,9 +161,13 @@ def add_mount_points(
 ) -> tuple[Path, ...]:
     """Return ``layers`` with another on top, below ``place``, if they lack a mount point."""
     points = [MountPoint(target, True) for target in ("/proc", "/dev", "/sys")]
+    home = process.environment.get("HOME", "").rstrip("/")
     for mount in mounts:
         directory = mount.kind == "tmpfs" or mount.source is None or mount.source.is_dir()
-        points.append(MountPoint(mount.target, directory))
+        # The user must be able to write next to a mount in the home directory: in ~/.cache.
+        is_own = bool(home) and mount.target.startswith(f"{home}/")
+        owner = (process.uid, process.gid) if is_own else None
+        points.append(MountPoint(mount.target, directory, owner))
     points.append(MountPoint(process.working_directory, True))
     layer = place / "points"
     layer.mkdir()
@@ -207,10 +211,14 @@ def _write_configuration(
 
 
 class MountPoint(msgspec.Struct, frozen=True):
-    """An absolute path that must exist, as a directory or as a file."""
+    """An absolute path that must exist, as a directory or as a file.
+
+    ``owner`` gets the parent directories that do not exist yet; None is root.
+    """
 
     target: str
     directory: bool
+    owner: tuple[int, int] | None = None
 
 
 def create_mount_points(view: LayerView, points: Iterable[MountPoint], layer: Path) -> bool:
@@ -226,7 +234,7 @@ def create_mount_points(view: LayerView, points: Iterable[MountPoint], layer: Pa
         if not parts or view.entry(parts) is not None:
             continue
         created = True
-        _make_parents(view, parts[:-1], layer)
+        _make_parents(view, parts[:-1], layer, point.owner)
         path = layer.joinpath(*parts)
         if point.directory:
             _make_directory(path)
@@ -236,7 +244,9 @@ def create_mount_points(view: LayerView, points: Iterable[MountPoint], layer: Pa
     return created
 
 
-def _make_parents(view: LayerView, parts: tuple[str, ...], layer: Path) -> None:
+def _make_parents(
+    view: LayerView, parts: tuple[str, ...], layer: Path, owner: tuple[int, int] | None
+) -> None:
     for count in range(1, len(parts) + 1):
         path = layer.joinpath(*parts[:count])
         if path.exists():
@@ -250,6 +260,9 @@ def _make_parents(view: LayerView, parts: tuple[str, ...], layer: Path) -> None:
                 os.chown(path, status.st_uid, status.st_gid)
             os.chmod(path, status.st_mode & 0o7777)
             os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        elif owner is not None:
+            with suppress(OSError):
+                os.chown(path, *owner)
         view.add_directory(parts[:count], str(path))
 
 

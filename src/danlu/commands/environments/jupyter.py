@@ -1,0 +1,84 @@
+"""The Jupyter server of an environment: JupyterLab for this machine only, with a token."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+
+import msgspec
+
+from danlu.engine.embedded import PROJECT_DIRECTORY
+from danlu.engine.environment_directory import EnvironmentSpec, PortForward, ServiceSpec
+from danlu.engine.port_forwarder import find_listener_conflict
+from danlu.environment.runtime_settings import JupyterSettings
+
+SERVICE_NAME = "jupyter"
+
+_ADDRESS = "127.0.0.1"
+_TOKEN_VARIABLE, _PORT_VARIABLE = "JUPYTER_TOKEN", "JUPYTER_PORT"
+# The token and the port are variables, because every user of the machine can read arguments. Only
+# the project is served: a root above the home directory would show the server's own token file
+# (GHSA-q874-g24w-4q9g).
+_ARGS = (
+    "jupyter",
+    "lab",
+    "--no-browser",
+    "--allow-root",
+    f"--ServerApp.ip={_ADDRESS}",
+    "--ServerApp.port_retries=0",
+    f"--ServerApp.root_dir={PROJECT_DIRECTORY}",
+)
+
+
+def add_jupyter(
+    spec: EnvironmentSpec, settings: JupyterSettings, earlier: EnvironmentSpec | None
+) -> EnvironmentSpec:
+    """Return ``spec`` with a Jupyter server, which keeps the token and port it had ``earlier``."""
+    before = find_service(earlier) if earlier is not None else None
+    known = before.environment if before is not None else {}
+    token = settings.token or known.get(_TOKEN_VARIABLE) or secrets.token_urlsafe(32)
+    port = settings.port or int(known.get(_PORT_VARIABLE, 0)) or find_free_port()
+    environment = {_TOKEN_VARIABLE: token, _PORT_VARIABLE: str(port)}
+    service = ServiceSpec(SERVICE_NAME, _ARGS, environment)
+    forward = PortForward(port, port, _ADDRESS, SERVICE_NAME)
+    return msgspec.structs.replace(
+        spec, services=(*spec.services, service), ports=(*spec.ports, forward)
+    )
+
+
+def replace_taken_port(spec: EnvironmentSpec) -> EnvironmentSpec:
+    """Return ``spec`` with another port for Jupyter if another program uses that one."""
+    service = find_service(spec)
+    ports = {port.service: port for port in spec.ports}
+    if service is None or not find_listener_conflict(ports[SERVICE_NAME]):
+        return spec
+    port = find_free_port()
+    moved = msgspec.structs.replace(
+        service, environment={**service.environment, _PORT_VARIABLE: str(port)}
+    )
+    forward = PortForward(port, port, _ADDRESS, SERVICE_NAME)
+    return msgspec.structs.replace(
+        spec,
+        services=tuple(moved if item is service else item for item in spec.services),
+        ports=tuple(forward if item.service == SERVICE_NAME else item for item in spec.ports),
+    )
+
+
+def find_service(spec: EnvironmentSpec) -> ServiceSpec | None:
+    """Return the Jupyter server of an environment, if it has one."""
+    return next((service for service in spec.services if service.name == SERVICE_NAME), None)
+
+
+def format_jupyter_url(spec: EnvironmentSpec) -> str:
+    """Return the address to open in a browser, with the token; empty without a server."""
+    service = find_service(spec)
+    if service is None:
+        return ""
+    port, token = (service.environment[name] for name in (_PORT_VARIABLE, _TOKEN_VARIABLE))
+    return f"http://{_ADDRESS}:{port}/lab?token={token}"
+
+
+def find_free_port() -> int:
+    """Return a port of the loopback address that no program uses now."""
+    with socket.create_server((_ADDRESS, 0)) as server:
+        return int(server.getsockname()[1])

@@ -51,12 +51,14 @@ class PortForward(msgspec.Struct, frozen=True, omit_defaults=True):
     """A port of the environment, and where it is reached on the host.
 
     The environment shares the host's network, so only a different address or port needs a forward.
+    A port that is not ``fixed`` may be replaced at the next start if another program uses it.
     """
 
     port: int
     host_port: int
     address: str = "127.0.0.1"
     service: str = ""
+    fixed: bool = True
 
 
 class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -40,7 +40,7 @@ def add_jupyter(
     port = settings.port or int(known.get(_PORT_VARIABLE, 0)) or find_free_port()
     environment = {_TOKEN_VARIABLE: token, _PORT_VARIABLE: str(port)}
     service = ServiceSpec(SERVICE_NAME, _ARGS, environment)
-    forward = PortForward(port, port, _ADDRESS, SERVICE_NAME)
+    forward = PortForward(port, port, _ADDRESS, SERVICE_NAME, fixed=bool(settings.port))
     return msgspec.structs.replace(
         spec, services=(*spec.services, service), ports=(*spec.ports, forward)
     )
@@ -50,13 +50,15 @@ def replace_taken_port(spec: EnvironmentSpec) -> EnvironmentSpec:
     """Return ``spec`` with another port for Jupyter if another program uses that one."""
     service = find_service(spec)
     ports = {port.service: port for port in spec.ports}
-    if service is None or not find_listener_conflict(ports[SERVICE_NAME]):
+    if service is None or ports[SERVICE_NAME].fixed:
+        return spec
+    if not find_listener_conflict(ports[SERVICE_NAME]):
         return spec
     port = find_free_port()
     moved = msgspec.structs.replace(
         service, environment={**service.environment, _PORT_VARIABLE: str(port)}
     )
-    forward = PortForward(port, port, _ADDRESS, SERVICE_NAME)
+    forward = PortForward(port, port, _ADDRESS, SERVICE_NAME, fixed=False)
     return msgspec.structs.replace(
         spec,
         services=tuple(moved if item is service else item for item in spec.services),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from danlu.commands.environments.manage import default_name
-from danlu.commands.environments.up import name_services, parse_port
+from danlu.commands.environments.spec import name_services, parse_port
 from danlu.engine.environment_directory import PortForward, check_environment_name
 from danlu.errors import UsageError
 

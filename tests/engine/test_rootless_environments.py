@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from danlu.commands.environments.manage import remove_environment, stop_environment
-from danlu.commands.environments.up import UpOptions, start_environment
+from danlu.commands.environments.spec import UpOptions
+from danlu.commands.environments.up import start_environment
 from danlu.commands.settings import load_settings
 from danlu.engine.environment_control import ExecConnection
 from danlu.engine.environment_directory import EnvironmentDirectory

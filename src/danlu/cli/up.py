@@ -15,7 +15,9 @@ from danlu.cli.options import (
     quiet_options,
 )
 from danlu.cli.session import current_session
-from danlu.commands.environments.up import UpOptions, start_environment
+from danlu.commands.environments.jupyter import format_jupyter_url
+from danlu.commands.environments.spec import UpOptions
+from danlu.commands.environments.up import start_environment
 from danlu.engine.foreground_exec import run_in_foreground, terminal_request
 
 
@@ -53,7 +55,9 @@ from danlu.engine.foreground_exec import run_in_foreground, terminal_request
 )
 @click.option("--cpus", default="", metavar="N", help="Limit the cores.")
 @click.option("--memory", default="", metavar="SIZE", help="Limit the memory, such as 16G.")
+@click.option("--shm-size", default="", metavar="SIZE", help="Size of /dev/shm, such as 2G.")
 @click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@click.option("--allow-mounts", is_flag=True, help="Allow the mounts of included repositories.")
 @frozen_option
 @offline_option
 @progress_option
@@ -69,7 +73,9 @@ def command(
     ports: tuple[str, ...],
     cpus: str,
     memory: str,
+    shm_size: str,
     user: str,
+    allow_mounts: bool,
     frozen: bool,
     offline: bool,
     progress: str,
@@ -89,6 +95,8 @@ def command(
         ports=ports,
         cpus=cpus,
         memory=memory,
+        shm_size=shm_size,
+        allow_mounts=allow_mounts,
         user=user,
         recreate=recreate,
         offline=offline,
@@ -105,6 +113,9 @@ def command(
     for note in result.notes:
         run.terminal.info(f"note: {note}")
     name = result.environment.name
+    url = format_jupyter_url(result.environment.read_spec())
+    if url:
+        run.terminal.info(f"JupyterLab: {url}")
     if detach or sys.stdin is None or not sys.stdin.isatty():
         state = "started" if result.started else "runs already"
         run.terminal.info(f"{name} {state}; `danlu exec -n {name} CMD` runs a program in it")

@@ -72,7 +72,7 @@ def run_command(
     :class:`~danlu.errors.DanluError` if the command could not be started.
     """
     binds = tuple(parse_volume(text) for text in volumes)
-    variables = dict(_parse_variable(text) for text in environment)
+    variables = dict(parse_variable(text) for text in environment)
     seccomp = parse_security(security) or settings.config.seccomp
     shm_bytes = parse_shm_size(shm_size) if shm_size else 0
     if isinstance(target, Path):
@@ -85,7 +85,7 @@ def run_command(
         directory = target.directory
         _report_skipped_settings(runtime, progress)
     declared = resolve_mounts(
-        _select_mounts(runtime.mounts, binds),
+        select_mounts(runtime.mounts, binds),
         directory,
         settings.paths,
         allow_included=allow_mounts,
@@ -154,7 +154,7 @@ def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> No
         progress(Message(f"note: `danlu run` does not apply {names}; use `danlu up`", 0.0))
 
 
-def _select_mounts(
+def select_mounts(
     declared: Sequence[RuntimeMount], given: Sequence[Mount]
 ) -> tuple[RuntimeMount, ...]:
     """Return the mounts of the build file whose targets the command line does not use."""
@@ -210,7 +210,8 @@ def parse_security(texts: Sequence[str]) -> str:
     return profile
 
 
-def _parse_variable(text: str) -> tuple[str, str]:
+def parse_variable(text: str) -> tuple[str, str]:
+    """Parse ``NAME=VALUE``, or ``NAME`` for this process's value; raise :class:`UsageError`."""
     name, equals, value = text.partition("=")
     if not name:
         raise UsageError(f"invalid variable {text!r}", hint="use NAME=VALUE or NAME")

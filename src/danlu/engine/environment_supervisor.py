@@ -51,7 +51,7 @@ from danlu.errors import DanluError, MachineError, StoreError, UsageError
 from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.sandbox import container_processes, network_env, runtime, userns
 from danlu.sandbox.layer_view import LayerView
-from danlu.sandbox.prepare import prepare_run
+from danlu.sandbox.prepare import expand_home, prepare_run
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.sandbox.users import find_login_shell
 from danlu.store import Store
@@ -130,12 +130,13 @@ class EnvironmentSupervisor:
             prepare_run(
                 msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
                 RootFilesystem(trees, self._environment.upper, durable=True),
-                mounts=self._list_mounts(),
+                mounts=self._list_mounts(process.environment["HOME"]),
                 network_env=self._network_env,
                 network=True,
                 work=work,
                 shell=f'{enter}exec "$@"',
                 seccomp=self._config.seccomp,
+                shm_size=self._spec.shm_size,
             )
         )
         main = self._launch_runtime(chosen, bundle, group)
@@ -176,15 +177,16 @@ class EnvironmentSupervisor:
         has_tini = self._view.entry(self._view.resolve(_TINI)) is not None
         return (_TINI, "--", *waiting) if has_tini else waiting
 
-    def _list_mounts(self) -> list[Mount]:
-        """Return all mounts, parents before those below them."""
+    def _list_mounts(self, home: str) -> list[Mount]:
+        """Return all mounts, parents before those below them; ``~/`` is ``home``."""
         mounts = [
             Mount(mount.target, mount.source, readonly=mount.readonly)
             for mount in self._spec.mounts
         ]
         if self._spec.project:
             mounts.append(Mount(embedded.PROJECT_DIRECTORY, Path(self._spec.project)))
-        return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))
+        expanded = expand_home(mounts, home)
+        return sorted(expanded, key=lambda mount: mount.target.rstrip("/").split("/"))
 
     def _create_cgroup(self, resources: ExitStack) -> ContainerCgroup | None:
         limits = self._spec.limits

@@ -31,6 +31,7 @@ from danlu.errors import OutsideError, UsageError
 from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.util.files import remove_tree
+from danlu.util.fork import run_in_child
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
 from danlu.util.suggest import closest_match
@@ -182,16 +183,21 @@ def measure_processes(environment: EnvironmentDirectory) -> list[ProcessRow]:
 def remove_environment(environment: EnvironmentDirectory, settings: Settings) -> None:
     """Remove a stopped environment and its writable layer.
 
-    Requires that this process has no threads: files may belong to other users of the container.
+    Forks, so the process must not have other threads.
     """
-    userns.enter(settings.paths)
     name = environment.name
     with Store.open(settings.paths.store) as store:
         store.untag(environment_image_tag(name))
     # Gone from lists at once, even if removing the files is interrupted.
     grave = environment.directory.with_name(f".removed-{name}-{time.time_ns()}")
     environment.directory.rename(grave)
-    remove_tree(grave)
+
+    def remove_files() -> None:
+        # They may belong to other users of the container.
+        userns.enter(settings.paths)
+        remove_tree(grave)
+
+    run_in_child(remove_files)
 
 
 def take_down(name: str, settings: Settings, *, grace: float = 10.0) -> None:

@@ -48,7 +48,8 @@ def base(
     """
 
 def shell(name: Literal["bash", "zsh", "fish"] | None = "bash") -> None:
-    """Set the login shell of the environment's user.
+    """Set the login shell of the environment's user. zsh gets a prompt, and no questions at
+    its first start.
 
     Args:
         name: the shell

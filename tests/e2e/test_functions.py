@@ -315,6 +315,12 @@ def test_shell(project: Project, name: str) -> None:
     assert project.run(name, "-c", "echo $SHELL") == f"/usr/bin/{name}"
 
 
+def test_zsh_starts_with_a_prompt_and_no_questions(project: Project) -> None:
+    project.write('shell("zsh")')
+    script = 'print -P "$PS1"; zsh-newuser-install; print ready'
+    assert project.run("zsh", "-i", "-c", script) == "root@danlu:/workspace# \nready"
+
+
 def test_git_config(project: Project) -> None:
     project.write('install.apt_packages(["git"])', 'git_config(name="Ada \\"L\\"", email="a@b.c")')
     assert project.run("git", "config", "user.name") == 'Ada "L"'

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def _record_key(project: Project, *, portable: bool = False) -> str:
-    kind = "portable-2" if portable else "known-4"
+    kind = "portable-3" if portable else "known-5"
     return f"{kind}:{__version__}:{project.directory}:{project.file}:{project.target}"
 
 

@@ -12,6 +12,7 @@ from danlu.sandbox.nvidia_driver import read_driver
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.environment.cuda_compatibility import CudaConflict
+    from danlu.environment.runtime_settings import RuntimeSettings
 
 #: Where ``proc`` is mounted.
 ROOT = Path("/")
@@ -32,6 +33,13 @@ def check_driver(
     if required:
         raise MachineError(conflict.message, hint=conflict.hint)
     progress(Message(f"warning: {conflict.message}; {conflict.hint}", 0.0))
+
+
+def warn_about_gpus(runtime: RuntimeSettings, progress: Progress) -> None:
+    """Warn that the GPUs which the build file asks for are missing."""
+    if runtime.gpus:
+        text = f"warning: config.gpu({runtime.gpus}): no GPU support yet, running on the CPU"
+        progress(Message(text, 0.0))
 
 
 def find_conflict(lock_path: Path, function: str, *, root: Path) -> CudaConflict | None:

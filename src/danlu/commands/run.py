@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
-from danlu.commands.driver_check import check_driver
+from danlu.commands.driver_check import check_driver, warn_about_gpus
 from danlu.commands.named_commands import has_program, resolve_command, suggest_command
 from danlu.commands.project_environment import find_project_environment
 from danlu.commands.runtime_mounts import resolve_mounts
@@ -83,6 +83,7 @@ def run_command(
         )
         check_driver(target, progress, required=bool(gpus))
         directory = target.directory
+        warn_about_gpus(runtime, progress)
         _report_skipped_settings(runtime, progress)
     declared = resolve_mounts(
         select_mounts(runtime.mounts, binds),
@@ -137,9 +138,6 @@ def find_named_image(image: str, settings: Settings) -> StoredImage:
 
 def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
     """Say what the build file asks for and ``danlu run`` does not do."""
-    if runtime.gpus:
-        text = f"warning: config.gpu({runtime.gpus}): no GPU support yet, running on the CPU"
-        progress(Message(text, 0.0))
     skipped = [
         name
         for name, wanted in (

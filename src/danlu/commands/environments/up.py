@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.commands.build_cache import lookup_environment
-from danlu.commands.driver_check import check_driver
+from danlu.commands.driver_check import check_driver, warn_about_gpus
 from danlu.commands.environments.jupyter import replace_taken_port
 from danlu.commands.environments.manage import (
     default_name,
@@ -72,6 +72,7 @@ def start_environment(
         directory = target.directory
         digest, runtime = _find_or_build(target, settings, progress, options)
         check_driver(target, progress, required=False)
+        warn_about_gpus(runtime, progress)
     name = check_environment_name(options.name or default_name(target))
     root = settings.paths.environments
     with file_lock(root / f"{name}.lock"):

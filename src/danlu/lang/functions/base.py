@@ -27,6 +27,18 @@ _KNOWN_OS = (
 )  # fmt: skip
 _OS = re.compile(r"debian[1-9][0-9]|ubuntu[12][0-9]\.(04|10)")
 _DISTRIBUTION = re.compile(r"(debian|ubuntu)[0-9][0-9.]*")
+#: The distribution's file, which sets PATH, with what a new user of zsh needs.
+_ZSHENV = """\
+# Written by danlu for shell("zsh").
+if [[ -z "$PATH" || "$PATH" == "/bin:/usr/bin" ]]; then
+  export PATH="/usr/local/bin:/usr/bin:/bin:/usr/games"
+fi
+if [[ -o interactive ]]; then
+  # Without startup files in the home directory, zsh would ask how to configure it.
+  zsh-newuser-install() { :; }
+  PS1='%n@%m:%~%# '
+fi
+"""
 _LANGUAGE = re.compile(r"(python|r|julia)([0-9]+(?:\.[0-9]+)*)?")
 
 #: What language v0 starts from if `language` is given without `os`.
@@ -42,6 +54,9 @@ class LoginShell(Declaration, frozen=True):
 
     def system_packages(self) -> tuple[str, ...]:
         return () if self.name == "bash" else (self.name,)
+
+    def config_files(self) -> tuple[FileEntry, ...]:
+        return (FileEntry("/etc/zsh/zshenv", content=_ZSHENV),) if self.name == "zsh" else ()
 
     def configure(self, config: ImageConfig) -> ImageConfig:
         variables = {**dict(config.environment), "SHELL": f"/usr/bin/{self.name}"}
@@ -179,7 +194,8 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "shell",
-        "Set the login shell of the environment's user.",
+        "Set the login shell of the environment's user. zsh gets a prompt, and no questions at its "
+        "first start.",
         (Parameter("name", choice(SHELLS), "the shell", "bash"),),
         declare=_declare_shell,
         implemented=True,

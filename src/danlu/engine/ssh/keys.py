@@ -1,0 +1,96 @@
+"""The keys of an environment's SSH connections, in its own state directory.
+
+::
+
+    ssh/client_key       the user's private key for this environment
+        client_key.pub
+        host_key         the server's private key
+        known_hosts      the server's public key, under the alias of the environment
+        transport.log    what `danlu ssh --stdio` reports; editors discard its stderr
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from danlu.errors import OutsideError
+from danlu.util.files import write_atomic
+from danlu.util.locks import file_lock
+
+HOST_SUFFIX = ".danlu"
+"""What is appended to an environment's name in the user's SSH configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class SshKeys:
+    """The files of one environment's connections; ``directory`` is only for them."""
+
+    directory: Path
+
+    @property
+    def client_key(self) -> Path:
+        """The user's private key; its public key is next to it, with the suffix ``.pub``."""
+        return self.directory / "client_key"
+
+    @property
+    def client_public_key(self) -> Path:
+        """The only public key that the server accepts."""
+        return self.directory / "client_key.pub"
+
+    @property
+    def host_key(self) -> Path:
+        """The server's private key."""
+        return self.directory / "host_key"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The server's public key, as clients pin it."""
+        return self.directory / "known_hosts"
+
+    @property
+    def transport_log(self) -> Path:
+        """The log of connections."""
+        return self.directory / "transport.log"
+
+    def create_missing(self, name: str) -> None:
+        """Create the keys of environment ``name`` unless they exist.
+
+        Raises :class:`OutsideError` if the directory cannot be written.
+        """
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Also one that an earlier umask or a copy has opened.
+            self.directory.chmod(0o700)
+            with file_lock(self.directory / "lock"):
+                if not self.known_hosts.exists():
+                    self._create_keys(name)
+        except OSError as error:
+            raise OutsideError(
+                f"cannot create the SSH keys of {name}: {error.strerror}: {error.filename}"
+            ) from error
+
+    def _create_keys(self, name: str) -> None:
+        """Write both key pairs; ``known_hosts`` is written last and means all are there."""
+        client_private, client_public = _generate_key()
+        host_private, host_public = _generate_key()
+        write_atomic(self.client_key, client_private, mode=0o600)
+        write_atomic(self.client_public_key, client_public + b" danlu " + name.encode() + b"\n")
+        write_atomic(self.host_key, host_private, mode=0o600)
+        alias = f"{name}{HOST_SUFFIX} ".encode()
+        write_atomic(self.known_hosts, alias + host_public + b"\n", mode=0o600)
+
+
+def _generate_key() -> tuple[bytes, bytes]:
+    """Return an ed25519 private key and its public key in OpenSSH's formats."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

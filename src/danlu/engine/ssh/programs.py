@@ -1,0 +1,59 @@
+"""The programs that the server starts inside an environment."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from danlu.engine.types import ExecRequest
+
+#: What OpenSSH's server does: a command is for the user's shell.
+_RUN_COMMAND = 'exec "${SHELL:-/bin/sh}" -c "$1"'
+
+#: Where distributions install sftp-server: Debian, Fedora, Alpine and Arch, SUSE.
+_RUN_SFTP = """\
+for program in /usr/lib/openssh/sftp-server /usr/libexec/openssh/sftp-server \
+    /usr/lib/ssh/sftp-server /usr/libexec/sftp-server; do
+    [ -x "$program" ] && exec "$program"
+done
+command -v python3 >/dev/null && exec python3 -I -S -c "$1"
+echo "danlu: sftp needs openssh-sftp-server or python3 in the environment" >&2
+exit 127
+"""
+
+_RUN_SOCKET = """\
+command -v python3 >/dev/null && exec python3 -I -S -c "$@"
+exit 127
+"""
+
+
+def shell_request(
+    environment: dict[str, str], *, user: str = "", terminal: bool = False
+) -> ExecRequest:
+    """Return the request for the user's login shell."""
+    return ExecRequest((), environment, user=user, terminal=terminal)
+
+
+def command_request(
+    command: str, environment: dict[str, str], *, user: str = "", terminal: bool = False
+) -> ExecRequest:
+    """Return the request for a command line, which the user's shell interprets."""
+    return ExecRequest(
+        ("/bin/sh", "-c", _RUN_COMMAND, "sh", command), environment, user=user, terminal=terminal
+    )
+
+
+def sftp_request(*, user: str = "") -> ExecRequest:
+    """Return the request for an SFTP server on stdin and stdout."""
+    return ExecRequest(("/bin/sh", "-c", _RUN_SFTP, "sh", _read_program("sftp_server")), user=user)
+
+
+def socket_request(action: str, path: str, *, user: str = "") -> ExecRequest:
+    """Return the request that connects to, or listens on, a Unix socket of the environment."""
+    program = _read_program("unix_socket")
+    return ExecRequest(("/bin/sh", "-c", _RUN_SOCKET, "sh", program, action, path), user=user)
+
+
+@cache
+def _read_program(name: str) -> str:
+    return files("danlu.engine.ssh.inside").joinpath(f"{name}.py").read_text()

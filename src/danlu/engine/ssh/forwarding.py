@@ -244,6 +244,13 @@ async def forward_socket(opening: Awaitable[socket.socket]) -> Any:
         _, peer = await asyncio.get_running_loop().create_connection(SSHForwarder, sock=connection)
     except (OSError, TimeoutError, OutsideError) as error:
         raise asyncssh.ChannelOpenError(
-            asyncssh.OPEN_CONNECT_FAILED, str(error) or "the connection timed out"
+            asyncssh.OPEN_CONNECT_FAILED, _describe_error(error)
         ) from None
     return SSHForwarder(peer)
+
+
+def _describe_error(error: Exception) -> str:
+    """Return the system's words for an error: asyncio adds the address, which clients know."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or "Connection timed out"

@@ -1,4 +1,4 @@
-"""The streams of a program as descriptors: pipes or a terminal, read and written without blocking."""
+"""The streams of a program: pipes or a terminal, read and written without blocking."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class ProgramStreams:
 
 
 def open_pipes(stack: ExitStack) -> ProgramStreams:
+    """Return pipes for the three streams, closed by ``stack``, except ours for the input."""
     (stdin, input), (output, stdout), (errors, stderr) = os.pipe(), os.pipe(), os.pipe()
     streams = ProgramStreams((stdin, stdout, stderr), input, output, errors)
     stack.callback(streams.close)
@@ -125,6 +126,7 @@ class DescriptorWriter:
 
 
 async def wait_readable(descriptor: int) -> None:
+    """Wait until there is something to read, or the end."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(descriptor, ready.set)
@@ -152,6 +154,7 @@ def _end_of_file(terminal: int) -> bytes:
 
 
 def set_terminal_size(terminal: int, size: tuple[int, int, int, int]) -> None:
+    """Set columns, rows, and their sizes in pixels."""
     width, height, *pixels = (min(max(number, 0), 0xFFFF) for number in size)
     packed = struct.pack("HHHH", height, width, *pixels)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, packed)

@@ -1,0 +1,406 @@
+"""What OpenSSH's own clients do with the server: real processes, terminals, files and sockets."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from danlu.engine.ssh.keys import SshKeys
+from tests.engine.ssh.conftest import SshHost, free_port, process_commands
+
+pytestmark = [pytest.mark.real, pytest.mark.needs("ssh", "sftp", "scp")]
+
+LARGE = 64 << 20
+LIMIT = 60.0
+
+
+def test_command_gets_input_and_returns_its_output_and_exit_code(host: SshHost) -> None:
+    done = host.run(host.name, "cat; echo problem >&2; exit 7", input=b"\0\xff\r\n", check=False)
+    assert (done.returncode, done.stdout) == (7, b"\0\xff\r\n")
+    assert b"problem" in done.stderr
+
+
+def test_program_killed_by_a_signal_exits_as_in_shells(host: SshHost) -> None:
+    assert host.run(host.name, "kill -TERM $$", check=False).returncode == 128 + signal.SIGTERM
+
+
+def test_large_output_then_exit_is_complete(host: SshHost) -> None:
+    done = host.run(host.name, f"head -c {LARGE} /dev/zero | tr '\\0' x; exit 3", check=False)
+    assert done.returncode == 3
+    assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(b"x" * LARGE).digest()
+
+
+def test_large_input_is_complete_with_a_slow_reader(host: SshHost) -> None:
+    data = os.urandom(1 << 20) * 16
+    # Reads nothing before the first megabytes wait in the client.
+    done = host.run(host.name, "sleep 0.3; sha256sum", input=data)
+    assert done.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
+
+
+def test_output_of_a_program_that_ignores_its_input_is_complete(host: SshHost) -> None:
+    done = host.run(host.name, "exec <&-; echo done", input=b"x" * (4 << 20))
+    assert done.stdout == b"done\n"
+
+
+def test_only_listed_variables_reach_the_program(host: SshHost) -> None:
+    names = ("LC_TIME", "LD_PRELOAD", "VSCODE_TEST", "BASH_ENV", "PATH")
+    option = "-oSetEnv=" + " ".join(f"{name}=sent" for name in names)
+    shown = host.run(option, host.name, "env").stdout.decode().splitlines()
+    assert {name for name in names if f"{name}=sent" in shown} == {"LC_TIME", "VSCODE_TEST"}
+
+
+@contextmanager
+def open_terminal(host: SshHost, *arguments: str) -> Iterator[tuple[int, int]]:
+    """Run ssh in a terminal of its own; yields its process and the terminal's other end."""
+    pid, master = pty.fork()
+    if pid == 0:
+        command = host.command("-tt", *arguments)
+        os.execvp(command[0], command)
+    try:
+        yield pid, master
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(master)
+
+
+def read_until(master: int, pattern: bytes) -> bytes:
+    """Return a terminal's output up to a match."""
+    output = b""
+    while not re.search(pattern, output):
+        assert select.select([master], [], [], LIMIT)[0], output
+        output += os.read(master, 4096)
+    return output
+
+
+def test_shell_has_a_terminal_that_follows_the_size_of_the_clients(host: SshHost) -> None:
+    with open_terminal(host, host.name) as (pid, master):
+        read_until(master, rb"\$ ")
+        os.write(master, b"tty; stty size; echo [$TERM]\n")
+        read_until(master, rb"/dev/pts/\d+\r\n0 0\r\n\[\w*\]")
+        os.write(master, b"trap 'stty size' WINCH\n")
+        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+        os.kill(pid, signal.SIGWINCH)
+        os.write(master, b"while :; do [ \"$(stty size)\" = '33 99' ] && echo follows; done\n")
+        read_until(master, rb"\nfollows")
+        os.write(master, b"\x03")
+        os.write(master, b"exit 5\n")
+        read_until(master, b"closed|exit")
+
+
+def test_interrupt_key_reaches_the_program_of_a_terminal(host: SshHost) -> None:
+    script = "trap 'echo interrupted; exit 4' INT; echo ready; while :; do sleep 0.1; done"
+    with open_terminal(host, host.name, script) as (_, master):
+        read_until(master, b"ready")
+        os.write(master, b"\x03")
+        read_until(master, b"interrupted")
+
+
+def test_last_output_of_a_terminal_is_complete(host: SshHost) -> None:
+    done = host.run("-tt", host.name, "seq 1 200000", check=False)
+    assert done.stdout.split()[-1] == b"200000"
+    assert len(done.stdout.split()) == 200000
+
+
+@pytest.fixture
+def large_file(tmp_path: Path) -> Path:
+    path = tmp_path / "large file"
+    path.write_bytes(os.urandom(1 << 20) * 64)
+    return path
+
+
+def run_sftp(host: SshHost, *lines: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        host.command("-b", "-", host.name, program="sftp"),
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_sftp_copies_both_ways_with_equal_content(
+    host: SshHost, large_file: Path, tmp_path: Path
+) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    done = run_sftp(host, f'put -f "{large_file}" {there}', f"get {there} {back}")
+    assert done.returncode == 0, done.stderr
+    assert there.read_bytes() == large_file.read_bytes()
+    assert back.read_bytes() == large_file.read_bytes()
+
+
+def test_sftp_changes_files_as_asked(host: SshHost, tmp_path: Path) -> None:
+    (tmp_path / "first").write_text("one")
+    done = run_sftp(
+        host,
+        f"cd {tmp_path}",
+        "mkdir new",
+        "chmod 600 first",
+        "ln -s first link",
+        "rename first new/second",
+        "ln new/second hard",
+        "ls -la",
+        "df",
+        "rm link",
+        "-get missing",
+        "-rename hard new/second",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "first" in done.stdout
+    assert "not found" in done.stderr
+    assert sorted(
+        path.name for path in tmp_path.iterdir() if path.name not in {"keys", "config"}
+    ) in (
+        ["hard", "new"],
+        ["new"],
+    )
+    second = tmp_path / "new" / "second"
+    assert (second.read_text(), second.stat().st_mode & 0o777) == ("one", 0o600)
+
+
+def test_scp_copies_a_tree(host: SshHost, tmp_path: Path) -> None:
+    tree = tmp_path / "tree" / "below"
+    tree.mkdir(parents=True)
+    (tree / "file").write_text("content")
+    (tree / "empty").touch()
+    copied = subprocess.run(
+        host.command("-rp", str(tmp_path / "tree"), f"{host.name}:{tmp_path}/copy", program="scp"),
+        capture_output=True,
+        check=False,
+    )
+    assert copied.returncode == 0, copied.stderr
+    assert (tmp_path / "copy/below/file").read_text() == "content"
+
+
+@pytest.mark.needs("rsync")
+def test_rsync_copies_a_tree(host: SshHost, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_bytes(os.urandom(1 << 20))
+    shell = " ".join(host.command())
+    subprocess.run(
+        ["rsync", "-a", "-e", shell, f"{tmp_path}/tree/", f"{host.name}:{tmp_path}/copy/"],
+        check=True,
+    )
+    assert (tmp_path / "copy/file").read_bytes() == (tmp_path / "tree/file").read_bytes()
+
+
+@contextmanager
+def echo_server(address: str | tuple[str, int]) -> Iterator[socket.socket]:
+    """A server that sends back what it gets, on TCP or on a Unix socket."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.bind(address)
+        listener.listen(256)
+
+        def answer(connection: socket.socket) -> None:
+            with connection:
+                while data := connection.recv(1 << 16):
+                    connection.sendall(data)
+
+        def accept_all() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=listener.accept()[:1], daemon=True).start()
+
+        thread = threading.Thread(target=accept_all, daemon=True)
+        thread.start()
+        yield listener
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(LIMIT)
+
+
+@contextmanager
+def forwarding(host: SshHost, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A client that forwards; it says when the server listens for it."""
+    client = host.start("-v", "-oExitOnForwardFailure=yes", *options, host.name, "cat")
+    assert client.stderr is not None
+    sign = b"remote forward success" if "-R" in options else b"Entering interactive session"
+    with client:
+        try:
+            lines: list[bytes] = []
+            while not any(sign in line for line in lines[-1:]):
+                lines.append(client.stderr.readline())
+                assert lines[-1], b"".join(lines).decode()
+            threading.Thread(target=client.stderr.read, daemon=True).start()
+            yield client
+        finally:
+            client.kill()
+
+
+def send_and_receive(connection: socket.socket, data: bytes) -> bytes:
+    """Send ``data`` and return all that comes back."""
+    connection.settimeout(LIMIT)
+
+    def send() -> None:
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    sender.join(LIMIT)
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize("kind", ["-L", "-R"])
+def test_tcp_forward_carries_all_bytes(host: SshHost, kind: str) -> None:
+    data = os.urandom(1 << 20) * 16
+    port = free_port()
+    with echo_server(("127.0.0.1", 0)) as server:
+        target = f"127.0.0.1:{server.getsockname()[1]}"
+        with (
+            forwarding(host, kind, f"127.0.0.1:{port}:{target}"),
+            socket.create_connection(("127.0.0.1", port)) as connection,
+        ):
+            assert send_and_receive(connection, data) == data
+
+
+def test_remote_forward_listens_on_loopback_only(host: SshHost) -> None:
+    port = free_port()
+    with forwarding(host, "-R", f"0.0.0.0:{port}:127.0.0.1:1"):
+        listening = Path("/proc/net/tcp").read_text()
+        found = re.findall(rf"([0-9A-F]{{8}}):{port:04X} 00000000:0000 0A", listening)
+        assert found == ["0100007F"]
+
+
+def test_dynamic_forward_reaches_a_port(host: SshHost) -> None:
+    port = free_port()
+    with echo_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        with (
+            forwarding(host, "-D", f"127.0.0.1:{port}"),
+            socket.create_connection(("127.0.0.1", port)) as connection,
+        ):
+            connection.sendall(b"\x05\x01\x00")
+            assert connection.recv(2) == b"\x05\x00"
+            address = socket.inet_aton("127.0.0.1") + number.to_bytes(2, "big")
+            connection.sendall(b"\x05\x01\x00\x01" + address)
+            assert connection.recv(10)[1] == 0
+            assert send_and_receive(connection, b"through") == b"through"
+
+
+@pytest.mark.parametrize("kind", ["-L", "-R"])
+def test_unix_socket_forward_carries_all_bytes(host: SshHost, kind: str, tmp_path: Path) -> None:
+    data = os.urandom(1 << 20) * 4
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    with (
+        echo_server(str(inside)),
+        forwarding(host, kind, f"{outside}:{inside}") as client,
+    ):
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(str(outside))
+                assert send_and_receive(connection, data) == data
+        client.kill()
+    if kind == "-R":
+        wait_until_gone(outside)
+
+
+def wait_until_gone(path: Path) -> None:
+    """Wait until a program inside has removed its socket: it has no other sign of its end."""
+    watched = threading.Event()
+    for _ in range(int(LIMIT * 20)):
+        if not path.exists():
+            return
+        watched.wait(0.05)
+    raise AssertionError(f"{path} is still there")
+
+
+def test_connection_that_cannot_be_opened_is_refused(host: SshHost, tmp_path: Path) -> None:
+    done = host.run("-W", f"127.0.0.1:{free_port()}", host.name, check=False)
+    assert b"open failed: connect failed: Connection refused" in done.stderr
+    local, missing = tmp_path / "local", tmp_path / "missing"
+    with (
+        forwarding(host, "-L", f"{local}:{missing}"),
+        socket.socket(socket.AF_UNIX) as connection,
+    ):
+        connection.connect(str(local))
+        assert connection.recv(1) == b""
+
+
+def test_hundred_parallel_channels_carry_their_own_bytes(host: SshHost) -> None:
+    port = free_port()
+    with echo_server(("127.0.0.1", 0)) as server:
+        target = f"127.0.0.1:{server.getsockname()[1]}"
+        with forwarding(host, "-L", f"{port}:{target}"):
+            opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
+            for number, connection in enumerate(opened):
+                connection.sendall(f"{number}\n".encode())
+            for number, connection in reversed(list(enumerate(opened))):
+                with closing(connection):
+                    connection.settimeout(LIMIT)
+                    assert connection.recv(100) == f"{number}\n".encode()
+
+
+def test_other_key_and_password_are_refused(host: SshHost, tmp_path: Path) -> None:
+    other = SshKeys(tmp_path / "other")
+    other.create_missing("digits")
+    text = host.config.read_text().replace(str(host.keys.client_key), str(other.client_key))
+    host.config.write_text(text)
+    done = host.run("-oBatchMode=yes", host.name, "true", check=False)
+    assert (done.returncode, b"Permission denied (publickey)" in done.stderr) == (255, True)
+    done = host.run(
+        "-oPreferredAuthentications=password,keyboard-interactive,none",
+        host.name,
+        "true",
+        check=False,
+    )
+    assert (done.returncode, b"Permission denied (publickey)" in done.stderr) == (255, True)
+
+
+def test_server_with_another_host_key_is_not_trusted(host: SshHost) -> None:
+    other = SshKeys(host.keys.directory.parent / "other")
+    other.create_missing("digits")
+    host.keys.known_hosts.write_bytes(other.known_hosts.read_bytes())
+    done = host.run(host.name, "true", check=False)
+    assert (done.returncode, b"verification failed" in done.stderr) == (255, True)
+
+
+def test_agent_is_not_forwarded_even_if_asked(host: SshHost) -> None:
+    done = host.run("-A", host.name, "echo [$SSH_AUTH_SOCK]")
+    assert done.stdout == f"[{os.environ.get('SSH_AUTH_SOCK', '')}]\n".encode()
+
+
+def test_killed_client_leaves_no_process(host: SshHost) -> None:
+    # Names no other process has.
+    mark = f"97{os.getpid()}"
+    client = host.start(host.name, f"sleep {mark}1 & echo ready; sleep {mark}2")
+    assert client.stdout is not None
+    with client:
+        assert client.stdout.readline() == b"ready\n"
+        client.kill()
+        # Held by the server and the programs too.
+        client.stdout.read()
+    pause = threading.Event()
+    for _ in range(int(LIMIT * 20)):
+        left = [
+            line for line in process_commands() if mark in line or str(host.keys.directory) in line
+        ]
+        if not left:
+            return
+        pause.wait(0.05)
+    raise AssertionError(left)
+
+
+def test_keys_are_for_their_owner_only(host: SshHost) -> None:
+    assert host.keys.directory.stat().st_mode & 0o777 == 0o700
+    for path in (host.keys.client_key, host.keys.host_key, host.keys.known_hosts):
+        assert path.stat().st_mode & 0o777 == 0o600

@@ -25,7 +25,7 @@ def user_file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def configuration(tmp_path: Path, user_file: Path) -> SshConfiguration:
-    return SshConfiguration(tmp_path / "danlu" / "ssh.d", user_file)
+    return SshConfiguration(tmp_path / "danlu config" / "ssh.d", user_file)
 
 
 def keys_in(directory: Path) -> SshKeys:
@@ -41,7 +41,7 @@ def test_twenty_times_leave_one_include_before_the_users_bytes(
     added = user_file.read_bytes().removesuffix(USER_TEXT)
     assert added == f"# Environments of danlu\n{configuration.include_line()}\n\n".encode()
     assert user_file.stat().st_mode & 0o777 == 0o640
-    assert list((tmp_path / "danlu" / "ssh.d").glob("*.conf")) == []
+    assert list((tmp_path / "danlu config" / "ssh.d").glob("*.conf")) == []
 
 
 def test_backup_is_what_the_user_had(
@@ -107,7 +107,7 @@ def test_openssh_reads_what_was_written(
     assert settings["hostname"] == "digits.danlu"
     assert settings["user"] == "danlu"
     assert settings["identityfile"] == str(keys.client_key).replace("%", "%%")
-    assert settings["userknownhostsfile"] == str(keys.known_hosts).replace("%", "%%")
+    assert settings["userknownhostsfile"] == str(keys.known_hosts)
     assert settings["stricthostkeychecking"] in ("true", "yes")
     assert settings["identitiesonly"] == "yes"
     assert settings["forwardagent"] == "no"

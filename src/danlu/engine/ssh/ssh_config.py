@@ -100,7 +100,9 @@ class SshConfiguration:
 
     def include_line(self) -> str:
         """Return the line of ``~/.ssh/config``."""
-        return f"Include {_quote_path(self._directory)}/*.conf"
+        # Its paths are patterns, in which OpenSSH before 9.9 replaces no ``%``.
+        pattern = f"{self._directory}/*.conf"
+        return f'Include "{_require_quotable(pattern)}"' if " " in pattern else f"Include {pattern}"
 
     def _host_file(self, environment: str) -> Path:
         return self._directory / f"{environment}.conf"

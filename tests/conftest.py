@@ -80,6 +80,8 @@ _HOME = pytest.StashKey[Path]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Where this run's home is to be, for all of its processes."""
+    # No test writes to the SSH configuration of whoever runs them.
+    os.environ["DANLU_SSH_CONFIG"] = "off"
     told = getattr(config, "workerinput", {}).get("real_home")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     config.stash[_HOME] = Path(told or cache / "danlu-tests" / str(os.getpid()))

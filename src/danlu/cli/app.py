@@ -22,6 +22,14 @@ COMMANDS = (
     CommandSpec("up", "Running", "Start the project's environment and open a shell in it."),
     CommandSpec("ps", "Running", "List environments that run or were stopped."),
     CommandSpec("exec", "Running", "Run a program in a running environment."),
+    CommandSpec(
+        "ssh",
+        "Running",
+        "Open a shell in an environment, or run a command in it, through OpenSSH's client.",
+    ),
+    CommandSpec(
+        "ssh-config", "Running", "Print the SSH configuration of an environment, or of all."
+    ),
     CommandSpec("logs", "Running", "Print the output of an environment's services."),
     CommandSpec("port", "Running", "List the ports of an environment."),
     CommandSpec("top", "Running", "Show the processes of an environment."),

@@ -48,7 +48,7 @@ class CommandSpec:
     @property
     def module(self) -> str:
         """The module that defines ``command``."""
-        return f"danlu.cli.{self.name}"
+        return f"danlu.cli.{self.name.replace('-', '_')}"
 
 
 class DocumentedCommand(click.Command):

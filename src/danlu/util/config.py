@@ -75,7 +75,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and what each replica returns (``"10GB"``). ``trust_results`` allows unpickling results of
     images that were not built here (SECURITY.md). Finished jobs older than ``jobs_max_age``
     (``"30d"``) are removed, and the oldest ones while all together exceed ``jobs_limit``
-    (``"10GB"``); empty means no limit.
+    (``"10GB"``); empty means no limit. ``ssh_config`` is the file in which `danlu up` includes
+    the hosts of environments (``off``: none).
     """
 
     mirrors: dict[str, MirrorConfig] = {}
@@ -92,6 +93,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     upkeep: Literal["background", "off"] = "background"
     transfer_limit: str = "4GB"
     trust_results: bool = False
+    ssh_config: str = "~/.ssh/config"
 
     @property
     def transfer_bytes(self) -> int:
@@ -112,6 +114,7 @@ _OVERRIDABLE_SETTINGS = (
     "trust_results",
     "jobs_max_age",
     "jobs_limit",
+    "ssh_config",
 )
 
 _HINT = "run `danlu config` to see all settings"

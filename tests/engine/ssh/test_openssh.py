@@ -91,7 +91,7 @@ def read_until(master: int, pattern: bytes) -> bytes:
 
 def test_shell_has_a_terminal_that_follows_the_size_of_the_clients(host: SshHost) -> None:
     with open_terminal(host, host.name) as (pid, master):
-        read_until(master, rb"\$ ")
+        read_until(master, rb"[$#] ")
         os.write(master, b"tty; stty size; echo [$TERM]\n")
         read_until(master, rb"/dev/pts/\d+\r\n0 0\r\n\[\w*\]")
         os.write(master, b"trap 'stty size' WINCH\n")
@@ -366,17 +366,18 @@ def test_other_key_and_password_are_refused(host: SshHost, tmp_path: Path) -> No
     assert (done.returncode, b"Permission denied (publickey)" in done.stderr) == (255, True)
 
 
-def test_server_with_another_host_key_is_not_trusted(host: SshHost) -> None:
-    other = SshKeys(host.keys.directory.parent / "other")
+def test_server_with_another_host_key_is_not_trusted(host: SshHost, tmp_path: Path) -> None:
+    other = SshKeys(tmp_path / "other")
     other.create_missing("digits")
-    host.keys.known_hosts.write_bytes(other.known_hosts.read_bytes())
+    text = host.config.read_text().replace(str(host.keys.known_hosts), str(other.known_hosts))
+    host.config.write_text(text)
     done = host.run(host.name, "true", check=False)
     assert (done.returncode, b"verification failed" in done.stderr) == (255, True)
 
 
 def test_agent_is_not_forwarded_even_if_asked(host: SshHost) -> None:
     done = host.run("-A", host.name, "echo [$SSH_AUTH_SOCK]")
-    assert done.stdout == f"[{os.environ.get('SSH_AUTH_SOCK', '')}]\n".encode()
+    assert done.stdout in (b"[]\n", f"[{os.environ.get('SSH_AUTH_SOCK', '')}]\n".encode())
 
 
 def test_killed_client_leaves_no_process(host: SshHost) -> None:
@@ -391,9 +392,7 @@ def test_killed_client_leaves_no_process(host: SshHost) -> None:
         client.stdout.read()
     pause = threading.Event()
     for _ in range(int(LIMIT * 20)):
-        left = [
-            line for line in process_commands() if mark in line or str(host.keys.directory) in line
-        ]
+        left = [line for line in process_commands() if mark in line or host.server_words in line]
         if not left:
             return
         pause.wait(0.05)

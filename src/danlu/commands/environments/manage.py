@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from danlu.commands.environments.ssh_hosts import remove_ssh_host
 from danlu.commands.project import DEFAULT_FUNCTION, Project
 from danlu.commands.settings import Settings
 from danlu.engine.environment_control import StopRequest, request_from_supervisor
@@ -189,6 +190,7 @@ def remove_environment(environment: EnvironmentDirectory, settings: Settings) ->
     with Store.open(settings.paths.store) as store:
         store.untag(environment_image_tag(name))
     # Gone from lists at once, even if removing the files is interrupted.
+    remove_ssh_host(name, settings)
     grave = environment.directory.with_name(f".removed-{name}-{time.time_ns()}")
     environment.directory.rename(grave)
 

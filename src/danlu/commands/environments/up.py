@@ -18,6 +18,7 @@ from danlu.commands.environments.manage import (
     stop_environment,
 )
 from danlu.commands.environments.spec import UpOptions, build_spec, explain_differences
+from danlu.commands.environments.ssh_hosts import add_ssh_host
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_project_environment
 from danlu.commands.run import find_named_image
@@ -30,7 +31,7 @@ from danlu.engine.environment_directory import (
 from danlu.engine.port_forwarder import find_listener_conflict, needs_forward
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
-from danlu.errors import UsageError
+from danlu.errors import DanluError, UsageError
 from danlu.graph.progress import Progress
 from danlu.store import Store
 from danlu.util.files import private_directory
@@ -96,7 +97,17 @@ def start_environment(
             environment.write_spec(kept)
         notes += _prepare_ports(environment)
         started = start_supervisor(environment, settings.paths)
+        notes += _offer_ssh(environment, settings)
     return UpResult(environment, existing is None, started, tuple(notes))
+
+
+def _offer_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
+    """Make the environment a host of the user's SSH configuration; return what prevented it."""
+    try:
+        add_ssh_host(environment, settings)
+    except DanluError as error:
+        return [f"no ssh to {environment.name}: {error}"]
+    return []
 
 
 def restart_environment(name: str, settings: Settings) -> UpResult:

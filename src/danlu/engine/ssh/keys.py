@@ -14,14 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
-
 from danlu.errors import OutsideError
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
@@ -91,6 +83,15 @@ class SshKeys:
 
 def _generate_key() -> tuple[bytes, bytes]:
     """Return an ed25519 private key and its public key in OpenSSH's formats."""
+    # Loaded for the first `danlu up` of an environment only.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+    )
+
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -69,9 +69,12 @@ Host {host}
 
 
 class SshConfiguration:
-    """The files of one user: ``directory`` is danlu's ``ssh.d``, ``user_file`` is OpenSSH's."""
+    """The files of one user: ``directory`` is danlu's ``ssh.d``, ``user_file`` is OpenSSH's.
 
-    def __init__(self, directory: Path, user_file: Path) -> None:
+    Without a ``user_file`` no file of the user's is changed.
+    """
+
+    def __init__(self, directory: Path, user_file: Path | None) -> None:
         self._directory = directory
         self._user_file = user_file
 
@@ -86,8 +89,9 @@ class SshConfiguration:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _read_file(path) != text:
                 write_atomic(path, text, mode=0o600)
-            with file_lock(self._directory / ".lock"):
-                self._include_hosts()
+            if self._user_file is not None:
+                with file_lock(self._directory / ".lock"):
+                    self._include_hosts(self._user_file)
         except OSError as error:
             raise OutsideError(
                 f"cannot write the SSH configuration: {error.strerror}: {error.filename}",
@@ -107,10 +111,10 @@ class SshConfiguration:
     def _host_file(self, environment: str) -> Path:
         return self._directory / f"{environment}.conf"
 
-    def _include_hosts(self) -> None:
+    def _include_hosts(self, user_file: Path) -> None:
         """Add the line at the top, where no ``Host`` block can contain it, unless it is there."""
         # A linked file is replaced where the link leads, as with files of dotfile managers.
-        path = Path(os.path.realpath(self._user_file))
+        path = Path(os.path.realpath(user_file))
         before = _read_file(path)
         line = self.include_line().encode()
         if line in (before or b"").splitlines():
@@ -120,7 +124,7 @@ class SshConfiguration:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         else:
             mode = stat.S_IMODE(path.stat().st_mode)
-            backup = self._user_file.with_name(self._user_file.name + _BACKUP_SUFFIX)
+            backup = user_file.with_name(user_file.name + _BACKUP_SUFFIX)
             if not os.path.lexists(backup):
                 write_atomic(backup, before, mode=mode)
         write_atomic(path, b"%s\n%s\n\n%s" % (_COMMENT.encode(), line, before or b""), mode=mode)

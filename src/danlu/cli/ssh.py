@@ -1,0 +1,41 @@
+"""``danlu ssh``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from danlu.cli.environment_selection import select_environment
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import environment_argument, verbosity_options
+from danlu.cli.session import current_session
+from danlu.commands.environments.ssh import require_running, serve_ssh, ssh_client_command
+
+
+@declare_command("ssh", context_settings={"allow_interspersed_args": False})
+@click.option("--stdio", is_flag=True, help="Serve an SSH client on stdin and stdout.")
+@environment_argument
+@verbosity_options
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[CMD...]")
+def command(name: str, stdio: bool, args: tuple[str, ...]) -> None:
+    """Open a shell in an environment, or run a command in it, through OpenSSH's client.
+
+    The host NAME.danlu also works in ssh, scp, sftp, rsync and editors; `danlu up` configures it.
+    A stopped environment is started, unless `danlu stop` stopped it.
+    """
+    run = current_session()
+    if stdio:
+        if not name or args:
+            raise click.UsageError("--stdio takes the name of an environment")
+        serve_ssh(name, run.settings)
+        return
+    environment = select_environment(run, name)
+    interactive = sys.stdin is not None and sys.stdin.isatty()
+    for note in require_running(environment, run.settings, interactive=interactive):
+        run.terminal.info(note)
+    client = ssh_client_command(environment, run.settings, args)
+    run.close()
+    sys.stdout.flush()
+    os.execv(client[0], client)

@@ -120,6 +120,12 @@ class ContainerProcess:
                 await self._kill_all()
             await self.wait()
 
+    def hang_up(self) -> None:
+        """Send SIGHUP to the program's session, as when its terminal is closed."""
+        program = self.pid
+        if program is not None:
+            procfs.send_signal(procfs.find_processes(program, b"", orphanage=None), signal.SIGHUP)
+
     def _reap_keeper(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
         os.close(self._descriptor)

@@ -398,6 +398,8 @@ class EnvironmentSupervisor:
                     _notify_runtime(process, signal.SIGWINCH)
                 elif message.signal and process.pid is not None:
                     container_processes.send_signal(process.pid, message.signal)
+        # Also what the program started in the background, unless that ignores it (nohup).
+        process.hang_up()
         await process.stop(grace=1.0)
 
     def _publish_state(self, phase: Phase | None = None, reason: str = "") -> None:

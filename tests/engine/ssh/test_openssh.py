@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import pty
 import re
 import select
 import signal
@@ -53,7 +52,7 @@ def test_large_input_is_complete_with_a_slow_reader(host: SshHost) -> None:
 
 
 def test_output_of_a_program_that_ignores_its_input_is_complete(host: SshHost) -> None:
-    done = host.run(host.name, "exec <&-; echo done", input=b"x" * (4 << 20))
+    done = host.run(host.name, "echo done", input=b"x" * (4 << 20))
     assert done.stdout == b"done\n"
 
 
@@ -67,17 +66,27 @@ def test_only_listed_variables_reach_the_program(host: SshHost) -> None:
 @contextmanager
 def open_terminal(host: SshHost, *arguments: str) -> Iterator[tuple[int, int]]:
     """Run ssh in a terminal of its own; yields its process and the terminal's other end."""
-    pid, master = pty.fork()
-    if pid == 0:
-        command = host.command("-tt", *arguments)
-        os.execvp(command[0], command)
-    try:
-        yield pid, master
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        os.close(master)
+    master, slave = os.openpty()
+    set_size(master, 24, 80)
+    client = subprocess.Popen(
+        host.command("-tt", *arguments),
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(slave)
+    with client:
+        try:
+            yield client.pid, master
+        finally:
+            client.kill()
+            os.close(master)
+
+
+def set_size(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
 def read_until(master: int, pattern: bytes) -> bytes:
@@ -93,9 +102,8 @@ def test_shell_has_a_terminal_that_follows_the_size_of_the_clients(host: SshHost
     with open_terminal(host, host.name) as (pid, master):
         read_until(master, rb"[$#] ")
         os.write(master, b"tty; stty size; echo [$TERM]\n")
-        read_until(master, rb"/dev/pts/\d+\r\n0 0\r\n\[\w*\]")
-        os.write(master, b"trap 'stty size' WINCH\n")
-        fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 99, 0, 0))
+        read_until(master, rb"/dev/pts/\d+\r\n24 80\r\n\[\w*\]")
+        set_size(master, 33, 99)
         os.kill(pid, signal.SIGWINCH)
         os.write(master, b"while :; do [ \"$(stty size)\" = '33 99' ] && echo follows; done\n")
         read_until(master, rb"\nfollows")

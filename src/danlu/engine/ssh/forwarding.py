@@ -6,36 +6,47 @@ import asyncio
 import logging
 import os
 import socket
-import stat
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import asyncssh
-from asyncssh.forward import SSHForwarder
+from asyncssh.forward import SSHForwarder, SSHLocalPathForwarder
 
 from danlu.engine.ssh import programs
+from danlu.engine.ssh.session import SESSION_TASK
 from danlu.engine.types import ExecClient, ExecProcess
-from danlu.errors import DanluError, OutsideError
+from danlu.errors import DanluError
 
 _LOOPBACK = {"::1": "::1"}
 _CONNECT_TIMEOUT = 30.0
 _MAX_MESSAGE = 600
+_FRAME_HEADER = 4
+_MAX_FRAME = 1 << 20
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedConnection:
+    """A connected socket that does not block; ``process`` must be closed after it."""
+
+    socket: socket.socket
+    process: ExecProcess | None = None
 
 
 class NetworkConnector(Protocol):
     """Opens connections in the network of an environment."""
 
-    async def connect_tcp(self, host: str, port: int) -> socket.socket:
-        """Return a connected socket that does not block; raises :class:`OSError`."""
+    async def connect_tcp(self, host: str, port: int) -> OpenedConnection:
+        """Return a connection; raises :class:`OSError`."""
 
 
 class HostNetworkConnector:
     """Connects from the host, whose network the environment shares."""
 
-    async def connect_tcp(self, host: str, port: int) -> socket.socket:
+    async def connect_tcp(self, host: str, port: int) -> OpenedConnection:
         """See :class:`NetworkConnector`."""
         loop = asyncio.get_running_loop()
         errors: list[OSError] = []
@@ -53,7 +64,7 @@ class HostNetworkConnector:
                     raise
                 errors.append(error)
             else:
-                return connection
+                return OpenedConnection(connection)
         raise errors[0] if errors else OSError(f"{host} has no address")
 
 
@@ -65,40 +76,47 @@ def loopback_address(requested: str) -> str:
 class UnixSocketOpener:
     """Connects to Unix sockets in an environment, and listens on them there.
 
-    A program inside does it, as the environment's user, and sends the descriptors. Its messages
-    are untrusted: only connected Unix stream sockets are taken from them.
+    Programs inside do it, as the environment's user, so that no path is resolved on the host. Each
+    copies one connection; what they send is untrusted and only passed on.
     """
 
     def __init__(self, client: ExecClient, user: str) -> None:
         self._client = client
         self._user = user
 
-    async def connect(self, path: str) -> socket.socket:
-        """Return a connection to ``path``; raises :class:`OSError` if there is none."""
-        control, process = await self._start("connect", path)
-        with control:
-            try:
-                async with asyncio.timeout(_CONNECT_TIMEOUT):
-                    connection = await _receive_connection(control)
-            finally:
-                await process.close()
-        if connection is None:
-            raise OSError("python3 was not found in the environment")
-        return connection
+    async def open_connection(self, action: str, path: str) -> OpenedConnection:
+        """Connect to ``path``; with the action ``accept``, take a connection of that queue.
+
+        Raises :class:`OSError`.
+        """
+        control, process = await self._start(action, path)
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                await _expect_sign(control, b"+")
+        except BaseException:
+            control.close()
+            await process.close()
+            raise
+        return OpenedConnection(control, process)
 
     async def listen(
-        self, path: str, accept: Callable[[socket.socket], Awaitable[None]]
+        self, path: str, accept: Callable[[OpenedConnection], Awaitable[None]]
     ) -> UnixSocketListener:
         """Listen on ``path`` and call ``accept`` with each connection; raises :class:`OSError`."""
         control, process = await self._start("listen", path)
-        listener = UnixSocketListener(control, process, accept)
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
-                await listener.wait_ready()
+                await _expect_sign(control, b"=")
+                queue = await _read_line(control)
         except BaseException:
-            listener.close()
+            control.close()
+            await process.close()
             raise
-        return listener
+
+        async def take_connection() -> None:
+            await accept(await self.open_connection("accept", queue))
+
+        return UnixSocketListener(control, process, take_connection)
 
     async def _start(self, action: str, path: str) -> tuple[socket.socket, ExecProcess]:
         if "\0" in path or not path:
@@ -109,7 +127,7 @@ class UnixSocketOpener:
             control.setblocking(False)
             request = programs.socket_request(action, path, user=self._user)
             process = await self._client.start_exec(
-                request, stdin=program.fileno(), stdout=null, stderr=null
+                request, stdin=program.fileno(), stdout=program.fileno(), stderr=null
             )
         except BaseException as error:
             control.close()
@@ -129,124 +147,154 @@ class UnixSocketListener(asyncssh.SSHListener):
         self,
         control: socket.socket,
         process: ExecProcess,
-        accept: Callable[[socket.socket], Awaitable[None]],
+        take_connection: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__()
         self._control = control
         self._process = process
-        self._accept = accept
-        self._task: asyncio.Task[None] | None = None
-
-    async def wait_ready(self) -> None:
-        """Wait until it listens, then accept connections in the background."""
-        message, _ = await _receive_message(self._control)
-        if message != b"=":
-            raise _message_error(message)
-        self._task = asyncio.get_running_loop().create_task(self._accept_connections())
+        self._take_connection = take_connection
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._take_connections(), name=SESSION_TASK)
 
     def close(self) -> None:
         """Stop listening."""
         # The program sees the end of its stdin, removes the socket and exits.
         with suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._finish())
+            self._control.shutdown(socket.SHUT_WR)
 
     async def wait_closed(self) -> None:
         """Wait until the program has ended."""
-        if self._task is not None:
-            await asyncio.wait([self._task])
+        await asyncio.wait([self._task])
 
-    async def _accept_connections(self) -> None:
-        accepting: set[asyncio.Task[None]] = set()
+    async def _take_connections(self) -> None:
+        loop = asyncio.get_running_loop()
+        taking: set[asyncio.Task[None]] = set()
         try:
-            while (connection := await _receive_connection(self._control)) is not None:
-                task = asyncio.ensure_future(_run_accept(self._accept, connection))
-                accepting.add(task)
-                task.add_done_callback(accepting.discard)
+            while signs := await loop.sock_recv(self._control, _MAX_MESSAGE):
+                for _ in signs:
+                    task = loop.create_task(self._take_one())
+                    taking.add(task)
+                    task.add_done_callback(taking.discard)
         except OSError as error:
             logger.warning("a Unix socket listener ended: %s", error)
         finally:
-            await self._finish()
+            self._control.close()
+            await self._process.close()
 
-    async def _finish(self) -> None:
-        self._control.close()
-        # Ended by itself unless it hangs: it has had the end of its input.
-        with suppress(TimeoutError, OSError, DanluError):
-            async with asyncio.timeout(_CONNECT_TIMEOUT):
-                await self._process.wait()
-        await self._process.close()
-
-
-async def _run_accept(
-    accept: Callable[[socket.socket], Awaitable[None]], connection: socket.socket
-) -> None:
-    try:
-        await accept(connection)
-    except (OSError, asyncssh.Error) as error:
-        connection.close()
-        logger.warning("a connection was not forwarded: %s", error)
-
-
-async def _receive_message(control: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message and its descriptors; empty at the end."""
-    loop = asyncio.get_running_loop()
-    while True:
+    async def _take_one(self) -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(
-                control, _MAX_MESSAGE, 1, socket.MSG_CMSG_CLOEXEC
-            )
-        except BlockingIOError:
-            ready = asyncio.Event()
-            loop.add_reader(control.fileno(), ready.set)
-            try:
-                await ready.wait()
-            finally:
-                loop.remove_reader(control.fileno())
-        else:
-            return message, descriptors
+            await self._take_connection()
+        except (OSError, asyncssh.Error) as error:
+            logger.warning("a connection was not forwarded: %s", error)
 
 
-async def _receive_connection(control: socket.socket) -> socket.socket | None:
-    """Return the next connection, or None at the end; raises :class:`OSError` for an error."""
-    message, descriptors = await _receive_message(control)
-    if not message and not descriptors:
-        return None
-    if message != b"+" or len(descriptors) != 1:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        raise _message_error(message)
-    descriptor = descriptors[0]
-    if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("what was sent is not a socket")
-    connection = socket.socket(fileno=descriptor)
-    if connection.family != socket.AF_UNIX or connection.type != socket.SOCK_STREAM:
-        connection.close()
-        raise OSError("what was sent is not a Unix stream socket")
-    connection.setblocking(False)
-    return connection
+class _ProgramForwarder(SSHForwarder):
+    """The side of a program that copies a Unix socket of the environment, and sends frames.
+
+    The program is disconnected when its socket, our stream to it, is closed.
+    """
+
+    process: ExecProcess
+    _received = b""
+
+    def data_received(self, data: bytes, datatype: int | None = None) -> None:
+        """Pass on the data of complete frames; the empty one ends it."""
+        self._received += data
+        while len(self._received) >= _FRAME_HEADER:
+            end = _FRAME_HEADER + int.from_bytes(self._received[:_FRAME_HEADER], "big")
+            if end > _MAX_FRAME:
+                self.close()
+                return
+            if len(self._received) < end:
+                return
+            frame, self._received = self._received[_FRAME_HEADER:end], self._received[end:]
+            if frame:
+                super().data_received(frame)
+            elif not super().eof_received():
+                self.close()
+
+    def eof_received(self) -> bool:
+        """Close: the program has ended."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Close the channel's side, and the program."""
+        super().connection_lost(exc)
+        _disconnect_program(self.process)
 
 
-def _message_error(message: bytes) -> OSError:
-    if message.startswith(b"-"):
-        return OSError(message[1:].decode(errors="replace"))
-    return OSError("python3 was not found in the environment" if not message else "invalid message")
+class ConnectingForwarder(_ProgramForwarder):
+    """Forwards a connection that the program opened."""
+
+    def __init__(self, process: ExecProcess) -> None:
+        super().__init__()
+        self.process = process
 
 
-async def forward_socket(opening: Awaitable[socket.socket]) -> Any:
+class AcceptedForwarder(_ProgramForwarder, SSHLocalPathForwarder):
+    """Forwards a connection that was accepted inside: it opens a channel to the client."""
+
+    def __init__(
+        self,
+        connection: asyncssh.SSHServerConnection,
+        open_channel: Callable[..., Awaitable[None]],
+        process: ExecProcess,
+    ) -> None:
+        SSHLocalPathForwarder.__init__(self, connection, open_channel)
+        self.process = process
+
+
+#: Held here because the event loop has only weak references to tasks.
+_closing_tasks: set[asyncio.Task[None]] = set()
+
+
+def _disconnect_program(process: ExecProcess) -> None:
+    async def close_process() -> None:
+        await process.close()
+
+    task = asyncio.get_running_loop().create_task(close_process(), name=SESSION_TASK)
+    _closing_tasks.add(task)
+    task.add_done_callback(_closing_tasks.discard)
+
+
+async def forward_connection(opening: Awaitable[OpenedConnection]) -> Any:
     """Return the session, an ``SSHForwarder``, that copies between a channel and a socket.
 
     Raises :class:`asyncssh.ChannelOpenError`, so that the client is told, if it cannot be opened.
     """
     try:
-        connection = await opening
-        _, peer = await asyncio.get_running_loop().create_connection(SSHForwarder, sock=connection)
-    except (OSError, TimeoutError, OutsideError) as error:
+        opened = await opening
+        _, peer = await asyncio.get_running_loop().create_connection(
+            lambda: ConnectingForwarder(opened.process) if opened.process else SSHForwarder(),
+            sock=opened.socket,
+        )
+    except (OSError, DanluError) as error:
         raise asyncssh.ChannelOpenError(
             asyncssh.OPEN_CONNECT_FAILED, _describe_error(error)
         ) from None
     return SSHForwarder(peer)
+
+
+async def _expect_sign(control: socket.socket, sign: bytes) -> None:
+    """Read one byte, which must be ``sign``; raises :class:`OSError` with the program's message."""
+    loop = asyncio.get_running_loop()
+    found = await loop.sock_recv(control, 1)
+    if found == sign:
+        return
+    if found == b"-":
+        raise OSError(await _read_line(control))
+    raise OSError("invalid message" if found else "python3 was not found in the environment")
+
+
+async def _read_line(control: socket.socket) -> str:
+    loop = asyncio.get_running_loop()
+    line = b""
+    while len(line) < _MAX_MESSAGE:
+        byte = await loop.sock_recv(control, 1)
+        if byte in (b"", b"\n"):
+            break
+        line += byte
+    return line.decode(errors="replace")
 
 
 def _describe_error(error: Exception) -> str:

@@ -43,6 +43,14 @@ NOT_PARTICIPLES = {
     *("need", "exceed", "speed", "is_open", "wooden", "golden", "hidden"),
 }
 
+#: Callbacks that asyncio and asyncssh call by these names.
+CALLBACKS = {
+    *("data_received", "eof_received", "signal_received", "break_received", "session_started"),
+    *("pty_requested", "shell_requested", "exec_requested", "subsystem_requested"),
+    *("terminal_size_changed", "auth_completed", "session_requested", "connection_requested"),
+    *("unix_connection_requested", "server_requested", "unix_server_requested", "wait_closed"),
+}
+
 
 @dataclass
 class Findings:
@@ -123,7 +131,7 @@ def _measure_node(node: ast.AST, place: str, findings: Findings) -> None:
                 findings.private_functions += 1
                 if "_" not in name.strip("_"):
                     findings.one_word_functions.append(where)
-            if PARTICIPLE.match(name) and name.strip("_") not in NOT_PARTICIPLES:
+            if PARTICIPLE.match(name) and name.strip("_") not in NOT_PARTICIPLES | CALLBACKS:
                 findings.participles.append(where)
             findings.local_imports += [
                 f"{name} {place}:{inner.lineno}"

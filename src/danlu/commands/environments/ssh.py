@@ -20,7 +20,7 @@ def ssh_client_command(
 ) -> list[str]:
     """Return the command line of OpenSSH's client for a shell or a command line.
 
-    Raises :class:`MachineError` if there is no client.
+    Raises :class:`MachineError` if ssh was not found.
     """
     program = shutil.which("ssh")
     if program is None:

@@ -89,7 +89,7 @@ class UnixSocketOpener:
 
         Raises :class:`OSError`.
         """
-        control, process = await self._start(action, path)
+        control, process = await self._start_program(action, path)
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 await _expect_sign(control, b"+")
@@ -103,7 +103,7 @@ class UnixSocketOpener:
         self, path: str, accept: Callable[[OpenedConnection], Awaitable[None]]
     ) -> UnixSocketListener:
         """Listen on ``path`` and call ``accept`` with each connection; raises :class:`OSError`."""
-        control, process = await self._start("listen", path)
+        control, process = await self._start_program("listen", path)
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 await _expect_sign(control, b"=")
@@ -118,7 +118,7 @@ class UnixSocketOpener:
 
         return UnixSocketListener(control, process, take_connection)
 
-    async def _start(self, action: str, path: str) -> tuple[socket.socket, ExecProcess]:
+    async def _start_program(self, action: str, path: str) -> tuple[socket.socket, ExecProcess]:
         if "\0" in path or not path:
             raise OSError("invalid path")
         control, program = socket.socketpair()
@@ -260,7 +260,7 @@ def _disconnect_program(process: ExecProcess) -> None:
 async def forward_connection(opening: Awaitable[OpenedConnection]) -> Any:
     """Return the session, an ``SSHForwarder``, that copies between a channel and a socket.
 
-    Raises :class:`asyncssh.ChannelOpenError`, so that the client is told, if it cannot be opened.
+    Raises :class:`asyncssh.ChannelOpenError` if it cannot be opened; the client sees its reason.
     """
     try:
         opened = await opening

@@ -93,7 +93,7 @@ class ChannelSession(asyncssh.SSHServerSession[bytes]):
         return True
 
     def subsystem_requested(self, subsystem: str) -> bool:
-        """Start SFTP inside the environment; there is no other subsystem."""
+        """Start SFTP inside the environment, the only subsystem."""
         self._request = lambda environment: programs.sftp_request(user=self._user)
         # A terminal would change bytes.
         self._terminal_size = None

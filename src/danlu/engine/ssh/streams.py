@@ -72,7 +72,7 @@ class DescriptorWriter:
         """Write, or keep for later."""
         if not self._closed:
             self._pending += data
-            self._flush()
+            self._write_pending()
 
     def end(self) -> None:
         """Close the program's input once all is written; end a terminal's line."""
@@ -81,7 +81,7 @@ class DescriptorWriter:
         self._ended = True
         if self._terminal:
             self._pending += _end_of_file(self._descriptor)
-        self._flush()
+        self._write_pending()
 
     def resume_channel(self) -> None:
         """Take more from the channel unless the program does not read."""
@@ -97,7 +97,7 @@ class DescriptorWriter:
         if not self._terminal:
             os.close(self._descriptor)
 
-    def _flush(self) -> None:
+    def _write_pending(self) -> None:
         try:
             while self._pending:
                 written = os.write(self._descriptor, self._pending)
@@ -106,7 +106,7 @@ class DescriptorWriter:
             if not self._waiting:
                 self._waiting = True
                 self._channel.pause_reading()
-                asyncio.get_running_loop().add_writer(self._descriptor, self._flush)
+                asyncio.get_running_loop().add_writer(self._descriptor, self._write_pending)
             return
         except OSError:  # the program has closed its input: take and drop the rest
             self._pending.clear()

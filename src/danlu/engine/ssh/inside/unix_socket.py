@@ -75,7 +75,7 @@ def connect_socket(path: str) -> None:
     relay_connection(connection)
 
 
-def accept_queued(queue: str) -> None:
+def accept_from_queue(queue: str) -> None:
     """Get the next connection from the program that listens, and copy."""
     control = open_socket()
     control.connect(queue)
@@ -139,7 +139,7 @@ def hand_over_connections(listener: socket.socket, queue: socket.socket) -> None
 def main() -> None:
     """Do what the arguments say; report an error in one line."""
     action, path = sys.argv[1:]
-    actions = {"connect": connect_socket, "accept": accept_queued, "listen": listen_on_socket}
+    actions = {"connect": connect_socket, "accept": accept_from_queue, "listen": listen_on_socket}
     try:
         actions[action](path)
     except OSError as error:

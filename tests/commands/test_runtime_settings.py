@@ -93,6 +93,13 @@ def test_sources_belong_to_the_project_or_the_home_directory(
     assert not any(mount.readonly for mount in resolved)
 
 
+def test_a_mount_below_another_one_comes_later(tmp_path: Path, paths: Paths) -> None:
+    targets = ["/a//b/c", "~/x", "/b", "/home", "/a/./b", "/a"]
+    mounts = [RuntimeMount(".", target) for target in targets]
+    resolved = [mount.target for mount in resolve_mounts(mounts, tmp_path, paths)]
+    assert resolved == ["/b", "/home", "/a", "/a/./b", "/a//b/c", "~/x"]
+
+
 def test_data_directories_are_created_and_shut_to_others(tmp_path: Path, paths: Paths) -> None:
     mounts = [RuntimeMount("data://sets", "/a")]
     (mount,) = resolve_mounts(mounts, tmp_path, paths)

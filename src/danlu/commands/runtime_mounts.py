@@ -21,15 +21,23 @@ def resolve_mounts(
 ) -> tuple[Mount, ...]:
     """Return the mounts with their sources on this machine; directories for data are created.
 
-    A target may still start with ``~/``, the home directory of the environment's user
+    A mount below the target of another one comes later, whatever their order in the build file. A
+    target may still start with ``~/``, the home directory of the environment's user
     (:func:`danlu.sandbox.prepare.expand_home`). Raises :class:`UsageError` if a source does not
     exist, and for mounts that an included repository asks for unless they are allowed.
     """
     if not allow_included:
         _refuse_foreign_mounts(mounts)
     return tuple(
-        Mount(mount.target, _resolve_source(mount, project.absolute(), paths)) for mount in mounts
+        Mount(mount.target, _resolve_source(mount, project.absolute(), paths))
+        for mount in sorted(mounts, key=_target_depth)
     )
+
+
+def _target_depth(mount: RuntimeMount) -> int:
+    """Return the number of components of the target; a home directory is like ``/home/NAME``."""
+    parts = [part for part in mount.target.split("/") if part not in ("", ".")]
+    return len(parts) + (parts[0] == "~")
 
 
 def _refuse_foreign_mounts(mounts: Sequence[RuntimeMount]) -> None:

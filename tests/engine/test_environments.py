@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +22,7 @@ import msgspec
 import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
-from danlu.engine.procfs import find_namespace_members
+from danlu.engine.procfs import find_namespace_members, read_command
 from danlu.store import Store
 from tests.conftest import Danlu, program_in
 from tests.jobs.containers.engine_rig import image, paths_of
@@ -92,6 +96,46 @@ def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, home: P
     assert missing.returncode == 127
     killed = subprocess.run([*command, "sh", "-c", "kill -9 $$"], env=environ)
     assert killed.returncode == 137
+
+
+def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, home: Path) -> None:
+    start(danlu, project)
+    command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
+    script = "trap 'stty size' WINCH; stty size; tty; echo ready; while :; do sleep 0.01; done"
+    child, terminal = pty.fork()
+    if child == 0:
+        environ = {**os.environ, "DANLU_HOME": str(home), "TERM": "vt100"}
+        os.execve(command[0], [*command, "sh", "-c", f"echo $TERM; {script}"], environ)
+    set_window_size(terminal, 33, 111)
+    output = read_until(terminal, b"ready")
+    assert output.startswith(b"vt100\r\n")
+    assert b"/dev/pts/0" in output
+    set_window_size(terminal, 44, 122)
+    os.kill(child, signal.SIGWINCH)
+    read_until(terminal, b"44 122")
+    os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    os.close(terminal)
+
+
+def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, home: Path) -> None:
+    environment = start(danlu, project)
+    command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
+    environ = {**os.environ, "DANLU_HOME": str(home)}
+    script = "echo ready; sleep 1000 & wait"
+    client = subprocess.Popen([*command, "sh", "-c", script], env=environ, stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    assert client.stdout.readline() == b"ready\n"
+    client.kill()
+    client.wait()
+    client.stdout.close()
+    container = environment.read_state().container or 0
+
+    def only_init_is_left() -> bool:
+        commands = [read_command(pid) for pid in find_namespace_members(container)]
+        return not any("sleep 1000" in command for command in commands)
+
+    wait_for(only_init_is_left)
 
 
 def test_a_second_up_finds_the_running_environment(danlu: Danlu, project: Path) -> None:
@@ -212,6 +256,17 @@ def test_services_restart_and_have_logs(danlu: Danlu, project: Path) -> None:
     danlu("stop", "digits", cwd=project)
     for pid in members:
         wait_until_gone(pid)
+
+
+def set_window_size(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    output = b""
+    while wanted not in output:
+        output += os.read(terminal, 4096)
+    return output
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

@@ -139,11 +139,14 @@ def stop_environment(environment: EnvironmentDirectory, *, grace: float = 10.0) 
     """
     if not environment.is_running():
         return False
-    # A supervisor that does not answer is about to exit.
-    with suppress(UsageError):
-        request_from_supervisor(environment, StopRequest(grace))
     deadline = time.monotonic() + grace + _STOP_MARGIN_SECONDS
+    requested = False
     while environment.is_running():
+        # A supervisor does not answer before the container runs, and after it has ended.
+        with suppress(UsageError):
+            if not requested:
+                request_from_supervisor(environment, StopRequest(grace))
+                requested = True
         if time.monotonic() > deadline:
             raise OutsideError(
                 f"environment {environment.name} does not stop",
@@ -206,6 +209,7 @@ def take_down(name: str, settings: Settings, *, grace: float = 10.0) -> None:
     """Stop and remove an environment; nothing of it stays."""
     environment = find_environment(name, settings.paths)
     with file_lock(settings.paths.environments / f"{name}.lock"):
+        find_environment(name, settings.paths)  # another process may have removed it meanwhile
         stop_environment(environment, grace=grace)
         remove_environment(environment, settings)
 

@@ -47,7 +47,7 @@ find_missing_for_tests() {
     has buildah || need buildah "tests: reads what danlu writes"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
     { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs what danlu writes"
-    has ssh-agent || need openssh-client "tests: an agent for steps that ask for one"
+    { has ssh && has scp && has sftp && has ssh-agent; } || need openssh-client "tests: connects to environments; an agent for steps"
     has rsync || need rsync "tests: copies a tree into an environment over ssh"
     has faketime || need faketime "tests: builds on another day"
     has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system that clones files"

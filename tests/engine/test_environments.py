@@ -185,6 +185,20 @@ def test_a_killed_supervisor_loses_nothing(danlu: Danlu, project: Path) -> None:
     assert run_inside(danlu, project, "cat /kept") == "kept\n"
 
 
+def test_commit_keeps_changes_as_an_image(danlu: Danlu, project: Path) -> None:
+    start(danlu, project)
+    run_inside(danlu, project, "echo kept >/kept; rm /bin/awk; mkdir /opt; echo x >/opt/x")
+    commit = danlu("commit", "digits", "--tag", "box:2", cwd=project)
+    assert commit.stdout == "run([\"rm -rf -- '/bin/awk'\"])\n"
+    assert "+ /kept (5 B)" in commit.stderr
+    script = "cat /kept /opt/x; ls /bin/awk || echo removed"
+    run = danlu("run", "--image", "box:2", "--", "sh", "-c", script, cwd=project)
+    assert run.stdout == "kept\nx\nremoved\n"
+    write = danlu("commit", "digits", "--write", cwd=project, check=False)
+    assert write.returncode == 2
+    assert "made from an image, not from a build file" in write.stderr
+
+
 def test_down_removes_everything(danlu: Danlu, project: Path, home: Path) -> None:
     start(danlu, project)
     run_inside(danlu, project, "echo lost >/lost; touch kept")

@@ -25,7 +25,7 @@ COMMANDS = (
     CommandSpec(
         "ssh",
         "Running",
-        "Open a shell in an environment, or run a command in it, through OpenSSH's client.",
+        "Open a shell in an environment over SSH, or run a command in it.",
     ),
     CommandSpec(
         "ssh-config", "Running", "Print the SSH configuration of an environment, or of all."
@@ -33,6 +33,7 @@ COMMANDS = (
     CommandSpec("logs", "Running", "Print the output of an environment's services."),
     CommandSpec("port", "Running", "List the ports of an environment."),
     CommandSpec("top", "Running", "Show the processes of an environment."),
+    CommandSpec("commit", "Running", "Show what was changed by hand, as lines for the build file."),
     CommandSpec("stop", "Running", "Stop an environment; its files stay."),
     CommandSpec("start", "Running", "Start a stopped environment again."),
     CommandSpec("down", "Running", "Stop and remove an environment."),

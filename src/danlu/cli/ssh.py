@@ -20,7 +20,7 @@ from danlu.commands.environments.ssh import require_running, serve_ssh, ssh_clie
 @verbosity_options
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="[CMD...]")
 def command(name: str, stdio: bool, args: tuple[str, ...]) -> None:
-    """Open a shell in an environment, or run a command in it, through OpenSSH's client.
+    """Open a shell in an environment over SSH, or run a command in it.
 
     The host NAME.danlu also works in ssh, scp, sftp, rsync and editors; `danlu up` configures it.
     A stopped environment is started, unless `danlu stop` stopped it.

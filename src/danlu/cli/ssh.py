@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
 from danlu.cli.session import current_session
@@ -31,6 +30,9 @@ def command(name: str, stdio: bool, args: tuple[str, ...]) -> None:
             raise click.UsageError("--stdio takes the name of an environment")
         serve_ssh(name, run.settings)
         return
+    # Not for --stdio: every connection of an editor waits for it.
+    from danlu.cli.environment_selection import select_environment
+
     environment = select_environment(run, name)
     interactive = sys.stdin is not None and sys.stdin.isatty()
     for note in require_running(environment, run.settings, interactive=interactive):

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from danlu.commands.environments.manage import find_environment
 from danlu.commands.environments.ssh_hosts import add_ssh_host, hosts_directory, ssh_keys
 from danlu.commands.settings import Settings
 from danlu.engine.environment_control import SupervisedExecClient
@@ -62,10 +61,14 @@ def serve_ssh(name: str, settings: Settings) -> None:
     :class:`~danlu.errors.DanluError` if the environment cannot be reached, or the client did not
     log in.
     """
-    environment = find_environment(name, settings.paths)
-    # A connection loads what no other command needs.
+    # A connection loads what no other command needs, and little else.
     from danlu.engine.ssh.stdio import record_failure, serve_standard_streams
 
+    environment = EnvironmentDirectory(settings.paths.environments / name)
+    if "/" in name or not environment.directory.exists():
+        from danlu.commands.environments.manage import find_environment
+
+        environment = find_environment(name, settings.paths)
     keys = ssh_keys(environment)
     keys.create_missing(name)
     try:

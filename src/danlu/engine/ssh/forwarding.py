@@ -24,6 +24,7 @@ _CONNECT_TIMEOUT = 30.0
 _MAX_MESSAGE = 600
 _FRAME_HEADER = 4
 _MAX_FRAME = 1 << 20
+_MAX_TAKING = 16
 
 logger = logging.getLogger(__name__)
 
@@ -158,34 +159,41 @@ class UnixSocketListener(asyncssh.SSHListener):
 
     def close(self) -> None:
         """Stop listening."""
-        # The program sees the end of its stdin, removes the socket and exits.
+        # The program sees the end of its stdin, removes its socket and exits. A hostile one goes
+        # on, but is not heard.
         with suppress(OSError):
-            self._control.shutdown(socket.SHUT_WR)
+            self._control.shutdown(socket.SHUT_RDWR)
 
     async def wait_closed(self) -> None:
         """Wait until the program has ended."""
         await asyncio.wait([self._task])
 
     async def _take_connections(self) -> None:
+        """Take connections as they are announced, a limited number at a time."""
         loop = asyncio.get_running_loop()
+        free = asyncio.Semaphore(_MAX_TAKING)
+
+        async def take_one() -> None:
+            try:
+                await self._take_connection()
+            except (OSError, asyncssh.Error) as error:
+                logger.warning("a Unix socket is no longer forwarded: %s", error)
+                self.close()
+            finally:
+                free.release()
+
         taking: set[asyncio.Task[None]] = set()
         try:
-            while signs := await loop.sock_recv(self._control, _MAX_MESSAGE):
-                for _ in signs:
-                    task = loop.create_task(self._take_one())
-                    taking.add(task)
-                    task.add_done_callback(taking.discard)
+            while await loop.sock_recv(self._control, 1):
+                await free.acquire()
+                task = loop.create_task(take_one())
+                taking.add(task)
+                task.add_done_callback(taking.discard)
         except OSError as error:
             logger.warning("a Unix socket listener ended: %s", error)
         finally:
             self._control.close()
             await self._process.close()
-
-    async def _take_one(self) -> None:
-        try:
-            await self._take_connection()
-        except (OSError, asyncssh.Error) as error:
-            logger.warning("a connection was not forwarded: %s", error)
 
 
 class _ProgramForwarder(SSHForwarder):

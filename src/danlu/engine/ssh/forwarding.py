@@ -25,6 +25,7 @@ _MAX_MESSAGE = 600
 _FRAME_HEADER = 4
 _MAX_FRAME = 1 << 20
 _MAX_TAKING = 16
+_EXIT_TIMEOUT = 3.0
 
 logger = logging.getLogger(__name__)
 
@@ -193,6 +194,9 @@ class UnixSocketListener(asyncssh.SSHListener):
             logger.warning("a Unix socket listener ended: %s", error)
         finally:
             self._control.close()
+            with suppress(TimeoutError, DanluError):
+                async with asyncio.timeout(_EXIT_TIMEOUT):
+                    await self._process.wait()
             await self._process.close()
 
 

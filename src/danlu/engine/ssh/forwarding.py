@@ -25,7 +25,7 @@ _MAX_MESSAGE = 600
 _FRAME_HEADER = 4
 _MAX_FRAME = 1 << 20
 _MAX_TAKING = 16
-_EXIT_TIMEOUT = 3.0
+_EXIT_TIMEOUT = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -194,16 +194,13 @@ class UnixSocketListener(asyncssh.SSHListener):
             logger.warning("a Unix socket listener ended: %s", error)
         finally:
             self._control.close()
-            with suppress(TimeoutError, DanluError):
-                async with asyncio.timeout(_EXIT_TIMEOUT):
-                    await self._process.wait()
-            await self._process.close()
+            await _end_process(self._process)
 
 
 class _ProgramForwarder(SSHForwarder):
     """The side of a program that copies a Unix socket of the environment, and sends frames.
 
-    The program is disconnected when its socket, our stream to it, is closed.
+    When its socket, our stream to it, is closed, it ends once it has delivered what it got.
     """
 
     process: ExecProcess
@@ -261,12 +258,17 @@ _closing_tasks: set[asyncio.Task[None]] = set()
 
 
 def _disconnect_program(process: ExecProcess) -> None:
-    async def close_process() -> None:
-        await process.close()
-
-    task = asyncio.get_running_loop().create_task(close_process(), name=SESSION_TASK)
+    task = asyncio.get_running_loop().create_task(_end_process(process), name=SESSION_TASK)
     _closing_tasks.add(task)
     task.add_done_callback(_closing_tasks.discard)
+
+
+async def _end_process(process: ExecProcess) -> None:
+    """Wait for a program whose input has ended, which may hold bytes to deliver; then kill it."""
+    with suppress(TimeoutError, DanluError):
+        async with asyncio.timeout(_EXIT_TIMEOUT):
+            await process.wait()
+    await process.close()
 
 
 async def forward_connection(opening: Awaitable[OpenedConnection]) -> Any:

@@ -10,7 +10,7 @@ from danlu.cli.options import environment_argument, format_option, verbosity_opt
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.commands.environments.commit import CommitResult, commit_environment
-from danlu.util.human import format_size, pluralize, shorten_digest
+from danlu.util.human import format_size, shorten_digest
 
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 _MAX_LISTED = 20
@@ -53,7 +53,7 @@ def _describe_changes(result: CommitResult, run: Session) -> None:
     for system in changes.system:
         run.terminal.info(f"+ {system} (apt)")
     if changes.dependencies:
-        run.terminal.info(f"+ {pluralize(changes.dependencies, 'dependency')} (apt)")
+        run.terminal.info(f"+ dependencies of these: {changes.dependencies}")
     for change in changes.files[:_MAX_LISTED]:
         size = f" ({format_size(change.size)})" if change.kind != "removed" else ""
         run.terminal.info(f"{_SIGNS[change.kind]} {change.path}{size}")

@@ -23,6 +23,7 @@ from anyio import abc
 
 from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
 from danlu.engine import embedded
+from danlu.engine.apt_sources import mount_apt_sources
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
 from danlu.engine.container_exec import ExecTarget, close_descriptors, interpret_exit
 from danlu.engine.container_process import ContainerProcess, spawn_session
@@ -130,7 +131,10 @@ class EnvironmentSupervisor:
             prepare_run(
                 msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
                 RootFilesystem(trees, self._environment.upper, durable=True),
-                mounts=self._list_mounts(process.environment["HOME"]),
+                mounts=(
+                    *await mount_apt_sources(LayerView(trees), self._config, work),
+                    *self._list_mounts(process.environment["HOME"]),
+                ),
                 network_env=self._network_env,
                 network=True,
                 work=work,

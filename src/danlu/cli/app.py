@@ -19,6 +19,7 @@ COMMANDS = (
         "run", "Environments", "Run a command in the environment, with the project mounted."
     ),
     CommandSpec("fmt", "Environments", "Format build files."),
+    CommandSpec("export", "Environments", "Write files of other tools for this environment."),
     CommandSpec("up", "Running", "Start the project's environment and open a shell in it."),
     CommandSpec("ps", "Running", "List environments that run or were stopped."),
     CommandSpec("exec", "Running", "Run a program in a running environment."),

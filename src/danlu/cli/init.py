@@ -44,7 +44,8 @@ def command(source: Path | None, template: str | None, python: bool, force: bool
     """Generate a build file for this project.
 
     Reads requirements.txt, pyproject.toml, environment.yml, pixi.toml, a Dockerfile or a notebook;
-    without any of them, the imports of the project's programs. Nothing is installed or downloaded.
+    without any of them, the imports of the project's programs. With --from also a
+    devcontainer.json, or the directory .devcontainer. Nothing is installed or downloaded.
 
     Templates: codex, conda, distributed-training, llm-finetuning, pixi, r-python, serving, torch,
     uv and vision. A team's own is a directory, or a git repository as URL#REF:PATH. Its files are

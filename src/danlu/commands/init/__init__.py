@@ -46,8 +46,9 @@ def init(
     """Write ``build.envd`` (with ``python`` ``build.py``) for ``directory``.
 
     ``source`` is the file to convert: a requirements file, ``pyproject.toml``, a conda environment
-    file, a ``Dockerfile`` or a notebook; without it the source is detected. Raises
-    :class:`UsageError` if there is a build file (unless ``force``), or if ``source`` is invalid.
+    file, a ``Dockerfile``, a ``devcontainer.json`` or its directory, or a notebook; without it
+    the source is detected. Raises :class:`UsageError` if there is a build file (unless ``force``),
+    or if ``source`` is invalid.
     """
     path = directory / ("build.py" if python else "build.envd")
     _refuse_overwriting(directory, path, force=force)

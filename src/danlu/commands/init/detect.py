@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from danlu.commands.init.conda import read_environment
+from danlu.commands.init.devcontainer import find_devcontainer, read_devcontainer
 from danlu.commands.init.dockerfile import read_dockerfile
 from danlu.commands.init.draft import BuildFileDraft, DraftCall
 from danlu.commands.init.host import PYTHONS, parse_image_release
@@ -25,7 +26,8 @@ from danlu.errors import UsageError
 from danlu.sources.pixi_manifest import is_pixi_manifest, parse_conda_file
 
 _SOURCE_KINDS = (
-    "requirements.txt, pyproject.toml, environment.yml, pixi.toml, Dockerfile or NOTEBOOK.ipynb"
+    "requirements.txt, pyproject.toml, environment.yml, pixi.toml, Dockerfile, .devcontainer or "
+    "NOTEBOOK.ipynb"
 )
 
 #: Names of programs, the most likely first.
@@ -40,6 +42,11 @@ def read_source(source: Path, directory: Path, draft: BuildFileDraft) -> str:
 
     Raises :class:`UsageError` if the file is missing, invalid or of an unknown kind.
     """
+    if source.is_dir():
+        found = find_devcontainer(source)
+        if found is None:
+            raise UsageError(f"{source} has no devcontainer.json", hint=f"use {_SOURCE_KINDS}")
+        source = found
     if not source.is_file():
         raise UsageError(f"{source} not found", hint=f"use {_SOURCE_KINDS}")
     reader = _find_reader(source)
@@ -83,6 +90,8 @@ def _find_reader(source: Path) -> Callable[[Path, Path, BuildFileDraft], str] | 
         return _read_pixi_file
     if name == "pyproject.toml":
         return _read_pyproject_file
+    if name in ("devcontainer.json", ".devcontainer.json"):
+        return read_devcontainer
     if name.endswith((".yml", ".yaml")):
         return _read_conda_file
     if name.endswith(".ipynb"):

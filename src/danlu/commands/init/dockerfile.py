@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from danlu.commands.init.draft import BuildFileDraft, DraftCall
 from danlu.errors import UsageError
@@ -66,20 +67,33 @@ class _StageState:
     installed: InstalledPackages = field(default_factory=InstalledPackages)
 
 
-def read_dockerfile(path: Path, draft: BuildFileDraft) -> None:
-    """Add the last stage of ``path``; its base becomes ``draft.image``."""
-    stage = _StageState(draft)
-    seen = False
+def read_dockerfile(
+    path: Path,
+    draft: BuildFileDraft,
+    *,
+    arguments: Mapping[str, str] = MappingProxyType({}),
+    target: str = "",
+) -> None:
+    """Add the stage ``target`` (default: the last) of ``path``; its base becomes ``draft.image``.
+
+    ``arguments`` are values of build arguments. Raises :class:`UsageError` for an invalid file.
+    """
+    stage = _StageState(draft, dict(arguments))
+    seen, name = False, ""
     for instruction, text in _split_instructions(path.read_text(encoding="utf-8")):
         if instruction == "FROM":
+            if seen and name and name == target.lower():
+                break
             if seen:
                 _start_stage(stage)
             seen = True
+            named = re.search(r"\sas\s+(\S+)\s*$", text, re.IGNORECASE)
+            name = named[1].lower() if named else ""
             draft.image = _parse_from(_expand_variables(text, stage.values), draft)
         elif instruction == "ARG":
-            name, _, value = text.partition("=")
+            argument, _, value = text.partition("=")
             stage.values.setdefault(
-                name.strip(), _expand_variables(value.strip("\"'"), stage.values)
+                argument.strip(), _expand_variables(value.strip("\"'"), stage.values)
             )
         elif not seen:
             raise UsageError(f"{path.name} has {instruction} before FROM")
@@ -87,6 +101,8 @@ def read_dockerfile(path: Path, draft: BuildFileDraft) -> None:
             _translate_instruction(instruction, text, stage)
     if not seen:
         raise UsageError(f"{path.name} has no FROM")
+    if target and name != target.lower():
+        raise UsageError(f"{path.name} has no stage {target!r}")
     _finish_stage(stage)
 
 

@@ -10,7 +10,10 @@ _MAX_LINE_WIDTH = 88
 
 
 class DraftCall(msgspec.Struct, frozen=True):
-    """A call such as ``io.copy``; arguments are strings, lists and dicts of strings."""
+    """A call such as ``io.copy``.
+
+    Arguments are strings, numbers, lists and dicts of strings, and calls without keywords.
+    """
 
     function: str
     arguments: tuple[object, ...] = ()
@@ -56,7 +59,10 @@ def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
     source = " ".join(draft.source.split())
     lines = [f"# The environment of this project, from {source}.", ""]
     if python:
-        names = sorted({call.function.partition(".")[0] for call in calls})
+        inner = [
+            value for call in calls for value in call.arguments if isinstance(value, DraftCall)
+        ]
+        names = sorted({call.function.partition(".")[0] for call in [*calls, *inner]})
         lines += [f"from danlu import {', '.join(names)}", "", ""]
     lines.append("def build():")
     for call in calls:
@@ -138,7 +144,9 @@ def _format_value(value: object) -> str:
             + ", ".join(f"{_format_value(k)}: {_format_value(v)}" for k, v in value.items())
             + "}"
         )
-    return _quote_string(str(value))
+    if isinstance(value, DraftCall):
+        return f"{value.function}({', '.join(map(_format_value, value.arguments))})"
+    return str(value) if isinstance(value, int) else _quote_string(str(value))
 
 
 def _quote_string(text: str) -> str:

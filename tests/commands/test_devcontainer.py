@@ -1,0 +1,248 @@
+"""``devcontainer.json``: converted to a build file, written from one, and both in turn."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from danlu.commands.devcontainer_export import describe_devcontainer, find_export_path, write_export
+from danlu.commands.init import InitReport, init
+from danlu.commands.project import Project
+from danlu.environment.runtime_settings import ExposedPort, RuntimeMount
+from danlu.environment.types import Environment
+from danlu.errors import UsageError
+from danlu.lang.functions.runtime import EnvironmentVariables
+from danlu.lang.functions.steps import CopyStep, RunStep
+from danlu.lang.functions.vscode import VscodeExtensions
+
+
+def convert(directory: Path, values: object) -> tuple[InitReport, Environment]:
+    """Convert a ``devcontainer.json`` with these values, and evaluate the build file."""
+    place = directory / ".devcontainer"
+    place.mkdir(exist_ok=True)
+    text = values if isinstance(values, str) else json.dumps(values)
+    (place / "devcontainer.json").write_text(text, encoding="utf-8")
+    report = init(directory, source=place, force=True)
+    return report, Project.open(directory=directory).environment()
+
+
+def find_variables(environment: Environment) -> dict[str, str]:
+    found = environment.find_all(EnvironmentVariables)
+    return {name: value for item in found for name, value in item.values}
+
+
+def test_devcontainer_becomes_declarations(tmp_path: Path) -> None:
+    _, environment = convert(
+        tmp_path,
+        {
+            "image": "python:3.11-bookworm",
+            "forwardPorts": [8888, "localhost:6006"],
+            "portsAttributes": {"8888": {"label": "jupyter"}},
+            "appPort": ["8000:9000", 8888],
+            "containerEnv": {"MODE": "train", "SRC": "${containerWorkspaceFolder}/src"},
+            "remoteEnv": {"PATH": "/opt/x/bin:${containerEnv:PATH}"},
+            "hostRequirements": {"gpu": True},
+            "customizations": {"vscode": {"extensions": ["ms-python.python"]}},
+            "mounts": [
+                "source=${localWorkspaceFolder}/data,target=/data,type=bind,consistency=cached",
+                {"type": "volume", "source": "pip", "target": "/home/dev/.cache/pip"},
+                "src=${localEnv:HOME}${localEnv:USERPROFILE}/.aws,dst=/aws,type=bind",
+            ],
+            "remoteUser": "dev",
+        },
+    )
+    settings = environment.runtime_settings()
+    assert environment.base.image == "python:3.11-bookworm"
+    assert settings.ports == (
+        ExposedPort(8888, service="jupyter"),
+        ExposedPort(6006),
+        ExposedPort(9000, 8000),
+    )
+    assert settings.mounts == (
+        RuntimeMount("data", "/data"),
+        RuntimeMount("data://pip", "~/.cache/pip"),
+        RuntimeMount("~/.aws", "/aws"),
+    )
+    assert settings.gpus == 1
+    assert find_variables(environment) == {"MODE": "train", "SRC": "/workspace/src"}
+    assert environment.find_all(EnvironmentVariables)[0].path == ("/opt/x/bin",)
+    extensions = environment.find(VscodeExtensions)
+    assert extensions is not None
+    assert extensions.names == ("ms-python.python",)
+
+
+def test_commands_run_in_the_order_of_the_specification(tmp_path: Path) -> None:
+    report, environment = convert(
+        tmp_path,
+        {
+            "postStartCommand": {"a": "echo start", "b": ["echo", "two words"]},
+            "postCreateCommand": "pip install -r requirements.txt && make assets",
+            "onCreateCommand": "apt-get update && apt-get install -y jq && ./tools.sh",
+            "image": "debian:12",
+        },
+    )
+    assert environment.runtime_settings().init == ("make assets", "echo start", "echo 'two words'")
+    assert [step.commands for step in environment.steps if isinstance(step, RunStep)] == [
+        ("./tools.sh",)
+    ]
+    assert environment.python_packages[0].requirements == "requirements.txt"
+    assert "jq" in report.text
+    assert any("make assets" in note for note in report.notes)
+
+
+def test_every_key_that_is_not_carried_over_is_listed(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {
+        "name": "n1",
+        "initializeCommand": "touch host",
+        "postAttachCommand": "echo attach",
+        "runArgs": ["--ipc=host"],
+        "remoteUser": "vscode",
+        "capAdd": ["SYS_PTRACE"],
+        "someFutureKey": {"x": 1},
+        "workspaceFolder": "/workspaces/x",
+        "otherPortsAttributes": {"onAutoForward": "ignore"},
+    }
+    report, _ = convert(tmp_path, {"image": "debian:12", **keys})
+    skipped = report.text.partition("# Skipped")[2]
+    for key in keys:
+        assert f"#   {key}: " in skipped
+    assert not (tmp_path / "host").exists()
+
+
+def test_parts_of_keys_that_are_not_carried_over_are_listed(tmp_path: Path) -> None:
+    report, environment = convert(
+        tmp_path,
+        {
+            "image": "debian:12",
+            "forwardPorts": ["db:5432"],
+            "mounts": [
+                "source=/var/run/docker.sock,target=/var/run/docker.sock,type=bind",
+                "source=a,target=/a,type=bind,readonly",
+                "type=tmpfs,target=/t",
+                7,
+            ],
+            "containerEnv": {"TOKEN": "${localEnv:TOKEN}", "MODE": "${localEnv:MODE:fast}"},
+            "customizations": {
+                "vscode": {"settings": {"a": 1}, "extensions": ["-foo.bar"]},
+                "jetbrains": {"backend": "x"},
+            },
+        },
+    )
+    skipped = report.text.partition("# Skipped")[2]
+    for text in ("db:5432", "docker.sock", "readonly", "tmpfs", "mounts: 7", "TOKEN", "settings"):
+        assert text in skipped
+    assert "-foo.bar" in skipped
+    assert "jetbrains" in skipped
+    assert environment.runtime_settings().mounts == ()
+    assert find_variables(environment) == {"MODE": "fast"}
+    assert any("MODE:fast" in note for note in report.notes)
+
+
+def test_features_are_refused_by_name_with_what_to_write_instead(tmp_path: Path) -> None:
+    features = {"ghcr.io/devcontainers/features/node:1": {"version": "20"}, "./local": {}}
+    report, _ = convert(tmp_path, {"image": "debian:12", "features": features})
+    notes = "\n".join(report.notes)
+    assert (
+        "ghcr.io/devcontainers/features/node:1 was not installed: write install.nodejs()" in notes
+    )
+    assert "./local was not installed" in notes
+
+
+def test_dockerfile_is_read_with_its_arguments_target_and_context(tmp_path: Path) -> None:
+    place = tmp_path / ".devcontainer"
+    place.mkdir()
+    (place / "Dockerfile").write_text(
+        "ARG TAG=11\nFROM debian:$TAG AS dev\nCOPY tool.sh /opt/\nRUN apt-get install -y jq\n"
+        "FROM alpine\nRUN never\n"
+    )
+    (place / "tool.sh").write_text("true")
+    build = {"dockerfile": "Dockerfile", "args": {"TAG": "12"}, "target": "dev", "options": ["-x"]}
+    report, environment = convert(tmp_path, {"build": build})
+    assert environment.base.image == "debian:12"
+    assert [step.source for step in environment.steps if isinstance(step, CopyStep)] == [
+        ".devcontainer/tool.sh"
+    ]
+    assert "build.options" in report.text
+    assert "never" not in report.text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"dockerComposeFile": "c.yml", "service": "x"}', "Docker Compose"),
+        ('{"name": "x"}', "neither `image` nor"),
+        ("{", "invalid JSON"),
+        ("[]", "must contain an object"),
+        ('{"image": "a", "image": "b"}', "occurs twice"),
+        ('{"build": {"dockerfile": "../../Dockerfile"}}', "outside the project"),
+        ('{"build": {"dockerfile": "none"}}', "not found"),
+        ('{"image": "debian:12", "containerEnv": 3}', "invalid value of containerEnv"),
+        ('{"image": "debian:12", "postStartCommand": 3}', "invalid command"),
+        ('{"image": "debian:${localEnv:TAG}"}', "variables of the host"),
+    ],
+)
+def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        convert(tmp_path, text)
+    assert not (tmp_path / "build.envd").exists()
+
+
+def test_several_dev_containers_are_not_guessed_between(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / ".devcontainer" / name).mkdir(parents=True)
+        (tmp_path / ".devcontainer" / name / "devcontainer.json").write_text('{"image": "x"}')
+    with pytest.raises(UsageError, match="several dev containers"):
+        init(tmp_path, source=tmp_path / ".devcontainer")
+
+
+BUILD_FILE = """
+def build():
+    base(image="debian:12")
+    runtime.environ({"MODE": "train", "QUOTED": "a \\"b\\" ü"})
+    runtime.expose(8888, service="jupyter")
+    runtime.expose(6006)
+    runtime.mount("data", "/data")
+    runtime.mount("~/.aws", "~/.aws")
+    runtime.mount(data.envd("cache"), "/cache")
+    runtime.init(["mkdir -p /tmp/x"])
+    runtime.daemon([["tensorboard", "--logdir", "logs"]])
+    config.gpu(1)
+    install.vscode_extensions(["ms-python.python", "charliermarsh.ruff-2025.28.0"])
+"""
+
+
+def test_export_and_conversion_back_give_the_same_settings(tmp_path: Path) -> None:
+    (tmp_path / "build.envd").write_text(BUILD_FILE)
+    before = Project.open(directory=tmp_path).environment()
+    export = describe_devcontainer(before, "digits", "registry.example.org/team/digits:1")
+    assert export.skipped == (
+        "runtime.daemon: tensorboard --logdir logs (a dev container has no services)",
+    )
+    (tmp_path / "copy").mkdir()
+    write_export(find_export_path(tmp_path / "copy", force=False), export)
+    init(tmp_path / "copy", source=tmp_path / "copy" / ".devcontainer")
+    after = Project.open(directory=tmp_path / "copy").environment()
+    old, new = before.runtime_settings(), after.runtime_settings()
+    assert (old.ports, old.mounts, old.init, old.gpus) == (
+        new.ports,
+        new.mounts,
+        new.init,
+        new.gpus,
+    )
+    assert find_variables(before) == find_variables(after)
+    assert after.base.image == "registry.example.org/team/digits:1"
+    extensions = after.find(VscodeExtensions)
+    assert extensions is not None
+    assert extensions.names == ("ms-python.python", "charliermarsh.ruff@2025.28.0")
+
+
+def test_export_does_not_overwrite_a_file(tmp_path: Path) -> None:
+    path = find_export_path(tmp_path, force=False)
+    path.parent.mkdir()
+    path.write_text("{}")
+    with pytest.raises(UsageError, match="already exists"):
+        find_export_path(tmp_path, force=False)
+    assert find_export_path(tmp_path, force=True) == path

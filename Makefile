@@ -6,7 +6,7 @@ REAL :=
 CLUSTER := tests/operator/cluster
 
 .PHONY: setup demo test test-all test-quick test-real test-operator test-training test-notebook \
-	test-mutation test-install check bench bench-operator docs clean
+	test-mutation test-install check bench bench-up bench-operator docs clean
 
 setup:            ## system packages (says so first), .venv, danlu itself
 	@scripts/setup.sh
@@ -56,6 +56,9 @@ bench: setup      ## DESIGN's table against whichever peers this machine has, an
 	$(PYTHON) -m benchmarks.jobs
 	$(PYTHON) -m benchmarks.kernel
 	$(PYTHON) -m benchmarks.notebook
+
+bench-up: setup   ## what entering an environment costs, beside Docker
+	$(PYTHON) -m benchmarks.up
 
 bench-operator: setup ## the operator on a real API server (KUBEBUILDER_ASSETS), beside a bare client
 	$(PYTHON) -m benchmarks.operator

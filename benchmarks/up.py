@@ -47,7 +47,7 @@ def time_first_output(command: Sequence[str], directory: Path) -> float:
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(directory)
-        os.execvp(command[0], command)
+        os.execvp(command[0], list(command))
     try:
         readable, _, _ = select.select([terminal], [], [], _LIMIT)
         seconds = time.monotonic() - began
@@ -157,7 +157,7 @@ def main() -> int:
         table = format_table(measure(Path(name), options.runs))
     print(table)
     if options.page:
-        machine = description()
+        machine = description({})
         path = HERE / "results" / f"{machine['date']}-up.md"
         write(path, "Entering an environment", table, machine)
     return 0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from danlu.commands.container_options import parse_shm_size
 from danlu.commands.named_commands import has_program, resolve_command, suggest_command
-from danlu.commands.run import parse_shm_size
 from danlu.commands.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeMount, RuntimeSettings
 from danlu.errors import UsageError

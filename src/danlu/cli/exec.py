@@ -9,7 +9,7 @@ import click
 from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_name_option, verbosity_options
-from danlu.cli.run import ProgramCommand
+from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
 from danlu.engine.foreground_exec import run_in_foreground, terminal_request
 from danlu.engine.types import ExecRequest

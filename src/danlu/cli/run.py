@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import click
 
-from danlu.cli.groups import DocumentedCommand
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import (
     file_option,
@@ -16,23 +14,9 @@ from danlu.cli.options import (
     progress_option,
     quiet_options,
 )
+from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
 from danlu.commands.run import run_command
-
-#: The exit code of shells, env and Docker for a failure before the program started.
-_EXIT_NOT_STARTED = 125
-
-
-class ProgramCommand(DocumentedCommand):
-    """Exits with 125 for danlu's own failures, because other codes are the program's."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
-    ) -> click.Context:
-        """Choose the exit code before options are parsed, because wrong usage counts too."""
-        if parent is not None:
-            current_session(parent).failure_code = _EXIT_NOT_STARTED
-        return super().make_context(info_name, args, parent, **extra)
 
 
 class _RunCommand(ProgramCommand):

@@ -37,3 +37,11 @@ def find_project_environment(
 
     options = BuildOptions(offline=offline, frozen=frozen)
     return find_or_build_environment(BuildRequest(project, settings, options, progress))
+
+
+def find_named_image(image: str, settings: Settings) -> StoredImage:
+    """Return the image of the store that ``image`` names."""
+    from danlu.commands.image.manage import find_image  # few runs name an image
+
+    with Store.open(settings.paths.store) as store:
+        return find_image(store, image)

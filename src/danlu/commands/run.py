@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
+from danlu.commands.container_options import (
+    parse_security,
+    parse_shm_size,
+    parse_variable,
+    parse_volume,
+    select_mounts,
+)
 from danlu.commands.driver_check import check_driver, warn_about_gpus
 from danlu.commands.named_commands import has_program, resolve_command, suggest_command
-from danlu.commands.project_environment import find_project_environment
+from danlu.commands.project_environment import find_named_image, find_project_environment
 from danlu.commands.runtime_mounts import resolve_mounts
-from danlu.environment.runtime_settings import RuntimeMount, RuntimeSettings
-from danlu.errors import StoreError, UsageError
+from danlu.environment.runtime_settings import RuntimeSettings
+from danlu.errors import StoreError
 from danlu.graph.image_config import parse_image_config
 from danlu.graph.progress import Message
 from danlu.sandbox import userns
 from danlu.sandbox.emulation import is_foreign_image, read_image_platform, require_emulation
-from danlu.sandbox.types import SYSTEM_PATH, Mount
+from danlu.sandbox.types import SYSTEM_PATH
 from danlu.store import Store
-from danlu.util.human import parse_size
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.graph.progress import Progress
-    from danlu.store import StoredImage
 
 #: The exit code of a shell for a program that does not exist.
 _NOT_FOUND = 127
-
-_MAX_SHM_SIZE = 1 << 50
 
 
 def run_command(
@@ -128,14 +129,6 @@ def run_command(
     return code
 
 
-def find_named_image(image: str, settings: Settings) -> StoredImage:
-    """Return the image of the store that ``image`` names."""
-    from danlu.commands.image.manage import find_image  # few runs name an image
-
-    with Store.open(settings.paths.store) as store:
-        return find_image(store, image)
-
-
 def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
     """Say what the build file asks for and ``danlu run`` does not do."""
     skipped = [
@@ -150,67 +143,3 @@ def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> No
     if skipped:
         names = ", ".join(skipped)
         progress(Message(f"note: `danlu run` does not apply {names}; use `danlu up`", 0.0))
-
-
-def select_mounts(
-    declared: Sequence[RuntimeMount], given: Sequence[Mount]
-) -> tuple[RuntimeMount, ...]:
-    """Return the mounts of the build file whose targets the command line does not use."""
-    targets = {os.path.normpath(mount.target) for mount in given}
-    return tuple(mount for mount in declared if os.path.normpath(mount.target) not in targets)
-
-
-def parse_shm_size(text: str) -> int:
-    """Parse the size of ``/dev/shm`` (``512MiB``, ``2G``) to bytes.
-
-    Raises :class:`UsageError` if it is invalid or zero.
-    """
-    try:
-        size = parse_size(text)
-    except ValueError as error:
-        raise UsageError(f"--shm-size: {error}") from error
-    if not 0 < size <= _MAX_SHM_SIZE:
-        raise UsageError(f"--shm-size: invalid size {text!r}", hint="use a size such as 512MiB")
-    return size
-
-
-def parse_volume(text: str) -> Mount:
-    """Parse ``SRC:DST[:ro|:rw]``.
-
-    Raises :class:`UsageError` if it is invalid or the source does not exist.
-    """
-    parts = text.split(":")
-    mode = parts.pop() if len(parts) == 3 else "rw"
-    if len(parts) != 2 or mode not in ("ro", "rw") or not parts[1].startswith("/"):
-        raise UsageError(f"invalid volume {text!r}", hint="use SRC:/DST or SRC:/DST:ro")
-    source = Path(parts[0]).expanduser().absolute()
-    if not source.exists():
-        raise UsageError(f"cannot mount {source}: no such file or directory")
-    return Mount(parts[1], source, readonly=mode == "ro")
-
-
-def parse_security(texts: Sequence[str]) -> str:
-    """Parse ``seccomp=PROFILE`` options; the last one wins.
-
-    Returns ``default``, ``unconfined`` or the absolute path of a profile. Raises
-    :class:`UsageError` for any other option.
-    """
-    profile = ""
-    for text in texts:
-        name, _, value = text.partition("=")
-        if name != "seccomp" or not value:
-            raise UsageError(
-                f"invalid security option {text!r}",
-                hint="use seccomp=unconfined, seccomp=default or seccomp=PROFILE.json",
-            )
-        known = value in ("default", "unconfined")
-        profile = value if known else str(Path(value).expanduser().absolute())
-    return profile
-
-
-def parse_variable(text: str) -> tuple[str, str]:
-    """Parse ``NAME=VALUE``, or ``NAME`` for this process's value; raise :class:`UsageError`."""
-    name, equals, value = text.partition("=")
-    if not name:
-        raise UsageError(f"invalid variable {text!r}", hint="use NAME=VALUE or NAME")
-    return name, value if equals else os.environ.get(name, "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -97,40 +97,3 @@ async def serve_control_socket(
                 with suppress(BlockingIOError, ConnectionError):
                     connection, _ = listener.accept()
                     group.start_soon(ControlConnection(connection).serve_client, handle)
-
-
-def connect_control_socket(
-    path: Path, request: bytes, *, descriptors: Sequence[int] = ()
-) -> socket.socket:
-    """Connect and send a request; the response can then be read from the socket.
-
-    Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
-    """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.settimeout(_REQUEST_TIMEOUT)
-        with short_socket_path(path) as name:
-            connection.connect(name)
-        data = request + b"\n"
-        sent = socket.send_fds(connection, [data], descriptors)
-        if data[sent:]:
-            connection.sendall(data[sent:])
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def send_request(path: Path, request: bytes) -> bytes:
-    """Send a request and return the response.
-
-    Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
-    """
-    with connect_control_socket(path, request) as connection:
-        data = b""
-        while not data.endswith(b"\n"):
-            chunk = connection.recv(_CHUNK_SIZE)
-            if not chunk:
-                raise ConnectionResetError("the supervisor closed the connection")
-            data += chunk
-    return data

@@ -19,13 +19,11 @@ from danlu.errors import MachineError, UsageError
 from danlu.sandbox import container_processes, network_env, runtime, users
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import expand_home, prepare_run
-from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox.types import PROJECT_DIRECTORY, SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
 from danlu.util.sanitize import escape_unprintable
 
 if TYPE_CHECKING:
     from danlu.graph.image_config import ImageConfig
-
-PROJECT_DIRECTORY = "/workspace"
 
 _FORWARDED_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # The first process is a waiting shell, because the kernel drops signals that the first process of

@@ -11,12 +11,11 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 
-import anyio
 import msgspec
 
-from danlu.engine.control_socket import connect_control_socket, send_request
+from danlu.engine.control_client import connect_control_socket, send_request
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.types import ExecProcess, ExecRequest
+from danlu.engine.types import ExecRequest
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 
 _CHUNK_SIZE = 1 << 12
@@ -137,40 +136,4 @@ class ExecConnection:
 
     def close(self) -> None:
         """Disconnect, which kills the program if it still runs."""
-        self._connection.close()
-
-
-class SupervisedExecClient:
-    """Starts programs in an environment of this machine, through its supervisor."""
-
-    def __init__(self, environment: EnvironmentDirectory) -> None:
-        self._environment = environment
-
-    async def start_exec(
-        self, request: ExecRequest, *, stdin: int, stdout: int, stderr: int
-    ) -> ExecProcess:
-        """See :class:`~danlu.engine.types.ExecClient`."""
-        streams = stdin, stdout, stderr
-        connection = ExecConnection.open(self._environment, request, streams)
-        return _SupervisedExecProcess(connection)
-
-
-class _SupervisedExecProcess:
-    def __init__(self, connection: ExecConnection) -> None:
-        self._connection = connection
-        self._code: int | None = None
-
-    async def wait(self) -> int:
-        while self._code is None:
-            await anyio.wait_readable(self._connection)
-            self._code = self._connection.read_exit()
-        return self._code
-
-    async def send_signal(self, number: int) -> None:
-        self._connection.send_message(ExecMessage(signal=number))
-
-    async def notify_resize(self) -> None:
-        self._connection.send_message(ExecMessage(resize=True))
-
-    async def close(self) -> None:
         self._connection.close()

@@ -44,7 +44,8 @@ from danlu.engine.environment_directory import (
     ServiceSpec,
     StartReport,
 )
-from danlu.engine.port_forwarder import needs_forward, serve_forward
+from danlu.engine.environment_ports import needs_forward
+from danlu.engine.port_forwarder import serve_forward
 from danlu.engine.procfs import descendants, measure_usage
 from danlu.engine.service_runner import ServiceRunner, copy_output
 from danlu.engine.types import ContainerExit, ExecRequest
@@ -53,7 +54,7 @@ from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.sandbox import container_processes, network_env, runtime, userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import expand_home, prepare_run
-from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox.types import PROJECT_DIRECTORY, Mount, ProcessSpec, RootFilesystem
 from danlu.sandbox.users import find_login_shell
 from danlu.store import Store
 from danlu.util.config import Configuration, load_configuration
@@ -188,7 +189,7 @@ class EnvironmentSupervisor:
             for mount in self._spec.mounts
         ]
         if self._spec.project:
-            mounts.append(Mount(embedded.PROJECT_DIRECTORY, Path(self._spec.project)))
+            mounts.append(Mount(PROJECT_DIRECTORY, Path(self._spec.project)))
         expanded = expand_home(mounts, home)
         return sorted(expanded, key=lambda mount: mount.target.rstrip("/").split("/"))
 
@@ -290,7 +291,7 @@ class EnvironmentSupervisor:
         return self._target.start(process, stdin=stdin, stdout=stdout, stderr=stderr)
 
     def _build_process(self, request: ExecRequest) -> ProcessSpec:
-        directory = embedded.PROJECT_DIRECTORY if self._spec.project else ""
+        directory = PROJECT_DIRECTORY if self._spec.project else ""
         return embedded.image_process(
             self._view,
             self._image_config,

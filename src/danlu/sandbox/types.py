@@ -12,6 +12,9 @@ import msgspec
 #: are searched on this machine after the user's own PATH.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+#: Where the project is mounted.
+PROJECT_DIRECTORY = "/workspace"
+
 
 class Mount(msgspec.Struct, frozen=True):
     """Something of this machine at ``target`` inside.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
+import base64
+import os
 import socket
 
 import msgspec
 
-from danlu.engine.embedded import PROJECT_DIRECTORY
 from danlu.engine.environment_directory import EnvironmentSpec, PortForward, ServiceSpec
-from danlu.engine.port_forwarder import find_listener_conflict
+from danlu.engine.environment_ports import find_listener_conflict
 from danlu.environment.runtime_settings import JupyterSettings
+from danlu.sandbox.types import PROJECT_DIRECTORY
 
 SERVICE_NAME = "jupyter"
 
@@ -36,7 +37,7 @@ def add_jupyter(
     """Return ``spec`` with a Jupyter server, which keeps the token and port it had ``earlier``."""
     before = find_service(earlier) if earlier is not None else None
     known = before.environment if before is not None else {}
-    token = settings.token or known.get(_TOKEN_VARIABLE) or secrets.token_urlsafe(32)
+    token = settings.token or known.get(_TOKEN_VARIABLE) or _make_token()
     port = settings.port or int(known.get(_PORT_VARIABLE, 0)) or find_free_port()
     environment = {_TOKEN_VARIABLE: token, _PORT_VARIABLE: str(port)}
     service = ServiceSpec(SERVICE_NAME, _ARGS, environment)
@@ -84,3 +85,8 @@ def find_free_port() -> int:
     """Return a port of the loopback address that no program uses now."""
     with socket.create_server((_ADDRESS, 0)) as server:
         return int(server.getsockname()[1])
+
+
+def _make_token() -> str:
+    # As secrets.token_urlsafe, whose module takes longer to load than an environment to find.
+    return base64.urlsafe_b64encode(os.urandom(32)).rstrip(b"=").decode()

@@ -9,9 +9,14 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
 
+from danlu.commands.container_options import (
+    parse_shm_size,
+    parse_variable,
+    parse_volume,
+    select_mounts,
+)
 from danlu.commands.environments.jupyter import add_jupyter
 from danlu.commands.project import Project
-from danlu.commands.run import parse_shm_size, parse_variable, parse_volume, select_mounts
 from danlu.commands.runtime_mounts import resolve_mounts
 from danlu.engine.environment_directory import EnvironmentSpec, PortForward, ServiceSpec
 from danlu.engine.types import ResourceLimits, VolumeMount

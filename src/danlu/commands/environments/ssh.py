@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from danlu.commands.environments.ssh_hosts import add_ssh_host, hosts_directory, ssh_keys
 from danlu.commands.settings import Settings
-from danlu.engine.environment_control import SupervisedExecClient
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.ssh_config import host_name
+from danlu.engine.supervised_exec import SupervisedExecClient
 from danlu.errors import DanluError, MachineError, UsageError
 
 

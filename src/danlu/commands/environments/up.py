@@ -20,15 +20,14 @@ from danlu.commands.environments.manage import (
 from danlu.commands.environments.spec import UpOptions, build_spec, explain_differences
 from danlu.commands.environments.ssh_hosts import add_ssh_host
 from danlu.commands.project import Project
-from danlu.commands.project_environment import find_project_environment
-from danlu.commands.run import find_named_image
+from danlu.commands.project_environment import find_named_image, find_project_environment
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
     EnvironmentSpec,
     check_environment_name,
 )
-from danlu.engine.port_forwarder import find_listener_conflict, needs_forward
+from danlu.engine.environment_ports import find_listener_conflict, needs_forward
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import DanluError, UsageError

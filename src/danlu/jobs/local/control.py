@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from anyio import abc
 
-from danlu.engine import control_socket
+from danlu.engine import control_client
 from danlu.engine.control_socket import ControlConnection, serve_control_socket
 from danlu.engine.types import ContainerExit, RunningContainer
 from danlu.errors import DanluError, UsageError
@@ -173,5 +173,5 @@ def send_request(job_dir: JobDirectory, request: ControlRequest) -> ControlRespo
 
     Raises :class:`ConnectionError` or :class:`FileNotFoundError` if no supervisor is listening.
     """
-    response = control_socket.send_request(Path(socket_file(job_dir)), msgspec.json.encode(request))
+    response = control_client.send_request(Path(socket_file(job_dir)), msgspec.json.encode(request))
     return msgspec.json.decode(response, type=ControlResponse)

@@ -123,6 +123,14 @@ def test_links_in_the_layer_are_not_followed(trees: tuple[Path, Path], tmp_path:
     assert collect_changes(upper, [lower]).python == ()
 
 
+def test_a_linked_package_database_is_not_read(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    upper, lower = trees
+    write_file(tmp_path / "host/dpkg/status", status_of("secret"))
+    (upper / "var").mkdir()
+    (upper / "var/lib").symlink_to(tmp_path / "host")
+    assert collect_changes(upper, [lower]).system == ()
+
+
 def test_paths_become_string_literals() -> None:
     path = '/a"\\\n\udc80'
     changes = EnvironmentChanges(files=(ChangedFile("removed", path),))

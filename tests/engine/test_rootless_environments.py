@@ -39,6 +39,31 @@ def run_inside(environment: EnvironmentDirectory, script: str) -> str:
     return text
 
 
+def test_an_account_without_subordinate_ids_has_environments(home: Path) -> None:
+    def act() -> tuple[str, set[int]]:
+        settings = load_settings(paths_of(home))
+        with Store.open(settings.paths.store) as store:
+            store.tag("box:1", image(home))
+        work = home / "work"
+        work.mkdir()
+        environment = start_environment(
+            work,
+            settings=settings,
+            options=UpOptions(name="digits"),
+            progress=lambda event: None,
+            image="box:1",
+        ).environment
+        output = run_inside(environment, "id -u; touch made; echo kept >/kept; cat /kept")
+        owners = {path.stat().st_uid for path in work.iterdir()}
+        stop_environment(environment)
+        remove_environment(environment, settings)
+        return output, owners
+
+    output, owners = inside(act, home=home, ordinary=True, ids=False, enter=lambda paths: None)
+    assert output == "0\nkept\n"
+    assert owners == {home.stat().st_uid}
+
+
 def test_files_of_a_rootless_environment_belong_to_the_user(home: Path) -> None:
     def act() -> tuple[str, str, set[int], bool]:
         settings = load_settings(paths_of(home))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import UsageError
-from danlu.util.safe_paths import MAX_DEPTH, ProjectTree
+from danlu.util.safe_paths import MAX_DEPTH, ProjectTree, write_beneath
 
 
 @pytest.fixture
@@ -117,3 +117,21 @@ def test_missing_file_and_directory_raise_the_systems_errors(project: Path) -> N
         read(project, "a/file/below")
     with pytest.raises(IsADirectoryError):
         read(project, "a")
+
+
+def test_writing_below_a_directory_follows_no_link(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "victim").write_text("before")
+    write_beneath(root, "a/b/file", b"new", mode=0o755)
+    assert (root / "a/b/file").read_bytes() == b"new"
+    assert (root / "a/b/file").stat().st_mode & 0o777 == 0o755
+    (root / "link").symlink_to(outside)
+    with pytest.raises(UsageError, match="link is not a directory"):
+        write_beneath(root, "link/victim", b"after")
+    (root / "file").symlink_to(outside / "victim")
+    write_beneath(root, "file", b"after")
+    assert (outside / "victim").read_text() == "before"
+    assert (root / "file").read_bytes() == b"after"
+    assert sorted(path.name for path in root.iterdir()) == ["a", "file", "link"]

@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -305,3 +306,36 @@ class ProjectTree(DirectoryResolver):
             what,
             hint="only files inside the project are read: copy it there, or link to one inside",
         )
+
+
+def write_beneath(root: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:
+    """Replace the file ``path`` below ``root`` atomically; create its directories.
+
+    No link below ``root`` is followed: a program that can write there must not choose where else
+    this process writes. Raises :class:`UsageError` if a component is not a directory.
+    """
+    *parents, name = _split_components(os.fsencode(path))
+    current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parents:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=current)
+            try:
+                below = os.open(part, _DIRECTORY_FLAGS, dir_fd=current)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise UsageError(
+                    f"cannot write {escape_unprintable(path)}: "
+                    f"{escape_unprintable(os.fsdecode(part))} is not a directory"
+                ) from error
+            os.close(current)
+            current = below
+        temporary = b".%s.%s" % (name[:200], os.urandom(6).hex().encode())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, mode, dir_fd=current), "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        os.rename(temporary, name, src_dir_fd=current, dst_dir_fd=current)
+    finally:
+        os.close(current)

@@ -25,6 +25,7 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _DEBIAN_NAME = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 _DPKG_STATUS = "var/lib/dpkg/status"
 _APT_STATES = "var/lib/apt/extended_states"
+_DPKG_DIRECTORIES = ("var", "var/lib", "var/lib/apt", "var/lib/dpkg", "var/lib/dpkg/info")
 #: Written by package managers and shells; a rebuild makes its own.
 _IGNORED_PREFIXES = (
     "etc/ld.so.cache",
@@ -166,6 +167,9 @@ def _find_system_changes(
     upper: Path, view: LayerView, owned: set[str]
 ) -> tuple[tuple[str, ...], int]:
     """Return the packages installed on request and the number of others; add their files."""
+    # A link in place of a directory could lead out of the layer.
+    if any((upper / name).is_symlink() for name in _DPKG_DIRECTORIES):
+        return (), 0
     status = _read_text(upper / _DPKG_STATUS)
     if status is None:
         return (), 0

@@ -23,8 +23,8 @@ from danlu.oci.tar import write_layer
 from danlu.sandbox import userns
 from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.store import Store
-from danlu.util.files import write_atomic
 from danlu.util.fork import run_in_child
+from danlu.util.safe_paths import ProjectTree, write_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
 FILES_DIRECTORY = "environment-files"
@@ -53,12 +53,12 @@ def commit_environment(
     """
     spec = environment.read_spec()
     build_file = _find_build_file(spec) if write else None
-    copied = f"{FILES_DIRECTORY}" if write else ""
+    copied = FILES_DIRECTORY if write else ""
 
     def commit() -> tuple[EnvironmentChanges, str]:
         userns.enter(settings.paths)
-        target = Path(spec.project) / FILES_DIRECTORY if write else None
-        return _read_upper(environment, spec, settings, tag=tag, copy_to=target)
+        project = Path(spec.project) if write else None
+        return _read_upper(environment, spec, settings, tag=tag, copy_to=project)
 
     changes, image = run_in_child(commit)
     lines = tuple(render_build_lines(changes, copied=copied))
@@ -122,7 +122,7 @@ def _extend_config(config: bytes, diff_id: str, made_by: str) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _copy_files(changes: EnvironmentChanges, tree: Path, target: Path) -> None:
+def _copy_files(changes: EnvironmentChanges, tree: Path, project: Path) -> None:
     """Copy changed regular files into the project.
 
     The paths are those of real directories of ``tree``; the files belong to the user.
@@ -135,11 +135,11 @@ def _copy_files(changes: EnvironmentChanges, tree: Path, target: Path) -> None:
                 f"{change.path} is too large to be copied into the project ({change.size} bytes)",
                 hint="remove it, move it to the project or to a mount, or use --tag instead",
             )
-        destination = target / change.path.lstrip("/")
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        data = (tree / change.path.lstrip("/")).read_bytes()
-        executable = os.stat(tree / change.path.lstrip("/")).st_mode & 0o111
-        write_atomic(destination, data, mode=0o755 if executable else 0o644, sync=False)
+        source = tree / change.path.lstrip("/")
+        mode = 0o755 if os.stat(source).st_mode & 0o111 else 0o644
+        # The project is writable inside, so its directories may be links to anywhere.
+        path = f"{FILES_DIRECTORY}{change.path}"
+        write_beneath(project, path, source.read_bytes(), mode=mode)
 
 
 def _find_build_file(spec: EnvironmentSpec) -> Path:
@@ -154,7 +154,8 @@ def _find_build_file(spec: EnvironmentSpec) -> Path:
 
 def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> None:
     """Add statements to the end of a function; Starlark's are parsed as Python's."""
-    text = build_file.read_text(encoding="utf-8")
+    with ProjectTree(build_file.parent) as tree:
+        text = tree.read_text(build_file.name)
     name = function.partition("(")[0]
     try:
         functions = [
@@ -171,4 +172,4 @@ def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> Non
     rows = text.splitlines()
     end = last.end_lineno or len(rows)
     rows[end:end] = [f"{indent}{line}" for line in lines]
-    write_atomic(build_file, ("\n".join(rows) + "\n").encode())
+    write_beneath(build_file.parent, build_file.name, ("\n".join(rows) + "\n").encode())

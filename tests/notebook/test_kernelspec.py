@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.errors import MachineError, UsageError
 from danlu.notebook import kernelspec
+from danlu.notebook.environment_kernel import run_environment_kernel
 from danlu.notebook.kernelspec import (
     check_requirements,
     environment_base,
@@ -160,6 +162,7 @@ def test_cli_installs_lists_and_removes_kernels(
         "name": "danlu",
         "display_name": "danlu",
         "python": sys.executable,
+        "environment": "",
         "directory": str(place),
         "ready": True,
     }
@@ -192,3 +195,48 @@ def test_install_locations_are_mutually_exclusive(cli: Cli, tmp_path: Path) -> N
     done = cli("kernel", "install", "--user", "--sys-prefix")
     assert done.code == 2
     assert "only one of --user, --prefix and --sys-prefix" in done.err
+
+
+def test_kernel_of_an_environment_is_listed_and_removed(tmp_path: Path) -> None:
+    place = install_kernel(tmp_path, "digits", environment="digits")
+    spec = told(place)
+    assert spec["argv"] == [
+        *(sys.executable, "-P", "-m", "danlu"),
+        *("kernel", "run", "--env", "digits", "{connection_file}"),
+    ]
+    (kernel,) = list_kernels([tmp_path])
+    assert (kernel.environment, kernel.display_name) == ("digits", "digits (danlu)")
+    assert install_kernel(tmp_path, "digits", environment="digits") == place
+    assert uninstall_kernel([tmp_path], "digits") == place
+    assert not place.exists()
+
+
+def test_kernel_of_an_environment_does_not_replace_the_notebook_kernel(tmp_path: Path) -> None:
+    place = install_kernel(tmp_path)
+    before = told(place)
+    with pytest.raises(UsageError, match="is the kernel of the notebook"):
+        install_kernel(tmp_path, "danlu", environment="danlu")
+    assert told(place) == before
+    install_kernel(tmp_path, "danlu", environment="danlu", replace=True)
+    with pytest.raises(UsageError, match="is the kernel of environment danlu"):
+        install_kernel(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot read"),
+        ("", "is not a connection file"),
+        ("[1]", "is not a connection file"),
+        ('{"transport": "ipc"}', "uses transport ipc"),
+        (json.dumps({"key": "k" * 20_000}), "is not a connection file"),
+    ],
+)
+def test_invalid_connection_file_is_an_error(
+    tmp_path: Path, content: str | None, reason: str
+) -> None:
+    file = tmp_path / "kernel.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(UsageError, match=reason):
+        run_environment_kernel(EnvironmentDirectory(tmp_path / "digits"), file)

@@ -1,4 +1,4 @@
-"""``danlu kernel``: register danlu's kernel with Jupyter."""
+"""``danlu kernel``: register danlu's kernel, and kernels of environments, with Jupyter."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from typing import Any, TypeVar
 
 import click
 
+from danlu.cli.environment_selection import select_environment
 from danlu.cli.error_rendering import print_warning
 from danlu.cli.groups import group
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import EnvironmentNameParam, format_option, verbosity_options
 from danlu.cli.output import print_json, print_table
+from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
+from danlu.notebook.environment_kernel import check_kernel_support, run_environment_kernel
 from danlu.notebook.kernelspec import (
+    DEFAULT_NAME,
     check_requirements,
     environment_base,
     install_kernel,
@@ -26,11 +30,15 @@ from danlu.notebook.kernelspec import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: What finds Jupyter's directories.
+_JUPYTER = ("jupyter_core",)
+
 command = group(
     "kernel",
-    help="""Manage danlu's kernel for Jupyter.
+    help="""Manage danlu's kernels for Jupyter.
 
-    It is IPython's kernel, run by this Python, and can run cells as training jobs.""",
+    The kernel `danlu` is IPython's kernel, run by this Python, and can run cells as training jobs.
+    Environments that run can be kernels, too.""",
 )
 
 
@@ -67,21 +75,45 @@ def _select_base(*, user: bool, prefix: Path | None, sys_prefix: bool) -> Path |
 @command.subcommand("install")
 @_location_options("Install into")
 @click.option(
-    "--name", default="danlu", show_default=True, help="Kernel name that notebooks store."
+    "--env",
+    "environment",
+    default="",
+    type=EnvironmentNameParam(),
+    metavar="NAME",
+    help="Run the kernel in this environment.",
+)
+@click.option(
+    "--name",
+    default="",
+    metavar="NAME",
+    help="Kernel name that notebooks store [default: danlu, or the environment's].",
 )
 @click.option("--display-name", default="", metavar="TEXT", help="Kernel name that Jupyter shows.")
-@click.option("--replace", is_flag=True, help="Replace a kernel of another program.")
+@click.option("--replace", is_flag=True, help="Replace another kernel of that name.")
 @verbosity_options
-def install(name: str, display_name: str, replace: bool, **location: Any) -> None:
+def install(environment: str, name: str, display_name: str, replace: bool, **location: Any) -> None:
     """Register the kernel with Jupyter.
 
     The kernel runs this Python. Its directory is written to stdout. To open notebooks made with
     another kernel, install danlu's under that kernel's --name.
+
+    With --env, the kernel is the Python of an environment of this machine, which must have
+    ipykernel and run whenever the kernel is started.
     """
-    check_requirements()
     run = current_session()
+    if environment:
+        check_requirements(_JUPYTER)
+        check_kernel_support(select_environment(run, environment))
+    else:
+        check_requirements()
     base = _select_base(**location) or user_base()
-    directory = install_kernel(base, name, display_name=display_name, replace=replace)
+    directory = install_kernel(
+        base,
+        name or environment or DEFAULT_NAME,
+        display_name=display_name,
+        replace=replace,
+        environment=environment,
+    )
     run.terminal.write_stdout(str(directory))
     if location["user"] or location["prefix"] is None or base in search_bases():
         run.terminal.info(f"installed kernel {directory.name}")
@@ -92,6 +124,26 @@ def install(name: str, display_name: str, replace: bool, **location: Any) -> Non
         )
 
 
+@command.subcommand("run", cls=ProgramCommand)
+@click.option(
+    "--env",
+    "environment",
+    required=True,
+    type=EnvironmentNameParam(),
+    metavar="NAME",
+    help="The environment, which must run.",
+)
+@verbosity_options
+@click.argument("connection_file", type=click.Path(path_type=Path))
+def run_kernel(environment: str, connection_file: Path) -> int:
+    """Run a kernel in an environment; Jupyter calls this.
+
+    The kernel is killed if this process is.
+    """
+    run = current_session()
+    return run_environment_kernel(select_environment(run, environment), connection_file)
+
+
 @command.subcommand("ls")
 @format_option()
 @verbosity_options
@@ -100,7 +152,7 @@ def ls(form: str) -> None:
 
     With -q only their names. A kernel whose Python is missing cannot start.
     """
-    check_requirements()
+    check_requirements(_JUPYTER)
     run = current_session()
     kernels = list_kernels(search_bases())
     if form == "json":
@@ -109,6 +161,7 @@ def ls(form: str) -> None:
                 "name": kernel.name,
                 "display_name": kernel.display_name,
                 "python": kernel.python,
+                "environment": kernel.environment,
                 "directory": str(kernel.directory),
                 "ready": kernel.ready,
             }
@@ -124,11 +177,13 @@ def ls(form: str) -> None:
                 kernel.name,
                 kernel.display_name,
                 kernel.python + ("" if kernel.ready else " (missing)"),
+                kernel.environment,
                 str(kernel.directory),
             )
             for kernel in kernels
         ]
-        print_table(("NAME", "DISPLAY NAME", "PYTHON", "DIRECTORY"), table, run.terminal)
+        columns = ("NAME", "DISPLAY NAME", "PYTHON", "ENVIRONMENT", "DIRECTORY")
+        print_table(columns, table, run.terminal)
 
 
 @command.subcommand("uninstall")
@@ -141,7 +196,7 @@ def uninstall(name: str, **location: Any) -> None:
     Without a location, removes the first kernel of that name that Jupyter finds. Kernels of other
     programs are never removed.
     """
-    check_requirements()
+    check_requirements(_JUPYTER)
     base = _select_base(**location)
     removed = uninstall_kernel(search_bases() if base is None else (base,), name)
     current_session().terminal.info(f"removed {removed}")

@@ -23,15 +23,18 @@ def terminal_request(args: tuple[str, ...], *, user: str = "", directory: str = 
     return ExecRequest(args, environment=variables, user=user, directory=directory, terminal=True)
 
 
-def run_in_foreground(environment: EnvironmentDirectory, request: ExecRequest) -> int:
+def run_in_foreground(
+    environment: EnvironmentDirectory, request: ExecRequest, *, stdin: int = 0
+) -> int:
     """Run a program and return its exit code; signals and terminal sizes are forwarded.
 
-    With ``request.terminal`` our standard input must be a terminal. Raises
+    With ``request.terminal`` our standard input must be a terminal; otherwise ``stdin`` is the
+    descriptor that the program reads. Raises
     :class:`~danlu.errors.UsageError` if the environment does not run.
     """
     sys.stdout.flush()
     with _preserve_terminal(request.terminal), _collect_signals() as arrived:
-        streams = (0, 0, 0) if request.terminal else (0, 1, 2)
+        streams = (0, 0, 0) if request.terminal else (stdin, 1, 2)
         connection = ExecConnection.open(environment, request, streams)
         try:
             return _wait_for_exit(connection, arrived)

@@ -19,30 +19,36 @@ from typing import Any
 import msgspec
 
 from danlu.errors import DanluError, MachineError, UsageError
+from danlu.util.danlu_program import danlu_program, directory_variables
 from danlu.util.files import write_atomic
 from danlu.util.suggest import did_you_mean
 
 DEFAULT_NAME = "danlu"
 
 _MODULE = "danlu.notebook.kernel"
+_ENVIRONMENT_KEY = "danlu_environment"
 
 #: The names that jupyter_client.kernelspec accepts, in lower case.
 _VALID_NAME = re.compile(r"[a-z0-9._-]+")
 
 
 class Kernelspec(msgspec.Struct, frozen=True):
-    """An installed kernel of danlu; ``ready`` is whether its interpreter ``python`` exists."""
+    """An installed kernel of danlu; ``ready`` is whether its interpreter ``python`` exists.
+
+    ``environment`` is the environment in which the kernel runs; empty for the notebook's kernel.
+    """
 
     name: str
     display_name: str
     directory: Path
     python: str
     ready: bool
+    environment: str = ""
 
 
-def check_requirements() -> None:
+def check_requirements(names: Sequence[str] = ("ipykernel", "cloudpickle")) -> None:
     """Raise :class:`MachineError` if a package that the kernel requires is missing."""
-    missing = [name for name in ("ipykernel", "cloudpickle") if find_spec(name) is None]
+    missing = [name for name in names if find_spec(name) is None]
     if missing:
         raise MachineError(
             f"the danlu kernel requires {' and '.join(missing)}",
@@ -51,7 +57,7 @@ def check_requirements() -> None:
 
 
 def kernel_json(display_name: str, *, python: str = sys.executable) -> dict[str, Any]:
-    """Return the content of ``kernel.json``, equivalent to ipykernel's own."""
+    """Return the content of the notebook kernel's ``kernel.json``, equivalent to ipykernel's."""
     # Frozen modules have no source lines to set breakpoints on, and debugpy warns about them.
     return {
         "argv": [python, "-Xfrozen_modules=off", "-m", _MODULE, "-f", "{connection_file}"],
@@ -60,6 +66,20 @@ def kernel_json(display_name: str, *, python: str = sys.executable) -> dict[str,
         "interrupt_mode": "signal",
         "kernel_protocol_version": "5.5",
         "metadata": {"debugger": True, "supported_encryption": ["curve"]},
+    }
+
+
+def environment_kernel_json(display_name: str, environment: str) -> dict[str, Any]:
+    """Return the content of ``kernel.json`` for a kernel inside an environment."""
+    return {
+        "argv": [*danlu_program(), "kernel", "run", "--env", environment, "{connection_file}"],
+        "display_name": display_name,
+        "language": "python",
+        # The kernel interrupts its process group then, so that its children are interrupted, too.
+        "interrupt_mode": "message",
+        "kernel_protocol_version": "5.5",
+        "env": directory_variables(),
+        "metadata": {"debugger": True, _ENVIRONMENT_KEY: environment},
     }
 
 
@@ -85,29 +105,49 @@ def search_bases() -> tuple[Path, ...]:
 
 
 def install_kernel(
-    base: Path, name: str = DEFAULT_NAME, *, display_name: str = "", replace: bool = False
+    base: Path,
+    name: str = DEFAULT_NAME,
+    *,
+    display_name: str = "",
+    replace: bool = False,
+    environment: str = "",
 ) -> Path:
     """Install or update the kernel ``name`` in ``base`` and return its directory.
 
-    Raises :class:`UsageError` for an invalid name and, unless ``replace``, if a kernel of another
-    program has it; :class:`MachineError` if the directory is not writable.
+    It runs in ``environment`` if that is given. Raises :class:`UsageError` for an invalid name and,
+    unless ``replace``, if another kernel has it; :class:`MachineError` if the directory is not
+    writable.
     """
     name = _normalize_name(name)
     directory = base / "kernels" / name
-    if directory.exists() and not replace and _read_kernelspec(directory) is None:
-        raise UsageError(
-            f"{directory} is a kernel of another program",
-            hint="overwrite it with --replace, or choose another name with --name",
-        )
+    if directory.exists() and not replace:
+        _check_replaceable(directory, environment)
     shown = display_name or (DEFAULT_NAME if name == DEFAULT_NAME else f"{name} (danlu)")
+    spec = environment_kernel_json(shown, environment) if environment else kernel_json(shown)
     try:
-        _write_kernelspec(directory, json.dumps(kernel_json(shown), indent=1) + "\n")
+        _write_kernelspec(directory, json.dumps(spec, indent=1) + "\n")
     except OSError as error:
         raise MachineError(
             f"cannot write {directory}: {error.strerror}",
             hint="`danlu kernel install --user` installs into your home directory",
         ) from error
     return directory
+
+
+def _check_replaceable(directory: Path, environment: str) -> None:
+    """Raise :class:`UsageError` unless ``directory`` is the kernel that is being installed."""
+    existing = _read_kernelspec(directory)
+    if existing is None:
+        reason = "is a kernel of another program"
+    elif existing.environment != environment:
+        what = f"environment {existing.environment}" if existing.environment else "the notebook"
+        reason = f"is the kernel of {what}"
+    else:
+        return
+    raise UsageError(
+        f"{directory} {reason}",
+        hint="overwrite it with --replace, or choose another name with --name",
+    )
 
 
 def _normalize_name(name: str) -> str:
@@ -141,12 +181,13 @@ def _read_kernelspec(directory: Path) -> Kernelspec | None:
         spec = json.loads((directory / "kernel.json").read_bytes())
         argv = [str(word) for word in spec["argv"]]
         display_name = str(spec["display_name"])
-    except (OSError, ValueError, KeyError, TypeError):
+        environment = str(spec.get("metadata", {}).get(_ENVIRONMENT_KEY, ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    if _MODULE not in argv:
+    if _MODULE not in argv and not environment:
         return None
     ready = shutil.which(argv[0]) is not None
-    return Kernelspec(directory.name, display_name, directory, argv[0], ready)
+    return Kernelspec(directory.name, display_name, directory, argv[0], ready, environment)
 
 
 def uninstall_kernel(bases: Sequence[Path], name: str = DEFAULT_NAME) -> Path:

@@ -218,6 +218,10 @@ class Page:
                 modifiers=_SHIFT if shift else 0,
             )
 
+    def type_text(self, text: str) -> None:
+        """Type into the element that has the focus."""
+        self.ask("Input.insertText", text=text)
+
     def photograph(self, path: Path, *, within: str = "") -> Path:
         """A PNG of the page, or of where the element ``within`` lies on it."""
         clip: dict[str, Any] = {}

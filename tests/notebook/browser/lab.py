@@ -38,12 +38,19 @@ class Lab:
         """Lines of the server's log that tell of a message limit."""
         return [line for line in self.log.read_text().splitlines() if "IOPub" in line]
 
+    #: What opens it, and whether its pages have ``jupyterapp``.
+    token: str = _TOKEN
+    exposed: bool = True
+
     def open(self, browser: Browser, name: str, *, height: int = 900) -> Notebook:
         """The notebook ``name`` in a page without side bar, when its kernel has answered."""
-        url = f"{self.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={_TOKEN}&reset"
+        url = f"{self.url}lab/workspaces/{Path(name).stem}/tree/{name}?token={self.token}&reset"
         page = browser.open(url, height=height)
         notebook = Notebook(page)
         page.wait(f"{_PANEL} && {notebook.cell(0)}", limit=_START)
+        if not self.exposed:
+            page.wait(f"{_PANEL}.querySelector('[data-status=idle]')", limit=_START)
+            return notebook
         # What is run before the kernel is connected may be lost, though the page calls it idle.
         page.wait(f"{KERNEL}.connectionStatus == 'connected' && {KERNEL}.status == 'idle'")
         return notebook

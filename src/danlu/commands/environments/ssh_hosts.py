@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,11 +9,10 @@ from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.keys import SshKeys
 from danlu.engine.ssh.ssh_config import SshConfiguration, render_host
+from danlu.util.danlu_program import danlu_program, directory_variables
 from danlu.util.paths import Paths
 
 _OFF = "off"
-#: What selects danlu's directories; graphical editors do not have the variables of a shell.
-_DIRECTORY_VARIABLES = ("DANLU_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 
 
 def ssh_keys(environment: EnvironmentDirectory) -> SshKeys:
@@ -47,15 +44,9 @@ def render_ssh_host(environment: EnvironmentDirectory) -> str:
 
 
 def _danlu_program() -> list[str]:
-    """Return the words that run this danlu from any directory and environment.
-
-    ``-P`` keeps modules of the current directory, a project, out of it.
-    """
-    variables = [
-        f"{name}={os.environ[name]}" for name in _DIRECTORY_VARIABLES if name in os.environ
-    ]
-    program = [sys.executable, "-P", "-m", "danlu"]
-    return ["/usr/bin/env", *variables, *program] if variables else program
+    """Return the words that run this danlu from any directory and environment."""
+    variables = [f"{name}={value}" for name, value in directory_variables().items()]
+    return ["/usr/bin/env", *variables, *danlu_program()] if variables else danlu_program()
 
 
 def _configuration_files(settings: Settings) -> SshConfiguration:

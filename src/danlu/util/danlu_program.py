@@ -1,0 +1,22 @@
+"""How other programs, such as ``ssh`` and Jupyter, run this danlu."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: What selects danlu's directories; graphical programs do not have the variables of a shell.
+_DIRECTORY_VARIABLES = ("DANLU_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+
+
+def directory_variables() -> dict[str, str]:
+    """Return the variables of this process that select danlu's directories."""
+    return {name: os.environ[name] for name in _DIRECTORY_VARIABLES if name in os.environ}
+
+
+def danlu_program() -> list[str]:
+    """Return the words that run this danlu from any directory.
+
+    ``-P`` keeps modules of the current directory, a project, out of it.
+    """
+    return [sys.executable, "-P", "-m", "danlu"]

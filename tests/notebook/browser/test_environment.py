@@ -1,0 +1,260 @@
+"""An environment with a Jupyter server: used in a browser, and as the kernel of another Jupyter."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from jupyter_client.manager import KernelManager
+
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.procfs import find_namespace_members, read_command
+from tests.conftest import Danlu, missing_for_real, program_in
+from tests.engine.test_environments import wait_for
+from tests.notebook.browser.chromium import Browser
+from tests.notebook.browser.lab import Lab, write_notebook
+from tests.notebook.kernels import alone, run, running, shown
+
+pytestmark = [
+    pytest.mark.notebook,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(missing_for_real()), reason=missing_for_real()),
+]
+
+BUILD = """\
+def build():
+    base("debian12")
+    install.python()
+    config.jupyter()
+"""
+#: In the command line of kernels that were not started by the environment's own Jupyter.
+KERNEL = "ipykernel_launcher -f /tmp/tmp."
+_TERMINAL = "document.querySelector('.jp-Terminal .xterm-helper-textarea')"
+
+
+@dataclass(frozen=True)
+class JupyterEnvironment:
+    """A running environment ``digits``, the address that ``danlu up`` printed, and its token."""
+
+    danlu: Danlu
+    home: Path
+    project: Path
+    url: str
+    token: str
+
+    @property
+    def directory(self) -> EnvironmentDirectory:
+        """Where danlu keeps it."""
+        return EnvironmentDirectory(self.home / "environments" / "digits")
+
+    @property
+    def server(self) -> str:
+        """The address of the server, without page and token."""
+        return self.url.partition("lab?")[0]
+
+    def runs(self, words: str) -> bool:
+        """Return whether the command line of a process inside contains ``words``."""
+        container = self.directory.read_state().container or 0
+        return any(words in read_command(pid) for pid in find_namespace_members(container))
+
+
+@pytest.fixture(scope="module")
+def environment(
+    real_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[JupyterEnvironment]:
+    project = tmp_path_factory.mktemp("jupyter") / "digits"
+    (project / "notebooks").mkdir(parents=True)
+    (project / "build.envd").write_text(BUILD)
+    write_notebook(
+        project / "digits.ipynb",
+        "print(6 * 7)",
+        "import time\nprint('begun', flush=True)\ntime.sleep(1000)",
+        "open('made', 'w').close(); import os; print(os.getcwd())",
+    )
+    danlu = program_in(real_home)
+    told = danlu("up", "-d", "-n", "digits", cwd=project, timeout=280)
+    try:
+        found = re.search(r"http://127\.0\.0\.1:\d+/lab\?token=(\S+)", told.stderr)
+        assert found, told.stderr
+        made = JupyterEnvironment(danlu, real_home, project, found[0], found[1])
+        wait_for(lambda: status_of(f"{made.server}api") == 200)
+        yield made
+    finally:
+        danlu("down", "--grace", "0", "digits", cwd=project)
+
+
+def status_of(url: str) -> int:
+    """Return the status of a response; 0 if nothing listens yet."""
+    try:
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+    except OSError:
+        return 0
+
+
+@pytest.mark.needs("chromium")
+def test_lab_runs_and_interrupts_cells(
+    environment: JupyterEnvironment, browser: Browser, album: Path
+) -> None:
+    lab = Lab(
+        environment.server,
+        environment.project,
+        environment.home,
+        environment.directory.log_file("jupyter"),
+        token=environment.token,
+        exposed=False,
+    )
+    notebook = lab.open(browser, "digits.ipynb", height=640)
+    notebook.run(0)
+    notebook.until(0, "42")
+    notebook.run(1)
+    notebook.until(1, "begun")
+    notebook.interrupt()
+    notebook.until(1, "KeyboardInterrupt")
+    notebook.run(2)
+    notebook.until(2, "/workspace")
+    made = (environment.project / "made").stat()
+    project = environment.project.stat()
+    assert (made.st_uid, made.st_gid) == (project.st_uid, project.st_gid)
+    # JupyterLab's question to newcomers hides a corner.
+    notebook.page.evaluate("document.querySelector('.Toastify')?.remove()")
+    notebook.page.photograph(album / "jupyter.png")
+
+
+@pytest.mark.needs("chromium")
+def test_lab_opens_a_terminal_in_the_project(
+    environment: JupyterEnvironment, browser: Browser
+) -> None:
+    page = browser.open(environment.url + "&reset")
+    card = "document.querySelector('.jp-LauncherCard[title*=\"terminal\"]')"
+    page.click(card, limit=45)
+    page.wait(_TERMINAL)
+    page.click("document.querySelector('.jp-Terminal .xterm-screen')")
+    page.type_text("pwd >terminal-directory")
+    page.press("Enter")
+    written = environment.project / "terminal-directory"
+    wait_for(lambda: written.exists() and written.read_text() == "/workspace\n")
+
+
+@pytest.mark.needs("chromium")
+def test_lab_without_the_token_asks_for_it(
+    environment: JupyterEnvironment, browser: Browser
+) -> None:
+    browser.ask("Storage.clearCookies")
+    page = browser.open(f"{environment.server}lab")
+    page.wait("location.pathname == '/login' && document.querySelector('#password_input')")
+
+
+@pytest.mark.parametrize("path", ["api/contents", "api/kernels", "api/terminals", "files/made"])
+@pytest.mark.parametrize("query", ["", "?token=", "?token=wrong"])
+def test_the_api_refuses_requests_without_the_token(
+    environment: JupyterEnvironment, path: str, query: str
+) -> None:
+    assert status_of(f"{environment.server}api/contents?token={environment.token}") == 200
+    with closing(HTTPConnection(urlsplit(environment.server).netloc, timeout=10)) as connection:
+        connection.request("GET", f"/{path}{query}")
+        response = connection.getresponse()
+    location = response.headers.get("Location", "")
+    assert response.status == 403 or (response.status == 302 and "/login" in location)
+
+
+def test_no_command_line_contains_the_token(environment: JupyterEnvironment) -> None:
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert any(b"--ServerApp.root_dir=/workspace" in line for line in lines)
+    assert not any(environment.token.encode() in line for line in lines)
+
+
+@pytest.fixture
+def kernel(environment: JupyterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The environment as a kernel of the Jupyter of this Python."""
+    prefix = alone(tmp_path, monkeypatch)
+    install = ("kernel", "install", "--env", "digits", "--prefix", str(prefix))
+    environment.danlu(*install, cwd=environment.project)
+    return "digits"
+
+
+def test_kernel_of_a_jupyter_outside_runs_in_the_environment(
+    environment: JupyterEnvironment, kernel: str
+) -> None:
+    with running(kernel, cwd=environment.project / "notebooks") as client:
+        assert shown(client, "import os; print(os.getcwd())") == "/workspace/notebooks"
+        assert shown(client, "import sys; print(sys.executable)") != sys.executable
+        mode = "print(oct(os.stat(get_ipython().kernel.config['IPKernelApp']['connection_file'])"
+        assert shown(client, f"{mode}.st_mode))").endswith("600")
+        key = client.session.key
+        commands = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        assert not any(key in path.read_bytes() for path in commands)
+        assert run(client, "1/0").reply["ename"] == "ZeroDivisionError"
+        assert environment.runs(KERNEL)
+    wait_for(lambda: not environment.runs(KERNEL))
+
+
+def test_kernel_of_a_jupyter_outside_is_interrupted_and_killed(
+    environment: JupyterEnvironment, kernel: str
+) -> None:
+    manager = KernelManager(kernel_name=kernel)
+    manager.start_kernel(cwd=str(environment.project))
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        begun = environment.project / "begun"
+        client.execute("import subprocess; subprocess.run('touch begun; sleep 1000', shell=True)")
+        wait_for(begun.exists)
+        assert environment.runs("sleep 1000")
+        assert environment.runs(KERNEL)
+        manager.interrupt_kernel()
+        reply = client.get_shell_msg(timeout=30)
+        assert reply["content"].get("ename") == "KeyboardInterrupt", reply
+        wait_for(lambda: not environment.runs("sleep 1000"))
+        manager.signal_kernel(signal.SIGKILL)
+        wait_for(lambda: not environment.runs(KERNEL))
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def test_kernel_needs_ipykernel(environment: JupyterEnvironment, tmp_path: Path) -> None:
+    inside = ("exec", "-n", "digits", "--", "sh", "-c")
+    find = "python -c 'import ipykernel; print(ipykernel.__path__[0])'"
+    where = environment.danlu(*inside, find, cwd=tmp_path).stdout.strip()
+    install = ("kernel", "install", "--env", "digits", "--prefix", str(tmp_path))
+    environment.danlu(*inside, f"mv {where} {where}-away", cwd=tmp_path)
+    try:
+        refused = environment.danlu(*install, cwd=tmp_path, check=False)
+    finally:
+        environment.danlu(*inside, f"mv {where}-away {where}", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert 'install.python_packages(["ipykernel"])' in refused.stderr
+    assert not (tmp_path / "share").exists()
+
+
+def test_kernel_of_a_stopped_environment_says_so(
+    environment: JupyterEnvironment, kernel: str, tmp_path: Path
+) -> None:
+    connection = tmp_path / "connection.json"
+    connection.write_text(json.dumps({"transport": "tcp"}))
+    environment.danlu("stop", "--grace", "0", "digits", cwd=tmp_path)
+    try:
+        start = ("kernel", "run", "--env", "digits", str(connection))
+        refused = environment.danlu(*start, cwd=tmp_path, check=False)
+    finally:
+        environment.danlu("start", "digits", cwd=tmp_path)
+    assert refused.returncode == 125
+    assert "environment digits is not running" in refused.stderr
+    assert "danlu start digits" in refused.stderr

@@ -45,6 +45,12 @@ COMMANDS = (
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
     CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
+    CommandSpec("report", "This machine", "Write a bundle for a bug report, without secrets."),
+    CommandSpec(
+        "reproduce",
+        "This machine",
+        "Build what a bug report was about, from a bundle of `danlu report`.",
+    ),
     CommandSpec("completion", "This machine", "Generate a shell completion script."),
     CommandSpec("version", "This machine", "Show the versions of danlu and its dependencies."),
 )

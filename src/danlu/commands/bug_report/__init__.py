@@ -1,0 +1,1 @@
+"""Bundles for bug reports: what was built and where, without secrets."""

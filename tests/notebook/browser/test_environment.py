@@ -21,6 +21,7 @@ from jupyter_client.manager import KernelManager
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.procfs import find_namespace_members, read_command
 from tests.conftest import Danlu, missing_for_real, program_in
+from tests.engine.ssh.conftest import process_commands
 from tests.engine.test_environments import wait_for
 from tests.notebook.browser.chromium import Browser
 from tests.notebook.browser.lab import Lab, write_notebook
@@ -173,9 +174,9 @@ def test_the_api_refuses_requests_without_the_token(
 
 
 def test_no_command_line_contains_the_token(environment: JupyterEnvironment) -> None:
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    assert any(b"--ServerApp.root_dir=/workspace" in line for line in lines)
-    assert not any(environment.token.encode() in line for line in lines)
+    commands = process_commands()
+    assert any("--ServerApp.root_dir=/workspace" in command for command in commands)
+    assert not any(environment.token in command for command in commands)
 
 
 @pytest.fixture
@@ -196,8 +197,7 @@ def test_kernel_of_a_jupyter_outside_runs_in_the_environment(
         mode = "print(oct(os.stat(get_ipython().kernel.config['IPKernelApp']['connection_file'])"
         assert shown(client, f"{mode}.st_mode))").endswith("600")
         key = client.session.key
-        commands = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-        assert not any(key in path.read_bytes() for path in commands)
+        assert not any(key.decode() in command for command in process_commands())
         assert run(client, "1/0").reply["ename"] == "ZeroDivisionError"
         assert environment.runs(KERNEL)
     wait_for(lambda: not environment.runs(KERNEL))

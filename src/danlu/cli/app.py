@@ -41,7 +41,7 @@ COMMANDS = (
     CommandSpec("train", "Training", "Run a training job: script, module or Kubeflow manifest."),
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
-    CommandSpec("kernel", "Training", "Manage danlu's kernel for Jupyter."),
+    CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
     CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),

@@ -8,7 +8,7 @@ import click
 
 from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import environment_name_option, verbosity_options
+from danlu.cli.options import environment_name_option, user_option, verbosity_options
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
 from danlu.engine.foreground_exec import run_in_foreground, terminal_request
@@ -17,7 +17,7 @@ from danlu.engine.types import ExecRequest
 
 @declare_command("exec", cls=ProgramCommand, context_settings={"allow_interspersed_args": False})
 @environment_name_option
-@click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@user_option
 @click.option("-w", "--workdir", default="", metavar="DIR", help="Start in this directory.")
 @verbosity_options
 @click.argument("args", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")

@@ -186,6 +186,39 @@ def image_argument(name: str = "image", **options: Any) -> Callable[[F], F]:
     return click.argument(name, type=ImageNameParam(), **options)
 
 
+# -- containers
+
+
+volume_option = click.option(
+    "-v",
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="SRC:DST[:ro]",
+    help="Bind-mount a host file or directory. Repeatable.",
+)
+
+variable_option = click.option(
+    "-e",
+    "--env",
+    "environment",
+    multiple=True,
+    metavar="K=V",
+    help="Set a variable (K alone passes its current value). Repeatable.",
+)
+
+user_option = click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+
+stop_grace_option = click.option(
+    "--grace",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between SIGTERM and SIGKILL.",
+)
+
+
 class EnvironmentNameParam(click.ParamType[str]):
     """The name of an environment, completed from those of this machine."""
 

@@ -13,6 +13,9 @@ from danlu.cli.options import (
     offline_option,
     progress_option,
     quiet_options,
+    user_option,
+    variable_option,
+    volume_option,
 )
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
@@ -39,24 +42,10 @@ class _RunCommand(ProgramCommand):
     metavar="REF",
     help="Run in this local image; mounts the current directory.",
 )
-@click.option(
-    "-v",
-    "--volume",
-    "volumes",
-    multiple=True,
-    metavar="SRC:DST[:ro]",
-    help="Bind-mount a host file or directory. Repeatable.",
-)
-@click.option(
-    "-e",
-    "--env",
-    "environment",
-    multiple=True,
-    metavar="K=V",
-    help="Set a variable (K alone passes its current value). Repeatable.",
-)
+@volume_option
+@variable_option
 @click.option("--gpus", default="", metavar="N|all|IDS", help="GPUs that the program sees.")
-@click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@user_option
 @click.option(
     "--security-opt",
     "security",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import click
-
 from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import environment_argument, verbosity_options
+from danlu.cli.options import environment_argument, stop_grace_option, verbosity_options
 from danlu.cli.session import current_session
 from danlu.commands.environments.manage import list_user_programs, stop_environment
 
@@ -15,14 +13,7 @@ _MAX_LISTED = 5
 
 @declare_command("stop")
 @environment_argument
-@click.option(
-    "--grace",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time between SIGTERM and SIGKILL.",
-)
+@stop_grace_option
 @verbosity_options
 def command(name: str, grace: int) -> None:
     """Stop an environment; its files stay.

@@ -13,6 +13,9 @@ from danlu.cli.options import (
     offline_option,
     progress_option,
     quiet_options,
+    user_option,
+    variable_option,
+    volume_option,
 )
 from danlu.cli.session import current_session
 from danlu.commands.environments.jupyter import format_jupyter_url
@@ -29,22 +32,8 @@ from danlu.engine.foreground_exec import run_in_foreground, terminal_request
 )
 @click.option("-d", "--detach", is_flag=True, help="Do not open a shell.")
 @click.option("--recreate", is_flag=True, help="Start over from the image; discards changes.")
-@click.option(
-    "-v",
-    "--volume",
-    "volumes",
-    multiple=True,
-    metavar="SRC:DST[:ro]",
-    help="Bind-mount a host file or directory. Repeatable.",
-)
-@click.option(
-    "-e",
-    "--env",
-    "environment",
-    multiple=True,
-    metavar="K=V",
-    help="Set a variable (K alone passes its current value). Repeatable.",
-)
+@volume_option
+@variable_option
 @click.option(
     "-p",
     "--port",
@@ -56,7 +45,7 @@ from danlu.engine.foreground_exec import run_in_foreground, terminal_request
 @click.option("--cpus", default="", metavar="N", help="Limit the cores.")
 @click.option("--memory", default="", metavar="SIZE", help="Limit the memory, such as 16G.")
 @click.option("--shm-size", default="", metavar="SIZE", help="Size of /dev/shm, such as 2G.")
-@click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+@user_option
 @click.option("--allow-mounts", is_flag=True, help="Allow the mounts of included repositories.")
 @frozen_option
 @offline_option

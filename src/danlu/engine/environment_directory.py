@@ -28,11 +28,11 @@ from typing import Literal
 
 import msgspec
 
+from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.types import ResourceLimits, VolumeMount
 from danlu.errors import UsageError
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
-from danlu.util.locks import lock_is_held
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
@@ -131,24 +131,9 @@ class EngineSettings(msgspec.Struct, frozen=True):
     state: str
 
 
-class StartReport(msgspec.Struct, frozen=True):
-    """What a supervisor reports when the environment runs: empty, or its error and exit code."""
-
-    error: str = ""
-    hint: str = ""
-    code: int = 0
-
-
 @dataclass(frozen=True, slots=True)
-class EnvironmentDirectory:
+class EnvironmentDirectory(SupervisorDirectory):
     """The directory of one environment."""
-
-    directory: Path
-
-    @property
-    def name(self) -> str:
-        """Name of the environment."""
-        return self.directory.name
 
     @property
     def upper(self) -> Path:
@@ -156,28 +141,9 @@ class EnvironmentDirectory:
         return self.directory / "upper"
 
     @property
-    def logs(self) -> Path:
-        """Directory of the services' logs."""
-        return self.directory / "logs"
-
-    @property
-    def lock(self) -> Path:
-        """Lock file held by the supervisor."""
-        return self.directory / "supervisor.lock"
-
-    @property
     def control_socket(self) -> Path:
         """The supervisor's control socket."""
         return self.directory / "control.sock"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """File with the supervisor's own output."""
-        return self.directory / "supervisor.log"
-
-    def is_running(self) -> bool:
-        """Return whether a supervisor runs."""
-        return lock_is_held(self.lock)
 
     def read_spec(self) -> EnvironmentSpec:
         """Read how the environment is started."""
@@ -215,14 +181,6 @@ class EnvironmentDirectory:
     def write_state(self, state: EnvironmentState) -> None:
         """Replace the state."""
         write_atomic(self.directory / "state.json", encode(state), sync=False)
-
-    def last_error(self) -> str:
-        """Return the last line the supervisor printed; empty if it printed nothing."""
-        try:
-            lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
-        except FileNotFoundError:
-            return ""
-        return lines[-1] if lines else ""
 
     def log_file(self, service: str) -> Path:
         """Return the log file of a service."""

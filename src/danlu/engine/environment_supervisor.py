@@ -42,12 +42,12 @@ from danlu.engine.environment_directory import (
     EnvironmentState,
     Phase,
     ServiceSpec,
-    StartReport,
 )
 from danlu.engine.environment_ports import needs_forward
 from danlu.engine.port_forwarder import serve_forward
 from danlu.engine.procfs import descendants, measure_usage
 from danlu.engine.service_runner import ServiceRunner, copy_output
+from danlu.engine.supervisor_directory import StartReport
 from danlu.engine.types import ContainerExit, ExecRequest
 from danlu.errors import DanluError, MachineError, StoreError, UsageError
 from danlu.graph.image_config import ImageConfig, parse_image_config

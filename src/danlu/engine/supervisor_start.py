@@ -9,11 +9,8 @@ import sys
 import time
 from contextlib import suppress
 
-from danlu.engine.environment_directory import (
-    EngineSettings,
-    EnvironmentDirectory,
-    StartReport,
-)
+from danlu.engine.environment_directory import EngineSettings, EnvironmentDirectory
+from danlu.engine.supervisor_directory import StartReport
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.util.json_codec import decode
 from danlu.util.paths import Paths

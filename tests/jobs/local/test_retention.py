@@ -107,12 +107,12 @@ async def test_removing_a_job_removes_its_earlier_runs(
 async def test_a_failed_start_restores_the_previous_run(
     jobs: LocalJobs, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from danlu.jobs.local.job_directory import StartResult
+    from danlu.engine.supervisor_directory import StartReport
 
     await finish(jobs, work, "echo kept")
 
-    async def refused(*given: object, **named: object) -> StartResult:
-        return StartResult("no", code=3)
+    async def refused(*given: object, **named: object) -> StartReport:
+        return StartReport("no", code=3)
 
     monkeypatch.setattr("danlu.jobs.local.client.start_supervisor", refused)
     with pytest.raises(Exception, match="no"):

@@ -31,6 +31,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.jobs.grace import DEFAULT_GRACE
 from danlu.jobs.types import JobView, ReplicaCommand, Submission
 from danlu.training.types import FinishPolicy, ReplicaId, RestartBackoff
@@ -80,39 +81,14 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
 
 
-class StartResult(msgspec.Struct, frozen=True):
-    """What a supervisor reports when it starts: empty, or its error and the exit code for it."""
-
-    error: str = ""
-    hint: str = ""
-    code: int = 0
-
-
 def utc_now() -> datetime:
     """Return the current time in UTC."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class JobDirectory:
+class JobDirectory(SupervisorDirectory):
     """The directory of one job."""
-
-    directory: Path
-
-    @property
-    def name(self) -> str:
-        """Name of the job."""
-        return self.directory.name
-
-    @property
-    def lock(self) -> Path:
-        """Lock file held by the supervisor and its reaper."""
-        return self.directory / "supervisor.lock"
-
-    @property
-    def logs(self) -> Path:
-        """Directory of the replicas' logs."""
-        return self.directory / "logs"
 
     @property
     def files(self) -> Path:
@@ -137,19 +113,6 @@ class JobDirectory:
     def reserve(self) -> Path:
         """File that reserves disk space."""
         return self.directory / "reserve"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """File with the supervisor's own output."""
-        return self.directory / "supervisor.log"
-
-    def last_error(self) -> str:
-        """Return the last line the supervisor printed; empty if it printed nothing."""
-        try:
-            lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
-        except FileNotFoundError:
-            return ""
-        return lines[-1] if lines else ""
 
     def record_supervisor_pid(self) -> None:
         """Record this process as the supervisor."""

@@ -24,18 +24,13 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from danlu.engine.supervisor_directory import StartReport
 from danlu.errors import DanluError
 from danlu.jobs.grace import killed_sentence
 from danlu.jobs.local import stop_triggers
 from danlu.jobs.local.control import ControlHandlers, serve_control
 from danlu.jobs.local.file_exchange import FILES, RAISED, VALUE
-from danlu.jobs.local.job_directory import (
-    EventRecord,
-    JobDirectory,
-    StartResult,
-    SupervisorSettings,
-    utc_now,
-)
+from danlu.jobs.local.job_directory import EventRecord, JobDirectory, SupervisorSettings, utc_now
 from danlu.jobs.local.replica_attempt import ReplicaAttempt
 from danlu.jobs.local.replica_environment import ReplicaEnvironment
 from danlu.jobs.local.replica_manager import ReplicaManager
@@ -128,7 +123,7 @@ class Supervisor:
             self._replicas.update_topology(self._job)
             self._publish_view()
             await group.start(serve_control, self._job_dir, self._control_handlers())
-            _notify_ready(ready, StartResult())
+            _notify_ready(ready, StartReport())
             group.start_soon(self._sample_usage)
             self._group = group
             self._watch_stop_triggers(group, submitter)
@@ -387,7 +382,7 @@ def _finish_immediately(job: Job) -> Job:
     return msgspec.structs.replace(job, annotations=annotations)
 
 
-def _notify_ready(ready: int, result: StartResult) -> None:
+def _notify_ready(ready: int, result: StartReport) -> None:
     with suppress(BrokenPipeError):
         os.write(ready, encode(result))
     os.close(ready)
@@ -420,7 +415,7 @@ def main(directory: str, ready: int, lock: int, submitter: int | None = None) ->
             ReplicaEnvironment.enter_namespaces(settings)
         supervisor = Supervisor(job_dir, submission, settings, framework, lock=lock)
     except DanluError as error:
-        _notify_ready(ready, StartResult(error.message, error.hint, error.exit_code))
+        _notify_ready(ready, StartReport(error.message, error.hint, error.exit_code))
         sys.exit(error.exit_code)
     anyio.run(supervisor.run, ready, submitter)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import anyio
 
+from danlu.engine.supervisor_directory import StartReport
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.jobs.local.host_resources import available_gpus
-from danlu.jobs.local.job_directory import JobDirectory, StartResult, utc_now
+from danlu.jobs.local.job_directory import JobDirectory, utc_now
 from danlu.jobs.local.pod import requested_gpus
 from danlu.jobs.local.volumes import resolve_volumes
 from danlu.jobs.types import JobView, Submission
@@ -68,7 +69,7 @@ def check_volumes(submission: Submission) -> None:
         resolve_volumes(spec.template.get("spec") or {}, submission.objects)
 
 
-async def start_supervisor(job_dir: JobDirectory, lock: int, *, tied: bool = False) -> StartResult:
+async def start_supervisor(job_dir: JobDirectory, lock: int, *, tied: bool = False) -> StartReport:
     """Start the reaper, which starts the supervisor, and wait for the supervisor's report.
 
     With ``tied`` the job is stopped when this process exits.
@@ -93,9 +94,9 @@ async def start_supervisor(job_dir: JobDirectory, lock: int, *, tied: bool = Fal
     finally:
         os.close(reading)
     if report:
-        return decode(report, StartResult)
+        return decode(report, StartReport)
     reason = job_dir.last_error() or "it printed no error"
-    return StartResult(f"the job's supervisor did not start: {reason}", code=OutsideError.exit_code)
+    return StartReport(f"the job's supervisor did not start: {reason}", code=OutsideError.exit_code)
 
 
 def _spawn_reaper(job_dir: JobDirectory, ready: int, lock: int, *submitter: int) -> None:
@@ -119,7 +120,7 @@ def _spawn_reaper(job_dir: JobDirectory, ready: int, lock: int, *submitter: int)
     os.waitpid(pid, 0)
 
 
-def to_error(result: StartResult) -> DanluError:
+def to_error(result: StartReport) -> DanluError:
     """Return the error that a supervisor reported."""
     types = {type.exit_code: type for type in (UsageError, MachineError, OutsideError)}
     return types.get(result.code, OutsideError)(result.error, hint=result.hint)

@@ -1,0 +1,57 @@
+"""The directory of a supervisor, of a job or an environment: its lock, its logs, its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from danlu.util.locks import lock_is_held
+
+
+class StartReport(msgspec.Struct, frozen=True):
+    """What a supervisor reports when it has started: empty, or its error and the exit code."""
+
+    error: str = ""
+    hint: str = ""
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorDirectory:
+    """A directory that belongs to one supervisor at a time."""
+
+    directory: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the job or environment."""
+        return self.directory.name
+
+    @property
+    def lock(self) -> Path:
+        """Lock file, held while the supervisor runs; contains its process id."""
+        return self.directory / "supervisor.lock"
+
+    @property
+    def logs(self) -> Path:
+        """Directory of the logs of what it runs."""
+        return self.directory / "logs"
+
+    @property
+    def supervisor_log(self) -> Path:
+        """File with the supervisor's own output."""
+        return self.directory / "supervisor.log"
+
+    def is_running(self) -> bool:
+        """Return whether the lock is held."""
+        return lock_is_held(self.lock)
+
+    def last_error(self) -> str:
+        """Return the last line the supervisor printed; empty if it printed nothing."""
+        try:
+            lines = self.supervisor_log.read_text(errors="replace").strip().splitlines()
+        except FileNotFoundError:
+            return ""
+        return lines[-1] if lines else ""

@@ -52,10 +52,10 @@ check: setup      ## format, lint, types, layers, generated files
 
 bench: setup      ## DESIGN's table against whichever peers this machine has, and what jobs and cells cost
 	$(PYTHON) -m benchmarks
-	$(PYTHON) -m benchmarks.conda
 	$(PYTHON) -m benchmarks.jobs
 	$(PYTHON) -m benchmarks.kernel
 	$(PYTHON) -m benchmarks.notebook
+	$(PYTHON) -m benchmarks.conda
 
 bench-up: setup   ## what entering an environment costs, beside Docker
 	$(PYTHON) -m benchmarks.up

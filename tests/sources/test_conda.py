@@ -10,18 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from anyio import to_process
 from msgspec.structs import replace
 
 from danlu.environment.conda import CondaChannels
 from danlu.environment.lock import LockedCondaPackage
 from danlu.errors import ChecksumError, DanluError, OutsideError, ResolveError, UsageError
 from danlu.graph.ops import CondaPackage
-from danlu.oci.tar import NormalizeOptions
 from danlu.resolve.conda import choose_virtual_packages
 from danlu.sources.conda.channels import ChannelSettings, read_channel_settings
 from danlu.sources.conda.solve import CondaRequest, CondaSpec, solve_packages
-from danlu.sources.conda.unpack import unpack_layer, unpack_package
+from danlu.sources.conda.unpack import unpack_package
 from danlu.sources.environment_file import CondaEnvironmentFile, parse_environment_file
 from danlu.util.config import Configuration, MirrorConfig
 from tests.fakes.conda import PLACEHOLDER, CondaFile, index_channel, write_package
@@ -51,26 +49,17 @@ def request(
 
 def unpack(archive: Path, tmp_path: Path, *, python: str = "", build: str = "0") -> Path:
     """Unpack an archive made by write_package(); return the environment's prefix."""
-    op = make_op(archive, python=python, build=build)
-    workspace, tree = make_workspace(tmp_path)
-    unpack_package(archive, op, workspace, tree)
-    return tree / "opt/conda"
-
-
-def make_op(archive: Path, *, python: str = "", build: str = "0") -> CondaPackage:
     name, version, _ = archive.name.rsplit("-", 2)
     site_packages = f"lib/python{python}/site-packages" if python else ""
-    return CondaPackage(
+    op = CondaPackage(
         name, version, build, "team", archive.parent.name, archive.name, "0" * 64,
         "/opt/conda", python, site_packages,
     )  # fmt: skip
-
-
-def make_workspace(directory: Path) -> tuple[Path, Path]:
-    workspace, tree = directory / "work", directory / "tree"
-    workspace.mkdir(parents=True)
+    workspace, tree = tmp_path / "work", tmp_path / "tree"
+    workspace.mkdir()
     tree.mkdir()
-    return workspace, tree
+    unpack_package(archive, op, workspace, tree)
+    return tree / "opt/conda"
 
 
 # -- solving ---------------------------------------------------------------------------------------
@@ -259,31 +248,6 @@ def test_a_package_that_runs_a_script_is_refused_by_name(
     files = {f"bin/.fonts-{when}.sh": CondaFile(b"touch /evil\n", 0o755)}
     with pytest.raises(ResolveError, match=f"fonts 1.0 has a {when} script"):
         unpack(write_package(channel, "fonts", files=files), tmp_path)
-
-
-async def test_another_process_makes_the_same_layer(channel: Path, tmp_path: Path) -> None:
-    archive = write_package(
-        channel, "tool", files={"bin/tool": CondaFile(PREFIX, 0o755, "", "text")}
-    )
-    op, normalise = make_op(archive), NormalizeOptions(mtime=1, uid=0, gid=0)
-    here = unpack_layer(archive, op, *make_workspace(tmp_path / "here"), normalise)
-    workspace, tree = make_workspace(tmp_path / "there")
-    there = await to_process.run_sync(unpack_layer, archive, op, workspace, tree, normalise)
-    assert there == here
-    assert (tree / "opt/conda/bin/tool").read_bytes() == b"/opt/conda"
-
-
-async def test_an_error_of_another_process_keeps_its_type_and_hint(
-    channel: Path, tmp_path: Path
-) -> None:
-    files = {"bin/.fonts-post-link.sh": CondaFile(b"touch /evil\n", 0o755)}
-    archive = write_package(channel, "fonts", files=files)
-    workspace, tree = make_workspace(tmp_path / "there")
-    with pytest.raises(ResolveError, match="post-link script") as caught:
-        await to_process.run_sync(
-            unpack_layer, archive, make_op(archive), workspace, tree, NormalizeOptions()
-        )
-    assert "run() step" in caught.value.hint
 
 
 HOSTILE: Mapping[str, tuple[dict[str, CondaFile], list[str]]] = {

@@ -22,7 +22,6 @@ from rattler.package_streaming import extract
 from danlu.environment.conda import strip_channel
 from danlu.errors import ChecksumError, OutsideError, ResolveError
 from danlu.graph.ops import WHEEL_TIME, CondaPackage
-from danlu.oci.tar import LayerSummary, NormalizeOptions, write_layer
 
 _SCRIPT = re.compile(r"bin/\.(?P<name>.+)-(?P<when>pre-link|post-link)\.sh")
 _ENTRY_POINT = re.compile(r"\s*([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)\s*")
@@ -40,17 +39,6 @@ if __name__ == '__main__':
     sys.argv[0] = re.sub(r'(-script\\.pyw?|\\.exe)?$', '', sys.argv[0])
     sys.exit({function}())
 """
-
-
-def unpack_layer(
-    archive: Path, op: CondaPackage, workspace: Path, tree: Path, normalise: NormalizeOptions
-) -> LayerSummary:
-    """Unpack as :func:`unpack_package` does, and compute the layer's diff ID.
-
-    Arguments, result and errors can be sent between processes.
-    """
-    unpack_package(archive, op, workspace, tree)
-    return write_layer(tree, None, normalise=normalise)
 
 
 def unpack_package(archive: Path, op: CondaPackage, workspace: Path, tree: Path) -> None:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from anyio import to_process
+from typing import TYPE_CHECKING
 
 from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.ops.staged_tree import commit_tree
 from danlu.errors import ChecksumError, OutsideError
 from danlu.graph.ops import WHEEL_TIME, CondaPackage
 from danlu.oci.tar import NormalizeOptions
 from danlu.sources.conda.channels import read_channel_settings
-from danlu.sources.conda.unpack import unpack_layer
+from danlu.sources.conda.unpack import unpack_package
 from danlu.sources.http import fetch
 from danlu.store import Layer
 
 if TYPE_CHECKING:
     from danlu.sources.http import FetchedFile
 
-
-#: Archives of at least this size are unpacked in processes of their own, one per core, because
-#: rattler holds the interpreter's lock while it unpacks. Starting one costs as much as unpacking a
-#: smaller archive.
-_PROCESS_SIZE = 512 * 1024
 
 _NORMALISE = NormalizeOptions(mtime=WHEEL_TIME, uid=0, gid=0)
 
@@ -33,19 +27,9 @@ async def execute(op: CondaPackage, context: OpContext) -> list[Layer]:
     with context.store.staging() as workspace:
         tree = workspace / "tree"
         tree.mkdir(mode=0o755)
-        arguments: tuple[Any, ...] = (fetched.path, op, workspace, tree, _NORMALISE)
-        if fetched.path.stat().st_size < _PROCESS_SIZE:
-            summary = await context.run_sync(unpack_layer, *arguments)
-        else:
-            summary = await to_process.run_sync(unpack_layer, *arguments)
-        layer = await context.run_sync(
-            context.store.commit_layer,
-            tree,
-            summary,
-            created_by=f"{op.name} {op.version} {op.build}",
-            normalise=_NORMALISE,
-        )
-        return [layer]
+        await context.run_sync(unpack_package, fetched.path, op, workspace, tree)
+        created_by = f"{op.name} {op.version} {op.build}"
+        return await commit_tree(context, tree, _NORMALISE, created_by)
 
 
 async def _fetch_archive(op: CondaPackage, context: OpContext) -> FetchedFile:

@@ -332,7 +332,7 @@ def test_doctor_exits_with_4_if_a_check_fails(cli: Cli, monkeypatch: pytest.Monk
     assert "FAIL  OCI runtime" in result.out
     assert "apt install runc" in result.out
     found = json.loads(cli("doctor", "--format", "json").out)
-    assert {"name", "ok", "detail", "fix"} == set(found[0])
+    assert {"name", "ok", "detail", "fix", "optional"} == set(found[0])
 
 
 def test_version_lists_dependencies(cli: Cli) -> None:

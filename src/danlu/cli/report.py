@@ -17,7 +17,7 @@ from danlu.commands.project import Project
 from danlu.commands.settings import Settings
 from danlu.errors import UsageError
 from danlu.util.config import Configuration
-from danlu.util.human import format_size
+from danlu.util.human import format_size, pluralize
 from danlu.util.sanitize import strip_control_sequences
 
 
@@ -84,4 +84,5 @@ def _print_content(report: CollectedReport, run: Session) -> None:
     for name in report.header.missing:
         terminal.info(f"  not included: {strip_control_sequences(name)}")
     total = sum(sum(counts.values()) for counts in report.removed.values())
-    terminal.info(f"{len(report.files)} files, {total} secrets removed; check them before sending")
+    counted = f"{pluralize(len(report.files), 'file')}, {pluralize(total, 'secret')} removed"
+    terminal.info(f"{counted}; check them before sending")

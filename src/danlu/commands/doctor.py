@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from danlu.commands import driver_check
+from danlu.commands.doctor_probes import list_probes, run_probes
 from danlu.environment.cuda_releases import find_supported_cuda
-from danlu.errors import DanluError
+from danlu.errors import DanluError, UsageError
 from danlu.sandbox import doctor
 from danlu.sandbox.nvidia_driver import read_driver
 from danlu.store import Store
-from danlu.util.config import load_configuration
+from danlu.util.config import Configuration, load_configuration
 
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
@@ -27,16 +28,23 @@ _MIN_FREE_BYTES = 5 << 30
 
 
 class DoctorCheck(msgspec.Struct, frozen=True):
-    """The result of a check; ``fix`` says what to do if it failed."""
+    """The result of a check; ``fix`` says what to do if it failed.
+
+    What is ``optional`` is needed by some commands only: nothing else fails without it.
+    """
 
     name: str
     ok: bool
     detail: str = ""
     fix: str = ""
+    optional: bool = False
 
 
 def run_checks(paths: Paths) -> tuple[DoctorCheck, ...]:
-    """Run all checks, without changing anything; an error in a check fails it."""
+    """Run all checks, without changing anything; an error in a check fails it.
+
+    Optional ones connect to the servers that are configured, and end within seconds.
+    """
     checks: dict[str, Callable[[Paths], Iterator[DoctorCheck]]] = {
         "configuration": _check_configuration,
         "directories": _check_directories,
@@ -53,7 +61,17 @@ def run_checks(paths: Paths) -> tuple[DoctorCheck, ...]:
             found.append(DoctorCheck(name, False, error.message, error.hint))
         except Exception as error:
             found.append(DoctorCheck(name, False, f"{type(error).__name__}: {error}"))
-    return tuple(found)
+    # Last: the sandbox's checks fork, which a process with threads must not.
+    return (*found, *_run_optional_checks(paths))
+
+
+def _run_optional_checks(paths: Paths) -> Iterator[DoctorCheck]:
+    try:
+        config = load_configuration(paths.config_file)
+    except UsageError:
+        config = Configuration()  # the first check has reported it
+    for name, (ok, detail, fix) in run_probes(list_probes(config, os.environ)).items():
+        yield DoctorCheck(name, ok, detail, "" if ok else fix, optional=True)
 
 
 def _check_configuration(paths: Paths) -> Iterator[DoctorCheck]:

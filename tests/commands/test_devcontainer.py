@@ -180,6 +180,10 @@ def test_dockerfile_is_read_with_its_arguments_target_and_context(tmp_path: Path
         ('{"build": {"dockerfile": "../../Dockerfile"}}', "outside the project"),
         ('{"build": {"dockerfile": "none"}}', "not found"),
         ('{"image": "debian:12", "containerEnv": 3}', "invalid value of containerEnv"),
+        ('{"build": {"dockerfile": "D", "args": [1]}}', "invalid value of build"),
+        ('{"build": {"dockerfile": "\\u0000"}}', "invalid value of build"),
+        ('{"image": "debian:12", "customizations": {"vscode": null}}', "value of customizations"),
+        ('{"image": "debian:12", "portsAttributes": {"1": 5}}', "value of portsAttributes"),
         ('{"image": "debian:12", "postStartCommand": 3}', "invalid command"),
         ('{"image": "debian:${localEnv:TAG}"}', "variables of the host"),
     ],
@@ -188,6 +192,15 @@ def test_invalid_files_are_refused(tmp_path: Path, text: str, message: str) -> N
     with pytest.raises(UsageError, match=message):
         convert(tmp_path, text)
     assert not (tmp_path / "build.envd").exists()
+
+
+def test_text_of_a_file_never_becomes_code(tmp_path: Path) -> None:
+    evil = 'x"\n    run(["evil"])\u2028    run(["evil"])\r    run(["evil"])'
+    values = {"image": "debian:12", "name": evil, "containerEnv": {"A": evil}, "build": {"x": evil}}
+    report, environment = convert(tmp_path, values)
+    assert environment.steps == ()
+    assert find_variables(environment) == {"A": evil}
+    assert "build.x" in report.text
 
 
 def test_several_dev_containers_are_not_guessed_between(tmp_path: Path) -> None:

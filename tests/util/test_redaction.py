@@ -20,6 +20,7 @@ def redact(text: str, environ: dict[str, str] | None = None) -> str:
     [
         "index = https://user:{}@example.org/simple",
         "https://{}@example.org",
+        "postgres://me:a/b?{}@example.org/db",
         "ssh://git:{}@example.org/x",
         "https://example.org/x?a=1&access_token={}&b=2",
         "https://bucket.example.org/x?X-Amz-Signature={}",
@@ -81,6 +82,8 @@ def test_well_known_tokens_are_removed_wherever_they_are(text: str) -> None:
         "git clone https://example.org/x.git && git clone ssh://git@example.org/y",
         "keyring = /usr/share/keyrings/x.gpg",
         "https://example.org/a@b",
+        "https://example.org:8080/a@b",
+        "see https://example.org: mail me@example.org",
         'install.python_packages(["numpy", "torch"])',
     ],
 )

@@ -52,6 +52,10 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     yield "Authorization header", re.compile(header, flags), kept
     cookie = rf"((?:set-)?cookie[\"']?\s{{0,9}}+:\s{{0,9}}+[\"']?){_NOT_MASKED}[^\"'\r\n]+"
     yield "cookie", re.compile(cookie, flags), kept
+    # A password may contain what should have been escaped; a port is not a password.
+    password = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/?#\s\"'<>:@*]{0,255}:(?!\d{1,5}/)"
+    password += r"[^\s\"'<>]{1,1024}@"
+    yield "URL credentials", re.compile(password), rf"\g<1>{MASK}@"
     url = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?!\*\*\*@|git@)[^/?#\s\"'<>]{1,4096}@"
     yield "URL credentials", re.compile(url), rf"\g<1>{MASK}@"
     words = rf"{_SECRET_WORDS}|signature|\bsig|\bjwt|\bkey"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,7 +123,8 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
     values = _parse_file(path)
     expander = VariableExpander(directory.resolve().name)
     state = _ReaderState(path, directory.resolve(), values, draft, expander)
-    _read_image(state)
+    with _refuse_invalid_value("build", state):
+        _read_image(state)
     for key, value in values.items():
         if key in _IMAGE_KEYS or key in _COMMAND_KEYS:
             continue
@@ -130,10 +132,8 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
         if reader is None:
             state.skip(key, value, _REASONS.get(key, ""))
         else:
-            try:
+            with _refuse_invalid_value(key, state):
                 reader(key, value, state)
-            except (AttributeError, TypeError, ValueError) as error:
-                raise UsageError(f"{path.name}: invalid value of {key}: {error}") from error
     for key in _COMMAND_KEYS:  # in the order in which they run, not that of the file
         if key in values:
             _read_command(key, values[key], state)
@@ -141,6 +141,18 @@ def read_devcontainer(path: Path, directory: Path, draft: BuildFileDraft) -> str
     if draft.needs_python and not draft.python and release in PYTHONS:
         draft.python = PYTHONS[release]
     return ""
+
+
+@contextmanager
+def _refuse_invalid_value(key: str, state: _ReaderState) -> Iterator[None]:
+    """Turn the errors of reading a value of another type into one that names the key."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"{state.path.name}: invalid value of {key}",
+            hint="see https://containers.dev/implementors/json_reference/",
+        ) from error
 
 
 def _parse_file(path: Path) -> dict[str, Any]:
@@ -175,6 +187,8 @@ def _read_image(state: _ReaderState) -> None:
         context = str(build.get("context") or values.get("context") or ".")
         _read_build(str(dockerfile), context, build, state)
         return
+    for key, value in build.items():
+        state.skip(f"build.{key}", value, "build.dockerfile is missing")
     if not values.get("image"):
         raise UsageError(f"{state.path.name} has neither `image` nor `build.dockerfile`")
     state.draft.image = state.expand("image", str(values["image"])) or ""

@@ -208,6 +208,8 @@ def probe_server(url: str, environ: Mapping[str, str]) -> ProbeResult:
     target = urlsplit(proxy if "://" in proxy else f"http://{proxy}") if proxy else parts
     host = target.hostname or ""
     shown = f"{mask_credentials(url)}{via}"
+    if not host:  # an empty name would be this machine
+        return False, f"invalid address: {shown}", "correct it in config.toml or the environment"
     try:
         port = target.port or _PORTS.get(target.scheme, 443)
         socket.create_connection((host, port), timeout=_ANSWER_TIMEOUT).close()

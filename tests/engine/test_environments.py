@@ -210,6 +210,17 @@ def test_down_removes_everything(danlu: Danlu, project: Path, home: Path) -> Non
     assert run_inside(danlu, project, "ls /lost", check=False) == ""
 
 
+def test_commands_find_the_environment_of_the_directory(
+    danlu: Danlu, project: Path, tmp_path: Path
+) -> None:
+    danlu("up", "--image", "box:1", "-d", cwd=project)
+    assert danlu("exec", "pwd", cwd=project).stdout == "/workspace\n"
+    danlu("stop", cwd=project)
+    lost = danlu("stop", cwd=tmp_path, check=False)
+    assert lost.returncode == 2
+    assert f"no environment of {tmp_path} found" in lost.stderr
+
+
 def test_another_project_cannot_take_a_name(danlu: Danlu, project: Path, tmp_path: Path) -> None:
     start(danlu, project)
     other = tmp_path / "other"

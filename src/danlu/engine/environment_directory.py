@@ -145,6 +145,10 @@ class EnvironmentDirectory(SupervisorDirectory):
         """The supervisor's control socket."""
         return self.directory / "control.sock"
 
+    def exists(self) -> bool:
+        """Return whether there is such an environment."""
+        return (self.directory / "spec.json").exists()
+
     def read_spec(self) -> EnvironmentSpec:
         """Read how the environment is started."""
         return decode((self.directory / "spec.json").read_bytes(), EnvironmentSpec)
@@ -200,8 +204,9 @@ def list_environments(root: Path) -> Iterator[EnvironmentDirectory]:
     with suppress(FileNotFoundError):
         for path in sorted(root.iterdir()):
             # Directories that are being created or removed start with a dot.
-            if not path.name.startswith(".") and (path / "spec.json").exists():
-                yield EnvironmentDirectory(path)
+            environment = EnvironmentDirectory(path)
+            if not path.name.startswith(".") and environment.exists():
+                yield environment
 
 
 def check_environment_name(name: str) -> str:

@@ -99,7 +99,7 @@ class ProcessRow:
 def find_environment(name: str, paths: Paths) -> EnvironmentDirectory:
     """Return the environment called ``name``; raise :class:`UsageError` if there is none."""
     environment = EnvironmentDirectory(paths.environments / name)
-    if "/" not in name and (environment.directory / "spec.json").exists():
+    if "/" not in name and environment.exists():
         return environment
     names = [found.name for found in list_environments(paths.environments)]
     match = closest_match(name, names)

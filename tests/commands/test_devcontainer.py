@@ -142,11 +142,11 @@ def test_parts_of_keys_that_are_not_carried_over_are_listed(tmp_path: Path) -> N
 
 
 def test_features_are_refused_by_name_with_what_to_write_instead(tmp_path: Path) -> None:
-    features = {"ghcr.io/devcontainers/features/node:1": {"version": "20"}, "./local": {}}
+    features = {"registry.example/devcontainers/features/node:1": {"version": "20"}, "./local": {}}
     report, _ = convert(tmp_path, {"image": "debian:12", "features": features})
     notes = "\n".join(report.notes)
     assert (
-        "ghcr.io/devcontainers/features/node:1 was not installed: write install.nodejs()" in notes
+        "registry.example/devcontainers/features/node:1 was not installed: write install.nodejs()" in notes
     )
     assert "./local was not installed" in notes
 

@@ -146,7 +146,8 @@ def test_features_are_refused_by_name_with_what_to_write_instead(tmp_path: Path)
     report, _ = convert(tmp_path, {"image": "debian:12", "features": features})
     notes = "\n".join(report.notes)
     assert (
-        "registry.example/devcontainers/features/node:1 was not installed: write install.nodejs()" in notes
+        "registry.example/devcontainers/features/node:1 was not installed: write install.nodejs()"
+        in notes
     )
     assert "./local was not installed" in notes
 

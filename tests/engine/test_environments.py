@@ -138,6 +138,39 @@ def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, home: Pa
     wait_for(only_init_is_left)
 
 
+#: Runs a program that ends with the parent of this process.
+TIED_PROGRAM = """
+import os, sys
+from pathlib import Path
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.foreground_exec import run_in_foreground
+from danlu.engine.types import ExecRequest
+environment = EnvironmentDirectory(Path(sys.argv[1]))
+request = ExecRequest(("sh", "-c", "echo ready; sleep 1000 & wait"))
+run_in_foreground(environment, request, parent=os.pidfd_open(os.getppid()))
+"""
+
+
+def test_a_program_can_end_with_the_process_that_started_the_client(
+    danlu: Danlu, project: Path
+) -> None:
+    environment = start(danlu, project)
+    words = ["sh", "-c", '"$@" & wait', "sh", sys.executable, "-c", TIED_PROGRAM]
+    parent = subprocess.Popen([*words, str(environment.directory)], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"ready\n"
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    container = environment.read_state().container or 0
+
+    def is_gone() -> bool:
+        commands = [read_command(pid) for pid in find_namespace_members(container)]
+        return not any("sleep 1000" in command for command in commands)
+
+    wait_for(is_gone)
+
+
 def test_a_second_up_finds_the_running_environment(danlu: Danlu, project: Path) -> None:
     environment = start(danlu, project)
     first = environment.read_state().container

@@ -14,6 +14,7 @@ from danlu.engine.environment_control import ExecConnection, ExecMessage
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.types import ExecRequest
 
+_EXIT_HANGUP = 128 + signal.SIGHUP
 _FORWARDED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -24,27 +25,34 @@ def terminal_request(args: tuple[str, ...], *, user: str = "", directory: str = 
 
 
 def run_in_foreground(
-    environment: EnvironmentDirectory, request: ExecRequest, *, stdin: int = 0
+    environment: EnvironmentDirectory,
+    request: ExecRequest,
+    *,
+    stdin: int = 0,
+    parent: int | None = None,
 ) -> int:
     """Run a program and return its exit code; signals and terminal sizes are forwarded.
 
     With ``request.terminal`` our standard input must be a terminal; otherwise ``stdin`` is the
-    descriptor that the program reads. Raises
-    :class:`~danlu.errors.UsageError` if the environment does not run.
+    descriptor that the program reads. ``parent`` is a pidfd of the process that the program ends
+    with. Raises :class:`~danlu.errors.UsageError` if the environment does not run.
     """
     sys.stdout.flush()
     with _preserve_terminal(request.terminal), _collect_signals() as arrived:
         streams = (0, 0, 0) if request.terminal else (stdin, 1, 2)
         connection = ExecConnection.open(environment, request, streams)
         try:
-            return _wait_for_exit(connection, arrived)
+            return _wait_for_exit(connection, arrived, parent)
         finally:
             connection.close()
 
 
-def _wait_for_exit(connection: ExecConnection, arrived: int) -> int:
+def _wait_for_exit(connection: ExecConnection, arrived: int, parent: int | None) -> int:
+    waiting = [connection.fileno(), arrived, *([parent] if parent is not None else [])]
     while True:
-        readable, _, _ = select.select([connection.fileno(), arrived], [], [])
+        readable, _, _ = select.select(waiting, [], [])
+        if parent in readable:
+            return _EXIT_HANGUP
         if arrived in readable:
             for number in os.read(arrived, 64):
                 resize = number == signal.SIGWINCH

@@ -43,7 +43,7 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     """Run a kernel for the connection in ``connection_file``; return its exit code.
 
     It starts in the directory of the project that corresponds to the current one. If this process
-    is killed, so is the kernel. Raises :class:`UsageError` if the environment does not run or has
+    or the one that started it, Jupyter, is killed, so is the kernel. Raises :class:`UsageError` if the environment does not run or has
     no ipykernel, or if the connection file is invalid.
     """
     data = _read_connection_file(connection_file)
@@ -51,11 +51,13 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     reading, writing = os.pipe()
     os.write(writing, data)
     os.close(writing)
+    jupyter = os.pidfd_open(os.getppid())
     try:
         request = _shell_request(_CHECK + _START, directory)
-        code = run_in_foreground(environment, request, stdin=reading)
+        code = run_in_foreground(environment, request, stdin=reading, parent=jupyter)
     finally:
         os.close(reading)
+        os.close(jupyter)
     _raise_if_missing(environment, code)
     return code
 

@@ -31,6 +31,7 @@ COMMANDS = (
     CommandSpec(
         "ssh-config", "Running", "Print the SSH configuration of an environment, or of all."
     ),
+    CommandSpec("code", "Running", "Open an environment in VS Code over SSH."),
     CommandSpec("logs", "Running", "Print the output of an environment's services."),
     CommandSpec("port", "Running", "List the ports of an environment."),
     CommandSpec("top", "Running", "Show the processes of an environment."),

@@ -43,8 +43,8 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     """Run a kernel for the connection in ``connection_file``; return its exit code.
 
     It starts in the directory of the project that corresponds to the current one. If this process
-    or the one that started it, Jupyter, is killed, so is the kernel. Raises :class:`UsageError` if the environment does not run or has
-    no ipykernel, or if the connection file is invalid.
+    or the one that started it, Jupyter, is killed, so is the kernel. Raises :class:`UsageError` if
+    the environment does not run or has no ipykernel, or if the connection file is invalid.
     """
     data = _read_connection_file(connection_file)
     directory = _inner_directory(environment.read_spec().project, Path.cwd())

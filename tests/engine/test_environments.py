@@ -263,6 +263,21 @@ def test_another_project_cannot_take_a_name(danlu: Danlu, project: Path, tmp_pat
     assert f"environment digits belongs to {project}" in up.stderr
 
 
+def test_a_stopped_environment_can_be_renamed(danlu: Danlu, project: Path) -> None:
+    start(danlu, project)
+    run_inside(danlu, project, "echo kept >/kept")
+    running = danlu("rename", "digits", "letters", cwd=project, check=False)
+    assert (running.returncode, "danlu stop digits" in running.stderr) == (2, True)
+    danlu("stop", "digits", cwd=project)
+    danlu("rename", "digits", "letters", cwd=project)
+    assert danlu("ps", "-q", cwd=project).stdout == "letters\n"
+    danlu("image", "rm", "box:1", cwd=project)
+    danlu("start", "letters", cwd=project)
+    assert danlu("exec", "-n", "letters", "cat", "/kept", cwd=project).stdout == "kept\n"
+    for new in ("letters", "../x", "A"):
+        assert danlu("rename", "letters", new, cwd=project, check=False).returncode == 2
+
+
 def test_a_stopped_environment_keeps_its_image(danlu: Danlu, project: Path) -> None:
     start(danlu, project)
     danlu("stop", "digits", cwd=project)

@@ -38,6 +38,7 @@ COMMANDS = (
     CommandSpec("commit", "Running", "Show what was changed by hand, as lines for the build file."),
     CommandSpec("stop", "Running", "Stop an environment; its files stay."),
     CommandSpec("start", "Running", "Start a stopped environment again."),
+    CommandSpec("rename", "Running", "Rename a stopped environment."),
     CommandSpec("down", "Running", "Stop and remove an environment."),
     CommandSpec("train", "Training", "Run a training job: script, module or Kubeflow manifest."),
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),

@@ -11,6 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from danlu.commands.environments.ssh_hosts import remove_ssh_host
 from danlu.commands.project import DEFAULT_FUNCTION, Project
 from danlu.commands.settings import Settings
@@ -19,6 +21,7 @@ from danlu.engine.environment_directory import (
     EnvironmentDirectory,
     EnvironmentSpec,
     EnvironmentState,
+    check_environment_name,
     list_environments,
 )
 from danlu.engine.procfs import (
@@ -203,6 +206,37 @@ def remove_environment(environment: EnvironmentDirectory, settings: Settings) ->
         remove_tree(grave)
 
     run_in_child(remove_files)
+
+
+def rename_environment(old: str, new: str, settings: Settings) -> None:
+    """Rename a stopped environment; its keys for SSH are made again.
+
+    Raises :class:`UsageError` if it runs, or if the new name is invalid or taken.
+    """
+    check_environment_name(new)
+    root = settings.paths.environments
+    # Both locks in one order, so that two renames never wait for each other.
+    first, second = sorted((old, new))
+    if first == second:
+        raise UsageError(f"environment {old} has that name already")
+    with file_lock(root / f"{first}.lock"), file_lock(root / f"{second}.lock"):
+        environment = find_environment(old, settings.paths)
+        renamed = EnvironmentDirectory(root / new)
+        if environment.is_running():
+            raise UsageError(
+                f"environment {old} is running", hint=f"stop it first with `danlu stop {old}`"
+            )
+        if renamed.exists():
+            raise UsageError(f"environment {new} exists already")
+        spec = environment.read_spec()
+        with Store.open(settings.paths.store) as store:
+            store.tag(environment_image_tag(new), spec.image)
+        remove_ssh_host(old, settings)
+        remove_tree(environment.directory / "ssh")
+        environment.write_spec(msgspec.structs.replace(spec, name=new))
+        environment.directory.rename(renamed.directory)
+        with Store.open(settings.paths.store) as store:
+            store.untag(environment_image_tag(old))
 
 
 def take_down(name: str, settings: Settings, *, grace: float = 10.0) -> None:

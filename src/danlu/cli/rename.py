@@ -1,0 +1,24 @@
+"""``danlu rename``."""
+
+from __future__ import annotations
+
+import click
+
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import EnvironmentNameParam, verbosity_options
+from danlu.cli.session import current_session
+from danlu.commands.environments.manage import rename_environment
+
+
+@declare_command("rename")
+@click.argument("old", type=EnvironmentNameParam())
+@click.argument("new")
+@verbosity_options
+def command(old: str, new: str) -> None:
+    """Rename a stopped environment.
+
+    Its host in SSH configurations changes with it. `danlu up` finds it by `--name NEW`.
+    """
+    run = current_session()
+    rename_environment(old, new, run.settings)
+    run.terminal.info(f"{old} is now {new}")

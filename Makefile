@@ -1,71 +1,71 @@
-# Thin on purpose: what a target does is in scripts/, and what CI runs is what a person runs.
+# Targets only call scripts and tools. CI runs the same targets (.ci/run).
 PYTHON := .venv/bin/python
-# Further arguments of pytest for `make test-real`.
+# Additional arguments to pytest for `make test-real`.
 REAL :=
-# Alone: it takes the machine's network and cgroups.
+# Runs separately, because it uses the machine's network and cgroups.
 CLUSTER := tests/operator/cluster
 
 .PHONY: setup demo test test-all test-quick test-real test-operator test-training test-notebook \
 	test-mutation test-install check bench bench-up bench-operator docs clean
 
-setup:            ## system packages (says so first), .venv, danlu itself
+setup:            ## install the system packages (listed first) and danlu in .venv
 	@scripts/setup.sh
 
-demo: setup       ## train and use a real classifier inside a freshly built environment
+demo: setup       ## build an environment, train a digit classifier in it and use the model
 	@examples/digits/verify
 
-test: test-quick test-real ## all tests this machine can run; what it cannot is said
+test: test-quick test-real ## run all tests that this machine can run; report the skipped ones
 
-test-all: test test-operator test-training test-notebook test-mutation ## and what is slow and rarely breaks
+test-all: test test-operator test-training test-notebook test-mutation ## run every test, including the slow ones that CI leaves out
 	$(PYTHON) -m pytest -m "real and slow" -rfE
 	@[ "$$(id -u)" != 0 ] || scripts/fresh-root.sh
 
-test-quick: setup ## no network, no containers, no root
+test-quick: setup ## run the tests that need no network, containers or root
 	$(PYTHON) -m pytest -n auto
 
-test-real: setup  ## containers, networks, whole environments
+test-real: setup  ## run the tests with real containers, networks and environments
 	@scripts/setup.sh --tests
 	$(PYTHON) -m pytest -m "real and not slow" -rfE -n 3 --dist loadfile --ignore $(CLUSTER) $(REAL)
-	$(PYTHON) -m pytest -m real -rfE $(CLUSTER)
+	$(PYTHON) -m pytest -m "real and not slow" -rfE $(CLUSTER)
 
-test-operator: setup ## of those, what needs Kubernetes' own programs (KUBEBUILDER_ASSETS)
+test-operator: setup ## run the tests with a real API server and etcd (KUBEBUILDER_ASSETS)
 	@scripts/setup.sh --tests
 	$(PYTHON) -m pytest -m real -rfE -n 2 --dist loadfile tests/kube tests/operator tests/jobs/kubernetes \
 		--ignore $(CLUSTER)
 	$(PYTHON) -m pytest -m "real or training" -rfE $(CLUSTER)
 
-test-training: setup ## real training with every framework, in environments built for it (1 GB)
+test-training: setup ## train with every framework in its environment (downloads 1 GB)
 	$(PYTHON) -m pytest -m training -rfE -n 2 --dist loadgroup --ignore $(CLUSTER)
 
-test-notebook: setup ## notebooks in a real Jupyter, in a browser, beside other kernels
+test-notebook: setup ## run notebooks in a real Jupyter, in a browser and with other kernels
 	@scripts/setup.sh --notebook
 	$(PYTHON) -m pytest -m notebook -rfE -n 2 --dist loadfile
 
-test-install: setup ## the wheel in an empty environment outside the checkout, as root and as another user
+test-install: setup ## install the wheel outside the checkout and use it, as root and as another user
 	@scripts/test-install.sh
 
-test-mutation: setup ## a sample of small errors in the code that reads untrusted input: do tests fail? (root)
+test-mutation: setup ## check that tests notice a sample of small errors in security-critical code (root)
 	$(PYTHON) scripts/mutate.py
 
-check: setup      ## format, lint, types, layers, generated files
+check: setup      ## check format, lint, types, layers, readability and generated files
 	@scripts/check.sh
 
-bench: setup      ## DESIGN's table against whichever peers this machine has, and what jobs and cells cost
+bench: setup      ## measure builds against the other builders on this machine, and jobs and cells
 	$(PYTHON) -m benchmarks
 	$(PYTHON) -m benchmarks.jobs
 	$(PYTHON) -m benchmarks.kernel
 	$(PYTHON) -m benchmarks.notebook
 	$(PYTHON) -m benchmarks.conda
 
-bench-up: setup   ## what entering an environment costs, beside Docker
+bench-up: setup   ## measure how long it takes to enter an environment, compared with Docker
 	$(PYTHON) -m benchmarks.up
 
-bench-operator: setup ## the operator on a real API server (KUBEBUILDER_ASSETS), beside a bare client
+bench-operator: setup ## measure the operator on a real API server (KUBEBUILDER_ASSETS), compared with a plain client
 	$(PYTHON) -m benchmarks.operator
 
-docs: setup       ## the generated reference pages, then the site in build/site; fails on a broken link
+docs: setup       ## generate the reference pages and build the site (build/site); fails on broken links
 	$(PYTHON) scripts/docs.py
 	@scripts/site.sh
 
-clean:            ## what setup made here
+clean:            ## remove what `make setup` and `make docs` created
 	rm -rf .venv .venv-docs build/site

@@ -1,4 +1,7 @@
-"""Run the table: ``python -m benchmarks [--peers docker,danlu] [--rows first,add] [--runs 3]``."""
+"""Measure builds by danlu and other builders, and write the table.
+
+``python -m benchmarks [--peers docker,danlu] [--rows first,add] [--runs 3]``
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.base import Base
+from benchmarks.base import BaseImage
 from benchmarks.machine import description
-from benchmarks.peers import ALL, Missing, Setting
-from benchmarks.rows import ROWS, Course, now
+from benchmarks.peers import ALL, PeerMissingError, PeerSetting
+from benchmarks.rows import ROWS, BuilderRun, now
 from benchmarks.turns import MOST_RUNS, take_turns
 
 HERE = Path(__file__).resolve().parent
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(f"{now()} {text}", file=sys.stderr, flush=True)
 
 
@@ -35,21 +38,27 @@ def arguments() -> argparse.Namespace:
         type=int,
         default=MOST_RUNS,
         choices=range(1, MOST_RUNS + 1),
-        help="figures of which a median is taken",
+        help="runs; the table has the medians",
     )
-    parser.add_argument("--work", type=Path, help="where to work (default: a new directory)")
+    parser.add_argument("--work", type=Path, help="working directory (default: a new one)")
     parser.add_argument("--output", type=Path, default=HERE / "results")
-    parser.add_argument("--keep", action="store_true", help="leave what was made there")
+    parser.add_argument("--keep", action="store_true", help="keep the working directory")
     return parser.parse_args()
 
 
-def measure(name: str, setting: Setting, options: argparse.Namespace, until: ExitStack) -> Course:
-    """One builder through its rows; it runs until the stack is closed. Raises :class:`Missing`."""
+def measure(
+    name: str, setting: PeerSetting, options: argparse.Namespace, until: ExitStack
+) -> BuilderRun:
+    """Start one builder and measure its first builds; it is stopped when the stack is closed.
+
+    Raises:
+        PeerMissingError: This machine lacks the builder.
+    """
     peer = ALL[name](setting)
     if not options.keep:
         until.callback(peer.stop)
     peer.start()
-    course = Course(peer, setting.directory / "projects" / name, options.runs, setting.log, say)
+    course = BuilderRun(peer, setting.directory / "projects" / name, options.runs, setting.log, say)
     course.first()
     return course
 
@@ -61,22 +70,22 @@ def main() -> int:
         return 4
     work = options.work or Path(tempfile.mkdtemp(prefix="danlu-bench.", dir="/var/tmp"))
     work.mkdir(parents=True, exist_ok=True)
-    setting = Setting(work, Base(work / "base"), work / "log")
-    say(f"working in {work}; what the builders print is in {setting.log}")
-    courses: dict[str, Course] = {}
+    setting = PeerSetting(work, BaseImage(work / "base"), work / "log")
+    say(f"working in {work}; the output of the builders is in {setting.log}")
+    courses: dict[str, BuilderRun] = {}
     machine = description({})
     with ExitStack() as until:
         for name in options.peers.split(","):
             try:
                 courses[name] = course = measure(name, setting, options, until)
                 machine[course.peer.title] = course.peer.version()
-            except (Missing, RuntimeError, subprocess.SubprocessError, OSError) as error:
+            except (PeerMissingError, RuntimeError, subprocess.SubprocessError, OSError) as error:
                 say(f"{name}: left out: {error}")
                 machine[f"{name}, left out"] = str(error).replace(str(work), "…")
         take_turns(tuple(courses.values()), options.rows.split(","))
         results = {name: course.results for name, course in courses.items()}
         titles = {name: course.peer.title for name, course in courses.items()}
-        # Before all is taken down, which takes a while.
+        # Before the builders are stopped, which takes a while.
         page = report.write(options.output, machine, titles, results)
     print(page.read_text())
     if not options.keep:

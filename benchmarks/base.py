@@ -1,4 +1,4 @@
-"""The base image of the others: made once, from the same Debian as danlu's."""
+"""The base image of the other builders, created once from the same Debian as danlu's."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from benchmarks.machine import CERTIFICATES, configuration
 PYTHON_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-class Base:
+class BaseImage:
     """A minimal Debian with this machine's mirrors, certificates and pip configuration, and uv.
 
-    These would otherwise travel with every build; here they cost the others nothing.
+    These would otherwise be sent with every build context; here they cost the peers nothing.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,13 +1,12 @@
-"""What a training job costs on this machine: ``python -m benchmarks.jobs [--runs 5]``.
+"""The cost of a training job on this machine: ``python -m benchmarks.jobs [--runs 5]``.
 
-How long a worker waits for its first line, what a supervisor of 200 sleeping replicas takes, and
-how many lines of log arrive. By danlu's command line only, with a home of its own.
+Measures the time to a worker's first line, the memory and CPU of a supervisor of 200 sleeping
+replicas, and how many log lines arrive. Uses only danlu's command line, with a separate home.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -42,10 +41,10 @@ TITLES = {
     "program": "the program alone, first line",
     "beyond-process": "**beyond the program's own start**, processes",
     "beyond-container": "**beyond the program's own start**, containers",
-    "replicas": "200 sleeping replicas: all of them started after",
+    "replicas": "200 sleeping replicas: all started after",
     "memory": "200 sleeping replicas: memory of the supervisor",
     "share": "200 sleeping replicas: share of a core of the supervisor",
-    "lines": "8 replicas at 10,000 lines a second for 10 s: lines that arrived",
+    "lines": "8 replicas with 10,000 lines per second for 10 s: lines that arrived",
     "lines-share": "the same: share of a core of the supervisor",
 }
 GOALS = {
@@ -59,8 +58,8 @@ REPLICAS = 200
 TALKERS = 8
 
 
-def first_line(command: list[str], directory: Path) -> float:
-    """Seconds until ``command`` writes its first line; then it is waited for."""
+def time_first_line(command: list[str], directory: Path) -> float:
+    """Return the seconds until ``command`` writes its first line, after waiting for its end."""
     began = time.perf_counter()
     with subprocess.Popen(
         command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -70,17 +69,17 @@ def first_line(command: list[str], directory: Path) -> float:
         took = time.perf_counter() - began
         process.stdout.read()
     if b"hello" not in line or process.returncode:
-        raise RuntimeError(f"{command} gave {process.returncode} and {line!r}")
+        raise RuntimeError(f"{command} exited with {process.returncode} after {line!r}")
     return took
 
 
-def train(*arguments: str, workers: int) -> list[str]:
-    """A command line of ``danlu train`` for the script of the directory."""
+def train_command(*arguments: str, workers: int) -> list[str]:
+    """Return the command line of ``danlu train`` for a project."""
     numbers = ["--framework", "pytorch", "--worker", str(workers)]
     return [str(DANLU), "train", "train.py", *numbers, *arguments]
 
 
-def project(directory: Path, script: str, environment: str = "") -> Path:
+def create_project(directory: Path, script: str, environment: str = "") -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "train.py").write_text(script)
     if environment:
@@ -89,21 +88,21 @@ def project(directory: Path, script: str, environment: str = "") -> Path:
     return directory
 
 
-def starts(work: Path, runs: int) -> Iterator[tuple[str, float]]:
-    """The first lines of processes and of containers, side by side."""
-    plain = project(work / "process", HELLO)
-    inside = project(work / "container", HELLO, ENVIRONMENT)
+def measure_starts(work: Path, runs: int) -> Iterator[tuple[str, float]]:
+    """Measure the first line of processes, of containers, and of the program alone, in turns."""
+    plain = create_project(work / "process", HELLO)
+    inside = create_project(work / "container", HELLO, ENVIRONMENT)
     python = shutil.which("python3") or sys.executable
     for _ in range(runs):
-        yield "program", first_line([python, "train.py"], plain)
-        yield "process", first_line(train(workers=2), plain)
-        yield "container", first_line(train(workers=2), inside)
+        yield "program", time_first_line([python, "train.py"], plain)
+        yield "process", time_first_line(train_command(workers=2), plain)
+        yield "container", time_first_line(train_command(workers=2), inside)
 
 
 @contextmanager
-def running(directory: Path, *, workers: int) -> Iterator[str]:
-    """A job left to itself, by name; it is stopped at the end."""
-    command = [*train("--detach", workers=workers)]
+def detached_job(directory: Path, *, workers: int) -> Iterator[str]:
+    """Start a detached job and yield its name; stop it at the end."""
+    command = [*train_command("--detach", workers=workers)]
     done = subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True)
     name = done.stdout.split()[-1]
     try:
@@ -112,15 +111,8 @@ def running(directory: Path, *, workers: int) -> Iterator[str]:
         subprocess.run([DANLU, "jobs", "stop", name], check=True, stdout=subprocess.DEVNULL)
 
 
-def view(name: str) -> dict[str, object]:
-    """``danlu jobs show`` as data."""
-    command: list[str | Path] = [DANLU, "jobs", "show", name, "--format", "json"]
-    shown: dict[str, object] = json.loads(subprocess.check_output(command))
-    return shown
-
-
-def supervisor(name: str) -> int:
-    """The process that looks after a job: the one that was given its directory."""
+def find_supervisor(name: str) -> int:
+    """Return the pid of a job's supervisor, which has the job's directory as an argument."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -131,63 +123,66 @@ def supervisor(name: str) -> int:
         named = any(name in os.fsdecode(word) for word in words)
         if named and any(b"supervisor" in word for word in words):
             return int(entry.name)
-    raise RuntimeError(f"no supervisor of {name} runs")
+    raise RuntimeError(f"the supervisor of {name} is not running")
 
 
-def seconds_of(pid: int) -> float:
-    """CPU seconds a process took so far."""
+def read_cpu_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory_of(pid: int) -> float:
-    """Resident bytes of a process."""
+def read_memory(pid: int) -> float:
+    """Return the resident memory of a process in bytes."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def until(done: Callable[[], bool], *, limit: float = 120.0) -> float:
-    """Seconds until ``done``."""
+def wait_until(done: Callable[[], bool], *, limit: float = 120.0) -> float:
+    """Wait until ``done`` and return the seconds."""
     began = time.monotonic()
     while not done():
         if time.monotonic() - began > limit:
-            raise RuntimeError(f"nothing for {limit} seconds")
+            raise RuntimeError(f"not done after {limit} seconds")
         time.sleep(0.2)
     return time.monotonic() - began
 
 
-def many(work: Path) -> Iterator[tuple[str, float]]:
-    """What 200 replicas that sleep cost."""
-    directory = project(work / "many", SLEEP)
-    with running(directory, workers=REPLICAS) as name:
+def measure_replicas(work: Path) -> Iterator[tuple[str, float]]:
+    """Measure the cost of 200 sleeping replicas."""
+    directory = create_project(work / "many", SLEEP)
+    with detached_job(directory, workers=REPLICAS) as name:
         log = [str(DANLU), "jobs", "logs", name]
 
         def all_asleep() -> bool:
             return subprocess.check_output(log).count(b"asleep") == REPLICAS
 
-        yield "replicas", until(all_asleep)
-        pid = supervisor(name)
+        yield "replicas", wait_until(all_asleep)
+        pid = find_supervisor(name)
         time.sleep(5)
-        before, began = seconds_of(pid), time.monotonic()
+        before, began = read_cpu_seconds(pid), time.monotonic()
         time.sleep(20)
-        yield "share", (seconds_of(pid) - before) / (time.monotonic() - began)
-        yield "memory", memory_of(pid)
+        yield "share", (read_cpu_seconds(pid) - before) / (time.monotonic() - began)
+        yield "memory", read_memory(pid)
 
 
-def talk(work: Path) -> Iterator[tuple[str, float]]:
-    """How many lines of eight replicas arrive, and what that costs."""
-    directory = project(work / "talk", TALK)
-    with running(directory, workers=TALKERS) as name:
-        pid = supervisor(name)
+def measure_logs(work: Path) -> Iterator[tuple[str, float]]:
+    """Measure how many log lines of eight replicas arrive, and the cost."""
+    directory = create_project(work / "talk", TALK)
+    with detached_job(directory, workers=TALKERS) as name:
+        pid = find_supervisor(name)
         began = time.monotonic()
         time.sleep(8)
-        yield "lines-share", seconds_of(pid) / (time.monotonic() - began)
+        yield "lines-share", read_cpu_seconds(pid) / (time.monotonic() - began)
         subprocess.run([DANLU, "jobs", "wait", name], check=True, capture_output=True)
-        yield "lines", float(complete(subprocess.check_output([DANLU, "jobs", "logs", name])))
+        yield (
+            "lines",
+            float(count_complete_lines(subprocess.check_output([DANLU, "jobs", "logs", name]))),
+        )
 
 
-def complete(text: bytes) -> int:
-    """The lines that came once and in order, of all replicas."""
+def count_complete_lines(text: bytes) -> int:
+    """Count the lines of all replicas that arrived once and in order."""
     numbers: dict[bytes, int] = {}
     for line in text.splitlines():
         replica, _, rest = line.partition("│".encode())
@@ -197,8 +192,8 @@ def complete(text: bytes) -> int:
     return sum(numbers.values())
 
 
-def show(row: str, figure: float) -> str:
-    """A figure as the table writes it."""
+def format_figure(row: str, figure: float) -> str:
+    """Format a figure for the table."""
     if row == "memory":
         return f"{figure / 1e6:.0f} MB"
     if row in ("share", "lines-share"):
@@ -206,25 +201,25 @@ def show(row: str, figure: float) -> str:
     return f"{figure:,.0f}" if row == "lines" else f"{figure:.3f} s"
 
 
-def table(figures: dict[str, list[float]]) -> str:
-    """Medians, and what they must reach."""
+def format_table(figures: dict[str, list[float]]) -> str:
+    """Return medians and goals."""
     middle = {row: statistics.median(some) for row, some in figures.items()}
     if "program" in middle:
         for kind in ("process", "container"):
             middle[f"beyond-{kind}"] = middle[kind] - middle["program"]
-    lines = ["| | danlu | must |", "|---|---|---|"]
+    lines = ["| | danlu | goal |", "|---|---|---|"]
     for row, title in TITLES.items():
         if row not in middle:
             continue
         goal, holds = GOALS.get(row, ("", lambda figure: True))
         verdict = f"{goal}: {'yes' if holds(middle[row]) else '**no**'}" if goal else ""
-        lines.append(f"| {title} | {show(row, middle[row])} | {verdict} |")
+        lines.append(f"| {title} | {format_figure(row, middle[row])} | {verdict} |")
     return "\n".join(lines)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jobs", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="starts of which a median is taken")
+    parser.add_argument("--runs", type=int, default=5, help="starts; the table has the medians")
     parser.add_argument("--output", type=Path, default=HERE / "results")
     options = parser.parse_args()
     figures: dict[str, list[float]] = {}
@@ -232,12 +227,16 @@ def main() -> int:
         work = Path(name)
         os.environ |= {"DANLU_HOME": str(work / "home"), "NO_COLOR": "1", "DANLU_UPKEEP": "off"}
         machine = description({})
-        for part in (starts(work, options.runs), many(work), talk(work)):
+        for part in (
+            measure_starts(work, options.runs),
+            measure_replicas(work),
+            measure_logs(work),
+        ):
             for row, figure in part:
-                print(f"{TITLES[row]}: {show(row, figure)}", file=sys.stderr, flush=True)
+                print(f"{TITLES[row]}: {format_figure(row, figure)}", file=sys.stderr, flush=True)
                 figures.setdefault(row, []).append(figure)
     path = options.output / f"{machine['date']}-jobs.md"
-    body = f"Medians.\n\n{table(figures)}"
+    body = f"Medians.\n\n{format_table(figures)}"
     print(page.write(path, "Training jobs on one machine", body, machine))
     return 0
 

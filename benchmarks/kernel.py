@@ -1,7 +1,7 @@
-"""What danlu's kernel costs to start beside IPython's: ``python -m benchmarks.kernel [--runs 9]``.
+"""Start-up time of danlu's kernel and IPython's: ``python -m benchmarks.kernel [--runs 9]``.
 
-Both are started by this Python as Jupyter starts them, turn by turn, and waited for until they
-have answered and run a first cell. The magics are then loaded in one of them.
+Both are started by this Python as Jupyter does, in turns, and measured until they have run a first
+cell. danlu's kernel has the magics loaded then.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 from jupyter_client.manager import KernelManager
 
-#: Modules that are kernels' programs.
+#: The modules of the kernels.
 KERNELS = {"danlu": "danlu.notebook.kernel", "IPython": "ipykernel_launcher"}
 
 
 def start(module: str) -> float:
-    """Seconds from starting a kernel to the end of its first cell."""
+    """Return the seconds from starting a kernel to the end of its first cell."""
     manager = KernelManager()
     spec = manager.kernel_spec
     assert spec is not None
@@ -42,7 +42,7 @@ def start(module: str) -> float:
 
 
 def measure(runs: int) -> dict[str, list[float]]:
-    """The seconds of every start, turn by turn; the first turn only warms."""
+    """Return the seconds of every start; the first turn only fills caches."""
     figures: dict[str, list[float]] = {name: [] for name in KERNELS}
     for turn in range(runs + 1):
         for name, module in KERNELS.items():
@@ -54,7 +54,7 @@ def measure(runs: int) -> dict[str, list[float]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kernel", description=__doc__)
-    parser.add_argument("--runs", type=int, default=9, help="starts of which a median is taken")
+    parser.add_argument("--runs", type=int, default=9, help="starts; the table has the median")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="danlu-bench.") as name:
         os.environ["IPYTHONDIR"] = str(Path(name, "ipython"))
@@ -65,7 +65,7 @@ def main() -> int:
     for name, some in figures.items():
         print(f"| {name} | {statistics.median(some):.3f} s |")
     pairs = zip(figures["danlu"], figures["IPython"], strict=True)
-    print(f"| ratio, median of the turns | {statistics.median(a / b for a, b in pairs):.2f} |")
+    print(f"| ratio, median over turns | {statistics.median(a / b for a, b in pairs):.2f} |")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""This machine: what it is, and how its builds reach packages (taken from its configuration)."""
+"""This machine: its description, and how its builds reach packages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 
 
 def which(program: str) -> str | None:
-    """Where ``program`` is, also among the system's."""
+    """Return the path of ``program``, also in the system's directories."""
     return shutil.which(program, path=SYSTEM_PATH)
 
 
 def output(*command: str) -> str:
-    """What ``command`` prints, or nothing where it fails."""
+    """Return the output of ``command``; empty if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -35,8 +35,8 @@ def output(*command: str) -> str:
 
 
 @dataclass(frozen=True)
-class Configuration:
-    """What a build on this machine needs to reach packages; never written to a result."""
+class MachineConfiguration:
+    """Configuration for builds on this machine to reach packages; never written to a result."""
 
     apt_sources: tuple[str, ...]
     apt_options: str
@@ -45,7 +45,7 @@ class Configuration:
 
     @property
     def pip_conf(self) -> str:
-        """``/etc/pip.conf`` for inside."""
+        """The content of ``/etc/pip.conf`` for containers."""
         parser = configparser.RawConfigParser()
         parser["global"] = self.pip
         text = io.StringIO()
@@ -54,7 +54,7 @@ class Configuration:
 
     @property
     def uv(self) -> dict[str, str]:
-        """The same for uv, which does not read pip's files."""
+        """The same as variables for uv, which does not read pip's files."""
         names = {
             "index-url": "UV_DEFAULT_INDEX",
             "extra-index-url": "UV_INDEX",
@@ -69,8 +69,8 @@ class Configuration:
 
 
 @cache
-def configuration() -> Configuration:
-    """Of apt and pip, as their own tools tell it. Local package indexes are left out: too large."""
+def configuration() -> MachineConfiguration:
+    """Return the configuration that apt and pip report, without local indexes, which are large."""
     codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     form = "deb $(REPO_URI) $(RELEASE) $(COMPONENT)"
     targets = output("apt-get", "indextargets", "--format", form, "Created-By: Packages")
@@ -86,11 +86,11 @@ def configuration() -> Configuration:
             pip[key] = " ".join(kept)
     pip["cert"] = CERTIFICATES
     directories = tuple(p for p in pip.get("find-links", "").split() if Path(p).is_dir())
-    return Configuration(tuple(sorted(sources)), "\n".join(options) + "\n", pip, directories)
+    return MachineConfiguration(tuple(sorted(sources)), "\n".join(options) + "\n", pip, directories)
 
 
 def description(versions: dict[str, str]) -> dict[str, str]:
-    """The machine in words, for the head of a result."""
+    """Return a description of the machine for a page of results."""
     with open("/proc/cpuinfo") as file:
         models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
@@ -108,7 +108,7 @@ def description(versions: dict[str, str]) -> dict[str, str]:
 
 
 def layer_sizes(layout: Path) -> dict[str, int]:
-    """Digest to bytes of each layer of all images in the OCI layout at ``layout``."""
+    """Return the sizes of all layers in an OCI layout, by digest."""
 
     def blob(digest: str) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads(

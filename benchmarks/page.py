@@ -1,4 +1,4 @@
-"""A page of results: what was measured, and on which machine."""
+"""A page of results with the description of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write(path: Path, title: str, body: str, machine: Mapping[str, Any]) -> str:
-    """Write the page to ``path``, and give its text."""
+    """Write the page to ``path`` and return its text."""
     rows = "\n".join(f"| {key} | {value} |" for key, value in machine.items())
     text = f"# {title}, {machine['date']}\n\n{body}\n\n| machine | |\n|---|---|\n{rows}\n"
     path.write_text(text)

@@ -1,4 +1,4 @@
-"""The table: medians, ratios to the best of the others, and what danlu must reach."""
+"""The table: medians, ratios to the best other builder, and danlu's goals."""
 
 from __future__ import annotations
 
@@ -8,50 +8,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.rows import ROWS, Results
+from benchmarks.rows import ROWS, BenchmarkResults
 
 SECONDS = "s"
 
 
 @dataclass(frozen=True)
-class Goal:
-    """What danlu must reach: seconds or bytes, or a share of the best of the others."""
+class PerformanceGoal:
+    """A goal for danlu: seconds or bytes, or a share of the best peer."""
 
     absolute: float | None = None
     share: float | None = None
     against: str = ""
-    """The row of the others to compare with, where it is not the same."""
+    """The other builders' row to compare with, if not the same."""
     of: str = ""
     """The only peer to compare with."""
 
 
 GOALS = {
-    "first": Goal(share=0.2),
-    "add-locked": Goal(share=0.03, against="add"),
-    "add": Goal(share=0.06),
-    "nothing": Goal(share=1.0),
-    "write": Goal(absolute=0.2),
-    "import": Goal(share=1.0, of="docker"),
-    "start": Goal(share=0.5, of="docker"),
-    "start-host": Goal(share=0.5, of="docker"),
+    "first": PerformanceGoal(share=0.2),
+    "add-locked": PerformanceGoal(share=0.03, against="add"),
+    "add": PerformanceGoal(share=0.06),
+    "nothing": PerformanceGoal(share=1.0),
+    "write": PerformanceGoal(absolute=0.2),
+    "import": PerformanceGoal(share=1.0, of="docker"),
+    "start": PerformanceGoal(share=0.5, of="docker"),
+    "start-host": PerformanceGoal(share=0.5, of="docker"),
 }
 
 
-def medians(results: Results) -> dict[str, float]:
-    """The middle figure of each row."""
+def medians(results: BenchmarkResults) -> dict[str, float]:
+    """Return the median of each row."""
     return {row: statistics.median(figures) for row, figures in results.figures.items()}
 
 
 def best_of_others(row: str, table: Mapping[str, Mapping[str, float]]) -> float | None:
-    """What danlu's figure of ``row`` is held against."""
-    goal = GOALS.get(row, Goal())
+    """Return the best peer's figure of ``row``."""
+    goal = GOALS.get(row, PerformanceGoal())
     names = [goal.of] if goal.of else [name for name in table if name != "danlu"]
     figures = [table[name].get(goal.against or row) for name in names if name in table]
     return min((figure for figure in figures if figure is not None), default=None)
 
 
 def show(row: str, figure: float | None) -> str:
-    """A figure as the table writes it."""
+    """Format a figure for the table."""
     if figure is None:
         return "–"
     if row == "bytes":
@@ -60,7 +60,7 @@ def show(row: str, figure: float | None) -> str:
 
 
 def verdict(row: str, mine: float | None, best: float | None) -> str:
-    """The goal, and whether it is reached."""
+    """Return the goal, and whether it is reached."""
     goal = GOALS.get(row)
     if goal is None or mine is None:
         return ""
@@ -75,11 +75,11 @@ def verdict(row: str, mine: float | None, best: float | None) -> str:
 def markdown(
     machine: Mapping[str, str], titles: Mapping[str, str], table: Mapping[str, Mapping[str, float]]
 ) -> str:
-    """The whole result as a page."""
+    """Render the results as a Markdown page."""
     names = [name for name in titles if name in table]
     lines = [f"# Benchmark of {machine['date']}", ""]
-    lines += ["Seconds, medians; ratio is danlu against the best of the others in this run.", ""]
-    lines += ["| | " + " | ".join(titles[n] for n in names) + " | ratio | danlu must |"]
+    lines += ["Medians in seconds; the ratio is danlu to the best other builder in this run.", ""]
+    lines += ["| | " + " | ".join(titles[n] for n in names) + " | ratio | goal |"]
     lines += ["|---" * (len(names) + 3) + "|"]
     for row, title in ROWS.items():
         mine, best = table.get("danlu", {}).get(row), best_of_others(row, table)
@@ -95,9 +95,9 @@ def write(
     directory: Path,
     machine: Mapping[str, str],
     titles: Mapping[str, str],
-    results: Mapping[str, Results],
+    results: Mapping[str, BenchmarkResults],
 ) -> Path:
-    """Both forms into ``directory``; the path of the page."""
+    """Write the results as JSON and Markdown; return the path of the page."""
     table = {name: medians(result) for name, result in results.items()}
     document = {
         "machine": machine,

@@ -1,4 +1,4 @@
-"""The rows of the table, and one builder's way through them."""
+"""The rows of the table, and the measurements of one builder."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers.peer import Peer
-from benchmarks.workload import Workload
+from benchmarks.peers.peer import BuilderPeer
+from benchmarks.workload import BuildWorkload
 
 ROWS = {
     "cold": "first build, base image present, nothing downloaded",
@@ -29,51 +29,55 @@ ROWS = {
 
 
 @dataclass
-class Results:
-    """Figures (seconds; for ``bytes``, bytes) by row, as they come."""
+class BenchmarkResults:
+    """Figures by row, in the order of their measurement (in seconds; ``bytes`` in bytes)."""
 
     figures: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     def add(self, row: str, figure: float) -> None:
-        """One more figure of ``row``."""
+        """Add a figure of ``row``."""
         self.figures.setdefault(row, []).append(figure)
 
 
 @dataclass(frozen=True)
-class Course:
-    """One builder's way through the rows."""
+class BuilderRun:
+    """Measures the rows for one builder."""
 
-    peer: Peer
+    peer: BuilderPeer
     directory: Path
     runs: int
     log: Path
     say: Callable[[str], None]
-    results: Results = field(default_factory=Results)
+    results: BenchmarkResults = field(default_factory=BenchmarkResults)
+    _workloads: dict[str, BuildWorkload] = field(default_factory=dict)
 
     @property
     def main(self) -> Path:
-        """The project that was built first, and is built."""
+        """The project that is built first."""
         return self.directory / "main"
 
-    def project(self, name: str, work: Workload) -> Path:
-        """A directory that asks for ``work``."""
+    def project(self, name: str, work: BuildWorkload) -> Path:
+        """Create a project with this workload; return its directory."""
         path = self.directory / name
         path.mkdir(parents=True, exist_ok=True)
-        self.peer.describe(path, work)
+        # A file that is written again is a change, even if its content is the same.
+        if self._workloads.get(name) != work:
+            self.peer.describe(path, work)
+            self._workloads[name] = work
         return path
 
     def record(self, row: str, figure: float) -> None:
-        """Keep and show a figure."""
+        """Record and print a figure."""
         self.say(f"{self.peer.title}: {ROWS[row]}: {figure:.3f}")
         self.results.add(row, figure)
 
     def first(self) -> None:
-        """Once with nothing downloaded, then again and again from the base only.
+        """Measure the first build without downloads, then repeatedly from the base only.
 
-        Raises :class:`RuntimeError` where the builder cannot build the project at all.
+        Raises :class:`RuntimeError` if the builder cannot build the project.
         """
-        project = self.project("main", Workload())
+        project = self.project("main", BuildWorkload())
         self.record("cold", self.peer.build(project))
         for _ in range(self.runs):
             self.peer.forget()
@@ -82,5 +86,5 @@ class Course:
 
 
 def now() -> str:
-    """The time of day, for lines of progress."""
+    """Return the time of day, for lines of progress."""
     return time.strftime("%H:%M:%S")

@@ -1,4 +1,4 @@
-"""All that follows the first build, by turns: a slow minute of the machine then falls on all."""
+"""Measure everything after the first build in turns, so that a slow minute affects all builders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.machine import layer_sizes
-from benchmarks.peers.peer import timed
-from benchmarks.rows import Course
-from benchmarks.workload import SMALL, Workload
+from benchmarks.peers.peer import run_timed_command
+from benchmarks.rows import BuilderRun
+from benchmarks.workload import SMALL, BuildWorkload
 
 __all__ = ["MOST_RUNS", "take_turns"]
 
 _MOMENTS = 31
-"""Turns of what takes moments."""
+"""Turns for rows that take less than a second."""
 
 _LOCKED = 3
-"""Additions with a lock for each without: they take moments, and three figures say little."""
+"""Packages added with a lock for each one without: these are fast and need more figures."""
 
 MOST_RUNS = len(SMALL) // (_LOCKED + 1)
-"""No package may be added twice, so that nobody has it already."""
+"""Every turn adds packages that no builder has cached."""
 
 _TORCH = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
 
@@ -31,30 +31,30 @@ Figures = Iterator[tuple[str, float]]
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """What is measured together: its rows, how, and how often (0: as often as was asked for).
+class _RowGroup:
+    """Rows measured together: their names, function, and number of turns (0: as requested).
 
-    A first turn that warms caches does not count where ``warm`` says so.
+    With ``warm`` an additional first turn fills caches and is not counted.
     """
 
     rows: tuple[str, ...]
-    measure: Callable[[Course, int], Figures]
+    measure: Callable[[BuilderRun, int], Figures]
     turns: int = 0
     warm: bool = False
 
 
-def take_turns(courses: Sequence[Course], wanted: Sequence[str]) -> None:
-    """Each wanted row of :data:`_KINDS`, turn after turn, every builder once a turn.
+def take_turns(courses: Sequence[BuilderRun], wanted: Sequence[str]) -> None:
+    """Measure the rows ``wanted``; in each turn, every builder is measured once.
 
-    The builders are running and have their project ``main`` built. One that fails at a row is
-    noted, and the others go on.
+    The builders must be running and have built their project ``main``. If one fails, the failure is
+    recorded, and the other builders continue.
     """
     for kind in _KINDS:
         left = list(courses) if set(kind.rows) & set(wanted) else []
         turns = kind.turns or max((course.runs for course in courses), default=0)
         for turn in range(-1 if kind.warm else 0, turns):
             for course in tuple(left):
-                # What was written before is on the disk before anybody's time runs.
+                # Flush earlier writes, so that they don't slow down what is measured.
                 os.sync()
                 try:
                     for name, figure in kind.measure(course, turn):
@@ -66,12 +66,12 @@ def take_turns(courses: Sequence[Course], wanted: Sequence[str]) -> None:
                     left.remove(course)
 
 
-def _nothing(course: Course, turn: int) -> Figures:
-    yield "nothing", course.peer.build(course.project("main", Workload()))
+def _measure_nothing(course: BuilderRun, turn: int) -> Figures:
+    yield "nothing", course.peer.build(course.project("main", BuildWorkload()))
 
 
-def _change(course: Course, turn: int) -> Figures:
-    """Another small package each time; what is written before is there to be reused."""
+def _measure_change(course: BuilderRun, turn: int) -> Figures:
+    """Add another small package in each turn; earlier layers can be reused."""
     layout = course.directory / "layout"
     if turn == 0:
         shutil.rmtree(layout, ignore_errors=True)
@@ -81,53 +81,53 @@ def _change(course: Course, turn: int) -> Figures:
     each = _LOCKED + 1
     *locked, package = SMALL[turn * each : (turn + 1) * each]
     for requirement in locked if course.peer.locks else ():
-        project = course.project("main", Workload().plus(requirement))
+        project = course.project("main", BuildWorkload().plus(requirement))
         course.peer.lock(project)
         yield "add-locked", course.peer.build(project)
-        _reset(course)
-    project = course.project("main", Workload().plus(package))
+        _reset_project(course)
+    project = course.project("main", BuildWorkload().plus(package))
     yield "add", course.peer.build(project)
     yield "write", course.peer.write(project, layout)
-    yield "bytes", _added(before, layer_sizes(layout))
-    _reset(course)
+    yield "bytes", _sum_added_bytes(before, layer_sizes(layout))
+    _reset_project(course)
 
 
-def _added(before: dict[str, int], now: dict[str, int]) -> int:
+def _sum_added_bytes(before: dict[str, int], now: dict[str, int]) -> int:
     return sum(size for digest, size in now.items() if digest not in before)
 
 
-def _reset(course: Course) -> None:
-    """The project without the added package, built."""
-    course.peer.build(course.project("main", Workload()))
+def _reset_project(course: BuilderRun) -> None:
+    """Build the project without the added package."""
+    course.peer.build(course.project("main", BuildWorkload()))
 
 
-def _second(course: Course, turn: int) -> Figures:
-    """Another project, in another directory."""
-    work = Workload().second(turn)
+def _measure_second_project(course: BuilderRun, turn: int) -> Figures:
+    """Build a second project with the same packages in another directory."""
+    work = BuildWorkload().second(turn)
     if course.peer.locks:
         project = course.project(f"second-{turn}-locked", work)
         shutil.copy(course.main / "danlu.lock", project)
         course.peer.lock(project)
         yield "second-locked", course.peer.build(project)
     name = f"second-{turn}"
-    work = Workload(work.packages, variable=name)
+    work = BuildWorkload(work.packages, variable=name)
     yield "second", course.peer.build(course.project(name, work))
 
 
-def _start(course: Course, turn: int) -> Figures:
+def _measure_start(course: BuilderRun, turn: int) -> Figures:
     command = course.peer.inside(course.main, ["true"])
     if command:
-        yield "start", _timed(course, command)
+        yield "start", _time_command(course, command)
 
 
-def _start_on_host(course: Course, turn: int) -> Figures:
+def _start_on_host(course: BuilderRun, turn: int) -> Figures:
     command = course.peer.inside(course.main, ["true"], host_network=True)
     if command:
-        yield "start-host", _timed(course, command)
+        yield "start-host", _time_command(course, command)
 
 
-def _import(course: Course, turn: int) -> Figures:
-    """Seconds of the import by Python itself, and of the whole command."""
+def _measure_import(course: BuilderRun, turn: int) -> Figures:
+    """Measure the import inside Python, and the whole command."""
     command = course.peer.inside(course.main, ["python3", "-c", _TORCH])
     if command:
         begin = time.perf_counter()
@@ -137,22 +137,22 @@ def _import(course: Course, turn: int) -> Figures:
         yield "import-whole", whole
 
 
-def _help(course: Course, turn: int) -> Figures:
+def _measure_help(course: BuilderRun, turn: int) -> Figures:
     command = course.peer.inside(course.main, ["true"])
     if command and command[0].endswith("danlu"):
-        yield "help", _timed(course, [command[0], "--help"])
+        yield "help", _time_command(course, [command[0], "--help"])
 
 
-def _timed(course: Course, command: Sequence[str]) -> float:
-    return timed(command, log=course.log, cwd=course.main)
+def _time_command(course: BuilderRun, command: Sequence[str]) -> float:
+    return run_timed_command(command, log=course.log, cwd=course.main)
 
 
 _KINDS = (
-    _Kind(("nothing",), _nothing, turns=5),
-    _Kind(("add", "add-locked", "write", "bytes"), _change),
-    _Kind(("second", "second-locked"), _second),
-    _Kind(("start",), _start, turns=_MOMENTS, warm=True),
-    _Kind(("start-host",), _start_on_host, turns=_MOMENTS, warm=True),
-    _Kind(("import", "import-whole"), _import, turns=_MOMENTS, warm=True),
-    _Kind(("help",), _help, turns=_MOMENTS, warm=True),
+    _RowGroup(("nothing",), _measure_nothing, turns=5),
+    _RowGroup(("add", "add-locked", "write", "bytes"), _measure_change),
+    _RowGroup(("second", "second-locked"), _measure_second_project),
+    _RowGroup(("start",), _measure_start, turns=_MOMENTS, warm=True),
+    _RowGroup(("start-host",), _start_on_host, turns=_MOMENTS, warm=True),
+    _RowGroup(("import", "import-whole"), _measure_import, turns=_MOMENTS, warm=True),
+    _RowGroup(("help",), _measure_help, turns=_MOMENTS, warm=True),
 )

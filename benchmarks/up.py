@@ -1,8 +1,8 @@
-"""What entering an environment costs beside Docker: ``python -m benchmarks.up [--runs 9]``.
+"""Time to enter an environment, compared with Docker: ``python -m benchmarks.up [--runs 9]``.
 
-Every turn opens a shell on a terminal and waits for its first output, as a person does: in an
-environment that runs, in one that was stopped, and with ``docker exec`` and ``docker run -it`` in
-containers of a base of the same Debian. OpenSSH's client connects to ``NAME.danlu``.
+Every turn opens bash on a terminal and waits for its prompt: in a running environment, in a stopped
+one, and with ``docker exec`` and ``docker run -it`` in containers of a base image of the same
+Debian. OpenSSH's client connects to ``NAME.danlu``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.base import Base
+from benchmarks.base import BaseImage
 from benchmarks.machine import description
 from benchmarks.page import write
-from benchmarks.peers import Setting
-from benchmarks.peers.danlu import BASE, Danlu
-from benchmarks.peers.docker import Docker
+from benchmarks.peers import PeerSetting
+from benchmarks.peers.danlu import BASE, DanluPeer
+from benchmarks.peers.docker import DockerPeer
 
 HERE = Path(__file__).resolve().parent
 _LIMIT = 60.0
@@ -33,16 +34,16 @@ _LIMIT = 60.0
 ROWS = {
     "up": "danlu up, environment runs: to the shell's first output",
     "up-stopped": "danlu up, environment stopped: to the shell's first output",
-    "docker-exec": "docker exec -it sh",
-    "docker-run": "docker run --rm -it sh",
-    "docker-run-host": "docker run --rm -it --network=host sh",
+    "docker-exec": "docker exec -it bash",
+    "docker-run": "docker run --rm -it bash",
+    "docker-run-host": "docker run --rm -it --network=host bash",
     "ssh-first": "danlu up -d of a stopped environment, then ssh NAME.danlu true",
     "ssh": "ssh NAME.danlu true",
 }
 
 
 def time_first_output(command: Sequence[str], directory: Path) -> float:
-    """Return the seconds until ``command`` writes to its terminal; then end it."""
+    """Return the seconds until the shell of ``command`` writes to its terminal; then end it."""
     began = time.monotonic()
     child, terminal = pty.fork()
     if child == 0:
@@ -54,16 +55,23 @@ def time_first_output(command: Sequence[str], directory: Path) -> float:
         if not readable:
             raise SystemExit(f"benchmarks: {' '.join(command)} printed nothing")
         os.write(terminal, b"exit\r")
-        while True:
-            try:
-                if not os.read(terminal, 65536):
-                    break
-            except OSError:
-                break
-        return seconds
+        output = read_terminal(terminal)
     finally:
         os.close(terminal)
-        os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise SystemExit(f"benchmarks: {' '.join(command)} failed:\n{output}")
+    return seconds
+
+
+def read_terminal(terminal: int) -> str:
+    """Read a terminal until it is closed."""
+    output = b""
+    # Linux reports a closed terminal as an I/O error.
+    with suppress(OSError):
+        while data := os.read(terminal, 65536):
+            output += data
+    return output.decode(errors="replace")
 
 
 def time_command(command: Sequence[str | Path], directory: Path) -> float:
@@ -74,9 +82,9 @@ def time_command(command: Sequence[str | Path], directory: Path) -> float:
 
 
 def measure(work: Path, runs: int) -> dict[str, list[float]]:
-    """Return the seconds of every row, turn by turn; the first turn only warms."""
-    setting = Setting(work, Base(work / "base"), work / "log")
-    ours, docker = Danlu(setting), Docker(setting)
+    """Return the seconds of every row; the first turn only fills caches."""
+    setting = PeerSetting(work, BaseImage(work / "base"), work / "log")
+    ours, docker = DanluPeer(setting), DockerPeer(setting)
     project = work / "entered"
     project.mkdir()
     (project / "build.envd").write_text(BASE)
@@ -104,19 +112,19 @@ def measure(work: Path, runs: int) -> dict[str, list[float]]:
                 [*configure, "entered.danlu", "true"], project
             )
 
-        def enter_stopped() -> float:
+        def start_and_enter() -> float:
             stop()
             return time_first_output([danlu, "up"], project)
 
         def run_docker(*options: str) -> float:
             command = [docker.client, "-H", docker.socket, "run", "--rm", "-it", *options]
-            return time_first_output([*command, "base", "sh"], project)
+            return time_first_output([*command, "base", "bash"], project)
 
         turns: dict[str, Callable[[], float]] = {
             "up": lambda: time_first_output([danlu, "up"], project),
-            "up-stopped": enter_stopped,
+            "up-stopped": start_and_enter,
             "docker-exec": lambda: time_first_output(
-                [docker.client, "-H", docker.socket, "exec", "-it", identity, "sh"], project
+                [docker.client, "-H", docker.socket, "exec", "-it", identity, "bash"], project
             ),
             "docker-run": lambda: run_docker(*docker.network),
             "docker-run-host": lambda: run_docker("--network=host"),
@@ -139,7 +147,7 @@ def measure(work: Path, runs: int) -> dict[str, list[float]]:
 def format_table(figures: dict[str, list[float]]) -> str:
     """Return the medians and their ratios to ``docker run``."""
     medians = {row: statistics.median(seconds) for row, seconds in figures.items()}
-    lines = ["| row | seconds | by docker run |", "|---|---|---|"]
+    lines = ["| row | seconds | ratio to docker run |", "|---|---|---|"]
     for row, seconds in medians.items():
         lines.append(f"| {ROWS[row]} | {seconds:.3f} | {seconds / medians['docker-run']:.2f} |")
     return "\n".join(lines)
@@ -147,7 +155,7 @@ def format_table(figures: dict[str, list[float]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.up", description=__doc__)
-    parser.add_argument("--runs", type=int, default=9, help="turns of which a median is taken")
+    parser.add_argument("--runs", type=int, default=9, help="turns; the table has the medians")
     parser.add_argument("--page", action="store_true", help="write a page of results")
     options = parser.parse_args()
     if shutil.which("ssh") is None:

@@ -1,4 +1,4 @@
-"""What every builder builds, each at its best: Debian 12, git, Python, a science stack."""
+"""The workload of all builders, each configured well: Debian 12, git, Python, a science stack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SMALL = (
     *("tqdm", "tabulate", "humanize", "toolz", "colorama", "sortedcontainers"),
     *("more-itertools", "wcwidth", "termcolor", "xmltodict", "inflection", "blinker"),
 )
-"""Small pure packages to add, a new one each time so that nobody has it already."""
+"""Small pure-Python packages to add, a new one each time so that no builder has it cached."""
 
 PIP_CACHE = "--mount=type=cache,target=/root/.cache/pip"
 UV_CACHE = "--mount=type=cache,target=/root/.cache/uv"
@@ -22,26 +22,26 @@ APT_GET = "apt-get update && apt-get install -y --no-install-recommends"
 
 
 @dataclass(frozen=True)
-class Workload:
-    """One project: its packages, and what tells it from another (``variable``)."""
+class BuildWorkload:
+    """One project: its packages, and a variable that makes it different from others."""
 
     packages: tuple[str, ...] = PACKAGES
     variable: str = ""
     environment: dict[str, str] = field(default_factory=dict)
 
-    def plus(self, package: str) -> Workload:
-        """The same with one package more."""
+    def plus(self, package: str) -> BuildWorkload:
+        """Return this workload with one more package."""
         return replace(self, packages=(*self.packages, package))
 
-    def second(self, number: int) -> Workload:
-        """Another project with the same packages: in an order and with a variable of its own."""
+    def second(self, number: int) -> BuildWorkload:
+        """Return a workload with the same packages in a different order and another variable."""
         order = self.packages[::-1]
         first = number % len(order)
         return replace(self, packages=order[first:] + order[:first], variable=f"second-{number}")
 
 
-def build_envd(work: Workload) -> str:
-    """For danlu."""
+def build_envd(work: BuildWorkload) -> str:
+    """Return the build file for danlu."""
     environ = (
         f'    runtime.environ(env={{"PROJECT": "{work.variable}"}})\n' if work.variable else ""
     )
@@ -54,8 +54,8 @@ def build_envd(work: Workload) -> str:
     ).replace("'", '"')
 
 
-def dockerfile(work: Workload, *, base: str, installer: str, mounts: bool) -> str:
-    """For the others: ``installer`` is pip or uv; with ``mounts`` all downloads are kept."""
+def dockerfile(work: BuildWorkload, *, base: str, installer: str, mounts: bool) -> str:
+    """Return the Dockerfile; ``installer`` is pip or uv, ``mounts`` adds cache mounts."""
     apt = f"{APT_CACHE + ' ' if mounts else ''}{APT_GET} python3 python3-venv {' '.join(APT)}"
     lines = [f"FROM {base}"]
     lines += [f"ENV {name}={value}" for name, value in work.environment.items()]
@@ -74,6 +74,6 @@ def dockerfile(work: Workload, *, base: str, installer: str, mounts: bool) -> st
     return "\n".join([*lines, "ENV PATH=/opt/venv/bin:$PATH", ""])
 
 
-def requirements(work: Workload) -> str:
-    """The packages, one a line."""
+def requirements(work: BuildWorkload) -> str:
+    """Return the requirements file."""
     return "\n".join(work.packages) + "\n"

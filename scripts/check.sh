@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make check`: all of it runs, and what failed is named at the end.
+# `make check`: run all checks, and list those that failed at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin

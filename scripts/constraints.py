@@ -40,9 +40,9 @@ def read_requirements(extra: str) -> list[Requirement]:
 
 
 def pip_as_uv() -> dict[str, str]:
-    """pip's main index on this machine as uv's variables, which uv does not read by itself.
+    """Return pip's main index on this machine as variables for uv, which does not read pip's.
 
-    Extra indexes and directories of wheels are left out: what they hold is this machine's own.
+    Extra indexes and directories of wheels are left out, because they are specific to this machine.
     """
     shown = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
@@ -69,8 +69,8 @@ def compile_pins(file: Path, requirements: Iterable[Requirement], *, upgrade: bo
     return file.read_text()
 
 
-def entries(text: str) -> dict[str, tuple[str, int]]:
-    """Name to version and number of hashes, of each pin in ``text``."""
+def parse_pins(text: str) -> dict[str, tuple[str, int]]:
+    """Return the version and the number of hashes of each pin, by name."""
     found: dict[str, tuple[str, int]] = {}
     name = ""
     for line in text.splitlines():
@@ -84,11 +84,11 @@ def entries(text: str) -> dict[str, tuple[str, int]]:
 
 
 def findings(text: str, requirements: Iterable[Requirement]) -> list[str]:
-    """What is wrong with ``text`` as the pins of ``requirements``."""
-    pins = entries(text)
+    """Return what is wrong with ``text`` as the pins of ``requirements``."""
+    pins = parse_pins(text)
     wrong = [f"{name}: no hash" for name, (_, count) in pins.items() if not count]
     if "://" in text or "--index" in text or "--find-links" in text:
-        wrong.append("an address or an index is written in it")
+        wrong.append("it contains a URL or an index option")
     for requirement in requirements:
         pin = pins.get(canonicalize_name(requirement.name))
         if pin is None:

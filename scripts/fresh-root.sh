@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# The README's promise on a machine that has nothing: a minimal Debian root of its own namespaces,
-# with only python3, make and git, in which `make demo` and `make test` are run
+# Run `make demo` and `make test` as the README says, in a minimal Debian root file system in new
+# namespaces, where only python3, make and git are installed:
 #   - as root, and
-#   - as an ordinary user, who is first told what to ask an administrator for.
+#   - as an unprivileged user, with the packages that `make setup` asks an administrator for.
 #
 #   scripts/fresh-root.sh [--keep] [--demo-only | --quick | --real-user] [root] [user]
 #
-# Both by default; with --real-user the user runs the real tests only, root all of them.
+# Both by default; with --real-user the user runs only the real tests, while root runs all tests.
 #
-# The network and the machine's configuration of apt, pip and certificates are kept; nothing of
-# danlu's store is. Needs root, mmdebstrap and util-linux. Works on the committed state of the tree.
+# The new system uses the machine's network and its configuration of apt, pip and certificates, but
+# not danlu's store. Needs root, mmdebstrap and util-linux. Tests the committed state of the tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly LIMIT=3600 # seconds any one command may take
+readonly LIMIT=3600 # seconds, for each command
 readonly USER_NAME=alchemist
-# Where toolchains come from does not depend on the account; `make test-all` tests that, too.
+# These download toolchains, which does not depend on the user; `make test-all` runs them for both.
 readonly MANY_DOWNLOADS=(--ignore=tests/e2e/test_{languages,templates,foreign_distribution}.py)
 readonly TOOLS=(runc crun newuidmap mmdebstrap cc gcc docker podman)
 keep=0
@@ -43,9 +43,9 @@ work=$(mktemp -d "${DANLU_FRESH_DIR:-/var/tmp}/danlu-fresh.XXXXXX")
 clean() { ((keep)) || rm -rf --one-file-system "$work"; }
 trap clean EXIT
 
-# --- what the machine is configured with ---------------------------------------------------------
+# --- the machine's configuration -----------------------------------------------------------------
 
-apt_sources() { # one-line sources of this machine's own release
+apt_sources() { # print sources.list lines of this machine's release
     # shellcheck disable=SC1091
     local codename
     codename=$(. /etc/os-release && echo "${VERSION_CODENAME:?}")
@@ -54,28 +54,30 @@ apt_sources() { # one-line sources of this machine's own release
         awk -v codename="$codename" 'index($3, codename) == 1' | sort -u
 }
 
-apt_options() { # how this machine reaches its mirrors
+apt_options() { # print the options with which this machine reaches its mirrors
     apt-config dump | grep -E '^Acquire::(Check|https?|ftp|Retries|Force|AllowRedirect|Proxy)' || true
 }
 
-pip_settings() { # KEY VALUE of the files that configure pip
+pip_settings() { # print KEY VALUE for each setting in pip's configuration files
     "${repository}/.venv/bin/python" -m pip config list |
         sed -n "/^:env:/d; s/^[a-z]*\.\([a-z-]*\)='\(.*\)'$/\1 \2/p"
 }
 
-local_sources() { # the files and directories of this machine that pip and uv are configured with
+local_sources() { # print the local directories that pip and uv are configured to install from
     { pip_settings; env | grep -E '^(PIP|UV)_' | tr '=' ' '; } | tr ' ' '\n' |
         sed -n 's#^file://##; /^\//p' | sort -u |
         while read -r path; do
-            # Of an index, whole: its pages name files beside themselves.
+            # The pages of an index link to files outside of simple/.
             [[ $path != */simple ]] || path=${path%/simple}
             [[ ! -d $path ]] || echo "$path"
         done
+    { pip_settings; env; } | sed -n 's/^constraint //p; s/^PIP_CONSTRAINT=//p' |
+        while read -r path; do [[ ! -f $path ]] || echo "$path"; done
 }
 
 certificates() { echo "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"; }
 
-environment() { # NAME=VALUE of what a person's login would have here
+environment() { # print NAME=VALUE for the variables that a login shell would have here
     env | grep -E '^(PIP|UV)_[A-Z_]+=|^(https?|no|all)_proxy=|^(HTTPS?|NO|ALL)_PROXY=|^CI=' || true
     [[ ! -e /usr/local/share/ca-certificates ]] || printf '%s\n' \
         {SSL_CERT_FILE,REQUESTS_CA_BUNDLE,PIP_CERT}=/etc/ssl/certs/ca-certificates.crt
@@ -85,7 +87,7 @@ environment() { # NAME=VALUE of what a person's login would have here
 # --- the root ------------------------------------------------------------------------------------
 
 make_base() {
-    say "a minimal system with python3, make and git"
+    say "create a minimal system with python3, make and git"
     apt_options >"$work/apt.conf"
     apt_sources >"$work/sources.list"
     [[ -s $work/sources.list ]] || die "apt is not configured for this machine's own release"
@@ -98,16 +100,18 @@ make_base() {
     { echo "[global]"; pip_settings | sed 's/ / = /'; } >"$work/base/etc/pip.conf"
     chmod 755 "$work/base"
     local path
-    while read -r path; do mkdir -p "$work/base$path"; done < <(local_sources)
+    while read -r path; do
+        if [[ -d $path ]]; then mkdir -p "$work/base$path"; else install -D /dev/null "$work/base$path"; fi
+    done < <(local_sources)
 }
 
-make_root() { # NAME HOME: a copy of the base with the project cloned into HOME
+make_root() { # NAME HOME: copy the base, and clone the repository into HOME
     cp -a "$work/base" "$work/$1"
     mkdir -p "$work/$1$2"
     git clone --quiet --no-hardlinks "$repository" "$work/$1$2/danlu"
 }
 
-inside() { # ROOT USER COMMAND: in new mount, process, IPC and host name namespaces
+inside() { # ROOT USER COMMAND: run it in new mount, PID, IPC and UTS namespaces
     local root=$work/$1 user=$2 command=$3
     timeout --kill-after=20 $LIMIT unshare --mount --pid --ipc --uts --fork --kill-child \
         --propagation private bash -euc "$INSIDE" inside "$root" "$user" "$command" \
@@ -139,7 +143,7 @@ env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$
     "${variables[@]}" setpriv --reuid "$user" --regid "$user" --init-groups bash -c "$command"
 '
 
-expect_bare() { # ROOT
+check_tools_absent() { # ROOT
     local tool
     for tool in "${TOOLS[@]}"; do
         ! inside "$1" root "command -v $tool" || die "the fresh root already has $tool"
@@ -158,7 +162,7 @@ run_goals() { # ROOT USER
 
 as_root() {
     make_root as-root /root
-    expect_bare as-root
+    check_tools_absent as-root
     run_goals as-root root
 }
 
@@ -167,32 +171,32 @@ as_user() {
     inside_setup="useradd --home-dir /home/$USER_NAME --shell /bin/bash $USER_NAME &&
         chown -R $USER_NAME:$USER_NAME /home/$USER_NAME && sed -i /^$USER_NAME:/d /etc/subuid /etc/subgid"
     chroot "$work/as-user" bash -c "touch /etc/subuid /etc/subgid && $inside_setup"
-    say "an ordinary user on a machine without the system packages"
+    say "make demo as $USER_NAME, without the system packages"
     local code=0 line
-    inside as-user $USER_NAME "make demo" >"$work/told" 2>&1 || code=$?
-    cat "$work/told"
-    ((code)) || die "make demo went on without the system packages"
-    grep -q 'Error 4' "$work/told" || die "make setup did not exit 4"
-    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/told")
-    [[ -n $line ]] || die "the user was not told what to ask for"
-    say "the administrator runs exactly that line"
-    inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/asked" 2>&1 ||
-        { cat "$work/asked"; die "the line that the user was told fails"; }
-    [[ " ${goals[*]} " != *" test "* ]] || give_test_programs
+    inside as-user $USER_NAME "make demo" >"$work/user.log" 2>&1 || code=$?
+    cat "$work/user.log"
+    ((code)) || die "make demo succeeded without the system packages"
+    grep -q 'Error 4' "$work/user.log" || die "make setup did not exit 4"
+    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/user.log")
+    [[ -n $line ]] || die "make setup printed no command for the administrator"
+    say "the administrator runs the printed command"
+    inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/administrator.log" 2>&1 ||
+        { cat "$work/administrator.log"; die "the printed command failed"; }
+    [[ " ${goals[*]} " != *" test "* ]] || install_test_programs
     ((!real_user)) || goals=(demo "test-real REAL='${MANY_DOWNLOADS[*]}'")
     run_goals as-user $USER_NAME
 }
 
-give_test_programs() {
+install_test_programs() {
     local line
-    say "what the tests talk to: the user asks, the administrator runs exactly that line"
-    inside as-user $USER_NAME "scripts/setup.sh --tests" | tee "$work/told"
-    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/told")
-    [[ -n $line ]] || die "the user was not told what the tests talk to"
-    inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/asked" 2>&1 ||
-        { cat "$work/asked"; die "the line that the user was told fails"; }
+    say "install the programs that the tests use, by the printed command"
+    inside as-user $USER_NAME "scripts/setup.sh --tests" | tee "$work/user.log"
+    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/user.log")
+    [[ -n $line ]] || die "setup.sh --tests printed no command for the administrator"
+    inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/administrator.log" 2>&1 ||
+        { cat "$work/administrator.log"; die "the printed command failed"; }
 }
 
 make_base
 for part in "${parts[@]}"; do "as_$part"; done
-say "did what the README says"
+say "done"

@@ -1,6 +1,6 @@
-"""Draw the kernel's logos (src/danlu/notebook/logos): a dan lu, the alchemist's furnace.
+"""Draw the kernel's logos (src/danlu/notebook/logos): a dan lu, an alchemist's furnace.
 
-One list of shapes gives the SVG and, by counting sub-pixels, the PNGs that Jupyter asks for.
+The SVG and the PNGs for Jupyter are rendered from one list of shapes; PNGs by supersampling.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SAMPLES = 4
 Point = tuple[float, float]
 
 
-class Ellipse(NamedTuple):
+class EllipseShape(NamedTuple):
     cx: float
     cy: float
     rx: float
@@ -36,7 +36,7 @@ class Ellipse(NamedTuple):
         return ((x - self.cx) / self.rx) ** 2 + ((y - self.cy) / self.ry) ** 2 <= 1
 
 
-class Polygon(NamedTuple):
+class PolygonShape(NamedTuple):
     points: tuple[Point, ...]
     colour: str
 
@@ -54,19 +54,19 @@ class Polygon(NamedTuple):
 
 BRONZE, DARK, FIRE, LIGHT = "#8a5a2b", "#5f3b1a", "#f0642b", "#ffd166"
 
-SHAPES: tuple[Ellipse | Polygon, ...] = (
-    Ellipse(32, 7, 4, 4, DARK),
-    Ellipse(32, 21, 17, 12, BRONZE),
-    Polygon(((5, 9), (11, 9), (14, 22), (8, 22)), DARK),
-    Polygon(((59, 9), (53, 9), (50, 22), (56, 22)), DARK),
-    Polygon(((13, 44), (23, 50), (16, 63), (9, 63)), DARK),
-    Polygon(((51, 44), (41, 50), (48, 63), (55, 63)), DARK),
-    Ellipse(32, 37, 24, 19, BRONZE),
-    Polygon(((6, 20), (58, 20), (58, 26), (6, 26)), DARK),
-    Polygon(((32, 25), (40.2, 38), (23.8, 38)), FIRE),
-    Ellipse(32, 42, 9, 9, FIRE),
-    Polygon(((32, 34), (36.4, 42), (27.6, 42)), LIGHT),
-    Ellipse(32, 44.5, 5, 5, LIGHT),
+SHAPES: tuple[EllipseShape | PolygonShape, ...] = (
+    EllipseShape(32, 7, 4, 4, DARK),
+    EllipseShape(32, 21, 17, 12, BRONZE),
+    PolygonShape(((5, 9), (11, 9), (14, 22), (8, 22)), DARK),
+    PolygonShape(((59, 9), (53, 9), (50, 22), (56, 22)), DARK),
+    PolygonShape(((13, 44), (23, 50), (16, 63), (9, 63)), DARK),
+    PolygonShape(((51, 44), (41, 50), (48, 63), (55, 63)), DARK),
+    EllipseShape(32, 37, 24, 19, BRONZE),
+    PolygonShape(((6, 20), (58, 20), (58, 26), (6, 26)), DARK),
+    PolygonShape(((32, 25), (40.2, 38), (23.8, 38)), FIRE),
+    EllipseShape(32, 42, 9, 9, FIRE),
+    PolygonShape(((32, 34), (36.4, 42), (27.6, 42)), LIGHT),
+    EllipseShape(32, 44.5, 5, 5, LIGHT),
 )
 
 
@@ -84,7 +84,7 @@ def colour_at(x: float, y: float) -> tuple[int, int, int] | None:
 
 
 def pixel(x: int, y: int, step: float) -> bytes:
-    """The mean of the samples in one pixel: red, green, blue, alpha."""
+    """Return the mean of the samples in one pixel: red, green, blue, alpha."""
     places = [(n + 0.5) / SAMPLES for n in range(SAMPLES)]
     found = [colour_at((x + dx) * step, (y + dy) * step) for dx in places for dy in places]
     seen = [colour for colour in found if colour is not None]
@@ -103,7 +103,7 @@ def chunks(side: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def png(side: int) -> bytes:
-    """A PNG image (ISO/IEC 15948) of ``side`` by ``side`` pixels."""
+    """Return a PNG image (ISO/IEC 15948) of ``side`` by ``side`` pixels."""
     parts = [b"\x89PNG\r\n\x1a\n"]
     for kind, data in chunks(side):
         check = struct.pack(">I", zlib.crc32(kind + data))

@@ -1,4 +1,4 @@
-"""Test the tests: change one thing at a time in the code that reads untrusted input.
+"""Check that tests notice small errors in the code that reads untrusted input.
 
 ::
 
@@ -11,8 +11,9 @@
 
 A mutant is the source with one small error: a negated condition, another comparison, a `raise`,
 `return` or call that is missing, another constant, a missing element or flag. It is *killed* if a
-quick test fails, and *survives* if all pass. First all tests run once, unchanged, and record which
-functions each of them calls; then each mutant is run against the tests that call its function.
+quick test fails, and *survives* if all pass. First all tests run once on
+the unchanged code, and the functions that each of them calls are recorded; then each mutant is run
+against the tests that call its function.
 
 The sample depends on a hash of each mutant's name, so it stays the same when other code changes.
 Whether a survivor is *equivalent* (no test can tell it from the original) is recorded with a reason
@@ -60,7 +61,7 @@ TEST_BUDGET = 40
 
 
 @dataclass(frozen=True)
-class Package:
+class MutatedPackage:
     """Code to mutate (modules or directories below src/danlu) and the tests that should see it."""
 
     modules: tuple[str, ...]
@@ -70,21 +71,23 @@ class Package:
 
 
 PACKAGES = {
-    "oci": Package(("oci",), ("tests/oci",)),
-    "sources": Package(("sources", "util/safe_paths.py"), ("tests/sources", "tests/util")),
-    "store": Package(("store",), ("tests/store",)),
-    "lang": Package(("lang",), ("tests/lang",)),
-    "sandbox": Package(("sandbox",), ("tests/sandbox",), "not training and not notebook"),
-    "resolve": Package(
+    "oci": MutatedPackage(("oci",), ("tests/oci",)),
+    "sources": MutatedPackage(("sources", "util/safe_paths.py"), ("tests/sources", "tests/util")),
+    "store": MutatedPackage(("store",), ("tests/store",)),
+    "lang": MutatedPackage(("lang",), ("tests/lang",)),
+    "sandbox": MutatedPackage(("sandbox",), ("tests/sandbox",), "not training and not notebook"),
+    "resolve": MutatedPackage(
         ("resolve/lockfile.py", "resolve/python/pylock.py", "resolve/python/packages.py"),
         ("tests/resolve",),
     ),
-    "build_cache": Package(("commands/build_cache.py",), ("tests/commands/test_build_cache.py",)),
+    "build_cache": MutatedPackage(
+        ("commands/build_cache.py",), ("tests/commands/test_build_cache.py",)
+    ),
 }
 
 
 @dataclass(frozen=True)
-class Mutant:
+class SourceMutant:
     """One change: ``source[start:end]`` of a module becomes ``text``."""
 
     name: str
@@ -131,7 +134,7 @@ class MutantFinder(ast.NodeVisitor):
         self.changes: list[tuple[str, str, ast.AST, str]] = []
         self._scope: list[str] = []
 
-    def _add(self, what: str, node: ast.AST, text: str) -> None:
+    def _add_mutant(self, what: str, node: ast.AST, text: str) -> None:
         self.changes.append((".".join(self._scope) or "module", what, node, text))
 
     def _visit_scope(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
@@ -149,34 +152,36 @@ class MutantFinder(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         if ast.unparse(node.test) != "TYPE_CHECKING":
-            self._negate(node.test)
+            self._negate_test(node.test)
             self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> None:
         if not isinstance(node.test, ast.Constant):
-            self._negate(node.test)
+            self._negate_test(node.test)
         self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._negate(node.test)
+        self._negate_test(node.test)
         self.generic_visit(node)
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         for condition in node.ifs:
-            self._add(f"drop if {ast.unparse(condition)}", condition, "True")
+            self._add_mutant(f"drop if {ast.unparse(condition)}", condition, "True")
         self.generic_visit(node)
 
-    def _negate(self, test: ast.expr) -> None:
+    def _negate_test(self, test: ast.expr) -> None:
         # A single comparison is negated by changing it.
         if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
-            self._add(f"negate {ast.unparse(test)}", test, f"(not ({ast.unparse(test)}))")
+            self._add_mutant(f"negate {ast.unparse(test)}", test, f"(not ({ast.unparse(test)}))")
 
     def visit_Compare(self, node: ast.Compare) -> None:
         left = node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
             shown = f"{ast.unparse(left)} {_SYMBOLS[type(operator)]} {ast.unparse(right)}"
             swapped = _SWAPPED[type(operator)]
-            self._add(f"{shown} becomes {swapped}", _Between(left, right), f" {swapped} ")
+            self._add_mutant(
+                f"{shown} becomes {swapped}", _OperatorPlace(left, right), f" {swapped} "
+            )
             self._change_numbers(left, right)
             left = right
         self.generic_visit(node)
@@ -186,62 +191,70 @@ class MutantFinder(ast.NodeVisitor):
             rest = [ast.unparse(other) for other in node.values if other is not value]
             word = " and " if isinstance(node.op, ast.And) else " or "
             shown = ast.unparse(value)
-            self._add(f"drop {word.strip()} {shown}", node, f"({word.join(rest)})")
+            self._add_mutant(f"drop {word.strip()} {shown}", node, f"({word.join(rest)})")
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         if isinstance(node.op, ast.BitOr) and not _is_cloexec(node.right):
-            self._add(f"drop | {ast.unparse(node.right)}", node, f"({ast.unparse(node.left)})")
+            self._add_mutant(
+                f"drop | {ast.unparse(node.right)}", node, f"({ast.unparse(node.left)})"
+            )
             if not isinstance(node.left, ast.BinOp):
-                self._add(f"drop {ast.unparse(node.left)} |", node, f"({ast.unparse(node.right)})")
+                self._add_mutant(
+                    f"drop {ast.unparse(node.left)} |", node, f"({ast.unparse(node.right)})"
+                )
         whole = [side for side in (node.left, node.right) if _is_number(side)]
         if whole and isinstance(node.op, (ast.Add, ast.Sub)):
             sign = "-" if isinstance(node.op, ast.Add) else "+"
             changed = f"({ast.unparse(node.left)} {sign} {ast.unparse(node.right)})"
-            self._add(f"{ast.unparse(node)} becomes {sign}", node, changed)
+            self._add_mutant(f"{ast.unparse(node)} becomes {sign}", node, changed)
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
         if node.exc is not None:
-            self._add(f"drop {_shorten(node)}", node, "pass")
+            self._add_mutant(f"drop {_format_node(node)}", node, "pass")
 
     def visit_Return(self, node: ast.Return) -> None:
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool):
             changed = str(not node.value.value)
-            self._add(f"{ast.unparse(node)} becomes {changed}", node.value, changed)
+            self._add_mutant(f"{ast.unparse(node)} becomes {changed}", node.value, changed)
         elif node.value is None:
-            self._add("drop return", node, "pass")
+            self._add_mutant("drop return", node, "pass")
         self.generic_visit(node)
 
     def visit_Continue(self, node: ast.Continue) -> None:
-        self._add("drop continue", node, "pass")
+        self._add_mutant("drop continue", node, "pass")
 
     def visit_Break(self, node: ast.Break) -> None:
-        self._add("drop break", node, "pass")
+        self._add_mutant("drop break", node, "pass")
 
     def visit_Expr(self, node: ast.Expr) -> None:
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Call):
-            self._add(f"drop {_shorten(node)}", node, "pass")
+            self._add_mutant(f"drop {_format_node(node)}", node, "pass")
         self.generic_visit(node)
 
     def visit_Delete(self, node: ast.Delete) -> None:
-        self._add(f"drop {_shorten(node)}", node, "pass")
+        self._add_mutant(f"drop {_format_node(node)}", node, "pass")
 
     def visit_keyword(self, node: ast.keyword) -> None:
         if node.arg == "sync":
             return  # Only a power cut shows whether a file was synced.
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool):
             changed = str(not node.value.value)
-            self._add(f"{node.arg}={node.value.value} becomes {changed}", node.value, changed)
+            self._add_mutant(
+                f"{node.arg}={node.value.value} becomes {changed}", node.value, changed
+            )
         else:
             self.generic_visit(node)
 
     def _change_numbers(self, *nodes: ast.expr) -> None:
-        """Only numbers that something is compared with: most others are sizes of pieces."""
+        """Change numbers in comparisons; most others are chunk sizes."""
         for node in nodes:
             if isinstance(node, ast.Constant) and type(node.value) is int:
-                self._add(f"{node.value} becomes {node.value + 1}", node, str(node.value + 1))
+                self._add_mutant(
+                    f"{node.value} becomes {node.value + 1}", node, str(node.value + 1)
+                )
 
     def _visit_elements(self, node: ast.List | ast.Tuple | ast.Set) -> None:
         if isinstance(getattr(node, "ctx", None), ast.Store):
@@ -251,7 +264,7 @@ class MutantFinder(ast.NodeVisitor):
             for item in node.elts:
                 rest = ", ".join(ast.unparse(other) for other in node.elts if other is not item)
                 comma = "," if isinstance(node, ast.Tuple) else ""
-                self._add(
+                self._add_mutant(
                     f"drop element {ast.unparse(item)}", node, f"{opening}{rest}{comma}{closing}"
                 )
             return
@@ -277,7 +290,7 @@ class MutantFinder(ast.NodeVisitor):
         """Leave what only types need alone."""
 
 
-class _Between(ast.AST):
+class _OperatorPlace(ast.AST):
     """The place of an operator: between two expressions."""
 
     def __init__(self, left: ast.expr, right: ast.expr) -> None:
@@ -287,7 +300,7 @@ class _Between(ast.AST):
 
 
 def _is_cloexec(node: ast.AST) -> bool:
-    """Whether the flag is one that Python sets by itself (PEP 446)."""
+    """Return whether the flag is one that Python sets by itself (PEP 446)."""
     return ast.unparse(node) == "os.O_CLOEXEC"
 
 
@@ -295,12 +308,12 @@ def _is_number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) is int
 
 
-def _shorten(node: ast.AST) -> str:
+def _format_node(node: ast.AST) -> str:
     return " ".join(ast.unparse(node).split())[:80]
 
 
-def find_mutants(module: Path) -> list[Mutant]:
-    """All mutants of a module, named without line numbers so that names outlive edits."""
+def find_mutants(module: Path) -> list[SourceMutant]:
+    """Return all mutants of a module; their names have no line numbers and so survive edits."""
     source = (ROOT / module).read_bytes()
     starts = [0]
     for line in source.splitlines(keepends=True):
@@ -317,7 +330,7 @@ def find_mutants(module: Path) -> list[Mutant]:
     for function, what, node, text in finder.changes:
         start = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
         end = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-        if isinstance(node, _Between):
+        if isinstance(node, _OperatorPlace):
             # Keep parentheses and line ends around the operator.
             start, end = _find_operator(source, start, end)
         base = f"{short} {function}: {' '.join(what.split())[:110]}"
@@ -329,7 +342,7 @@ def find_mutants(module: Path) -> list[Mutant]:
         except SyntaxError:
             continue
         line = node.lineno  # type: ignore[attr-defined]
-        found.append(Mutant(name, str(module), function, line, start, end, text))
+        found.append(SourceMutant(name, str(module), function, line, start, end, text))
     return found
 
 
@@ -342,12 +355,12 @@ def _find_operator(source: bytes, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def is_sampled(mutant: Mutant, fraction: float) -> bool:
+def is_sampled(mutant: SourceMutant, fraction: float) -> bool:
     digest = hashlib.sha256(f"{SEED} {mutant.name}".encode()).digest()
     return int.from_bytes(digest[:4], "big") < fraction * (1 << 32)
 
 
-def modules_of(package: Package) -> list[Path]:
+def modules_of(package: MutatedPackage) -> list[Path]:
     found: list[Path] = []
     for name in package.modules:
         path = ROOT / SOURCE / name
@@ -360,7 +373,7 @@ def modules_of(package: Package) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Calls:
+class RecordedCalls:
     """Which functions (file, qualified name) each test calls, and the seconds it takes."""
 
     functions: dict[str, set[tuple[str, str]]]
@@ -379,21 +392,21 @@ class FunctionRecorder:
         self.seconds: dict[str, float] = defaultdict(float)
         self.failed: set[str] = set()
 
-    def _trace(self, frame: object, event: str, argument: object) -> None:
+    def _trace_call(self, frame: object, event: str, argument: object) -> None:
         code = frame.f_code  # type: ignore[attr-defined]
         if code.co_filename.startswith(self._source):
             call = (code.co_filename[len(self._source) :], code.co_qualname)
             if call not in self._called:
                 self._called.add(call)
-                # The interpreter's child closes all files, and may not write to any.
+                # The child process of the interpreter closes all files and must not write.
                 with contextlib.suppress(OSError):
                     os.write(self._file, f"{self._test}\t{call[0]}\t{call[1]}\n".encode())
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._called.clear()
         self._test = _test_of(nodeid)
-        sys.settrace(self._trace)
-        threading.settrace(self._trace)
+        sys.settrace(self._trace_call)
+        threading.settrace(self._trace_call)
 
     def pytest_runtest_logreport(self, report: object) -> None:
         test = _test_of(report.nodeid)  # type: ignore[attr-defined]
@@ -410,7 +423,7 @@ def _test_of(nodeid: str) -> str:
     return nodeid.partition("[")[0]
 
 
-def _enter(copy: str, output: str) -> None:
+def _enter_copy(copy: str, output: str) -> None:
     """Make this process look as if danlu and its tests were in ``copy``."""
     os.setsid()
     os.chdir(copy)
@@ -432,8 +445,8 @@ _OPTIONS = ["-q", "-W", _REWRITTEN, "-p", "no:cacheprovider", "-p", "no:xdist", 
 
 
 def record_calls(copy: str, output: str, tests: Sequence[str]) -> None:
-    """Run ``tests`` (in a process of its own), and write what they call to ``output``.calls."""
-    _enter(copy, output)
+    """Run ``tests`` in a separate process, and write what they call to ``output``.calls."""
+    _enter_copy(copy, output)
     import pytest
 
     recorder = FunctionRecorder(Path(copy, SOURCE), Path(f"{output}.calls"))
@@ -445,8 +458,8 @@ def record_calls(copy: str, output: str, tests: Sequence[str]) -> None:
 
 
 def run_tests(copy: str, output: str, tests: Sequence[str]) -> None:
-    """Run ``tests`` in a process of its own, up to the first failure."""
-    _enter(copy, output)
+    """Run ``tests`` in a separate process, up to the first failure."""
+    _enter_copy(copy, output)
     try:
         import pytest
     except ImportError:
@@ -456,11 +469,11 @@ def run_tests(copy: str, output: str, tests: Sequence[str]) -> None:
     os._exit(code)
 
 
-#: The environment changed under our feet; no mutant has done this.
+#: The exit code if .venv was changed during the run, which is not due to a mutant.
 _NO_PYTEST = 99
 
 
-class Bench:
+class MutationBench:
     """Copies of the tree, one for each job, and a server that forks test processes quickly."""
 
     def __init__(self, place: Path, jobs: int) -> None:
@@ -485,7 +498,9 @@ class Bench:
         self._lock = threading.Lock()
         self._stamp = int(time.time()) + 1_000_000
 
-    def _run(self, target: object, copy: Path, tests: Sequence[str], timeout: float) -> int | None:
+    def _run_process(
+        self, target: object, copy: Path, tests: Sequence[str], timeout: float
+    ) -> int | None:
         arguments = (str(copy), str(copy) + ".log", tests)
         process = self._context.Process(target=target, args=arguments)  # type: ignore[arg-type]
         process.start()
@@ -497,12 +512,12 @@ class Bench:
             return None
         return process.exitcode
 
-    def record(self, package: Package) -> Calls:
+    def record(self, package: MutatedPackage) -> RecordedCalls:
         """Run the tests of ``package`` unchanged; they must pass."""
-        copy = self._take()
+        copy = self._take_copy()
         tests = ["-m", package.marker, *package.tests]
         try:
-            code = self._run(record_calls, copy, tests, 3000)
+            code = self._run_process(record_calls, copy, tests, 3000)
             value = json.loads(Path(f"{copy}.log.json").read_text()) if code in (0, 1) else {}
             failed = value.get("failed", [])
             # A few may depend on the depth of the stack or the time that tracing takes.
@@ -517,13 +532,13 @@ class Bench:
                 print(f"mutate: left out, because it fails while calls are recorded: {test}")
                 functions.pop(test, None)
                 value["seconds"].pop(test, None)
-            return Calls(functions, value["seconds"])
+            return RecordedCalls(functions, value["seconds"])
         finally:
             self._free.append(copy)
 
-    def survives(self, mutant: Mutant, tests: Sequence[str]) -> bool:
-        """Whether all of ``tests`` pass with ``mutant``."""
-        copy = self._take()
+    def survives(self, mutant: SourceMutant, tests: Sequence[str]) -> bool:
+        """Return whether all of ``tests`` pass with ``mutant``."""
+        copy = self._take_copy()
         path = copy / mutant.module
         source = path.read_bytes()
         try:
@@ -531,22 +546,22 @@ class Bench:
             with self._lock:
                 self._stamp += 1
                 os.utime(path, (self._stamp, self._stamp))
-            code = self._run(run_tests, copy, tests, MUTANT_TIMEOUT)
+            code = self._run_process(run_tests, copy, tests, MUTANT_TIMEOUT)
             if code == _NO_PYTEST:
-                sys.exit("mutate: pytest is gone: was .venv made again meanwhile?")
+                sys.exit("mutate: pytest not found: was .venv recreated during the run?")
             return code == 0
         finally:
             path.write_bytes(source)
             shutil.rmtree(copy / ".home", ignore_errors=True)
             self._free.append(copy)
 
-    def _take(self) -> Path:
+    def _take_copy(self) -> Path:
         with self._lock:
             return self._free.pop()
 
 
-def choose_tests(mutant: Mutant, calls: Calls) -> list[str]:
-    """The tests that call the mutant's function, fastest first; else all that use its module."""
+def choose_tests(mutant: SourceMutant, calls: RecordedCalls) -> list[str]:
+    """Return the tests that call the mutant's function, or else its module, fastest first."""
     module = str(Path(mutant.module).relative_to(SOURCE))
     seconds = calls.seconds
     exact, near = [], []
@@ -624,7 +639,7 @@ def write_score(
     SCORE_FILE.write_text("\n".join(lines) + "\n")
 
 
-def iterate_mutants(packages: Sequence[str]) -> Iterator[tuple[str, Mutant]]:
+def iterate_mutants(packages: Sequence[str]) -> Iterator[tuple[str, SourceMutant]]:
     for name in packages:
         for module in modules_of(PACKAGES[name]):
             for mutant in find_mutants(module):
@@ -667,7 +682,7 @@ def main() -> int:
 
 
 def run_apart(
-    place: Path, mutants: list[tuple[str, Mutant]], jobs: int
+    place: Path, mutants: list[tuple[str, SourceMutant]], jobs: int
 ) -> tuple[dict[str, list[str]], dict[str, tuple[int, int]]]:
     """Run the mutants in a child that can write below ``place`` only."""
     result = place / "result.json"
@@ -675,7 +690,7 @@ def run_apart(
     if child == 0:
         protect_machine(place)
         tempfile.tempdir = str(place)
-        found = run_mutants(Bench(place, jobs), mutants, jobs)
+        found = run_mutants(MutationBench(place, jobs), mutants, jobs)
         result.write_text(json.dumps(found))
         sys.stdout.flush()
         os._exit(0)  # what follows in `main` is the parent's to do
@@ -687,7 +702,7 @@ def run_apart(
 
 
 def run_mutants(
-    bench: Bench, mutants: list[tuple[str, Mutant]], jobs: int
+    bench: MutationBench, mutants: list[tuple[str, SourceMutant]], jobs: int
 ) -> tuple[dict[str, list[str]], dict[str, tuple[int, int]]]:
     began = time.monotonic()
     survivors: dict[str, list[str]] = defaultdict(list)
@@ -697,7 +712,7 @@ def run_mutants(
         calls = dict(zip(wanted, pool.map(bench.record, wanted.values()), strict=True))
         print(f"{time.monotonic() - began:5.0f} s  recorded what the tests call", flush=True)
 
-        def try_mutant(item: tuple[str, Mutant]) -> None:
+        def try_mutant(item: tuple[str, SourceMutant]) -> None:
             package, mutant = item
             tests = ["-m", PACKAGES[package].marker, *choose_tests(mutant, calls[package])]
             if bench.survives(mutant, tests):

@@ -53,8 +53,8 @@ CALLBACKS = {
 
 
 @dataclass
-class Findings:
-    """What a tree contains; lists hold ``NAME PATH:LINE``."""
+class ReadabilityFindings:
+    """Findings in a tree; lists hold ``NAME PATH:LINE``."""
 
     lines: int = 0
     modules: int = 0
@@ -69,7 +69,7 @@ class Findings:
 
     @property
     def one_word_classes(self) -> list[str]:
-        return [name for name in self.classes if len(_words(name)) <= 1]
+        return [name for name in self.classes if len(_split_words(name)) <= 1]
 
     @property
     def duplicate_classes(self) -> list[str]:
@@ -82,29 +82,29 @@ class Findings:
     def figures(self) -> dict[str, float]:
         """Return the figures that may not get worse."""
         return {
-            "one_word_private_functions_percent": _percent(
+            "one_word_private_functions_percent": _to_percent(
                 len(self.one_word_functions), self.private_functions
             ),
-            "one_word_classes_percent": _percent(len(self.one_word_classes), len(self.classes)),
-            "participle_functions_percent": _percent(len(self.participles), self.functions),
+            "one_word_classes_percent": _to_percent(len(self.one_word_classes), len(self.classes)),
+            "participle_functions_percent": _to_percent(len(self.participles), self.functions),
             "loops_over_one": len(self.vague_loops),
             "duplicate_public_classes": len(self.duplicate_classes),
             "stilted_phrases": len(self.phrases),
-            "local_imports_per_100_functions": _percent(len(self.local_imports), self.functions),
+            "local_imports_per_100_functions": _to_percent(len(self.local_imports), self.functions),
         }
 
 
-def _words(name: str) -> list[str]:
+def _split_words(name: str) -> list[str]:
     return re.findall(r"[A-Z][a-z0-9]*", name.strip("_"))
 
 
-def _percent(part: int, whole: int) -> float:
+def _to_percent(part: int, whole: int) -> float:
     return round(100 * part / max(1, whole), 1)
 
 
-def measure(root: Path) -> Findings:
+def measure(root: Path) -> ReadabilityFindings:
     """Read every module below ``root``."""
-    findings = Findings()
+    findings = ReadabilityFindings()
     for path in sorted(root.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         findings.lines += text.count("\n")
@@ -120,7 +120,7 @@ def measure(root: Path) -> Findings:
     return findings
 
 
-def _measure_node(node: ast.AST, place: str, findings: Findings) -> None:
+def _measure_node(node: ast.AST, place: str, findings: ReadabilityFindings) -> None:
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
             if name.startswith("__"):

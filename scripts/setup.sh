@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# `make setup`: the system packages danlu stands on, then a virtual environment with danlu in it.
-# Says what is missing and why before it installs anything. Exits 4 where only an administrator
-# can go on, after printing the one line to ask for.
+# `make setup`: install the system packages that danlu needs, then create .venv with danlu in it.
+# Missing packages are listed, with the reason for each, before anything is installed. If that needs
+# root and the user cannot become root, print the command for an administrator and exit with 4.
 #
-# With --tests: the programs of others that the real tests talk to; with --notebook, those that the
-# tests of notebooks do. Without them those tests are skipped, each saying so; so an ordinary user is
-# told the line to ask for, and that is no failure.
+#   --tests      install the programs that the real tests use instead (registries, browsers, ssh …)
+#   --notebook   install those that the notebook tests use
+#
+# A test whose program is missing is skipped. So without root, these two options only print the
+# command for an administrator and exit with 0.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -16,7 +18,7 @@ stamp=$venv/.danlu-setup
 packages=()
 reasons=()
 
-need() { # need PACKAGE WHY: to be called when what the package gives is not there
+need() { # PACKAGE REASON: add a missing package to the list
     packages+=("$1")
     reasons+=("$2")
 }
@@ -25,49 +27,51 @@ has() { command -v "$1" >/dev/null 2>&1; }
 
 find_missing() {
     has runc || has crun || need runc "runs build steps and commands in containers, without a daemon"
-    has newuidmap || need uidmap "lets an ordinary user build: maps subordinate user ids"
-    has slirp4netns || need slirp4netns "gives the containers of jobs the internet"
+    has newuidmap || need uidmap "maps subordinate user ids, for rootless builds"
+    has slirp4netns || need slirp4netns "connects the containers of jobs to the internet"
     has git || need git "fetches included libraries and sources"
-    [[ -e /etc/ssl/certs/ca-certificates.crt ]] || need ca-certificates "to verify whom is talked to"
+    [[ -e /etc/ssl/certs/ca-certificates.crt ]] || need ca-certificates "verifies the certificates of servers"
     [[ -e /usr/share/keyrings/debian-archive-keyring.gpg ]] ||
         need debian-archive-keyring "verifies Debian's packages"
-    python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "makes the virtual environment"
+    python3 -c 'import ensurepip, venv' 2>/dev/null || need python3-venv "creates the virtual environment"
 }
 
 find_missing_for_notebook() {
-    has chromium || need chromium "tests: the browser that notebooks are used in"
+    has chromium || need chromium "tests: the browser for notebooks"
     [[ -e /usr/share/fonts/truetype/dejavu/DejaVuSansMono.ttf ]] ||
-        need fonts-dejavu-core "tests: letters for the browser"
+        need fonts-dejavu-core "tests: a font for the browser"
 }
 
 find_missing_for_tests() {
-    has dpkg-scanpackages || need dpkg-dev "tests: an archive of another distribution"
+    has dpkg-scanpackages || need dpkg-dev "tests: creates an archive of another distribution"
     has gpg || need gnupg "tests: signs that archive"
-    has busybox || need busybox-static "tests: a root file system of one program"
-    has buildah || need buildah "tests: reads what danlu writes"
+    has busybox || need busybox-static "tests: a root file system with a single program"
+    has buildah || need buildah "tests: reads danlu's images"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
-    { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs what danlu writes"
-    { has ssh && has scp && has sftp && has ssh-agent; } || need openssh-client "tests: connects to environments; an agent for steps"
+    { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs danlu's images"
+    has sshd || need openssh-server "tests: the server of a remote machine (Debian starts it on installation)"
+    { has ssh && has scp && has sftp && has ssh-agent; } || need openssh-client "tests: connects to environments, forwards an agent to build steps"
+    has ldconfig || need libc-bin "tests: writes the cache of the dynamic loader"
     has rsync || need rsync "tests: copies a tree into an environment over ssh"
-    has faketime || need faketime "tests: builds on another day"
-    has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system that clones files"
-    has kubectl || need kubernetes-client "tests: an operator's manifests, applied as users do"
-    has mpirun || need openmpi-bin "tests: starts the programs of MPIJobs"
-    has openssl || need openssl "tests: certificates of servers"
-    has podman || need podman "tests: loads, pulls and runs what danlu writes"
-    has skopeo || need skopeo "tests: reads and copies what danlu writes"
-    has slirp4netns || need slirp4netns "tests: the network of containers of an ordinary user"
+    has faketime || need faketime "tests: builds with a different clock"
+    has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system with reflinks"
+    has kubectl || need kubernetes-client "tests: applies the operator's manifests"
+    has mpirun || need openmpi-bin "tests: starts the processes of MPIJobs"
+    has openssl || need openssl "tests: creates server certificates"
+    has podman || need podman "tests: loads, pulls and runs danlu's images"
+    has skopeo || need skopeo "tests: reads and copies danlu's images"
+    has slirp4netns || need slirp4netns "tests: the network of rootless containers"
 }
 
 check_python() {
     if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-        echo "setup: danlu needs Python 3.11 or later as python3; here: $(python3 --version 2>&1 || true)" >&2
-        echo "hint: put one on PATH, or install python3 of Debian 12, Ubuntu 24.04 or later" >&2
+        echo "setup: danlu needs Python 3.11 or later; python3 is $(python3 --version 2>&1 || true)" >&2
+        echo "hint: put a newer python3 on PATH; Debian 12 and Ubuntu 24.04 have one" >&2
         exit 4
     fi
 }
 
-lacks_subordinate_ids() { # true for an ordinary user whom /etc/sub?id gives no ids
+lacks_subordinate_ids() { # true for a user other than root without an entry in /etc/sub[ug]id
     [[ $(id -u) != 0 ]] || return 1
     local file
     for file in /etc/subuid /etc/subgid; do
@@ -76,14 +80,14 @@ lacks_subordinate_ids() { # true for an ordinary user whom /etc/sub?id gives no 
     return 1
 }
 
-free_subordinate_ids() { # FIRST-LAST above all that are given away
+free_subordinate_ids() { # print FIRST-LAST, a range above all that are assigned
     local last
     last=$(cat /etc/subuid /etc/subgid 2>/dev/null |
         awk -F: 'BEGIN { m = 99999 } { e = $2 + $3 - 1; if (e > m) m = e } END { print m }')
     echo "$((last + 1))-$((last + 65536))"
 }
 
-administrator_line() { # the one line that makes this account able to go on
+administrator_command() { # print the command that installs the packages and assigns ids
     local line="" range
     if ((${#packages[@]})); then
         line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
@@ -95,9 +99,9 @@ administrator_line() { # the one line that makes this account able to go on
     echo "$line"
 }
 
-explain() { # WHOSE: for what they are needed
+list_missing_packages() { # SUBJECT: who needs them, such as "danlu needs"
     local i
-    echo "setup: this machine lacks ${#packages[@]} system package(s) that $1:"
+    echo "setup: $1 ${#packages[@]} system package(s) that are not installed:"
     for i in "${!packages[@]}"; do
         printf '  %-24s %s\n' "${packages[i]}" "${reasons[i]}"
     done
@@ -105,17 +109,17 @@ explain() { # WHOSE: for what they are needed
 
 ask_administrator() {
     if lacks_subordinate_ids; then
-        echo "setup: $(id -un) has no subordinate ids, which building as an ordinary user needs"
+        echo "setup: $(id -un) has no subordinate ids, which rootless builds need"
     fi
-    echo "setup: $(id -un) may not do that here. Please ask an administrator to run, as root:"
+    echo "setup: this needs root. Please ask an administrator to run:"
     echo
     echo "  $1"
     echo
-    echo "and then run the same command again."
+    echo "Then run the same command again."
     exit 4
 } >&2
 
-as_administrator() { # run LINE as root if that is possible without asking anybody else
+run_as_root() { # COMMAND: run it as root or with sudo, else print it for an administrator
     if [[ $(id -u) == 0 ]]; then
         DEBIAN_FRONTEND=noninteractive bash -c "$1"
     elif has sudo && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
@@ -128,28 +132,28 @@ as_administrator() { # run LINE as root if that is possible without asking anybo
 install_system_packages() {
     find_missing
     local line
-    line=$(administrator_line)
+    line=$(administrator_command)
     [[ -n $line ]] || return 0
-    ((${#packages[@]} == 0)) || explain "danlu stands on"
+    ((${#packages[@]} == 0)) || list_missing_packages "danlu needs"
     if ! has apt-get; then
-        echo "setup: there is no apt-get here; install these with your system's package manager" >&2
+        echo "setup: apt-get not found: install these packages with your system's package manager" >&2
         exit 4
     fi
-    [[ $(id -u) != 0 ]] || echo "setup: installing them now: $line"
-    as_administrator "$line"
+    [[ $(id -u) != 0 ]] || echo "setup: installing: $line"
+    run_as_root "$line"
 }
 
-install_for_tests() { # WHICH: tests, or notebook
+install_for_tests() { # GROUP: tests or notebook
     has apt-get || return 0
     "find_missing_for_$1"
     ((${#packages[@]})) || return 0
-    explain "tests talk to"
+    list_missing_packages "the tests need"
     local line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
     if [[ $(id -u) == 0 ]]; then
-        echo "setup: installing them now: $line"
-        as_administrator "$line"
+        echo "setup: installing: $line"
+        run_as_root "$line"
     else
-        printf 'setup: tests that need one of them are skipped. To have them, ask for this, as root:\n\n'
+        printf 'setup: tests that need one of them are skipped. To install them, run as root:\n\n'
         printf '  %s\n\n' "$line"
     fi
 }
@@ -165,13 +169,13 @@ make_environment() {
     if [[ -f $stamp && $(<"$stamp") == "$want" ]]; then
         return 0
     fi
-    echo "setup: making $venv with danlu and what it stands on (constraints.txt, by hash)"
+    echo "setup: creating $venv with danlu and its dependencies (constraints.txt, by hash)"
     python3 -m venv --clear $venv
     $venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes \
         --only-binary :all: --no-deps -r constraints.txt
     $venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-index \
         --no-build-isolation --editable .
-    # Also for those who let Python write no byte code: compiling takes longer than most commands.
+    # If PYTHONDONTWRITEBYTECODE is set, every command would compile danlu again.
     $venv/bin/python -m compileall -q src
     echo "$want" >$stamp
     echo "setup: done; try $venv/bin/danlu --help"

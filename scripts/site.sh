@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Build the documentation site into build/site, strictly: a broken link is an error.
-# Its tools (constraints-docs.txt, by hash) have an environment of their own, .venv-docs.
+# Build the documentation site in build/site; a broken link is an error.
+# MkDocs is installed in a separate environment, .venv-docs (constraints-docs.txt, by hash).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -63,7 +63,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     here = Path(page.file.src_uri).parent
 
     def rewrite(match: re.Match[str]) -> str:
-        path = _resolve(source, match["target"])
+        path = _resolve_link(source, match["target"])
         if path is None or (path.is_relative_to(DOCS) and source.is_relative_to(DOCS)):
             return match[0]
         return f"]({os.path.relpath(_site_path(path), here)}{match['anchor'] or ''}"
@@ -73,7 +73,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 def _find_outside_files(page: Path) -> Iterator[Path]:
     for match in _LINK.finditer(page.read_text(encoding="utf-8")):
-        path = _resolve(page, match["target"])
+        path = _resolve_link(page, match["target"])
         if path is None or path.is_relative_to(DOCS):
             continue
         if path.is_file() and path.is_relative_to(ROOT):
@@ -82,7 +82,7 @@ def _find_outside_files(page: Path) -> Iterator[Path]:
             _log.warning("%s links to %s, which is not a file", page, match["target"])
 
 
-def _resolve(source: Path, target: str) -> Path | None:
+def _resolve_link(source: Path, target: str) -> Path | None:
     """Return the file or directory a link leads to; None for an address."""
     if "://" in target or target.startswith(("mailto:", "/")):
         return None

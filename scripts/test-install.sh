@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Install the wheel as the README says, outside the checkout, and use it: `danlu doctor`, `init`,
-# `run`, `train`, then a notebook cell in an environment of the user's. As root it is done twice:
-# as root, then as another account.
+# `run`, `train`, and a notebook cell in the user's own environment. If run as root, do it twice: as
+# root, then as another account.
 #
-#     scripts/test-install.sh [WHEEL]       WHEEL: an already built wheel (used for the second run)
+#     scripts/test-install.sh [WHEEL]       WHEEL: a built wheel to install (for the second run)
 set -euo pipefail
 checkout=$(cd "$(dirname "$0")/.." && pwd)
 umask 022
@@ -29,14 +29,14 @@ if [[ -z $wheel ]]; then
     wheel=$(echo "$work"/dist/danlu-*.whl)
 fi
 
-# The versions that danlu is tested with; a user gets the newest.
+# The tested versions; users get the newest ones.
 versions=$work/versions.txt
 grep -v '^ *--hash' "$checkout/constraints.txt" | sed 's/ *\\$//' >"$versions"
 
 step "install it as a tool"
 python3 -m venv "$work/uv"
 "$work/uv/bin/python" -m pip install -q --disable-pip-version-check --constraint "$versions" uv
-# uv does not read pip's configuration, which is where this machine may name its index.
+# uv does not read pip's configuration, in which this machine may name its index.
 configured() { "$work/uv/bin/python" -m pip config get "global.$1" 2>/dev/null || true; }
 index=$(configured index-url) certificate=$(configured cert)
 [[ -z $index ]] || export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}
@@ -52,10 +52,9 @@ mkdir "$work/project"
 cd "$work/project"
 
 step "danlu doctor"
-# It fails where the machine lacks something, such as access to /dev/net/tun; the rest needs none.
+# It fails if the machine lacks something, such as access to /dev/net/tun, that is not needed here.
 danlu doctor >doctor || [[ $? == 4 || $? == 1 ]]
-cat doctor
-grep -q '^ok *OCI runtime' doctor
+grep '^ok *OCI runtime' doctor || { cat doctor; exit 1; }
 
 step "danlu init"
 cat >main.py <<'END'
@@ -104,7 +103,7 @@ if [[ $(id -u) == 0 && $# == 0 ]]; then
         cp "$checkout/scripts/test-install.sh" "$checkout/constraints.txt" "$work/dist/"
     mkdir "$work/dist/scripts"
     mv "$work/dist/test-install.sh" "$work/dist/scripts/"
-    # The account keeps how this machine reaches the network, and nothing else.
+    # The account inherits only the settings with which this machine reaches the network.
     keep=(PATH LANG http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY SSL_CERT_FILE
         REQUESTS_CA_BUNDLE PIP_CONFIG_FILE PIP_INDEX_URL PIP_CERT UV_DEFAULT_INDEX)
     variables=()

@@ -49,9 +49,9 @@ def missing_for_real() -> str:
     if sys.platform != "linux":
         return "real tests need Linux"
     if not (has_program("runc") or has_program("crun")):
-        return "no OCI runtime (runc or crun) here: make setup"
+        return "no OCI runtime (runc or crun) found: make setup"
     if not has_program("apt-get"):
-        return "no apt-get here: bases are made of packages of the Debian family"
+        return "apt-get not found: bases are built from packages of the Debian family"
     if os.geteuid() != 0:
         if not (has_program("newuidmap") and has_program("newgidmap")):
             return "an ordinary user needs newuidmap: make setup"
@@ -61,7 +61,7 @@ def missing_for_real() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real tests get a longer limit, and a reason where they, or what they need, cannot run."""
+    """Give real tests a longer limit, and skip those that cannot run, with the reason."""
     reason = missing_for_real()
     for item in items:
         lack = lacking(*(name for mark in item.iter_markers("needs") for name in mark.args))
@@ -79,22 +79,22 @@ _HOME = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where this run's home is to be, for all of its processes."""
-    # No test writes to the SSH configuration of whoever runs them.
+    """Return the path of this run's home, the same in all its processes."""
+    # No test writes to the SSH configuration of the developer.
     os.environ["DANLU_SSH_CONFIG"] = "off"
-    told = getattr(config, "workerinput", {}).get("real_home")
+    output = getattr(config, "workerinput", {}).get("real_home")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    config.stash[_HOME] = Path(told or cache / "danlu-tests" / str(os.getpid()))
+    config.stash[_HOME] = Path(output or cache / "danlu-tests" / str(os.getpid()))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a process of pytest-xdist's."""
+    """Pass the home to a worker process of pytest-xdist."""
     node.workerinput["real_home"] = str(node.config.stash[_HOME])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Whoever began the run removes its home."""
+    """Remove the home in the process that created it."""
     if not hasattr(config, "workerinput") and config.stash[_HOME].exists():
         remove_tree(config.stash[_HOME])
 
@@ -103,7 +103,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def real_home(request: pytest.FixtureRequest) -> Path:
     """A ``DANLU_HOME`` shared by the real tests of one run, so that a base is made once.
 
-    It lies in the user's cache directory, not in ``/tmp``, which may be memory. With
+    It is in the user's cache directory, not in ``/tmp``, which may be memory. With
     ``DANLU_TEST_HOME`` it is that directory, and kept: for working on one test.
     """
     kept = os.environ.get("DANLU_TEST_HOME")
@@ -141,7 +141,7 @@ def program_in(home: Path) -> Danlu:
         # Upkeep would compete with the tests for the machine; its own test starts it.
         environ = {"DANLU_UPKEEP": "off", **os.environ, "DANLU_HOME": str(home)}
         program = Path(sys.executable).with_name("danlu")
-        done = subprocess.run(
+        result = subprocess.run(
             [str(program), *arguments],
             cwd=cwd,
             env=environ,
@@ -150,11 +150,11 @@ def program_in(home: Path) -> Danlu:
             timeout=timeout,
             check=False,
         )
-        if check and done.returncode:
+        if check and result.returncode:
             pytest.fail(
-                f"danlu {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
+                f"danlu {' '.join(arguments)}: {result.returncode}\n{result.stdout}{result.stderr}"
             )
-        return done
+        return result
 
     return run
 

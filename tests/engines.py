@@ -1,7 +1,8 @@
-"""Other container engines, each with its own store, to run what danlu built."""
+"""Other container engines, each with its own store, that run danlu's images."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -24,9 +25,11 @@ class Engine:
     insecure: list[str]
 
     def __call__(self, *words: str) -> str:
-        done = subprocess.run([*self.command, *words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
-        return done.stdout
+        result = subprocess.run(
+            [*self.command, *words], capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}"
+        return result.stdout
 
     def pull(self, name: str) -> None:
         """From a registry without TLS on this machine."""
@@ -37,7 +40,7 @@ class Engine:
         self("load", "-i", str(archive))
 
     def run(self, name: str, *words: str) -> str:
-        """What the image, or a command in it, prints; without a network."""
+        """Run a command in the image without a network, and return its output."""
         return self("run", "--rm", "--network=none", *self.options, name, *words).strip()
 
 
@@ -49,23 +52,25 @@ def missing(engine: str) -> str:
 
 
 @contextmanager
-def short_place() -> Iterator[Path]:
+def make_short_directory() -> Iterator[Path]:
     """A directory of a short name, as podman and Docker's sockets need it."""
-    place = Path(tempfile.mkdtemp(prefix="dl"))
+    directory = Path(tempfile.mkdtemp(prefix="dl"))
     try:
-        yield place
+        yield directory
     finally:
         # Docker's name spaces, its data and podman's storage may stay mounted when they end.
         for mount in ("exec/netns/default", "data", "root/overlay"):
-            subprocess.run(["umount", "-R", str(place / mount)], capture_output=True, check=False)
-        remove_tree(place)
+            subprocess.run(
+                ["umount", "-R", str(directory / mount)], capture_output=True, check=False
+            )
+        remove_tree(directory)
 
 
 @contextmanager
 def podman(*, storage: str = "") -> Iterator[Engine]:
-    """podman with a store of its own; ``storage`` names its driver."""
-    with short_place() as place:
-        command = ["podman", "--root", str(place / "root"), "--runroot", str(place / "run")]
+    """Return podman with a separate store; ``storage`` is its driver."""
+    with make_short_directory() as directory:
+        command = ["podman", "--root", str(directory / "root"), "--runroot", str(directory / "run")]
         command += ["--storage-driver", storage] if storage else []
         # It asks for its own limits, which not every machine's root may set.
         limits = ["--ulimit=nofile=1024:4096", "--ulimit=nproc=1024:4096"]
@@ -78,30 +83,73 @@ def podman(*, storage: str = "") -> Iterator[Engine]:
 
 @contextmanager
 def docker_daemon(*, storage: str = "") -> Iterator[Engine]:
-    """docker with a daemon of its own, which touches neither bridges nor iptables."""
-    with short_place() as place:
-        socket = f"unix://{place}/docker.sock"
-        options = ["--data-root", f"{place}/data", "--exec-root", f"{place}/exec", "-H", socket]
-        options += ["--pidfile", f"{place}/pid", "--bridge", "none", "--iptables=false"]
+    """Start docker with a separate daemon that changes neither bridges nor iptables."""
+    with make_short_directory() as directory:
+        socket = f"unix://{directory}/docker.sock"
+        options = [
+            "--data-root",
+            f"{directory}/data",
+            "--exec-root",
+            f"{directory}/exec",
+            "-H",
+            socket,
+        ]
+        options += ["--pidfile", f"{directory}/pid", "--bridge", "none", "--iptables=false"]
         options += ["--ip6tables=false", *(["--storage-driver", storage] if storage else [])]
         program = shutil.which("dockerd", path=SYSTEM_PATH) or "dockerd"
-        log = place / "log"
+        log = directory / "log"
         with log.open("w") as file:
             daemon = subprocess.Popen([program, *options], stdout=file, stderr=file)
         try:
-            _wait(["docker", "-H", socket, "info"], daemon, log)
+            _wait_until_ready(["docker", "-H", socket, "info"], daemon, log)
             yield Engine(["docker", "-H", socket], [], [])
         finally:
             daemon.terminate()
             daemon.wait(30)
 
 
-def _wait(ready: list[str], daemon: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_until_ready(ready: list[str], daemon: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + 60
     while subprocess.run(ready, capture_output=True, check=False).returncode:
         assert daemon.poll() is None, log.read_text()[-2000:]
         assert time.monotonic() < end, log.read_text()[-2000:]
         time.sleep(0.1)
+
+
+_PODMAN_CONFIG = """
+[containers]
+# It asks for its own limits, which not every machine's root may set.
+default_ulimits = ["nofile=1024:4096", "nproc=1024:4096"]
+[engine]
+# crun 1.8 cannot use a hybrid hierarchy of control groups.
+runtime = "runc"
+"""
+_PODMAN_STORAGE = """
+[storage]
+driver = "overlay"
+graphroot = "{place}/root"
+runroot = "{place}/run"
+"""
+
+
+@contextmanager
+def engine_variables(name: str) -> Iterator[dict[str, str]]:
+    """Yield variables with which the plain command line of an engine has a store for a test."""
+    if name == "docker":
+        with docker_daemon() as engine:
+            yield {"DOCKER_HOST": engine.command[-1]}
+        return
+    with make_short_directory() as directory:
+        (directory / "containers.conf").write_text(_PODMAN_CONFIG)
+        (directory / "storage.conf").write_text(_PODMAN_STORAGE.format(place=directory))
+        variables = {
+            "CONTAINERS_CONF": str(directory / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
+        }
+        yield variables
+        environ = {**os.environ, **variables}
+        for command in (["rm", "--all", "--force"], ["rmi", "--all", "--force"]):
+            subprocess.run(["podman", *command], env=environ, capture_output=True, check=False)
 
 
 ENGINES: dict[str, Callable[[], AbstractContextManager[Engine]]] = {

@@ -1,4 +1,4 @@
-"""Golden files: updated on request, and never compared with what was just written."""
+"""Golden files: updated on request, never compared in the run that wrote them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["write_if_asked"]
+__all__ = ["write_on_request"]
 
 
-def write_if_asked(path: Path, text: str) -> None:
+def write_on_request(path: Path, text: str) -> None:
     """With ``DANLU_GOLDEN=write`` write ``text`` to ``path`` if it differs, and fail the test.
 
     A run that writes proves nothing: read the difference, commit it, run the tests again.

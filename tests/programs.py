@@ -9,12 +9,12 @@ __all__ = ["SYSTEM_PATH", "has_program", "install_command", "lacking"]
 
 SYSTEM_PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
-#: What is installed by another call than that for most tests.
+#: The commands for programs that `scripts/setup.sh --tests` does not install.
 _COMMANDS = {"chromium": "scripts/setup.sh --notebook"}
 
 _TUN_DEVICE = "/dev/net/tun"
 
-#: What the distribution does not package.
+#: Programs that the distribution does not package, and what to do instead.
 UNPACKAGED = {
     **dict.fromkeys(("buildctl", "buildkitd"), "install BuildKit's release on PATH"),
     "npm": "install Node.js, with npm configured for a registry that this machine reaches",
@@ -27,12 +27,12 @@ def has_program(program: str) -> bool:
 
 
 def install_command(program: str) -> str:
-    """Return what installs ``program``: a command to run in the repository, or what to do."""
+    """Return how to install ``program``: a command to run in the repository, or an instruction."""
     return UNPACKAGED.get(program) or _COMMANDS.get(program, "scripts/setup.sh --tests")
 
 
 def lacking(*needs: str) -> str:
-    """Return the reason to skip what needs ``needs``; empty if nothing is missing.
+    """Return the reason to skip a test that needs ``needs``; empty if nothing is missing.
 
     A need is a program, ``root``, or the device ``tun``, which udev opens to every account.
     """
@@ -44,5 +44,5 @@ def lacking(*needs: str) -> str:
             if not os.access(_TUN_DEVICE, os.R_OK | os.W_OK):
                 return f"this account cannot open {_TUN_DEVICE}: sudo chmod 0666 {_TUN_DEVICE}"
         elif not has_program(name):
-            return f"no {name} here: {install_command(name)}"
+            return f"{name} not found: {install_command(name)}"
     return ""

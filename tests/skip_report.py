@@ -14,7 +14,7 @@ _PREFIX = "Skipped: "
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print why tests were skipped, the most frequent reason first."""
-    reasons = Counter(_reasons(terminalreporter.stats.get("skipped", ())))
+    reasons = Counter(_skip_reasons(terminalreporter.stats.get("skipped", ())))
     if not reasons:
         return
     terminalreporter.write_sep("-", f"{reasons.total()} skipped")
@@ -23,7 +23,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count:{width}} × {reason}")
 
 
-def _reasons(reports: Iterable[object]) -> Iterable[str]:
+def _skip_reasons(reports: Iterable[object]) -> Iterable[str]:
     for report in reports:
         if not isinstance(report, pytest.TestReport | pytest.CollectReport):
             continue

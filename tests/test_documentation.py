@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 
 import click
+import msgspec
 import pytest
 
 from danlu.cli.app import root
 from danlu.cli.session import Session
-from tests.test_repository import ROOT, tracked
+from danlu.util.config import Configuration
+from tests.lang.support import envd
+from tests.test_repository import ROOT, list_tracked_files
 
 LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]*))?(?:\s[^)]*)?\)")
 FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 
-#: Stands for something that only the reader knows, in a synopsis of several commands.
+#: A placeholder for a value of the reader, in a synopsis of several commands.
 SYNOPSIS = (" | wait", "…", "...")
 
 
 def pages() -> list[Path]:
-    return [path for path in tracked() if path.suffix == ".md"]
+    return [path for path in list_tracked_files() if path.suffix == ".md"]
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:
@@ -43,7 +48,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in plain}
 
 
-def test_links_between_pages_and_files_lead_somewhere() -> None:
+def test_links_between_pages_and_files_exist() -> None:
     broken = []
     for page in pages():
         for target, anchor in links(page):
@@ -109,3 +114,28 @@ def test_a_wrong_command_would_be_found() -> None:
         parse(root, "danlu", ["build", "--no-such-option"])
     with pytest.raises(click.UsageError):
         parse(root, "danlu", ["no-such-verb"])
+
+
+def test_the_configuration_page_has_every_setting_with_its_default() -> None:
+    page = (ROOT / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", page, re.MULTILINE))
+    structs = (Configuration(), Configuration().kubernetes)
+    fields = {
+        name: json.dumps(value)
+        for struct in structs
+        for name, value in msgspec.structs.asdict(struct).items()
+        if name not in ("mirrors", "registries", "kubernetes")
+    }
+    assert rows == fields
+
+
+def read_build_files(page: Path) -> Iterator[str]:
+    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if match["info"].startswith("python") and re.search(r"^ *def build\(", match["body"], re.M):
+            yield dedent(match["body"])
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if any(read_build_files(page))], ids=str)
+def test_build_files_of_a_page_describe_an_environment(page: Path) -> None:
+    for text in read_build_files(page):
+        assert envd(text).base is not None

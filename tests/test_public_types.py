@@ -1,4 +1,4 @@
-"""What type checkers see of the public API: `make check` runs mypy on this file."""
+"""Types of the public API for type checkers: `make check` runs mypy on this file."""
 
 from __future__ import annotations
 

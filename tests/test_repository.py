@@ -19,13 +19,13 @@ from danlu import __version__
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def tracked() -> list[Path]:
-    done = subprocess.run(
+def list_tracked_files() -> list[Path]:
+    result = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    if done.returncode:
+    if result.returncode:
         pytest.skip("not a git checkout")
-    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
+    return [ROOT / name for name in result.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 def constraints_script() -> ModuleType:
@@ -44,13 +44,13 @@ def test_constraints_pin_everything_by_hash() -> None:
         assert script.findings((ROOT / name).read_text(), requirements) == []
 
 
-def test_constraints_check_finds_what_is_wrong() -> None:
+def test_constraints_check_reports_errors() -> None:
     script = constraints_script()
     text = "click==8.0 \\\n    --hash=sha256:00\nrich==13.9\n--index-url x\n"
-    wanted = [Requirement("click>=8.1"), Requirement("uv")]
-    assert script.findings(text, wanted) == [
+    expected = [Requirement("click>=8.1"), Requirement("uv")]
+    assert script.findings(text, expected) == [
         "rich: no hash",
-        "an address or an index is written in it",
+        "it contains a URL or an index option",
         "click: 8.0 is not >=8.1",
         "uv: not pinned",
     ]
@@ -77,24 +77,24 @@ def test_every_example_has_a_verify_script() -> None:
             assert (example / "verify").is_file(), example
 
 
-def test_changelog_knows_this_version() -> None:
+def test_changelog_contains_this_version() -> None:
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md", "CONTRIBUTING.md"])
-def test_links_of_the_front_pages_lead_somewhere(page: str) -> None:
+def test_links_of_the_front_pages_exist(page: str) -> None:
     for target in re.findall(r"\]\((?!\w+:)([^)#]+)", (ROOT / page).read_text()):
         assert (ROOT / target).exists(), f"{page}: {target}"
 
 
-def test_links_of_the_documentation_lead_somewhere() -> None:
+def test_links_of_the_documentation_exist() -> None:
     for page in sorted((ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\((?!\w+:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page}: {target}"
 
 
 def ordinary_user_path(directory: Path) -> str:
-    """A PATH with what a minimal system has, as seen by an ordinary user, and no more."""
+    """A PATH with exactly the programs of a minimal system."""
     directory.mkdir()
     for tool in ("apt-get", "awk", "bash", "cat", "cut", "dirname", "grep", "sha256sum"):
         (directory / tool).symlink_to(shutil.which(tool) or tool)
@@ -104,13 +104,13 @@ def ordinary_user_path(directory: Path) -> str:
     return str(directory)
 
 
-def test_setup_tells_an_ordinary_user_what_to_ask_for(tmp_path: Path) -> None:
+def test_setup_prints_the_command_for_the_administrator(tmp_path: Path) -> None:
     script = tmp_path / "scripts" / "setup.sh"
     script.parent.mkdir()
     # The script appends the system's directories, where this machine has what must be missing.
     text = (ROOT / "scripts/setup.sh").read_text()
     script.write_text(text.replace(':/usr/sbin:/sbin"', '"'))
-    done = subprocess.run(
+    result = subprocess.run(
         [shutil.which("bash") or "bash", str(script)],
         env={"PATH": ordinary_user_path(tmp_path / "bin")},
         stdin=subprocess.DEVNULL,
@@ -118,8 +118,8 @@ def test_setup_tells_an_ordinary_user_what_to_ask_for(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 4, done
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("  apt-get update")]
+    assert result.returncode == 4, result
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("  apt-get update")]
     for package in ("runc", "uidmap", "git"):
         assert package in line.split()
     assert line.endswith(" nobody-here")

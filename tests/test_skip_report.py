@@ -43,9 +43,9 @@ def run(pytester: pytest.Pytester) -> pytest.Pytester:
 
 def section(text: str) -> list[str]:
     """The lines about skipped tests."""
-    found = re.search(r"^-+ (\d+ skipped) -+\n((?:\s*\d+ × .*\n)*)", text, re.MULTILINE)
-    assert found is not None, text
-    return [found[1], *found[2].splitlines()]
+    result = re.search(r"^-+ (\d+ skipped) -+\n((?:\s*\d+ × .*\n)*)", text, re.MULTILINE)
+    assert result is not None, text
+    return [result[1], *result[2].splitlines()]
 
 
 def test_each_reason_is_one_line_with_its_count(run: pytest.Pytester) -> None:
@@ -61,7 +61,7 @@ def test_processes_of_xdist_are_counted_together(run: pytest.Pytester) -> None:
     assert section(result.stdout.str()) == ["32 skipped", "31 × no server here", " 1 × needs root"]
 
 
-def test_failures_stay_visible(run: pytest.Pytester) -> None:
+def test_failures_are_still_reported(run: pytest.Pytester) -> None:
     run.makepyfile(test_one=TESTS, test_two="def test_bad():\n    assert 1 == 2\n")
     result = run.runpytest_subprocess("-rfE", "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -69,12 +69,12 @@ def test_failures_stay_visible(run: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*assert 1 == 2*", "FAILED test_two.py::test_bad*"])
 
 
-def test_a_run_without_skips_says_nothing_of_them(run: pytest.Pytester) -> None:
+def test_a_run_without_skips_prints_no_skip_report(run: pytest.Pytester) -> None:
     run.makepyfile("def test_good():\n    pass\n")
     assert "skipped" not in run.runpytest_subprocess("-p", "no:cacheprovider").stdout.str()
 
 
-# -- what is missing can be installed -------------------------------------------------------------
+# -- missing programs can be installed -----------------------------------------------------------
 
 _NEEDS = re.compile(r'(?:mark\.needs|lacking)\((?=")[^)]*\)')
 _FUNCTION = r"^find_missing_for_{}\(\) {{$(.*?)^}}$"
@@ -82,12 +82,12 @@ _FUNCTION = r"^find_missing_for_{}\(\) {{$(.*?)^}}$"
 
 def needed_programs() -> list[str]:
     """The programs that tests name in a mark, or ask for in a fixture."""
-    found: set[str] = set()
+    result: set[str] = set()
     for path in (ROOT / "tests").rglob("*.py"):
         if path != Path(__file__):
             for match in _NEEDS.finditer(path.read_text(encoding="utf-8")):
-                found.update(re.findall(r'"([^"]+)"', match[0]))
-    return sorted(found - {"root", "tun", *UNPACKAGED})
+                result.update(re.findall(r'"([^"]+)"', match[0]))
+    return sorted(result - {"root", "tun", *UNPACKAGED})
 
 
 def test_tests_need_programs() -> None:
@@ -106,5 +106,5 @@ def test_the_command_in_the_reason_installs_the_program(program: str) -> None:
 
 def test_a_missing_program_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.programs.SYSTEM_PATH", "/nowhere")
-    assert lacking("mpirun") == "no mpirun here: scripts/setup.sh --tests"
-    assert lacking("chromium") == "no chromium here: scripts/setup.sh --notebook"
+    assert lacking("mpirun") == "mpirun not found: scripts/setup.sh --tests"
+    assert lacking("chromium") == "chromium not found: scripts/setup.sh --notebook"

@@ -1,1 +1,1 @@
-"""The operator against a real API server: the server, those who load it, and what is measured."""
+"""The operator against a real API server: the server, its load, and the measurements."""

@@ -1,4 +1,4 @@
-"""The experiments, each on a fresh server: figures by name."""
+"""The experiments, each on a fresh server; they return figures by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import anyio
 from benchmarks.kubernetes.jobs import (
     JOBS,
     SPACE,
-    Followed,
+    JobLatencies,
     count,
     following,
     install,
@@ -25,7 +25,7 @@ from benchmarks.kubernetes.jobs import (
     until,
 )
 from benchmarks.kubernetes.roles import pairs
-from benchmarks.kubernetes.server import Bench, Requests, bench, requests_of
+from benchmarks.kubernetes.server import Requests, ServerExperiment, bench, requests_of
 from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES, PODS, SERVICES
 from tests.kube.servers import free_port
@@ -33,7 +33,7 @@ from tests.kube.servers import free_port
 __all__ = ["Figures", "along", "bare", "existing", "large"]
 
 Figures = Mapping[str, float]
-#: What is asked of the server by others than the operator, and what it asks itself.
+#: Requests that clients other than the operator make too, and those of the server itself.
 _OTHERS = ("LIST", "WATCH")
 _ITS_OWN = (
     "",
@@ -46,20 +46,20 @@ _ITS_OWN = (
     "tokenreviews",
 )
 _RUNS = 5.0
-#: Events are told one after another, long after what they tell of.
+#: Events are written one after another, long after they occurred, so wait for them this long.
 _REST_SECONDS = 300
 
 
 @asynccontextmanager
-async def _experiment(directory: Path) -> AsyncIterator[tuple[Bench, Client]]:
+async def _open_experiment(directory: Path) -> AsyncIterator[tuple[ServerExperiment, Client]]:
     with bench(directory) as made:
         async with Client(made.access, manager="benchmark") as client:
             yield made, client
 
 
 async def bare(directory: Path, objects: Path) -> Figures:
-    """The yardstick: a client of 20 connections that creates the same pods and services."""
-    async with _experiment(directory) as (made, client):
+    """Measure a client with 20 connections that creates the same pods and services."""
+    async with _open_experiment(directory) as (made, client):
         await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
         before = made.cpu()
         began = time.monotonic()
@@ -67,76 +67,78 @@ async def bare(directory: Path, objects: Path) -> Figures:
         await anyio.to_thread.run_sync(made.wait, "bare")
         seconds = time.monotonic() - began
         number = await count(client, PODS) + await count(client, SERVICES)
-        return {"seconds": seconds, "objects": number, **_spent(made, before)}
+        return {"seconds": seconds, "objects": number, **_measure_cpu(made, before)}
 
 
 async def existing(directory: Path, jobs: int, *, objects: Path | None = None) -> Figures:
-    """So many jobs are there when the operator starts; the kubelet begins after the last pod.
+    """Start the operator with ``jobs`` existing jobs; the kubelet starts after the last pod.
 
-    The pods and services that were made are written to ``objects``.
+    The created pods and services are written to ``objects``.
     """
-    async with _experiment(directory) as (made, client):
+    async with _open_experiment(directory) as (made, client):
         await install(client)
         await submit(client, jobs)
         async with following(client) as seen:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
             made.operator(free_port())
-            await _made(made, client, 3 * jobs)
+            await _wait_for_pods(made, client, 3 * jobs)
             figures = {"last pod": time.monotonic() - began}
-            figures |= {f"making {name}": spent for name, spent in _spent(made, before).items()}
+            figures |= {
+                f"making {name}": spent for name, spent in _measure_cpu(made, before).items()
+            }
             if objects is not None:
                 objects.write_bytes(pairs(await pods_and_services(client)))
             started = time.monotonic()
             made.role("kubelet", str(_RUNS))
-            await _succeeded(made, seen, jobs)
+            await _wait_for_success(made, seen, jobs)
             figures["succeeded"] = time.monotonic() - started
-            return {**figures, **await _costs(made, client, asked, before, jobs=jobs)}
+            return {**figures, **await _measure_costs(made, client, asked, before, jobs=jobs)}
 
 
 async def along(directory: Path, jobs: int, *, pause: float = 0.0) -> Figures:
-    """So many jobs are submitted while operator and kubelet run; their latency is seen too."""
-    async with _experiment(directory) as (made, client):
+    """Submit ``jobs`` jobs while operator and kubelet run; also measure their latency."""
+    async with _open_experiment(directory) as (made, client):
         await install(client)
-        await _ready(made)
+        await _start_operator(made)
         made.role("kubelet", str(_RUNS))
         async with following(client, pods=True) as seen:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
             async with anyio.create_task_group() as group:
                 group.start_soon(lambda: submit(client, jobs, pause=pause))
-                await _made(made, client, 3 * jobs)
+                await _wait_for_pods(made, client, 3 * jobs)
                 last = time.monotonic() - began
-            await _succeeded(made, seen, jobs)
+            await _wait_for_success(made, seen, jobs)
             figures = {"last pod": last, "succeeded": time.monotonic() - began}
-            figures |= {"start": before["operator"], **_latencies(seen)}
-            return {**figures, **await _costs(made, client, asked, before, jobs=jobs)}
+            figures |= {"start": before["operator"], **_summarize_latencies(seen)}
+            return {**figures, **await _measure_costs(made, client, asked, before, jobs=jobs)}
 
 
 async def large(directory: Path, workers: int) -> Figures:
-    """One job of a master and so many workers, submitted while the operator runs."""
-    async with _experiment(directory) as (made, client):
+    """Submit a job of a master and ``workers`` workers while the operator runs."""
+    async with _open_experiment(directory) as (made, client):
         await install(client)
-        await _ready(made)
+        await _start_operator(made)
         async with following(client) as seen:
             asked, before = await requests_of(client), made.cpu()
             began = time.monotonic()
             await client.create(JOBS, manifest("job-0", workers))
-            await _made(made, client, workers + 1)
+            await _wait_for_pods(made, client, workers + 1)
             figures = {"last pod": time.monotonic() - began}
             started = time.monotonic()
             made.role("kubelet", str(_RUNS))
-            await _succeeded(made, seen, 1)
+            await _wait_for_success(made, seen, 1)
             figures["succeeded"] = time.monotonic() - started
-            return {**figures, **await _costs(made, client, asked, before, jobs=1)}
+            return {**figures, **await _measure_costs(made, client, asked, before, jobs=1)}
 
 
-async def _ready(made: Bench) -> None:
+async def _start_operator(made: ServerExperiment) -> None:
     """Start the operator and wait until it is ready."""
     port = free_port()
     made.operator(port)
 
-    def asked() -> bool:
+    def is_ready() -> bool:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"http://127.0.0.1:{port}/readyz", timeout=1):
@@ -145,13 +147,13 @@ async def _ready(made: Bench) -> None:
             return False
 
     async def ready() -> bool:
-        return await anyio.to_thread.run_sync(asked)
+        return await anyio.to_thread.run_sync(is_ready)
 
     await until(ready, check=made.check)
 
 
-async def _made(made: Bench, client: Client, replicas: int) -> None:
-    """Wait until so many pods, and as many services, are there."""
+async def _wait_for_pods(made: ServerExperiment, client: Client, replicas: int) -> None:
+    """Wait until ``replicas`` pods and as many services exist."""
 
     async def all_there() -> bool:
         return await count(client, PODS) == replicas and await count(client, SERVICES) == replicas
@@ -159,17 +161,22 @@ async def _made(made: Bench, client: Client, replicas: int) -> None:
     await until(all_there, check=made.check)
 
 
-async def _succeeded(made: Bench, seen: Followed, jobs: int) -> None:
+async def _wait_for_success(made: ServerExperiment, seen: JobLatencies, jobs: int) -> None:
     async def all_have() -> bool:
         return len(seen.jobs) == jobs
 
     await until(all_have, check=made.check)
 
 
-async def _costs(
-    made: Bench, client: Client, asked: Requests, before: Mapping[str, float], *, jobs: int
+async def _measure_costs(
+    made: ServerExperiment,
+    client: Client,
+    asked: Requests,
+    before: Mapping[str, float],
+    *,
+    jobs: int,
 ) -> dict[str, float]:
-    """What the whole experiment has taken, when nothing is asked any more."""
+    """Return the costs of the whole experiment, once requests have stopped."""
     requests = await _at_rest(client)
     grown: Requests = requests - asked
     ours = {place: number for place, number in grown.items() if _is_operators(*place)}
@@ -179,11 +186,11 @@ async def _costs(
         f"requests {verb} {resource}": number / jobs for (verb, resource), number in ours.items()
     }
     made.stop("operator")
-    return {**figures, **_spent(made, before), "memory": made.peaks["operator"]}
+    return {**figures, **_measure_cpu(made, before), "memory": made.peaks["operator"]}
 
 
 async def _at_rest(client: Client) -> Requests:
-    """The server's count once no more than its own are added to it."""
+    """Wait until only the server's own requests remain; return the counts."""
     last: Requests = await requests_of(client)
     for _ in range(_REST_SECONDS):
         await anyio.sleep(1.0)
@@ -192,22 +199,22 @@ async def _at_rest(client: Client) -> Requests:
         if not any(_is_operators(*place) for place in grown):
             return now
         last = now
-    raise RuntimeError(f"still being asked after {_REST_SECONDS} seconds: {grown}")
+    raise RuntimeError(f"requests did not stop within {_REST_SECONDS} seconds: {grown}")
 
 
 def _is_operators(verb: str, resource: str) -> bool:
-    """Whether only the operator asks that: the kubelet writes statuses of pods, we make jobs."""
+    """Return whether only the operator makes this request: others write pod statuses and jobs."""
     if verb in _OTHERS or resource.partition("/")[0] in _ITS_OWN:
         return False
     return (verb, resource) not in (("PATCH", "pods/status"), ("POST", "pytorchjobs"))
 
 
-def _spent(made: Bench, before: Mapping[str, float]) -> dict[str, float]:
-    """CPU seconds of each since then."""
+def _measure_cpu(made: ServerExperiment, before: Mapping[str, float]) -> dict[str, float]:
+    """Return the CPU seconds of each process since ``before``."""
     return {f"cpu {name}": now - before.get(name, 0.0) for name, now in made.cpu().items()}
 
 
-def _latencies(seen: Followed) -> dict[str, float]:
+def _summarize_latencies(seen: JobLatencies) -> dict[str, float]:
     found = seen.latencies
     return {
         "latency median": statistics.median(found),

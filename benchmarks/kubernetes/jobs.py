@@ -1,4 +1,4 @@
-"""The jobs that are submitted, and following them until all have succeeded."""
+"""Submit jobs, and follow them until all have succeeded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from danlu.kube.watch import ListOptions
 from danlu.operator.crds import custom_resource_definitions
 from danlu.training.registry import list_frameworks
 
-__all__ = ["SPACE", "Followed", "count", "following", "install", "manifest", "submit", "until"]
+__all__ = ["SPACE", "JobLatencies", "count", "following", "install", "manifest", "submit", "until"]
 
 SPACE = "bench"
 JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", Manifest)
@@ -33,34 +33,34 @@ _CONNECTIONS = 20
 _LIMIT = 900.0
 
 
-class _Condition(msgspec.Struct, frozen=True, gc=False):
+class _JobCondition(msgspec.Struct, frozen=True, gc=False):
     type: str
     status: str = ""
 
 
 class _JobStatus(msgspec.Struct, frozen=True, gc=False):
-    conditions: tuple[_Condition, ...] = ()
+    conditions: tuple[_JobCondition, ...] = ()
 
 
 class _PodStatus(msgspec.Struct, frozen=True, gc=False):
     phase: str = ""
 
 
-class _Job(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+class _WatchedJob(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
     status: _JobStatus = _JobStatus()
 
     @property
-    def succeeded(self) -> bool:
+    def has_succeeded(self) -> bool:
         return any(c.type == "Succeeded" and c.status == "True" for c in self.status.conditions)
 
 
-class _Pod(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+class _WatchedPod(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
     status: _PodStatus = _PodStatus()
 
 
 @dataclass
-class Followed:
-    """What was seen: when each job succeeded, and when the pod did that decides it."""
+class JobLatencies:
+    """When each job succeeded, and when its master's pod did."""
 
     jobs: dict[str, float] = field(default_factory=dict)
     masters: dict[str, float] = field(default_factory=dict)
@@ -71,13 +71,13 @@ class Followed:
         """Seconds from the pod's event to the job's, as one observer sees both, sorted."""
         return sorted(self.jobs[name] - seen for name, seen in self.masters.items())
 
-    def see_job(self, old: _Job | None, new: _Job | None) -> None:
-        """A handler."""
-        if new is not None and new.succeeded:
+    def see_job(self, old: _WatchedJob | None, new: _WatchedJob | None) -> None:
+        """Handle an event of a job."""
+        if new is not None and new.has_succeeded:
             self.jobs.setdefault(new.metadata.name, time.monotonic())
 
-    def see_pod(self, old: _Pod | None, new: _Pod | None) -> None:
-        """A handler."""
+    def see_pod(self, old: _WatchedPod | None, new: _WatchedPod | None) -> None:
+        """Handle an event of a pod."""
         if new is None or new.status.phase != "Succeeded":
             return
         name = new.metadata.name
@@ -87,14 +87,14 @@ class Followed:
 
 
 @asynccontextmanager
-async def following(client: Client, *, pods: bool = False) -> AsyncIterator[Followed]:
-    """Follow all jobs, and all pods where asked: that costs the server more."""
-    seen = Followed()
-    jobs = Informer(client, JOBS.with_model(_Job), ListOptions(SPACE))
+async def following(client: Client, *, pods: bool = False) -> AsyncIterator[JobLatencies]:
+    """Follow all jobs, and with ``pods`` all pods, which costs the server more."""
+    seen = JobLatencies()
+    jobs = Informer(client, JOBS.with_model(_WatchedJob), ListOptions(SPACE))
     jobs.add_event_handler(seen.see_job)
     informers: list[Informer[Any]] = [jobs]
     if pods:
-        informers.append(Informer(client, PODS.with_model(_Pod), ListOptions(SPACE)))
+        informers.append(Informer(client, PODS.with_model(_WatchedPod), ListOptions(SPACE)))
         informers[-1].add_event_handler(seen.see_pod)
     async with anyio.create_task_group() as group:
         for informer in informers:
@@ -106,23 +106,26 @@ async def following(client: Client, *, pods: bool = False) -> AsyncIterator[Foll
 
 
 async def install(client: Client) -> None:
-    """The namespace of the experiment, and the definitions, all of which are established."""
+    """Create the namespace and the CRDs, and wait until these are established."""
     await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
     made = custom_resource_definitions(tuple(list_frameworks()))
     for crd in made:
         await client.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
 
-    async def established() -> bool:
+    async def crds_are_ready() -> bool:
         found = await client.list(CUSTOM_RESOURCE_DEFINITIONS)
-        said = [crd.get("status", {}).get("conditions") or () for crd in found.items]
-        good = [any(c["type"] == "Established" for c in conditions) for conditions in said]
-        return len(good) == len(made) and all(good)
+        statuses = [crd.get("status", {}).get("conditions") or () for crd in found.items]
+        established = [
+            any(condition["type"] == "Established" for condition in conditions)
+            for conditions in statuses
+        ]
+        return len(established) == len(made) and all(established)
 
-    await until(established)
+    await until(crds_are_ready)
 
 
 def manifest(name: str, workers: int) -> Manifest:
-    """A PyTorchJob of a master and so many workers."""
+    """Return a PyTorchJob of a master and ``workers`` workers."""
 
     def replicas(number: int) -> Manifest:
         container = {
@@ -144,7 +147,7 @@ def manifest(name: str, workers: int) -> Manifest:
 
 
 async def submit(client: Client, number: int, *, first: int = 0, pause: float = 0.0) -> None:
-    """So many jobs of a master and two workers, at once or with a pause between them."""
+    """Submit ``number`` jobs of a master and two workers, at once or with a pause between them."""
     names = iter([f"job-{n}" for n in range(first, first + number)])
 
     async def some() -> None:
@@ -158,22 +161,22 @@ async def submit(client: Client, number: int, *, first: int = 0, pause: float = 
 
 
 async def count(client: Client, resource: Resource[Any]) -> int:
-    """How many objects of a kind there are, without reading them."""
+    """Count the objects of a kind without reading them."""
     page = await client.list_page(resource, ListOptions(SPACE), limit=1)
     return len(page.items) + page.remaining
 
 
 async def pods_and_services(client: Client) -> list[tuple[str, dict[str, object]]]:
-    """The pods and services that there are, as one would create them, by turns."""
+    """Return the existing pods and services, alternating, as a client would create them."""
     found: list[list[tuple[str, dict[str, object]]]] = []
     for resource in (PODS, SERVICES):
         path = resource.path(namespace=SPACE)
         listed = (await client.list(resource, ListOptions(SPACE))).items
-        found.append([(path, _bare(resource, obj)) for obj in listed])
+        found.append([(path, _strip_metadata(resource, obj)) for obj in listed])
     return [entry for pair in zip(*found, strict=True) for entry in pair]
 
 
-def _bare(resource: Resource[Manifest], obj: Manifest) -> dict[str, object]:
+def _strip_metadata(resource: Resource[Manifest], obj: Manifest) -> dict[str, object]:
     kept = ("name", "namespace", "labels", "annotations", "ownerReferences")
     metadata = {name: obj["metadata"][name] for name in kept if name in obj["metadata"]}
     spec = {name: value for name, value in obj["spec"].items() if name != "nodeName"}

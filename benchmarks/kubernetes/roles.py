@@ -1,8 +1,7 @@
-"""Those who load the server, each a process: ``python -m benchmarks.kubernetes.roles NAME …``.
+"""Clients of the server in separate processes: ``python -m benchmarks.kubernetes.roles NAME …``.
 
-``kubelet ACCESS SECONDS`` plays every pod of the server: it runs at once and succeeds after so
-many seconds. ``bare ACCESS FILE`` creates the objects of a file, with 20 connections and nothing
-else: the yardstick.
+``kubelet ACCESS SECONDS`` simulates a kubelet: every pod runs at once and succeeds after SECONDS.
+``bare ACCESS FILE`` creates the objects in a file over 20 connections, as a reference.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ import msgspec
 
 from benchmarks.kubernetes.server import read_access
 from danlu.kube.config import ClusterConfig
-from tests.fakes.kubernetes import Kubelet, complete_after
+from tests.fakes.kubernetes import FakeKubelet, complete_after
 from tests.kube.servers import TOKEN
 
 CONNECTIONS = 20
 
 
 async def kubelet(access: ClusterConfig, seconds: float) -> None:
-    """Play all pods until this process is ended."""
+    """Simulate all pods until this process is terminated."""
     behaviour = complete_after(seconds)
-    async with Kubelet(access, behaviour=behaviour, binds=False, connections=CONNECTIONS):
+    async with FakeKubelet(access, behaviour=behaviour, binds=False, connections=CONNECTIONS):
         await asyncio.Event().wait()
 
 
 async def bare(access: ClusterConfig, file: Path) -> None:
-    """Create what the file has: a line with the path, a line with the object's bytes, by turns."""
+    """Create the objects in the file of :func:`pairs`."""
     lines = file.read_bytes().splitlines()
     objects = deque(zip(lines[::2], lines[1::2], strict=True))
     context = ssl.create_default_context(cadata=access.ca.decode())
@@ -43,10 +42,12 @@ async def bare(access: ClusterConfig, file: Path) -> None:
         asyncio.TaskGroup() as group,
     ):
         for _ in range(CONNECTIONS):
-            group.create_task(_create(session, objects))
+            group.create_task(_create_objects(session, objects))
 
 
-async def _create(session: aiohttp.ClientSession, objects: deque[tuple[bytes, bytes]]) -> None:
+async def _create_objects(
+    session: aiohttp.ClientSession, objects: deque[tuple[bytes, bytes]]
+) -> None:
     while objects:
         path, body = objects.popleft()
         async with session.post(path.decode(), data=body) as response:
@@ -56,7 +57,7 @@ async def _create(session: aiohttp.ClientSession, objects: deque[tuple[bytes, by
 
 
 def pairs(objects: list[tuple[str, dict[str, object]]]) -> bytes:
-    """A file for :func:`bare`."""
+    """Return the file for :func:`bare`: for each object a line with its path, then its JSON."""
     return b"".join(
         path.encode() + b"\n" + msgspec.json.encode(document) + b"\n" for path, document in objects
     )

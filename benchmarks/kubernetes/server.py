@@ -1,4 +1,4 @@
-"""A real API server with etcd, and what it and other processes have taken and done."""
+"""A real API server with etcd, and the resource usage of its processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from danlu.kube.config import ClusterConfig, StaticCredentials
 from danlu.kube.transport import ApiRequest
 from tests.kube.servers import TOKEN, binaries, real_server
 
-__all__ = ["Bench", "Requests", "bench", "read_access", "requests_of", "version"]
+__all__ = ["Requests", "ServerExperiment", "bench", "read_access", "requests_of", "version"]
 
 Requests = Counter[tuple[str, str]]
 """Requests by verb and resource (with its subresource), as the server counts them."""
@@ -29,8 +29,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
-class Bench:
-    """A server of one experiment and its processes by name, each of them measured."""
+class ServerExperiment:
+    """The server of one experiment and its processes by name, whose usage is measured."""
 
     directory: Path
     access: ClusterConfig
@@ -39,23 +39,23 @@ class Bench:
     spent: dict[str, float] = field(default_factory=dict)
 
     def start(self, name: str, *command: str) -> None:
-        """A process of ours, whose output goes to a file beside the server's."""
+        """Start a process that logs to a file next to the server's."""
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
 
     def role(self, name: str, *arguments: str) -> None:
-        """One of those who load the server (:mod:`benchmarks.kubernetes.roles`)."""
+        """Start a client of the server (:mod:`benchmarks.kubernetes.roles`)."""
         config = str(self.directory / "access.json")
         self.start(
             name, sys.executable, "-m", "benchmarks.kubernetes.roles", name, config, *arguments
         )
 
     def operator(self, port: int) -> None:
-        """The operator as one starts it, healthy at that port of this machine.
+        """Start the operator, with its health probe at a local port.
 
-        Its profile goes to the file that DANLU_BENCH_PROFILE names.
+        If DANLU_BENCH_PROFILE is set, its profile is written to that file.
         """
         profile = os.environ.get("DANLU_BENCH_PROFILE")
         measured = ("-m", "cProfile", "-o", profile) if profile else ()
@@ -68,7 +68,7 @@ class Bench:
         )
 
     def wait(self, name: str) -> None:
-        """Wait for a process that ends by itself; raises where it failed."""
+        """Wait for a process to end; raise if it failed."""
         process = self.processes[name]
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -79,7 +79,7 @@ class Bench:
             raise RuntimeError(f"{name} gave {process.returncode}:\n{log[-3000:]}")
 
     def stop(self, name: str) -> None:
-        """End a process of ours."""
+        """Terminate a process and record its usage."""
         process = self.processes[name]
         self.cpu()
         self.peak(name)
@@ -89,25 +89,25 @@ class Bench:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise RuntimeError(f"{name} did not end within 20 seconds of SIGTERM") from None
+            raise RuntimeError(f"{name} did not exit within 20 seconds of SIGTERM") from None
 
     def check(self) -> None:
-        """Raise where one of them is no longer there."""
+        """Raise :class:`RuntimeError` if a process has exited."""
         for name, process in self.processes.items():
             if process.poll() is not None and name not in self.spent:
                 log = (self.directory / f"{name}.log").read_text(errors="replace")
                 raise RuntimeError(f"{name} ended with {process.returncode}:\n{log[-3000:]}")
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds that each has taken so far, and this process."""
+        """Return the CPU seconds of each process so far; this one is ``driver``."""
         for name, process in self.processes.items():
             if process.returncode is None:
-                self.spent[name] = _cpu(process.pid)
+                self.spent[name] = _read_cpu_seconds(process.pid)
         times = os.times()
         return {**self.spent, "driver": times.user + times.system}
 
     def peak(self, name: str) -> float:
-        """The most memory that a process has had, in bytes."""
+        """Return the peak memory of a process in bytes."""
         if self.processes[name].returncode is None:
             status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
             found = re.search(r"VmHWM:\s+(\d+) kB", status)
@@ -116,7 +116,7 @@ class Bench:
         return self.peaks[name]
 
 
-def _cpu(pid: int) -> float:
+def _read_cpu_seconds(pid: int) -> float:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -125,14 +125,14 @@ def _cpu(pid: int) -> float:
 
 
 @contextmanager
-def bench(directory: Path) -> Iterator[Bench]:
-    """A fresh server, without controllers: what owns what is nobody's business here."""
+def bench(directory: Path) -> Iterator[ServerExperiment]:
+    """Start a fresh server, without controllers, because ownership does not matter here."""
     directory.mkdir(parents=True)
     with real_server(directory, controllers=False) as server:
-        made = Bench(directory, server.access, dict(server.processes))
+        made = ServerExperiment(directory, server.access, dict(server.processes))
         wanted = {"server": server.access.server, "ca": server.access.ca.decode()}
         (directory / "access.json").write_text(json.dumps(wanted))
-        (directory / "kubeconfig").write_text(_kubeconfig(directory, server.access))
+        (directory / "kubeconfig").write_text(_render_kubeconfig(directory, server.access))
         ours = set(made.processes)
         try:
             yield made
@@ -142,7 +142,7 @@ def bench(directory: Path) -> Iterator[Bench]:
                     made.stop(name)
 
 
-def _kubeconfig(directory: Path, access: ClusterConfig) -> str:
+def _render_kubeconfig(directory: Path, access: ClusterConfig) -> str:
     (directory / "ca.crt").write_bytes(access.ca)
     return f"""\
 apiVersion: v1
@@ -156,28 +156,30 @@ contexts: [{{name: one, context: {{cluster: one, user: one}}}}]
 
 
 def read_access(path: Path) -> ClusterConfig:
-    """How a role reaches the server of its experiment."""
-    said = json.loads(path.read_text())
+    """Return the configuration with which a role reaches the server."""
+    values = json.loads(path.read_text())
     return ClusterConfig(
-        server=said["server"], ca=said["ca"].encode(), credentials=StaticCredentials(token=TOKEN)
+        server=values["server"],
+        ca=values["ca"].encode(),
+        credentials=StaticCredentials(token=TOKEN),
     )
 
 
 async def requests_of(client: Client) -> Requests:
-    """What the server was asked so far."""
+    """Return the number of requests so far."""
     text = (await client.transport.send(ApiRequest(method="GET", path="/metrics"))).decode()
     found: Requests = Counter()
     for labels, number in _TOTAL.findall(text):
-        said = dict(_LABEL.findall(labels))
-        resource = "/".join(filter(None, (said["resource"], said["subresource"])))
-        found[said["verb"], resource] += int(float(number))
+        values = dict(_LABEL.findall(labels))
+        resource = "/".join(filter(None, (values["resource"], values["subresource"])))
+        found[values["verb"], resource] += int(float(number))
     return found
 
 
 def version() -> str:
-    """The server's, as it tells it."""
+    """Return the version of the API server."""
     found = binaries()
     if found is None:
         raise SystemExit("benchmarks.operator needs kube-apiserver and etcd (KUBEBUILDER_ASSETS)")
-    said = subprocess.check_output([found / "kube-apiserver", "--version"], text=True)
-    return said.split()[-1]
+    shown = subprocess.check_output([found / "kube-apiserver", "--version"], text=True)
+    return shown.split()[-1]

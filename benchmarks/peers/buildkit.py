@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import configuration, output, which
-from benchmarks.peers.peer import Missing, Setting, timed, wait_for
-from benchmarks.workload import Workload, dockerfile, requirements
+from benchmarks.peers.peer import PeerMissingError, PeerSetting, run_timed_command, wait_for
+from benchmarks.workload import BuildWorkload, dockerfile, requirements
 
 
 class BuildKit:
@@ -18,7 +18,7 @@ class BuildKit:
 
     locks = False
 
-    def __init__(self, setting: Setting, *, installer: str, mounts: bool) -> None:
+    def __init__(self, setting: PeerSetting, *, installer: str, mounts: bool) -> None:
         self.setting = setting
         self.installer = installer
         self.mounts = mounts
@@ -31,7 +31,7 @@ class BuildKit:
         daemon = which("buildkitd")
         self.address = os.environ.get("BUILDKIT_HOST", "")
         if not client or not (self.address or daemon):
-            raise Missing("no buildctl, or neither BUILDKIT_HOST nor a buildkitd")
+            raise PeerMissingError("no buildctl, or neither BUILDKIT_HOST nor a buildkitd")
         self.client = client
         self.directory.mkdir(parents=True)
         if self.address or not daemon:
@@ -52,23 +52,23 @@ class BuildKit:
     def version(self) -> str:
         return " ".join(output(self.client, "--version").split()[2:3]) or "unknown"
 
-    def describe(self, project: Path, work: Workload) -> None:
+    def describe(self, project: Path, work: BuildWorkload) -> None:
         settings = configuration().uv if self.installer == "uv" else {}
-        work = Workload(work.packages, work.variable, settings)
+        work = BuildWorkload(work.packages, work.variable, settings)
         text = dockerfile(work, base="base", installer=self.installer, mounts=self.mounts)
         (project / "Dockerfile").write_text(text)
         (project / "requirements.txt").write_text(requirements(work))
 
     def lock(self, project: Path) -> None:
-        """The Dockerfile has no lock."""
+        """Do nothing: a Dockerfile has no lock."""
 
     def forget(self) -> None:
-        """``--no-cache`` does it."""
+        """Do nothing: fresh builds use ``--no-cache``."""
 
     def build(self, project: Path, *, fresh: bool = False) -> float:
-        return self._build(project, *(["--no-cache"] if fresh else []))
+        return self._run_build(project, *(["--no-cache"] if fresh else []))
 
-    def _build(self, project: Path, *options: str) -> float:
+    def _run_build(self, project: Path, *options: str) -> float:
         layout, digest = self.setting.base.layout
         command = [self.client, "--addr", self.address, "build", "--progress=plain"]
         command += [
@@ -81,11 +81,11 @@ class BuildKit:
         ]
         command += ["--oci-layout", f"base={layout}"]
         command += ["--opt", f"context:base=oci-layout://base@{digest}", *options]
-        return timed(command, log=self.setting.log, cwd=project)
+        return run_timed_command(command, log=self.setting.log, cwd=project)
 
     def write(self, project: Path, destination: Path) -> float:
         kind = "type=oci,tar=false,compression=zstd,force-compression=false"
-        return self._build(project, "--output", f"{kind},dest={destination}")
+        return self._run_build(project, "--output", f"{kind},dest={destination}")
 
     def inside(
         self, project: Path, command: Sequence[str], *, host_network: bool = False

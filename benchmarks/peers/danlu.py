@@ -1,4 +1,4 @@
-"""danlu itself, by its command line only, with a home of its own."""
+"""danlu itself, by its command line only, with a separate home."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.machine import output
-from benchmarks.peers.peer import Missing, Setting, timed
-from benchmarks.workload import Workload, build_envd
+from benchmarks.peers.peer import PeerMissingError, PeerSetting, run_timed_command
+from benchmarks.workload import BuildWorkload, build_envd
 
 BASE = 'def build():\n    base(os="debian12")\n'
 
 
-class Danlu:
+class DanluPeer:
     """The embedded builder."""
 
     title = "danlu"
     locks = True
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: PeerSetting) -> None:
         self.setting = setting
         self.directory = setting.directory / "danlu"
         self.home = self.directory / "home"
@@ -32,8 +32,8 @@ class Danlu:
 
     def start(self) -> None:
         if not self.program.exists():
-            raise Missing("no danlu beside this Python: make setup")
-        # `inside` gives a command line only, so the home is set for all.
+            raise PeerMissingError("no danlu next to this Python: make setup")
+        # `inside` returns only a command line, so the home is set in this process's environment.
         os.environ.update(self.environment)
         base = self.directory / "base"
         base.mkdir(parents=True)
@@ -47,26 +47,26 @@ class Danlu:
     def version(self) -> str:
         return output(str(self.program), "--version").split()[-1]
 
-    def _danlu(self, project: Path, *arguments: str | Path) -> float:
-        return timed([self.program, *arguments], log=self.setting.log, cwd=project)
+    def _run_danlu(self, project: Path, *arguments: str | Path) -> float:
+        return run_timed_command([self.program, *arguments], log=self.setting.log, cwd=project)
 
-    def describe(self, project: Path, work: Workload) -> None:
+    def describe(self, project: Path, work: BuildWorkload) -> None:
         (project / "build.envd").write_text(build_envd(work))
 
     def lock(self, project: Path) -> None:
-        self._danlu(project, "lock")
+        self._run_danlu(project, "lock")
 
     def forget(self) -> None:
-        """The store as it was with the base only; the caches of downloads stay."""
+        """Restore the store with only the base; keep the download caches."""
         self._wait_for_upkeep()
         shutil.rmtree(self.home / "store")
         subprocess.run(["cp", "-a", self.directory / "store", self.home / "store"], check=True)
 
     def build(self, project: Path, *, fresh: bool = False) -> float:
-        return self._danlu(project, "build", "--progress", "plain")
+        return self._run_danlu(project, "build", "--progress", "plain")
 
     def write(self, project: Path, destination: Path) -> float:
-        return self._danlu(project, "build", "-o", f"type=dir,dest={destination}")
+        return self._run_danlu(project, "build", "-o", f"type=dir,dest={destination}")
 
     def inside(
         self, project: Path, command: Sequence[str], *, host_network: bool = False
@@ -75,6 +75,6 @@ class Danlu:
         return [str(self.program), "run", "--", *command]
 
     def _wait_for_upkeep(self) -> None:
-        """Until the process that a build leaves behind has made the byte code and ended."""
+        """Wait until the background process of a build has compiled the bytecode and ended."""
         time.sleep(1)
         subprocess.run(["flock", self.home / "upkeep.lock", "true"], check=True)

@@ -1,4 +1,4 @@
-"""What a builder must be able to do to stand in the table."""
+"""The operations of a builder in the table."""
 
 from __future__ import annotations
 
@@ -10,69 +10,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.base import Base
+from benchmarks.base import BaseImage
 from benchmarks.machine import SYSTEM_PATH
-from benchmarks.workload import Workload
+from benchmarks.workload import BuildWorkload
 
 
-class Missing(Exception):
-    """This machine lacks the builder; the text says what."""
+class PeerMissingError(Exception):
+    """The builder is not installed on this machine."""
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Where a builder may work, the base it starts from, and where its output goes."""
+class PeerSetting:
+    """A builder's work directory, base image and log."""
 
     directory: Path
-    base: Base
+    base: BaseImage
     log: Path
 
 
-class Peer(Protocol):
+class BuilderPeer(Protocol):
     """A builder. ``project`` is a directory that :meth:`describe` filled."""
 
     title: str
     locks: bool
-    """Whether packages can be resolved beforehand, apart from building."""
+    """Whether packages can be locked before they are built."""
 
     def start(self) -> None:
-        """Make ready, untimed: daemon, base image. Raises :class:`Missing`."""
+        """Start the daemon and load the base image; raises :class:`PeerMissingError`."""
 
     def stop(self) -> None:
-        """End what was started."""
+        """Stop what was started."""
 
     def version(self) -> str:
-        """Of the builder."""
+        """Return the version of the builder."""
 
-    def describe(self, project: Path, work: Workload) -> None:
-        """Write the files that ask for ``work``."""
+    def describe(self, project: Path, work: BuildWorkload) -> None:
+        """Write the build files for ``work``."""
 
     def lock(self, project: Path) -> None:
-        """Resolve, without building."""
+        """Lock the packages without building."""
 
     def forget(self) -> None:
-        """Forget all that was built but the base; downloads stay."""
+        """Remove everything that was built except the base; keep downloads."""
 
     def build(self, project: Path, *, fresh: bool = False) -> float:
-        """Seconds to build; ``fresh`` uses no earlier result (downloads may be reused)."""
+        """Build and return the seconds; ``fresh`` reuses downloads but no earlier result."""
 
     def write(self, project: Path, destination: Path) -> float:
-        """Seconds to write the image, already built, to the OCI layout ``destination``."""
+        """Write the built image to the OCI layout ``destination`` and return the seconds."""
 
     def inside(
         self, project: Path, command: Sequence[str], *, host_network: bool = False
     ) -> list[str] | None:
-        """The command line that runs ``command`` in a fresh container, where there is one."""
+        """Return the command line that runs ``command`` in a fresh container, if supported."""
 
 
-def timed(
+def run_timed_command(
     command: Sequence[str | Path],
     *,
     log: Path,
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> float:
-    """Seconds that ``command`` takes as a whole process; its output goes to ``log``."""
+    """Run ``command`` with its output in ``log`` and return the seconds of the whole process."""
     environ = {**os.environ, "PATH": SYSTEM_PATH, **(environment or {})}
     words = [str(word) for word in command]
     with log.open("ab") as file:
@@ -98,7 +98,11 @@ def timed(
 def wait_for(
     ready: Sequence[str], process: subprocess.Popen[bytes], *, seconds: float = 60
 ) -> None:
-    """Until ``ready`` succeeds. Raises :class:`Missing` where the daemon ends or takes too long."""
+    """Wait until ``ready`` succeeds.
+
+    Raises:
+        PeerMissingError: The daemon ended or takes too long.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if subprocess.run(ready, capture_output=True, check=False).returncode == 0:
@@ -106,4 +110,4 @@ def wait_for(
         if process.poll() is not None:
             break
         time.sleep(0.2)
-    raise Missing(f"{process.args!r} did not get ready")
+    raise PeerMissingError(f"{process.args!r} did not get ready")

@@ -1,7 +1,7 @@
-"""LightGBMJob: a kind of job that danlu does not know, in one file.
+"""LightGBMJob, a kind of job that danlu does not have, in one file.
 
-Every LightGBM machine has the list of all machines and connects to each of the others. It finds
-itself in the list by address and port, and must listen on that port.
+Every LightGBM machine gets the list of all machines and connects to each of the others. It finds
+its own entry by address and port, and must listen on that port.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ TREE_LEARNERS = ("data", "feature", "voting")
 
 
 class LightGBMFramework(Framework):
-    """Workers that train together. The job succeeds when all of them do: the default rule."""
+    """Workers that train together; by default, the job succeeds when all of them succeed."""
 
     name = "lightgbm"
     kind = "LightGBMJob"
@@ -31,7 +31,7 @@ class LightGBMFramework(Framework):
     port = 12400
 
     def build_env(self, job: Job, replica: ReplicaId, topology: Topology) -> list[EnvVar]:
-        """Return what ``train.py`` passes to LightGBM as parameters."""
+        """Return the variables that ``train.py`` passes to LightGBM as parameters."""
         machines = [
             f"{_host(topology, worker)}:{topology.port(worker)}"
             for worker in job.replica_ids(WORKER)
@@ -46,7 +46,7 @@ class LightGBMFramework(Framework):
         return env_unless_declared(job, replica, self.container, variables)
 
     def validate(self, job: Job) -> Iterator[FieldError]:
-        """Check the number of workers (the default), and ``spec.treeLearner``."""
+        """Check ``spec.treeLearner``, and the number of workers as by default."""
         yield from super().validate(job)
         learner = job.options.get("treeLearner", "data")
         if learner not in TREE_LEARNERS:
@@ -55,7 +55,7 @@ class LightGBMFramework(Framework):
 
 
 def _host(topology: Topology, replica: ReplicaId) -> str:
-    """Return a host that LightGBM finds on its interfaces: of 127.x only the first address."""
+    """Return a host that LightGBM finds on a local interface: of 127/8, only 127.0.0.1 is."""
     host = topology.host(replica)
     return "127.0.0.1" if host.startswith("127.") else host
 

@@ -1,4 +1,4 @@
-"""What LightGBM does before it trains: every machine is reached by every other."""
+"""Connect every machine to every other, as LightGBM does before it trains."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ MACHINES = os.environ["LIGHTGBM_MACHINES"].split(",")
 
 
 def call(machine: str) -> None:
-    """Say one's rank to a machine that may not listen yet."""
+    """Send this machine's rank to another one, which may not listen yet."""
     host, port = machine.rsplit(":", 1)
     deadline = time.monotonic() + 30
     while True:

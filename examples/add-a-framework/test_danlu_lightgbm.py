@@ -1,4 +1,4 @@
-"""Test the framework alone: no process is started, nothing is installed."""
+"""Test the framework without installing it or starting a process."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -13,7 +13,7 @@ SIZE = int(os.environ["LIGHTGBM_NUM_MACHINES"])
 
 
 def machines() -> str:
-    """The list with addresses in the place of names, which LightGBM does not look up."""
+    """Return the list with IP addresses, because LightGBM does not resolve host names."""
     pairs = [machine.rsplit(":", 1) for machine in os.environ["LIGHTGBM_MACHINES"].split(",")]
     return ",".join(f"{socket.gethostbyname(host)}:{port}" for host, port in pairs)
 

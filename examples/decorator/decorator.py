@@ -1,7 +1,7 @@
-"""A decorator of pods: what a cluster's owner wants of every training pod, in one small server.
+"""A pod decorator: a small server that applies the rules of a cluster to every training pod.
 
-danlu's operator POSTs {"job": …, "pod": …} here before it makes a pod, and applies the JSON patch
-(RFC 6902) that it is answered. Only Python's standard library is needed.
+danlu's operator POSTs {"job": …, "pod": …} here before it creates a pod, and applies the JSON
+patch (RFC 6902) in the response. Only Python's standard library is needed.
 """
 
 import json
@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 def decorate(job, pod):
-    """The operations for one pod."""
+    """Yield the JSON patch operations for one pod."""
     spec = pod["spec"]
     team = job["metadata"].get("labels", {}).get("team", "shared")
     yield from tolerate_gpus(spec)
@@ -22,7 +22,7 @@ def decorate(job, pod):
 
 
 def tolerate_gpus(spec):
-    """Let pods that ask for GPUs onto the nodes that are kept for them."""
+    """Let pods that request GPUs run on the nodes reserved for them."""
     asked = [container.get("resources", {}).get("limits", {}) for container in spec["containers"]]
     if any("nvidia.com/gpu" in limits for limits in asked):
         tolerations = [
@@ -46,7 +46,7 @@ def share_memory(spec):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers the operator."""
+    """Handles the operator's requests."""
 
     protocol_version = "HTTP/1.1"
 
@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main():
-    """Serve at the port of the first argument; over TLS where CERTIFICATE names a PEM file."""
+    """Serve on the port in the first argument, with TLS if CERTIFICATE names a PEM file."""
     server = ThreadingHTTPServer(("", int(sys.argv[1])), Handler)
     if os.environ.get("CERTIFICATE"):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Load the saved network and classify the held-out digits: as train.py did, digit for digit."""
+"""Load the saved network and check that it classifies the held-out digits as train.py did."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ def main() -> int:
         before = json.load(file)["predicted"]
     changed = sum(now != then for now, then in zip(predicted, before, strict=True))
     right = sum(now == label for now, label in zip(predicted, labels.tolist(), strict=True))
-    print(f"{len(predicted)} held-out digits: {right} right, {changed} unlike the training run")
+    print(f"{right} of {len(predicted)} held-out digits correct; {changed} predictions changed")
     return 1 if changed else 0
 
 

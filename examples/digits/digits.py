@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn, and the network that reads them."""
+"""The handwritten digits that come with scikit-learn, and a network that classifies them."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from torch import nn
 
 
 def held_out_split() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images to train on, images held out, and their labels: the same split every time.
+    """Return the training images, held-out images, and the labels of both; always the same split.
 
     Images have shape (count, 1, 8, 8) and values from 0 to 1.
     """
@@ -22,7 +22,7 @@ def held_out_split() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 
 
 def network() -> nn.Module:
-    """A small convolutional network: 8 x 8 pixels in, ten scores out."""
+    """Return a small convolutional network from 8 x 8 pixels to ten scores."""
     return nn.Sequential(
         nn.Conv2d(1, 16, kernel_size=3, padding=1),
         nn.ReLU(),
@@ -37,7 +37,7 @@ def network() -> nn.Module:
 
 
 def classify(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """The digit seen in each image."""
+    """Return the digit in each image."""
     model.eval()
     with torch.no_grad():
         return model(images).argmax(dim=1)

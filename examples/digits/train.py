@@ -1,4 +1,4 @@
-"""Train the network, say how good it is after each epoch, and save it with what it predicts."""
+"""Train the network, print its accuracy after each epoch, and save it with its predictions."""
 
 import json
 import sys

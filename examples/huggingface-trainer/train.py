@@ -1,7 +1,7 @@
-"""Teach a tiny language model the spelling of Python with Hugging Face's Trainer.
+"""Train a tiny language model on Python source code with Hugging Face's Trainer.
 
-There is nothing here that knows of danlu: the Trainer reports its progress by itself where it
-finds somebody to report to. The model is random at first, and the text ships with Python.
+Nothing here depends on danlu: the Trainer reports its progress by itself if it finds Kubeflow's
+variables. The model is initialized randomly, and the text ships with Python.
 """
 
 import argparse
@@ -17,7 +17,7 @@ LETTERS = 128
 
 
 class Letters(torch.utils.data.Dataset):
-    """Pieces of a text, a number for each letter."""
+    """Fixed-length pieces of a text, one number per character."""
 
     def __init__(self, text: str) -> None:
         known = text.encode("ascii", errors="ignore")

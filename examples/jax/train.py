@@ -1,7 +1,7 @@
-"""Train in several JAX processes as if they were one; all must end with the same parameters.
+"""Train one model in several JAX processes; all must end with the same parameters.
 
-A job sets COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID. Each process holds
-a part of the digits; the parameters are held whole by every process.
+A job sets COORDINATOR_ADDRESS, COORDINATOR_PORT, NUM_PROCESSES and PROCESS_ID. Each process has a
+share of the digits and a full copy of the parameters.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ def connect() -> None:
 
 
 def own_part() -> tuple[np.ndarray, np.ndarray]:
-    """The digits of this process: as many as any other has, and none that another has."""
+    """Return this process's share of the digits; all shares have the same size."""
     images, labels = load_digits(return_X_y=True)
     each = len(images) // jax.process_count()
     first = each * jax.process_index()
@@ -53,7 +53,7 @@ def scores(parameters: Parameters, images: jax.Array) -> jax.Array:
 
 
 def loss_of(parameters: Parameters, images: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean over the digits of all processes: here XLA has them talk to one another."""
+    """Return the mean over the digits of all processes, which XLA combines with a collective."""
     chances = jax.nn.log_softmax(scores(parameters, images))
     return -jnp.take_along_axis(chances, labels[:, None], axis=1).mean()
 
@@ -67,7 +67,7 @@ def step(
 
 
 def checksums(parameters: Parameters) -> list[str]:
-    """The checksum of each process's own copy of the parameters, as all processes know them."""
+    """Gather a checksum of the parameters from every process."""
     digest = hashlib.sha256()
     for parameter in parameters:
         digest.update(np.asarray(parameter.addressable_data(0)).tobytes())

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the launcher runs: wait for the workers, hold the two lists of them against one another,
-# and start one rank in each slot.
+# The launcher's command: wait until the hostfile and discover_hosts.sh list the same workers, then
+# start one rank in each slot.
 set -euo pipefail
 hostfile=${OMPI_MCA_orte_default_hostfile:?is set in the launcher of a job}
 hosts=$(dirname "$hostfile")/discover_hosts.sh
@@ -12,7 +12,7 @@ for _ in $(seq 1200); do
     sleep 0.1
 done
 if [[ $running != "$wanted" ]]; then
-    printf 'the host file says\n%s\nand discover_hosts.sh\n%s\n' "$wanted" "$running" >&2
+    printf 'the hostfile lists\n%s\nbut discover_hosts.sh prints\n%s\n' "$wanted" "$running" >&2
     exit 1
 fi
 echo "hosts:" $wanted

@@ -1,6 +1,6 @@
-"""Logistic regression on several MPI ranks; all must end with the same weights.
+"""Fit a logistic regression on several MPI ranks; all must end with the same weights.
 
-Each rank sees its own part of the data; the gradient is the mean of all ranks' own.
+Each rank has a share of the data; gradients are averaged over all ranks.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ RATE = 0.5
 
 
 def own_part(rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Features (mean 0, deviation 1, and a constant) and labels (0 or 1) of this rank."""
+    """Return this rank's features (standardized, plus a constant) and labels (0 or 1)."""
     features, labels = load_breast_cancer(return_X_y=True)
     features = (features - features.mean(axis=0)) / features.std(axis=0)
     features = np.column_stack([features, np.ones(len(features))])
@@ -31,7 +31,7 @@ def loss_and_gradient(
 
 
 def train(world: MPI.Comm) -> tuple[np.ndarray, list[float]]:
-    """The weights, and before each step the loss over all ranks."""
+    """Return the weights, and the loss over all ranks before each step."""
     features, labels = own_part(world.rank, world.size)
     weights = np.zeros(features.shape[1])
     losses = []

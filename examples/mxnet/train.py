@@ -1,7 +1,7 @@
 """Train on several workers with a `dist_sync` store; all must end with the same network.
 
-The same program runs as scheduler, servers and workers: `import mxnet` looks at DMLC_ROLE, and
-only a worker comes back from it. Each worker sees its own digits.
+The same program runs as scheduler, server and worker, depending on DMLC_ROLE: `import mxnet`
+returns only in a worker. Each worker has a share of the digits.
 """
 
 import hashlib
@@ -13,17 +13,17 @@ from mxnet import autograd, gluon, nd
 from sklearn.datasets import load_digits
 
 STEPS = 120
-CHECKSUMS = 1_000_000  # a key of the store beyond those of the parameters
+CHECKSUMS = 1_000_000  # a key of the store that no parameter has
 
 
 def own_part(rank: int, world: int) -> tuple[nd.NDArray, nd.NDArray]:
-    """Images (values from 0 to 1) and labels of this worker."""
+    """Return this worker's images (values from 0 to 1) and labels."""
     images, labels = load_digits(return_X_y=True)
     return nd.array(images[rank::world] / 16), nd.array(labels[rank::world])
 
 
 def checksums(network: gluon.Block, store: mxnet.kvstore.KVStore) -> list[str]:
-    """The checksum of each worker's own parameters, as all workers know them."""
+    """Gather a checksum of the parameters from every worker."""
     digest = hashlib.sha256()
     for parameter in network.collect_params().values():
         digest.update(parameter.data().asnumpy().tobytes())
@@ -37,16 +37,16 @@ def checksums(network: gluon.Block, store: mxnet.kvstore.KVStore) -> list[str]:
 
 
 def share(parameters: list[gluon.Parameter], store: mxnet.kvstore.KVStore) -> None:
-    """Have all workers begin with what the first one drew."""
+    """Give all workers the initial parameters of the first one."""
     for key, parameter in enumerate(parameters):
         store.init(key, parameter.data())
         store.pull(key, out=parameter.data())
-    # Without this a worker's first gradients may get to the servers before it has read from them.
+    # Otherwise a worker could push its first gradients before it has pulled the parameters.
     nd.waitall()
 
 
 def train(network: gluon.Block, store: mxnet.kvstore.KVStore) -> list[float]:
-    """The loss before each step, on this worker's digits."""
+    """Return the loss on this worker's digits before each step."""
     images, labels = own_part(store.rank, store.num_workers)
     parameters = list(network.collect_params().values())
     share(parameters, store)

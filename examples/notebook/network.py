@@ -1,4 +1,4 @@
-"""The network of pytorch.ipynb, in a module beside the notebook."""
+"""The network of pytorch.ipynb, in a module next to the notebook."""
 
 from torch import nn
 

@@ -1,7 +1,7 @@
 """Train on several replicas with paddle.DataParallel; all must end with the same network.
 
 Started by `python -m paddle.distributed.launch train.py`, which takes the number of nodes and the
-address of the first from PADDLE_NNODES and PADDLE_MASTER. Each rank sees its own digits.
+address of the first from PADDLE_NNODES and PADDLE_MASTER. Each rank has a share of the digits.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ STEPS = 120
 
 
 def own_part(rank: int, world: int) -> tuple[paddle.Tensor, paddle.Tensor]:
-    """Images (values from 0 to 1) and labels of this rank."""
+    """Return this rank's images (values from 0 to 1) and labels."""
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32)
     return paddle.to_tensor(images[rank::world]), paddle.to_tensor(labels[rank::world])
 
 
 def checksums(model: paddle.nn.Layer) -> list[str]:
-    """The checksum of each rank's own parameters, as all ranks know them."""
+    """Gather a checksum of the parameters from every rank."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.numpy().tobytes())

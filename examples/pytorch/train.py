@@ -1,7 +1,7 @@
 """Train on several replicas with DistributedDataParallel; all must end with the same network.
 
-`python train.py` reads the rank and the address of rank 0 from the environment, and so it does
-under `torchrun`. Every rank begins with weights of its own and sees digits of its own.
+It reads the rank and the address of rank 0 from the environment, with and without `torchrun`. Each
+rank starts with different weights and has a share of the digits.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def held_out_split() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Images to train on, images held out, and their labels: the same on every rank."""
+    """Return the training images, held-out images, and their labels, the same on every rank."""
     images, labels = load_digits(return_X_y=True)
     split = train_test_split((images / 16).astype(np.float32), labels, random_state=7)
     train, held_out, train_labels, held_out_labels = map(torch.from_numpy, split)
@@ -43,7 +43,7 @@ def train(model: nn.Module, data: TensorDataset, epochs: int) -> None:
 
 
 def judge(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
-    """The loss and the accuracy on images that were held out."""
+    """Return the loss and the accuracy on held-out images."""
     with torch.no_grad():
         scores = model(images)
     loss = nn.functional.cross_entropy(scores, labels).item()
@@ -51,7 +51,7 @@ def judge(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> tuple
 
 
 def checksums(model: nn.Module) -> list[str]:
-    """The checksum of each rank's own parameters, as all ranks know them."""
+    """Gather a checksum of the parameters from every rank."""
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.detach().numpy().tobytes())
@@ -98,6 +98,6 @@ def main() -> int:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # DistributedDataParallel keeps the group's threads, destroyed or not. Should one of them want
-    # Python while the interpreter is being taken down, the process would abort.
+    # DistributedDataParallel keeps gloo's threads even if the group is destroyed. If one of them
+    # calls into the interpreter during its shutdown, the process aborts.
     os._exit(code)

@@ -1,6 +1,6 @@
-"""A chief that hands steps to workers, and parameter servers that hold the network.
+"""Train with a chief that schedules steps on workers, and parameter servers that hold the network.
 
-Workers and parameter servers only serve; the job is over when the chief is.
+Workers and parameter servers never exit by themselves; the job ends with the chief.
 """
 
 import sys
@@ -25,12 +25,12 @@ def serve(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> N
 
 
 def batches() -> tf.data.Dataset:
-    """What a worker learns from, in an order of its own."""
+    """Return all digits, shuffled differently on each worker."""
     return tf.data.Dataset.from_tensor_slices(part(0, 1)).shuffle(2000).repeat().batch(64)
 
 
 def read_by(task: str, parameters: list[tf.Variable]) -> str:
-    """The checksum of the parameters as this task reads them from the parameter servers."""
+    """Return a checksum of the parameters as this task reads them from the parameter servers."""
     with tf.device(f"{task}/device:CPU:0"):
         return checksum([tf.identity(parameter).numpy() for parameter in parameters])
 

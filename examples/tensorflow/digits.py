@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn, and a small network that reads them."""
+"""The handwritten digits that come with scikit-learn, and a small network that classifies them."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ SHAPES = [(64, 32), (32,), (32, 10), (10,)]
 
 
 def part(index: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Images (values from 0 to 1) and labels that one of ``count`` workers sees, and no other."""
+    """Return images (values from 0 to 1) and labels: share ``index`` of ``count`` shares."""
     images, labels = load_digits(return_X_y=True)
     return (images / 16).astype(np.float32)[index::count], labels.astype(np.int64)[index::count]
 
@@ -37,7 +37,7 @@ def checksum(parameters: Iterable[np.ndarray]) -> str:
 
 
 def verdict(found: list[str], before: float, after: float) -> int:
-    """Say how the training ended, by what each worker read and by the loss; the exit code."""
+    """Print whether the workers agree and the loss fell; return the exit code."""
     if len(set(found)) > 1:
         print(f"the workers disagree: {found}", flush=True)
         return 1

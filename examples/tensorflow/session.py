@@ -1,7 +1,7 @@
-"""Parameter servers and workers in the old manner: tf.compat.v1, a session a worker, no chief.
+"""Train with parameter servers in the style of TensorFlow 1: one session per worker, no chief.
 
-Worker 0 sets the parameters up; then each worker takes steps at its own pace. At the end all wait
-for one another and say what they read.
+Worker 0 initializes the parameters; then each worker takes steps at its own pace. At the end they
+wait for one another and compare the parameters that they read.
 """
 
 import json
@@ -22,11 +22,11 @@ LIMIT = 60
 
 
 def wait_until(met: Callable[[], bool]) -> None:
-    """Ask the parameter servers until ``met``; LIMIT seconds at most."""
+    """Poll ``met`` until it is true, for at most LIMIT seconds."""
     deadline = time.monotonic() + LIMIT
     while not met():
         if time.monotonic() > deadline:
-            raise TimeoutError("the other workers are not there")
+            raise TimeoutError("the other workers did not arrive in time")
         time.sleep(0.05)
 
 
@@ -54,7 +54,7 @@ def work(cluster: v1.train.ClusterSpec, server: v1.train.Server, index: int) -> 
             session.run(step)
         after = session.run(loss)
         session.run(meet)
-        # ">=": the others may already be at the next meeting.
+        # ">=", because others may already have counted themselves for the second barrier.
         wait_until(lambda: session.run(met) >= count)
         session.run(say, {own: checksum(session.run(values))})
         session.run(meet)

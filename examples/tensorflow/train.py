@@ -1,6 +1,6 @@
-"""Workers that hold the same network and average their gradients: MultiWorkerMirroredStrategy.
+"""Train the same network on several workers with MultiWorkerMirroredStrategy.
 
-Each worker sees its own digits; TF_CONFIG tells it who the others are.
+Each worker has a share of the digits. TF_CONFIG names the other workers.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main() -> int:
     cluster = strategy.cluster_resolver
     count = strategy.num_replicas_in_sync
     with strategy.scope():
-        # MEAN: what the workers assign is averaged, so all of them take the same step.
+        # MEAN averages the values that the workers assign, so all of them take the same step.
         parameters = [
             tf.Variable(value, aggregation=tf.VariableAggregation.MEAN)
             for value in first_parameters()

@@ -1,7 +1,7 @@
 """Boost trees on several replicas; all must end with the same model.
 
-A job sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK. The master runs the tracker by which the
-replicas find one another, and trains with them. Each replica sees its own part of the data.
+A job sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK. The master runs the tracker through
+which the replicas connect, and trains like the others. Each replica has a share of the data.
 """
 
 import hashlib
@@ -28,13 +28,13 @@ def start_tracker(address: str, port: int) -> xgboost.RabitTracker | None:
 
 
 def own_part() -> xgboost.DMatrix:
-    """Every so many-th row, from the one of this rank on."""
+    """Return this rank's share of the rows."""
     features, labels = load_breast_cancer(return_X_y=True)
     return xgboost.DMatrix(features[RANK::WORLD], labels[RANK::WORLD])
 
 
 def checksums(model: xgboost.Booster) -> list[str]:
-    """The checksum of each rank's own model, as all ranks know them."""
+    """Gather a checksum of the model from every rank."""
     own = hashlib.sha256(bytes(model.save_raw(raw_format="ubj"))).digest()[:4]
     table = np.zeros(WORLD, dtype=np.int64)
     table[collective.get_rank()] = int.from_bytes(own, "big")
@@ -72,7 +72,7 @@ def main() -> int:
     address = socket.gethostbyname(os.environ["MASTER_ADDR"])
     port = int(os.environ["MASTER_PORT"])
     tracker = start_tracker(address, port)
-    # A replica may start long before the master: it tries again, each time after a longer while.
+    # A replica may start long before the master, so it retries with back-off.
     arguments = {
         "dmlc_communicator": "rabit",
         "dmlc_tracker_uri": address,

@@ -63,55 +63,61 @@ PLAIN: Mapping[Any, str] = {
 
 def reference() -> str:
     """Return the page."""
-    parts = [HEAD, "## Frameworks\n", *_frameworks(), "## Restart policies\n", _restarts()]
+    parts = [
+        HEAD,
+        "## Frameworks\n",
+        *_render_frameworks(),
+        "## Restart policies\n",
+        _render_restart_policies(),
+    ]
     for title, structs in (("Policies", POLICIES), ("Status", STATUS), ("Views", VIEWS)):
         parts.append(f"## {title}\n")
-        parts += [_struct(struct) for struct in structs]
+        parts += [_render_struct(struct) for struct in structs]
     return "\n".join(parts)
 
 
-def _frameworks() -> Iterator[str]:
+def _render_frameworks() -> Iterator[str]:
     for framework in BUILT_IN_FRAMEWORKS:
         yield f"### {framework.kind}\n"
-        yield _table(("", ""), _rows(framework))
+        yield _render_table(("", ""), _list_rows(framework))
 
 
-def _rows(framework: Framework) -> Iterator[tuple[str, str]]:
-    yield "`--framework`", ", ".join(_code(framework.name, *framework.aliases))
+def _list_rows(framework: Framework) -> Iterator[tuple[str, str]]:
+    yield "`--framework`", ", ".join(_format_code(framework.name, *framework.aliases))
     yield "replica map", f"`spec.{framework.replicas_field}`"
-    yield "replica types, in order of precedence", ", ".join(_code(*framework.replica_types))
-    needed = ", ".join(_code(*framework.required_types))
+    yield "replica types, in order of precedence", ", ".join(_format_code(*framework.replica_types))
+    needed = ", ".join(_format_code(*framework.required_types))
     yield "required", needed or "none"
     yield "container", "any" if framework.any_container else f"`{framework.container}`"
     yield "port", f"`{framework.port_name}` {framework.port}"
     yield "default restart policy", f"`{framework.restart_policy}`"
-    yield "other fields of `spec`", ", ".join(_code(*framework.spec_options)) or "none"
+    yield "other fields of `spec`", ", ".join(_format_code(*framework.spec_options)) or "none"
 
 
-def _code(*words: str) -> list[str]:
+def _format_code(*words: str) -> list[str]:
     return [f"`{word}`" for word in words]
 
 
-def _restarts() -> str:
-    text = ", ".join(_code(*(policy.value for policy in RestartPolicy)))
-    return f"{text}. {_markdown(RestartPolicy)}\n"
+def _render_restart_policies() -> str:
+    text = ", ".join(_format_code(*(policy.value for policy in RestartPolicy)))
+    return f"{text}. {_render_docstring(RestartPolicy)}\n"
 
 
-def _struct(struct: type[msgspec.Struct]) -> str:
-    text, descriptions = _split_attributes(_markdown(struct))
+def _render_struct(struct: type[msgspec.Struct]) -> str:
+    text, descriptions = _split_attributes(_render_docstring(struct))
     rows = [
-        (f"`{field.encode_name}`", _type(field.type), descriptions.get(field.name, ""))
+        (f"`{field.encode_name}`", _format_type(field.type), descriptions.get(field.name, ""))
         for field in msgspec.structs.fields(struct)
         if field.name != "tag"
     ]
     if not any(description for _, _, description in rows):
-        table = _table(("field", "value"), [row[:2] for row in rows])
+        table = _render_table(("field", "value"), [row[:2] for row in rows])
     else:
-        table = _table(("field", "value", "meaning"), rows)
+        table = _render_table(("field", "value", "meaning"), rows)
     return f"### {struct.__name__}\n\n{text}\n\n{table}"
 
 
-def _markdown(documented: type) -> str:
+def _render_docstring(documented: type) -> str:
     """Return a docstring as Markdown."""
     text = re.sub(r":\w+:`~?\.?([^`]*)`", r"`\1`", inspect.getdoc(documented) or "")
     return text.replace("``", "`")
@@ -124,28 +130,30 @@ def _split_attributes(text: str) -> tuple[str, dict[str, str]]:
     return text, {name: " ".join(entry.split()) for name, entry in entries}
 
 
-def _type(kind: Any) -> str:
+def _format_type(kind: Any) -> str:
     """Return a type in terms of JSON or YAML."""
     if kind in PLAIN:
         return PLAIN[kind]
     if isinstance(kind, typing.NewType):
-        return _type(kind.__supertype__)
+        return _format_type(kind.__supertype__)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         rest = [argument for argument in arguments if argument is not type(None)]
-        return " or ".join(map(_type, rest)) + (", or absent" if len(rest) < len(arguments) else "")
+        return " or ".join(map(_format_type, rest)) + (
+            ", or absent" if len(rest) < len(arguments) else ""
+        )
     if origin is typing.Literal:
-        return ", ".join(_code(*map(str, arguments)))
+        return ", ".join(_format_code(*map(str, arguments)))
     if origin is tuple:
-        return f"list of: {_type(arguments[0])}"
+        return f"list of: {_format_type(arguments[0])}"
     if origin is not None and issubclass(origin, Mapping):
-        return f"map of {_type(arguments[0])} to: {_type(arguments[1])}"
+        return f"map of {_format_type(arguments[0])} to: {_format_type(arguments[1])}"
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return ", ".join(_code(*(str(member.value) for member in kind)))
+        return ", ".join(_format_code(*(str(member.value) for member in kind)))
     return f"{kind.__name__}"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def _render_table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
     return "\n".join([lines[0], f"|{'---|' * len(head)}", *lines[1:]]) + "\n"
 

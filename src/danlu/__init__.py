@@ -3,7 +3,7 @@
 In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``), ``danlu.train`` runs a training job and
 ``danlu.attach`` waits for one that was left running, ``danlu.sweep`` runs many of them; a job that
-fails raises ``danlu.JobFailed``; a program that is trained tells by ``danlu.report`` how far it is.
+fails raises ``danlu.JobFailed``; a training program reports its progress with ``danlu.report``.
 Attributes are imported lazily.
 """
 

@@ -5,7 +5,6 @@
     DanluError
     ├── UsageError                2   wrong usage of the command line or the Python API
     │   ├── BuildFileError        2   an error in a build file, with its location
-    │   ├── NotBuiltYet           2   the build file calls a function that is not supported yet
     │   ├── ResolveError          2   packages that cannot be resolved
     │   └── LockError             2   an invalid lockfile, or a stale one under ``--frozen``
     ├── StepFailed                1   a step of the user failed
@@ -34,7 +33,6 @@ __all__ = [
     "JobFailed",
     "LockError",
     "MachineError",
-    "NotBuiltYet",
     "OutsideError",
     "ResolveError",
     "Span",
@@ -98,30 +96,6 @@ class UsageError(DanluError):
 
 class BuildFileError(UsageError):
     """An error in a build file, with its location."""
-
-
-class NotBuiltYet(UsageError):
-    """The build file calls functions that this version parses and plans but cannot build.
-
-    Each call has a name (``install.conda``) and a location; the error lists all of them.
-    """
-
-    def __init__(self, *calls: tuple[str, Span | None]) -> None:
-        (first, span), *more = calls
-        message = f"{first} is not supported yet"
-        details: tuple[str, ...] = ()
-        if more:
-            message = f"{len(calls)} calls are not supported yet"
-            details = tuple(
-                f"{place}: {name}" if place is not None else name for name, place in calls
-            )
-        super().__init__(
-            message,
-            span=span,
-            details=details,
-            hint=f"remove the call{'s' if more else ''} to build the rest;"
-            " docs/reference/build-language.md lists what is supported",
-        )
 
 
 class ResolveError(UsageError):

@@ -20,7 +20,6 @@ from danlu.environment.types import (
     Environment,
     ImageOwner,
     PipIndex,
-    PlannedCall,
     ProjectDigests,
     PythonInterpreter,
     PythonPackages,
@@ -40,7 +39,6 @@ from danlu.graph.ops import (
     ImageSource,
     Merge,
     Squash,
-    Unbuilt,
     Unresolved,
     Wheel,
 )
@@ -78,7 +76,7 @@ LOCK = FunctionLock(
 )
 
 
-def declaring(*declarations: Declaration) -> Environment:
+def with_declarations(*declarations: Declaration) -> Environment:
     return replace(ENVIRONMENT, declarations=(*ENVIRONMENT.declarations, *declarations))
 
 
@@ -96,7 +94,7 @@ def test_base_system_and_python_in_their_order() -> None:
     assert graph.epoch == 1700
 
 
-def test_wheels_are_sorted_by_name_whatever_the_lock_says() -> None:
+def test_wheels_are_sorted_by_name_in_any_lock_order() -> None:
     graph = assemble(ENVIRONMENT, LOCK)
     names = [vertex.op.name for vertex in graph.walk() if isinstance(vertex.op, Wheel)]
     assert names == ["a", "b"]
@@ -104,7 +102,7 @@ def test_wheels_are_sorted_by_name_whatever_the_lock_says() -> None:
     assert assemble(ENVIRONMENT, turned).digest == graph.digest
 
 
-def test_wheels_do_not_depend_on_what_lies_below() -> None:
+def test_wheels_do_not_depend_on_lower_layers() -> None:
     other = replace(LOCK, system=LockedSystem("i", (deb("git"),), ("git",)))
     wheels = [
         {v.digest for v in assemble(ENVIRONMENT, lock).walk() if isinstance(v.op, Wheel)}
@@ -113,7 +111,7 @@ def test_wheels_do_not_depend_on_what_lies_below() -> None:
     assert wheels[0] == wheels[1]
 
 
-def test_a_vertex_carries_the_line_that_asked_for_it() -> None:
+def test_a_vertex_has_the_line_of_its_declaration() -> None:
     graph = assemble(ENVIRONMENT, LOCK)
     spans = {v.op.name: v.spans for v in graph.walk() if isinstance(v.op, Wheel)}
     assert spans["a"] == (Span("build.envd", 4),)
@@ -132,8 +130,8 @@ def test_lines_do_not_change_the_digest() -> None:
 
 def test_order_of_declarations_does_not_change_the_digest() -> None:
     declarations = (AptSource("deb x"), PipIndex("https://example.org"), GitConfig("Ada"))
-    graph = assemble(declaring(*declarations), LOCK)
-    assert graph.digest == assemble(declaring(*reversed(declarations)), LOCK).digest
+    graph = assemble(with_declarations(*declarations), LOCK)
+    assert graph.digest == assemble(with_declarations(*reversed(declarations)), LOCK).digest
     paths = [entry.path for op in ops(graph, Files)[-1:] for entry in op.entries]  # type: ignore[attr-defined]
     assert paths == ["/etc/apt/sources.list", "/etc/pip.conf", "/etc/gitconfig"]
 
@@ -141,7 +139,7 @@ def test_order_of_declarations_does_not_change_the_digest() -> None:
 def test_shell_wins_over_a_declared_variable() -> None:
     variables = EnvironmentVariables((("SHELL", "/bin/sh"),))
     for declarations in ((LoginShell("zsh"), variables), (variables, LoginShell("zsh"))):
-        config = assemble(declaring(*declarations), LOCK).config
+        config = assemble(with_declarations(*declarations), LOCK).config
         assert dict(config.environment)["SHELL"] == "/usr/bin/zsh"
 
 
@@ -151,7 +149,7 @@ def test_without_a_lock_sources_are_unresolved() -> None:
     assert kinds == ["base", "system packages", "Python packages"]
 
 
-def test_steps_lie_over_everything_declared_in_their_order() -> None:
+def test_steps_follow_all_declarations_in_order() -> None:
     environment = replace(
         ENVIRONMENT,
         steps=(
@@ -198,7 +196,7 @@ def test_an_image_base_and_copies_from_images() -> None:
     assert ops(graph, CopyImage) == [CopyImage("/bin/tool", "/usr/bin/", 0, 0, 5)]
 
 
-def test_a_source_distribution_is_built_where_the_system_packages_are() -> None:
+def test_a_source_distribution_is_built_on_the_system_packages() -> None:
     sdist = LockedPackage("old", "1.0", "sdist", "old-1.0.tar.gz", HASH)
     graph = assemble(ENVIRONMENT, replace(LOCK, packages=(sdist,)))
     built = next(v for v in graph.walk() if isinstance(v.op, BuildWheel))
@@ -223,17 +221,17 @@ def test_an_editable_package_is_copied_only_into_an_image_for_elsewhere() -> Non
 
 def test_a_credential_of_an_index_never_enters_the_image() -> None:
     index = PipIndex("https://user:secret@example.org/simple", "https://t:k@example.com/", True)
-    graph = assemble(declaring(index), LOCK)
-    written = [op for op in ops(graph, Files) if "pip.conf" in str(op)]
-    assert len(written) == 1
-    assert "example.org" in str(written)
-    assert "secret" not in str(written)
-    assert "t:k" not in str(written)
+    graph = assemble(with_declarations(index), LOCK)
+    content = [op for op in ops(graph, Files) if "pip.conf" in str(op)]
+    assert len(content) == 1
+    assert "example.org" in str(content)
+    assert "secret" not in str(content)
+    assert "t:k" not in str(content)
 
 
 def test_git_configuration_is_quoted() -> None:
     config = GitConfig('A "B" \\', "a@example.org", "vim")
-    graph = assemble(declaring(config), LOCK)
+    graph = assemble(with_declarations(config), LOCK)
     text = next(e.content for op in ops(graph, Files) for e in op.entries if "git" in e.path)  # type: ignore[attr-defined]
     assert '\tname = "A \\"B\\" \\\\"\n' in text
 
@@ -243,32 +241,24 @@ def test_environment_variables_and_path() -> None:
         EnvironmentVariables((("A", "1"),), ("/a",)),
         EnvironmentVariables((("A", "2"),), ("/b",)),
     )
-    config = assemble(declaring(*environ), LOCK).config
+    config = assemble(with_declarations(*environ), LOCK).config
     assert dict(config.environment)["A"] == "2"
     assert config.path == ("/b", "/a", "/opt/venv/bin")
 
 
-def test_planned_call_is_shown_with_its_line() -> None:
-    other = (PlannedCall("install.cuda", (("version", '"12"'),), span=Span("build.envd", 7)),)
-    graph = assemble(replace(ENVIRONMENT, planned_calls=other), LOCK)
-    unbuilt = [v for v in graph.walk() if isinstance(v.op, Unbuilt)]
-    assert [v.op.function for v in unbuilt if isinstance(v.op, Unbuilt)] == ["install.cuda"]
-    assert unbuilt[0].spans == (Span("build.envd", 7),)
-
-
-def many(count: int) -> FunctionLock:
+def lock_with_packages(count: int) -> FunctionLock:
     return replace(LOCK, packages=tuple(wheel(f"package-{n}") for n in range(count)))
 
 
 def test_up_to_100_wheels_have_separate_layers() -> None:
-    graph = assemble(ENVIRONMENT, many(GROUP_ABOVE))
+    graph = assemble(ENVIRONMENT, lock_with_packages(GROUP_ABOVE))
     assert not ops(graph, Squash)
 
 
 @pytest.mark.parametrize("count", [101, 300, 700])
 def test_beyond_that_small_wheels_are_grouped(count: int) -> None:
     big = wheel("huge", 1 << 30)
-    lock = replace(many(count), packages=(*many(count).packages, big))
+    lock = replace(lock_with_packages(count), packages=(*lock_with_packages(count).packages, big))
     graph = assemble(ENVIRONMENT, lock)
     groups = [v for v in graph.walk() if isinstance(v.op, Squash)]
     assert 2 < len(groups) < GROUP_ABOVE
@@ -277,9 +267,12 @@ def test_beyond_that_small_wheels_are_grouped(count: int) -> None:
 
 
 def test_adding_a_package_changes_one_group() -> None:
-    before = assemble(ENVIRONMENT, many(300))
+    before = assemble(ENVIRONMENT, lock_with_packages(300))
     after = assemble(
-        ENVIRONMENT, replace(many(300), packages=(*many(300).packages, wheel("new-one")))
+        ENVIRONMENT,
+        replace(
+            lock_with_packages(300), packages=(*lock_with_packages(300).packages, wheel("new-one"))
+        ),
     )
     groups = [
         {v.digest for v in graph.walk() if isinstance(v.op, Squash)} for graph in (before, after)

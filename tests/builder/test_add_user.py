@@ -62,7 +62,7 @@ def test_an_account_of_the_same_name_is_replaced_and_the_same_uid_comes_second(
     assert ":/home/envd:" in lines[0]
 
 
-def test_links_of_the_image_lead_nowhere_outside_it(below: Path, tmp_path: Path) -> None:
+def test_links_of_the_image_cannot_lead_outside_it(below: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "passwd").write_text("secret of this machine\n")

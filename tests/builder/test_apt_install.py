@@ -30,7 +30,7 @@ def test_users_marks_and_set_id_files_are_right(heavy: dict[str, Any]) -> None:
     assert heavy["printed"][-1] == "4755"
 
 
-def test_no_service_is_started_and_no_key_made(heavy: dict[str, Any]) -> None:
+def test_no_service_is_started_and_no_key_created(heavy: dict[str, Any]) -> None:
     assert not [name for name in heavy["files"][1] if "ssh_host_" in name]
     assert not [line for line in heavy["log"] if "Starting" in line]
 

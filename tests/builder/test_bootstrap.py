@@ -1,4 +1,4 @@
-"""A Debian base made of exactly the locked packages."""
+"""A Debian base contains exactly the locked packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.real
-PROGRAM = Path(__file__).with_name("packages.py")
+PROGRAM = Path(__file__).with_name("bootstrap_process.py")
 Make = Callable[..., dict[str, Any]]
 
 
@@ -29,9 +29,9 @@ def make(real_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Make:
         **environment: str,
     ) -> dict[str, Any]:
         (real_home / "stores").mkdir(parents=True, exist_ok=True)
-        place = real_home / "stores" / tmp_path_factory.mktemp("store").name
+        directory = real_home / "stores" / tmp_path_factory.mktemp("store").name
         result = subprocess.run(
-            [sys.executable, PROGRAM, json.dumps([str(place), names, script, offline])],
+            [sys.executable, PROGRAM, json.dumps([str(directory), names, script, offline])],
             env={**os.environ, "DANLU_HOME": str(real_home), **environment},
             capture_output=True,
             text=True,
@@ -55,42 +55,46 @@ echo = ; apt-get check && apt-get --dry-run autoremove
 
 
 @pytest.fixture(scope="module")
-def made(make: Make) -> dict[str, Any]:
+def bootstrap_result(make: Make) -> dict[str, Any]:
     return make("git", script=SCRIPT)
 
 
-def said(made: dict[str, Any]) -> list[list[str]]:
-    """What each part of the script printed."""
+def split_output(made: dict[str, Any]) -> list[list[str]]:
+    """Return what each part of the script printed."""
     return [part.strip("\n").split("\n") for part in "\n".join(made["printed"]).split("\n=\n")]
 
 
-def test_exactly_the_locked_packages_are_installed_and_whole(made: dict[str, Any]) -> None:
-    lines = dict(line.split(" ", 1) for line in said(made)[0])
-    assert lines == {name: f"{version} ii " for name, version in made["packages"].items()}
+def test_exactly_the_locked_packages_are_installed_completely(
+    bootstrap_result: dict[str, Any],
+) -> None:
+    lines = dict(line.split(" ", 1) for line in split_output(bootstrap_result)[0])
+    assert lines == {
+        name: f"{version} ii " for name, version in bootstrap_result["packages"].items()
+    }
 
 
-def test_the_base_is_neutral(made: dict[str, Any]) -> None:
-    hostname, *sources = said(made)[1]
+def test_the_base_is_neutral(bootstrap_result: dict[str, Any]) -> None:
+    hostname, *sources = split_output(bootstrap_result)[1]
     assert hostname == "localhost"
     assert sources
     assert all(line.startswith("#") for line in sources)
     # apache2 and other services cannot start without /run/lock.
-    assert said(made)[2] == ["drwx------", "drwxrwxrwt", "drwxrwxrwt"]
+    assert split_output(bootstrap_result)[2] == ["drwx------", "drwxrwxrwt", "drwxrwxrwt"]
 
 
-def test_dependencies_are_marked_as_automatic(made: dict[str, Any]) -> None:
-    manual, auto, check = said(made)[3:]
+def test_dependencies_are_marked_as_automatic(bootstrap_result: dict[str, Any]) -> None:
+    manual, auto, check = split_output(bootstrap_result)[3:]
     assert "git" in manual
     assert "libcurl3-gnutls" in auto
     assert "git" not in auto
     assert any("0 to remove" in line for line in check)
-    assert made["code"] == 0
+    assert bootstrap_result["code"] == 0
 
 
-def test_a_layer_holds_no_file_of_the_moment_and_none_of_this_machine(
-    made: dict[str, Any],
+def test_a_layer_contains_no_volatile_and_no_host_files(
+    bootstrap_result: dict[str, Any],
 ) -> None:
-    everything = {name for files in made["files"] for name in files}
+    everything = {name for files in bootstrap_result["files"] for name in files}
     gone = {
         "danlu-packages",
         "etc/machine-id",
@@ -107,7 +111,7 @@ def test_a_layer_holds_no_file_of_the_moment_and_none_of_this_machine(
 
 
 def test_second_bootstrap_is_identical_and_needs_no_network(
-    make: Make, made: dict[str, Any]
+    make: Make, bootstrap_result: dict[str, Any]
 ) -> None:
     again = make(
         "git",
@@ -118,5 +122,5 @@ def test_second_bootstrap_is_identical_and_needs_no_network(
         LANG="de_DE.UTF-8",
         SOURCE_DATE_EPOCH="1",
     )
-    assert again["layers"] == made["layers"]
+    assert again["layers"] == bootstrap_result["layers"]
     assert len(again["layers"]) == 2

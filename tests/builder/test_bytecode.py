@@ -1,4 +1,4 @@
-"""Byte code: by the image's own Python, a layer for each wheel, nothing else in it."""
+"""Bytecode is compiled by the image's own Python, into a separate layer for each wheel."""
 
 from __future__ import annotations
 
@@ -37,47 +37,51 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def compiled(
+def compile_result(
     danlu: Callable[..., subprocess.CompletedProcess[str]], project: Path, real_home: Path
 ) -> dict[str, Any]:
     danlu("build", cwd=project)
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("compiling.py"))],
+    outcome = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("bytecode_process.py"))],
         env={**os.environ, "DANLU_HOME": str(real_home)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
+    assert outcome.returncode == 0, outcome.stderr
+    result: dict[str, Any] = json.loads(outcome.stdout)
     return result
 
 
-def test_bytecode_is_one_layer_per_wheel(compiled: dict[str, Any]) -> None:
-    files = {layer["made"].split()[-2]: layer["files"] for layer in compiled["every"]}
+def test_bytecode_is_one_layer_per_wheel(compile_result: dict[str, Any]) -> None:
+    files = {layer["made"].split()[-2]: layer["files"] for layer in compile_result["every"]}
     assert files["good"] == [
         f"{SITE}/ns/good/__pycache__/__init__.cpython-311.pyc",
         f"{SITE}/ns/good/deep/__pycache__/m.cpython-311.pyc",
     ]
     assert files["odd"] == [f"{SITE}/ns/__pycache__/fine.cpython-311.pyc"]
     assert "empty" not in files
-    assert all(layer["flags"] == [1] for layer in compiled["every"]), "unchecked hash (PEP 552)"
-    assert compiled["known"] == compiled["every"]
+    assert all(layer["flags"] == [1] for layer in compile_result["every"]), (
+        "unchecked hash (PEP 552)"
+    )
+    assert compile_result["known"] == compile_result["every"]
 
 
-def test_bytecode_does_not_depend_on_other_wheels(compiled: dict[str, Any]) -> None:
-    ids = {layer["diff_id"] for layer in compiled["every"]}
-    assert {layer["diff_id"] for layer in compiled["one"]} <= ids
+def test_bytecode_does_not_depend_on_other_wheels(compile_result: dict[str, Any]) -> None:
+    ids = {layer["diff_id"] for layer in compile_result["every"]}
+    assert {layer["diff_id"] for layer in compile_result["one"]} <= ids
 
 
-def test_all_of_an_image_can_be_one_layer(compiled: dict[str, Any]) -> None:
-    (whole,) = compiled["whole"]
-    assert {name for layer in compiled["every"] for name in layer["files"]} == set(whole["files"])
+def test_all_of_an_image_can_be_one_layer(compile_result: dict[str, Any]) -> None:
+    (whole,) = compile_result["whole"]
+    assert {name for layer in compile_result["every"] for name in layer["files"]} == set(
+        whole["files"]
+    )
 
 
 def test_compiled_bytecode_is_reused(
-    compiled: dict[str, Any],
+    compile_result: dict[str, Any],
 ) -> None:
-    assert len(compiled["key"]) == 64
+    assert len(compile_result["key"]) == 64
     # Another test that uses this store may have compiled some before.
-    assert all(layer in compiled["every"] for layer in compiled["before"])
+    assert all(layer in compile_result["every"] for layer in compile_result["before"])

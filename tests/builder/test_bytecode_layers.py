@@ -1,4 +1,4 @@
-"""Which layers of an image get bytecode: unmodified packages of its own Python."""
+"""Which layers of an image get bytecode: unmodified packages of its Python."""
 
 from __future__ import annotations
 

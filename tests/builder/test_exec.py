@@ -1,4 +1,4 @@
-"""What a step needs of whoever builds, asked for before anything runs."""
+"""Resources that a step needs are checked before any step runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from danlu.util.paths import Paths
 def test_step_without_an_ssh_agent_fails_with_its_line(
     tmp_path: Path,
 ) -> None:
-    place = Span("build.envd", 7, 5)
-    step = Vertex(Exec(("true",), (), "/", epoch=1, ssh=True), spans=(place,))
+    path = Span("build.envd", 7, 5)
+    step = Vertex(Exec(("true",), (), "/", epoch=1, ssh=True), spans=(path,))
     with Store.open(tmp_path / "store") as store:
 
         def context(inputs: tuple[VertexResult, ...], *voices: Callable[..., None]) -> OpContext:
@@ -44,5 +44,5 @@ def test_step_without_an_ssh_agent_fails_with_its_line(
         solver = Solver(store, context, lambda event: None)
         with pytest.raises(UsageError, match="needs an ssh agent") as caught:
             anyio.run(solver.solve, Graph(step, ImageConfig(), Platform(), epoch=1))
-    assert caught.value.span == place
+    assert caught.value.span == path
     assert "danlu build --ssh default" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Stacks over one another hold what they share at their bottom once."""
+"""Merged stacks contain their common bottom layers once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes laid into the tree they were made to."""
+"""Changes in an upper directory are merged into the tree below."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_new_and_changed_files_are_merged(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_hard_links_stay_links(tmp_path: Path) -> None:
+def test_hard_links_are_kept(tmp_path: Path) -> None:
     tree = fill(tmp_path / "tree", one="1")
     upper = fill(tmp_path / "upper", one="2")
     os.link(upper / "one", upper / "two")

@@ -1,4 +1,4 @@
-"""Wheels that are under way before the builder is loaded: the same layers, the same refusals."""
+"""Wheels are prefetched while the builder is loaded: same layers, same errors."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from pathlib import Path
 import anyio
 import pytest
 
+from danlu.builder.embedded import preflight
 from danlu.builder.embedded.build import solve
-from danlu.builder.embedded.preflight import start_wheel_prefetch
+from danlu.builder.embedded.preflight import preload_http_client, start_wheel_prefetch
 from danlu.builder.types import SolveRequest
 from danlu.environment.types import PythonPackages
 from danlu.errors import ChecksumError, MachineError, OutsideError
 from danlu.graph.image_config import ImageConfig
-from danlu.graph.ops import Merge, Platform, Wheel
+from danlu.graph.ops import HttpFile, Merge, Op, Platform, Wheel
 from danlu.graph.types import Graph, Vertex
 from danlu.sources.pypi import uv
 from danlu.store import Layer
 from danlu.util.config import Configuration
-from tests.builder.wheels import Builder
+from tests.builder.wheels import WheelBuilder
 from tests.fakes.wheels import make_wheel
 
 
 @pytest.fixture
-def calls(builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def calls(builder: WheelBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A file with a line for each call of uv."""
     log, program = tmp_path / "calls", tmp_path / "uv"
     log.touch()
@@ -39,30 +40,30 @@ def lines(calls: Path) -> list[str]:
     return calls.read_text().splitlines()
 
 
-def graph(*ops: Wheel) -> Graph:
-    wheels = tuple(Vertex(op, (), op.name, "python") for op in ops)
+def graph(*ops: Op) -> Graph:
+    wheels = tuple(Vertex(op, (), op.op_name(), "python") for op in ops)
     root = Vertex(Merge(), wheels, "all", "python")
     return Graph(root, ImageConfig(), Platform("linux", "amd64"), 0)
 
 
-def request(builder: Builder, *, fresh: bool = False) -> SolveRequest:
+def request(builder: WheelBuilder, *, fresh: bool = False) -> SolveRequest:
     indexes = PythonPackages(("--no-index", f"--find-links {builder.links.as_uri()}"))
     return SolveRequest(project=builder.project, fresh=fresh, python_packages=(indexes,))
 
 
 def build(
-    builder: Builder, *ops: Wheel, begin: Graph | None = None, fresh: bool = False
+    builder: WheelBuilder, *ops: Wheel, begin: Graph | None = None, fresh: bool = False
 ) -> tuple[Layer, ...]:
-    """The layers of ``ops`` where ``begin`` (what is built, if not given) was begun ahead."""
-    wanted, asked = graph(*ops), request(builder, fresh=fresh)
+    """Build ``ops`` after a prefetch for ``begin``, by default for them; return the layers."""
+    expected, asked = graph(*ops), request(builder, fresh=fresh)
     store, paths = builder.store, builder.paths
     with start_wheel_prefetch(
-        begin or wanted, asked, store=store, paths=paths, config=Configuration()
+        begin or expected, asked, store=store, paths=paths, config=Configuration()
     ) as ahead:
 
         async def work() -> tuple[Layer, ...]:
             result, _ = await solve(
-                wanted,
+                expected,
                 asked,
                 store=store,
                 paths=paths,
@@ -75,13 +76,13 @@ def build(
         return anyio.run(work)
 
 
-def wheels(builder: Builder, *names: str) -> list[Wheel]:
+def wheels(builder: WheelBuilder, *names: str) -> list[Wheel]:
     return [
         builder.op(make_wheel(builder.links, name, files={f"{name}.py": name})) for name in names
     ]
 
 
-def test_prefetched_wheels_are_built_with_one_uv_call(builder: Builder, calls: Path) -> None:
+def test_prefetched_wheels_are_built_with_one_uv_call(builder: WheelBuilder, calls: Path) -> None:
     a, b, c = wheels(builder, "a", "b", "c")
     first = build(builder, a)
     both = build(builder, a, b, c)
@@ -91,7 +92,7 @@ def test_prefetched_wheels_are_built_with_one_uv_call(builder: Builder, calls: P
     assert builder.build(a, b, c) == list(both)  # as without: to the byte
 
 
-def test_no_prefetch_if_nothing_is_missing(builder: Builder, calls: Path) -> None:
+def test_no_prefetch_if_nothing_is_missing(builder: WheelBuilder, calls: Path) -> None:
     (a,) = wheels(builder, "a")
     build(builder, a)
     calls.write_text("")
@@ -99,7 +100,7 @@ def test_no_prefetch_if_nothing_is_missing(builder: Builder, calls: Path) -> Non
     assert lines(calls) == []
 
 
-def test_no_prefetch_for_files_of_the_project(builder: Builder, calls: Path) -> None:
+def test_no_prefetch_for_files_of_the_project(builder: WheelBuilder, calls: Path) -> None:
     (a,) = wheels(builder, "a")
     local = builder.op(make_wheel(builder.project, "l", files={"l.py": ""}), "local", "")
     asked = request(builder)
@@ -111,7 +112,7 @@ def test_no_prefetch_for_files_of_the_project(builder: Builder, calls: Path) -> 
 
 
 def test_different_wheels_than_prefetched_are_installed_again(
-    builder: Builder, calls: Path
+    builder: WheelBuilder, calls: Path
 ) -> None:
     a, b = wheels(builder, "a", "b")
     layers = build(builder, a, b, begin=graph(a))
@@ -119,14 +120,14 @@ def test_different_wheels_than_prefetched_are_installed_again(
     assert len(lines(calls)) == 2
 
 
-def test_cached_wheels_are_not_fetched(builder: Builder, calls: Path) -> None:
+def test_cached_wheels_are_not_fetched(builder: WheelBuilder, calls: Path) -> None:
     (a,) = wheels(builder, "a")
     layers = build(builder, a)
     assert build(builder, a, fresh=True) == layers
     assert ["--offline" in line for line in lines(calls)] == [False, True]
 
 
-def test_a_changed_file_is_refused_once(builder: Builder, calls: Path) -> None:
+def test_a_changed_file_is_refused_once(builder: WheelBuilder, calls: Path) -> None:
     (a,) = wheels(builder, "a")
     make_wheel(builder.links, "a", files={"a.py": "changed"})
     with pytest.raises(ChecksumError):
@@ -134,7 +135,7 @@ def test_a_changed_file_is_refused_once(builder: Builder, calls: Path) -> None:
     assert len(lines(calls)) == 1
 
 
-def test_a_lost_file_is_named(builder: Builder) -> None:
+def test_a_lost_file_is_named(builder: WheelBuilder) -> None:
     (a,) = wheels(builder, "a")
     make_wheel(builder.links, "a", version="2.0", files={"a.py": ""})
     (builder.links / a.file).unlink()
@@ -144,7 +145,7 @@ def test_a_lost_file_is_named(builder: Builder) -> None:
 
 
 def test_prefetch_failure_is_reported_by_the_build(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
+    builder: WheelBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (a,) = wheels(builder, "a")
 
@@ -161,7 +162,7 @@ def test_prefetch_failure_is_reported_by_the_build(
 
 
 def test_unused_prefetch_is_killed(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    builder: WheelBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (a,) = wheels(builder, "a")
     program, pid = tmp_path / "slow", tmp_path / "pid"
@@ -181,7 +182,7 @@ def test_unused_prefetch_is_killed(
 
 
 def test_cancelling_does_not_wait_for_the_prefetch(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    builder: WheelBuilder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (a,) = wheels(builder, "a")
     program = tmp_path / "slow"
@@ -199,3 +200,28 @@ def test_cancelling_does_not_wait_for_the_prefetch(
 
         with pytest.raises(TimeoutError):
             anyio.run(work)
+
+
+@pytest.mark.parametrize(
+    ("is_downloaded", "offline", "loaded"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_http_client_is_loaded_ahead_only_if_a_file_must_be_downloaded(
+    builder: WheelBuilder,
+    monkeypatch: pytest.MonkeyPatch,
+    is_downloaded: bool,
+    offline: bool,
+    loaded: bool,
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(preflight, "preload_client", lambda: started.append("thread"))
+    file = HttpFile(url="https://data.invalid/x", sha256="0" * 64, target="/x", epoch=0)
+    if is_downloaded:
+        cached = builder.paths.cache / "http" / "sha256" / file.sha256
+        cached.parent.mkdir(parents=True)
+        cached.touch()
+    asked = SolveRequest(project=builder.project, offline=offline)
+    preload_http_client(graph(file), asked, builder.store, builder.paths)
+    assert bool(started) is loaded
+    preload_http_client(graph(), asked, builder.store, builder.paths)
+    assert bool(started) is loaded

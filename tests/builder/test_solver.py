@@ -1,4 +1,4 @@
-"""The solver, with executors that make a layer of a word instead of running anything."""
+"""The solver, with executors that create a layer from a word instead of running a program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult
 from danlu.builder.embedded.solver import Solver
-from danlu.errors import NotBuiltYet, OutsideError, ResolveError, Span, StepFailed, UsageError
+from danlu.errors import OutsideError, ResolveError, Span, StepFailed, UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import (
     AptInstall,
@@ -24,7 +24,6 @@ from danlu.graph.ops import (
     Merge,
     Op,
     Platform,
-    Unbuilt,
     Unresolved,
     Wheel,
     WheelSource,
@@ -39,8 +38,8 @@ from danlu.util.paths import Paths
 SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
 
 
-class Words:
-    """Executors that note what they did; a layer holds a file of its word, and ``shared``."""
+class RecordingExecutors:
+    """Executors that record their ops; a layer has a file named after its word, and ``shared``."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -50,12 +49,12 @@ class Words:
         self.waits: dict[str, anyio.Event] = {}
         self.started: dict[str, anyio.Event] = {}
 
-    def __call__(self, op: Op) -> Words:
+    def __call__(self, op: Op) -> RecordingExecutors:
         return self
 
     async def execute_all(self, ops: Sequence[Any], context: OpContext) -> list[list[Layer]]:
         self.batches.append(len(ops))
-        return [await self._layer(op.name, context) for op in ops]
+        return [await self._make_layer(op.name, context) for op in ops]
 
     async def execute(self, op: Any, context: OpContext) -> list[Layer] | OpOutput:
         word = word_of(op)
@@ -65,12 +64,12 @@ class Words:
             await self.waits[word].wait()
         if word in self.fails:
             raise self.fails[word]
-        layers = await self._layer(word, context)
+        layers = await self._make_layer(word, context)
         if isinstance(op, ImageSource):
             return OpOutput(tuple(layers), inherited=ImageConfig(user="from-image"))
         return layers
 
-    async def _layer(self, word: str, context: OpContext) -> list[Layer]:
+    async def _make_layer(self, word: str, context: OpContext) -> list[Layer]:
         self.done.append(word)
         if word.startswith("nothing"):
             return []
@@ -108,30 +107,30 @@ def merge(*inputs: Vertex) -> Vertex:
     return Vertex(Merge(), inputs, name="merge")
 
 
-class Bench:
+class SolverBench:
     """A store, the executors, and solving as a plain call."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.store = Store.open(root / "store")
-        self.words = Words()
+        self.words = RecordingExecutors()
         self.events: list[Event] = []
 
     def solver(self, *, fresh: bool = False) -> Solver:
         return Solver(
-            self.store, self._context, self.events.append, executors=self.words, fresh=fresh
+            self.store, self._make_context, self.events.append, executors=self.words, fresh=fresh
         )
 
     def solve(self, root: Vertex, *, fresh: bool = False) -> VertexResult:
         graph = Graph(root, ImageConfig(), Platform(), epoch=0)
         return anyio.run(self.solver(fresh=fresh).solve, graph)
 
-    def did(self, root: Vertex, *, fresh: bool = False) -> list[str]:
+    def solve_and_list(self, root: Vertex, *, fresh: bool = False) -> list[str]:
         self.words.done.clear()
         self.solve(root, fresh=fresh)
         return sorted(self.words.done)
 
-    def _context(
+    def _make_context(
         self,
         inputs: tuple[VertexResult, ...],
         log: Callable[[str], None],
@@ -155,87 +154,87 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path)
-    yield made
-    made.store.close()
+def bench(tmp_path: Path) -> Iterator[SolverBench]:
+    result = SolverBench(tmp_path)
+    yield result
+    result.store.close()
 
 
-def words(result: VertexResult) -> list[str]:
+def list_words(result: VertexResult) -> list[str]:
     return [layer.created_by for layer in result.stack]
 
 
-def test_step_extends_its_stack(bench: Bench) -> None:
+def test_step_extends_its_stack(bench: SolverBench) -> None:
     result = bench.solve(step("make", merge(leaf("a"), leaf("b"))))
-    assert words(result) == ["a", "b", "make"]
+    assert list_words(result) == ["a", "b", "make"]
 
 
-def test_second_build_runs_nothing(bench: Bench) -> None:
+def test_second_build_runs_nothing(bench: SolverBench) -> None:
     root = step("make", merge(leaf("a"), wheel("w")))
-    assert bench.did(root) == ["a", "make", "w"]
-    assert bench.did(root) == []
+    assert bench.solve_and_list(root) == ["a", "make", "w"]
+    assert bench.solve_and_list(root) == []
     assert all(e.cached for e in bench.events[-3:] if isinstance(e, Finished))
 
 
-def test_fresh_runs_everything_again(bench: Bench) -> None:
+def test_fresh_runs_everything_again(bench: SolverBench) -> None:
     root = step("make", leaf("a"))
-    bench.did(root)
-    assert bench.did(root, fresh=True) == ["a", "make"]
+    bench.solve_and_list(root)
+    assert bench.solve_and_list(root, fresh=True) == ["a", "make"]
 
 
-def test_step_is_cached_if_the_stack_below_has_equal_content(bench: Bench) -> None:
-    bench.did(step("make", step("same", leaf("a"), epoch=1)))
+def test_step_is_cached_if_the_stack_below_has_equal_content(bench: SolverBench) -> None:
+    bench.solve_and_list(step("make", step("same", leaf("a"), epoch=1)))
     # Another op below gives the same layer: the step above sees the same content.
-    assert bench.did(step("make", step("same", leaf("a"), epoch=2))) == ["same"]
+    assert bench.solve_and_list(step("make", step("same", leaf("a"), epoch=2))) == ["same"]
 
 
-def test_leaf_is_cached_without_the_stack_below(bench: Bench) -> None:
-    bench.did(merge(leaf("a"), leaf("b")))
-    assert bench.did(merge(leaf("other"), leaf("b"))) == ["other"]
+def test_leaf_is_cached_without_the_stack_below(bench: SolverBench) -> None:
+    bench.solve_and_list(merge(leaf("a"), leaf("b")))
+    assert bench.solve_and_list(merge(leaf("other"), leaf("b"))) == ["other"]
 
 
-def test_missing_wheels_are_executed_in_one_batch(bench: Bench) -> None:
+def test_missing_wheels_are_executed_in_one_batch(bench: SolverBench) -> None:
     bench.solve(merge(wheel("a"), wheel("b"), wheel("c")))
     bench.solve(merge(wheel("a"), wheel("b"), wheel("c"), wheel("d")))
     assert bench.words.batches == [3, 1]
 
 
-def test_wheels_of_different_builds_may_not_disagree_about_a_path(bench: Bench) -> None:
+def test_wheels_of_different_builds_may_not_disagree_about_a_path(bench: SolverBench) -> None:
     bench.words.shared = {"a": "1", "b": "2", "c": "1"}
     for word in "abc":
         bench.solve(merge(wheel(word)))
-    assert bench.did(merge(wheel("a"), wheel("c"))) == []
+    assert bench.solve_and_list(merge(wheel("a"), wheel("c"))) == []
     with pytest.raises(ResolveError, match="a and b both contain /shared"):
         bench.solve(step("make", merge(wheel("a"), wheel("b"))))
-    assert bench.words.done == [], "the step stands on what was refused"
+    assert bench.words.done == [], "the step was run on top of the refused layer"
 
 
-def test_other_layers_may_replace_what_is_below(bench: Bench) -> None:
+def test_other_layers_may_replace_lower_files(bench: SolverBench) -> None:
     bench.words.shared = {"a": "1", "b": "2"}
-    assert words(bench.solve(merge(leaf("a"), leaf("b")))) == ["a", "b"]
-    assert words(bench.solve(merge(leaf("a"), wheel("b")))) == ["a", "b"]
+    assert list_words(bench.solve(merge(leaf("a"), leaf("b")))) == ["a", "b"]
+    assert list_words(bench.solve(merge(leaf("a"), wheel("b")))) == ["a", "b"]
 
 
-def test_merge_omits_shared_layers(bench: Bench) -> None:
+def test_merge_omits_shared_layers(bench: SolverBench) -> None:
     base = leaf("base")
     result = bench.solve(merge(step("one", base), step("two", base)))
-    assert words(result) == ["base", "one", "two"]
+    assert list_words(result) == ["base", "one", "two"]
 
 
-def test_a_step_that_changed_nothing_adds_no_layer(bench: Bench) -> None:
+def test_a_step_that_changed_nothing_adds_no_layer(bench: SolverBench) -> None:
     root = step("nothing", leaf("a"))
-    assert words(bench.solve(root)) == ["a"]
-    assert bench.did(root) == []
+    assert list_words(bench.solve(root)) == ["a"]
+    assert bench.solve_and_list(root) == []
 
 
-def test_the_base_images_configuration_is_kept_also_from_a_record(bench: Bench) -> None:
+def test_the_base_images_configuration_is_kept_also_from_a_record(bench: SolverBench) -> None:
     root = step("make", Vertex(ImageSource("debian", "sha256:0", Platform()), name="debian"))
     assert bench.solve(root).inherited.user == "from-image"
     assert bench.solve(root).inherited.user == "from-image"
 
 
-def test_branches_overlap_in_time(bench: Bench) -> None:
-    async def both() -> None:
+def test_branches_overlap_in_time(bench: SolverBench) -> None:
+    async def solve_both() -> None:
         # Each waits until the other has started: in sequence this would never end.
         bench.words.started = {"a": anyio.Event(), "b": anyio.Event()}
         bench.words.waits = {"a": bench.words.started["b"], "b": bench.words.started["a"]}
@@ -243,15 +242,15 @@ def test_branches_overlap_in_time(bench: Bench) -> None:
             graph = Graph(merge(leaf("a"), leaf("b")), ImageConfig(), Platform(), epoch=0)
             await bench.solver().solve(graph)
 
-    anyio.run(both)
+    anyio.run(solve_both)
 
 
-def test_shared_vertex_is_executed_once(bench: Bench) -> None:
+def test_shared_vertex_is_executed_once(bench: SolverBench) -> None:
     shared = leaf("shared")
-    assert bench.did(merge(step("x", shared), step("y", shared))) == ["shared", "x", "y"]
+    assert bench.solve_and_list(merge(step("x", shared), step("y", shared))) == ["shared", "x", "y"]
 
 
-def test_failure_has_the_line_and_cancels_other_vertices(bench: Bench) -> None:
+def test_failure_has_the_line_and_cancels_other_vertices(bench: SolverBench) -> None:
     bench.words.fails["bad"] = StepFailed("it ended with 3", code=3)
     bad = Vertex(
         Exec(("bad",), (), "/", 1), (leaf("a"),), name="bad", spans=(Span("build.envd", 9),)
@@ -270,36 +269,28 @@ def test_failure_has_the_line_and_cancels_other_vertices(bench: Bench) -> None:
     assert [e.name for e in failed] == ["bad"]
 
 
-def test_vertices_finished_before_a_failure_are_cached(bench: Bench) -> None:
+def test_vertices_finished_before_a_failure_are_cached(bench: SolverBench) -> None:
     bench.words.fails["bad"] = OutsideError("no network")
     root = step("bad", step("good", leaf("a")))
     with pytest.raises(OutsideError):
         bench.solve(root)
     bench.words.fails.clear()
-    assert bench.did(root) == ["bad"]
+    assert bench.solve_and_list(root) == ["bad"]
 
 
-def test_a_planned_function_is_refused_before_anything_runs(bench: Bench) -> None:
-    spans = (Span("build.envd", 2),)
-    root = merge(leaf("a"), Vertex(Unbuilt("install.cuda", ()), spans=spans))
-    with pytest.raises(NotBuiltYet, match=r"install\.cuda") as caught:
-        bench.solve(root)
-    assert caught.value.span == spans[0]
+def test_an_unresolved_source_is_refused_before_anything_runs(bench: SolverBench) -> None:
+    with pytest.raises(UsageError, match="not locked"):
+        bench.solve(merge(leaf("a"), Vertex(Unresolved("base", ("debian12",)))))
     assert bench.words.done == []
 
 
-def test_an_unresolved_source_is_refused(bench: Bench) -> None:
-    with pytest.raises(UsageError, match="not locked"):
-        bench.solve(merge(Vertex(Unresolved("base", ("debian12",)))))
-
-
-def test_every_start_has_an_end(bench: Bench) -> None:
+def test_every_start_has_an_end(bench: SolverBench) -> None:
     bench.solve(step("make", merge(leaf("a"), wheel("w"))))
     started = [event.vertex for event in bench.events if isinstance(event, Started)]
     finished = [event.vertex for event in bench.events if isinstance(event, Finished)]
     assert sorted(started) == sorted(finished)
 
 
-def test_a_step_without_python_is_an_apt_step_too(bench: Bench) -> None:
+def test_a_step_without_python_is_an_apt_step_too(bench: SolverBench) -> None:
     root = Vertex(AptInstall((), ("git",), epoch=1), (leaf("base"),), name="apt")
-    assert words(bench.solve(root)) == ["base", "AptInstall"]
+    assert list_words(bench.solve(root)) == ["base", "AptInstall"]

@@ -16,7 +16,7 @@ from danlu.graph.ops import UnpackArchive
 from danlu.sources.mirrors import VENDORS, fetch_archive, list_mirrors
 from danlu.store import Layer
 from danlu.util.config import Configuration, MirrorConfig
-from tests.builder.wheels import Builder
+from tests.builder.wheels import WheelBuilder
 from tests.oci.test_extract import archive
 
 DATA = gzip.compress(archive([("file", "tool/bin/tool", "#!/bin/sh\n")]), mtime=0)
@@ -38,42 +38,46 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def build(builder: Builder) -> Layer:
+def build(builder: WheelBuilder) -> Layer:
     op = make_archive_vertex(pin(), "/opt/tool", strip_components=1).op
     assert isinstance(op, UnpackArchive)
     (layer,) = anyio.run(execute, op, builder.context())
     return layer
 
 
-def test_an_archive_is_unpacked_below_its_target(builder: Builder, mirror: Path) -> None:
+def test_an_archive_is_unpacked_below_its_target(builder: WheelBuilder, mirror: Path) -> None:
     layer = build(builder)
     tree = layer.tree
     assert (tree / "opt/tool/bin/tool").stat().st_mode & 0o777 == 0o644
 
 
-def test_the_layer_does_not_depend_on_the_time_of_the_build(builder: Builder, mirror: Path) -> None:
+def test_the_layer_does_not_depend_on_the_time_of_the_build(
+    builder: WheelBuilder, mirror: Path
+) -> None:
     first = build(builder)
     tree = first.tree
     assert {path.stat().st_mtime for path in tree.rglob("*") if path.is_dir()} == {315532800}
     assert build(builder).diff_id == first.diff_id
 
 
-def test_a_cached_archive_needs_no_mirror(builder: Builder, mirror: Path) -> None:
+def test_a_cached_archive_needs_no_mirror(builder: WheelBuilder, mirror: Path) -> None:
     first = build(builder)
     (mirror / PATH).unlink()
     assert build(builder).diff_id == first.diff_id
 
 
-def test_a_flat_directory_is_a_mirror_too(builder: Builder, mirror: Path) -> None:
+def test_a_flat_directory_is_a_mirror_too(builder: WheelBuilder, mirror: Path) -> None:
     (mirror / PATH).rename(mirror / "tool-1.0+1.tar.gz")
     assert build(builder).files
 
 
-def test_other_bytes_on_the_mirror_are_a_checksum_error(builder: Builder, mirror: Path) -> None:
+def test_other_bytes_on_the_mirror_are_a_checksum_error(
+    builder: WheelBuilder, mirror: Path
+) -> None:
     (mirror / PATH).write_bytes(DATA[:-8])
-    with pytest.raises(ChecksumError, match="checksum mismatch") as raised:
+    with pytest.raises(ChecksumError, match="checksum mismatch") as error:
         build(builder)
-    assert "DANLU_MIRROR_PYTHON" in raised.value.hint
+    assert "DANLU_MIRROR_PYTHON" in error.value.hint
     assert not list((builder.paths.cache / "http").glob("sha256/*"))
 
 
@@ -93,20 +97,20 @@ def test_mirrors_are_tried_in_order(tmp_path: Path, mirror: Path) -> None:
     assert fetch(tmp_path, str(tmp_path / "missing"), mirror.as_uri() + "/") == DATA
 
 
-def test_without_any_mirror_that_has_it_the_settings_are_named(tmp_path: Path) -> None:
-    with pytest.raises(OutsideError, match="not found on") as raised:
+def test_an_archive_that_no_mirror_has_is_an_error_with_the_settings(tmp_path: Path) -> None:
+    with pytest.raises(OutsideError, match="not found on") as error:
         fetch(tmp_path, str(tmp_path / "a"), str(tmp_path / "b"))
-    assert "[mirrors.python]" in raised.value.hint
-    assert "UV_PYTHON_INSTALL_MIRROR" in raised.value.hint
+    assert "[mirrors.python]" in error.value.hint
+    assert "UV_PYTHON_INSTALL_MIRROR" in error.value.hint
 
 
 def test_a_password_of_a_mirror_is_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0.001)
-    with pytest.raises(OutsideError) as raised:
+    with pytest.raises(OutsideError) as failure:
         fetch(tmp_path, "http://user:secret@127.0.0.1:1/x")
-    error = raised.value
+    error = failure.value
     assert "secret" not in error.message + error.hint + "".join(error.details)
 
 
@@ -125,12 +129,12 @@ def test_our_variable_wins_over_the_configuration_over_that_of_other_tools() -> 
 
 def test_an_invalid_mirror_is_refused_with_the_name_of_its_setting() -> None:
     environ = {"DANLU_MIRROR_PYTHON": "ftp://u:secret@x/y"}
-    with pytest.raises(UsageError, match="DANLU_MIRROR_PYTHON: invalid mirror 'ftp://") as raised:
+    with pytest.raises(UsageError, match="DANLU_MIRROR_PYTHON: invalid mirror 'ftp://") as error:
         list_mirrors("python", Configuration(), {}, environ)
-    assert "secret" not in raised.value.message
+    assert "secret" not in error.value.message
 
 
-def test_a_mirror_that_danlu_does_not_know_is_refused() -> None:
+def test_an_unknown_mirror_name_is_refused() -> None:
     with pytest.raises(MachineError, match="no mirror is configured for unknown"):
         list_mirrors("unknown", Configuration(), {}, {})
 

@@ -15,11 +15,11 @@ from danlu.errors import ChecksumError, OutsideError, ResolveError
 from danlu.graph.ops import WHEEL_TIME, InstallScheme, Squash, Wheel, WheelSource
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.sources import downloads
-from tests.builder.wheels import SCHEME, SITE, Builder
+from tests.builder.wheels import SCHEME, SITE, WheelBuilder
 from tests.fakes.wheels import make_wheel, sha256_of
 
 
-def test_each_wheel_is_one_layer_in_the_order_asked(builder: Builder) -> None:
+def test_each_wheel_is_one_layer_in_the_requested_order(builder: WheelBuilder) -> None:
     ops = [
         builder.op(make_wheel(builder.links, name, files={f"{name}.py": name}))
         for name in ("zeta", "alpha", "mid")
@@ -34,7 +34,7 @@ def test_each_wheel_is_one_layer_in_the_order_asked(builder: Builder) -> None:
         assert again.diff_id == layer.diff_id
 
 
-def test_wheel_layer_does_not_depend_on_other_wheels(builder: Builder) -> None:
+def test_wheel_layer_does_not_depend_on_other_wheels(builder: WheelBuilder) -> None:
     ops = [
         builder.op(make_wheel(builder.links, name, files={"ns/" + name: "", "ns/same": "x"}))
         for name in ("a", "b", "c")
@@ -44,7 +44,7 @@ def test_wheel_layer_does_not_depend_on_other_wheels(builder: Builder) -> None:
     assert {layer.diff_id for layer in builder.build(*ops[::-1])} == {o.diff_id for o in together}
 
 
-def test_schemes_have_different_layers(builder: Builder) -> None:
+def test_schemes_have_different_layers(builder: WheelBuilder) -> None:
     op = builder.op(make_wheel(builder.links, "a", files={"a.py": ""}))
     other = Wheel(
         op.name, op.version, op.file, op.sha256, op.source, InstallScheme("/o", "3.9", "l", "/p")
@@ -54,14 +54,14 @@ def test_schemes_have_different_layers(builder: Builder) -> None:
     assert (second.tree / "o/l/a.py").exists()
 
 
-def test_a_local_wheel_comes_from_the_project(builder: Builder) -> None:
+def test_a_local_wheel_comes_from_the_project(builder: WheelBuilder) -> None:
     path = make_wheel(builder.project / "wheels", "mine", files={"m.py": "1"})
     (layer,) = builder.build(builder.op(path, "local", f"wheels/{path.name}"))
     names = {path.name for path in (layer.tree / SITE / "mine-1.0.dist-info").iterdir()}
     assert names == {"METADATA", "WHEEL", "RECORD", "INSTALLER"}, "no direct_url.json, no host"
 
 
-def test_a_local_wheel_that_changed_is_refused(builder: Builder) -> None:
+def test_a_local_wheel_that_changed_is_refused(builder: WheelBuilder) -> None:
     path = make_wheel(builder.project, "mine", files={"m.py": "1"})
     op = builder.op(path, "local", path.name)
     make_wheel(builder.project, "mine", files={"m.py": "2"})
@@ -72,7 +72,7 @@ def test_a_local_wheel_that_changed_is_refused(builder: Builder) -> None:
         builder.build(op)
 
 
-def test_wheel_of_a_url(builder: Builder, tmp_path: Path) -> None:
+def test_wheel_of_a_url(builder: WheelBuilder, tmp_path: Path) -> None:
     path = make_wheel(tmp_path / "remote", "far", files={"f.py": "1"})
     (layer,) = builder.build(builder.op(path, "url", path.as_uri()))
     text = (layer.tree / SITE / "far-1.0.dist-info/direct_url.json").read_text()
@@ -80,19 +80,19 @@ def test_wheel_of_a_url(builder: Builder, tmp_path: Path) -> None:
     assert path.as_uri() in text
 
 
-def test_a_built_wheel_is_its_inputs_artifact(builder: Builder) -> None:
-    made = make_wheel(builder.project, "made", files={"m.py": "1"})
-    place = builder.paths.cache / "wheels" / sha256_of(made) / made.name
-    place.parent.mkdir(parents=True)
-    made.rename(place)
+def test_a_built_wheel_is_its_inputs_artifact(builder: WheelBuilder) -> None:
+    wheel = make_wheel(builder.project, "made", files={"m.py": "1"})
+    directory = builder.paths.cache / "wheels" / sha256_of(wheel) / wheel.name
+    directory.parent.mkdir(parents=True)
+    wheel.rename(directory)
     op = Wheel("made", "", "", "", WheelSource("built"), SCHEME)
-    inputs = (VertexResult((), (), artifacts={"wheel": place}),)
+    inputs = (VertexResult((), (), artifacts={"wheel": directory}),)
     (layer,) = anyio.run(execute, op, builder.context(inputs=inputs))
     assert (layer.tree / SITE / "m.py").read_text() == "1"
     assert layer.created_by == "made 1.0"
 
 
-def test_what_the_cache_has_needs_no_network(builder: Builder) -> None:
+def test_cached_wheels_need_no_network(builder: WheelBuilder) -> None:
     path = make_wheel(builder.links, "kept", files={"k.py": "1"})
     op = builder.op(path)
     (first,) = builder.build(op)
@@ -104,7 +104,9 @@ def test_what_the_cache_has_needs_no_network(builder: Builder) -> None:
         builder.build(other, offline=True)
 
 
-def test_a_wheel_whose_layer_and_download_are_pruned_is_fetched_again(builder: Builder) -> None:
+def test_a_wheel_whose_layer_and_download_are_pruned_is_fetched_again(
+    builder: WheelBuilder,
+) -> None:
     op = builder.op(make_wheel(builder.links, "kept", files={"k.py": "1"}))
     (first,) = builder.build(op)
     assert downloads.cache_size(builder.paths.cache) == 0, "the layer has the same inodes"
@@ -113,7 +115,7 @@ def test_a_wheel_whose_layer_and_download_are_pruned_is_fetched_again(builder: B
     assert builder.build(op)[0].diff_id == first.diff_id
 
 
-def test_wheels_of_a_group_may_not_disagree_about_a_path(builder: Builder) -> None:
+def test_wheels_of_a_group_may_not_disagree_about_a_path(builder: WheelBuilder) -> None:
     def result(name: str, content: str) -> VertexResult:
         files = {"shared/x.py": content, f"{name}.py": ""}
         layers = tuple(builder.build(builder.op(make_wheel(builder.links, name, files=files))))

@@ -1,4 +1,4 @@
-"""What uv's cache gives is what the wheel held when its hash was verified, or is not used."""
+"""Files from uv's cache are used only if they match the verified wheel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from danlu.graph.ops import InstallScheme, Wheel
 from danlu.sources import downloads
 from danlu.sources.pypi.dist_info import InvalidWheel
 from danlu.store import Store
-from tests.builder.wheels import SCHEME, SITE, Builder
+from tests.builder.wheels import SCHEME, SITE, WheelBuilder
 from tests.conftest import lacking
 from tests.fakes.wheels import make_wheel
 
@@ -34,12 +34,12 @@ FILES: dict[str, str | bytes] = {
 
 
 @pytest.fixture
-def op(builder: Builder) -> Wheel:
+def op(builder: WheelBuilder) -> Wheel:
     """A wheel with some of everything."""
     return builder.op(make_rich_wheel(builder, {"scripts/go": "#!/bin/sh\necho go\n"}))
 
 
-def make_rich_wheel(builder: Builder, data: dict[str, str | bytes]) -> Path:
+def make_rich_wheel(builder: WheelBuilder, data: dict[str, str | bytes]) -> Path:
     return make_wheel(
         builder.links,
         "w",
@@ -50,17 +50,17 @@ def make_rich_wheel(builder: Builder, data: dict[str, str | bytes]) -> Path:
     )
 
 
-def archive_of(builder: Builder) -> Path:
+def archive_of(builder: WheelBuilder) -> Path:
     """The one unpacked wheel in uv's cache."""
     (archive,) = (builder.paths.cache / "uv").glob("archive-v*/*")
     return archive
 
 
-def forget_layers(builder: Builder) -> None:
+def forget_layers(builder: WheelBuilder) -> None:
     builder.store.collect(0)
 
 
-def forget_notes(builder: Builder) -> None:
+def forget_notes(builder: WheelBuilder) -> None:
     for note in (builder.paths.cache / "uv/fetched").iterdir():
         note.write_bytes(b"")
 
@@ -99,7 +99,7 @@ def cut_record(archive: Path) -> None:
     os.truncate(archive / "w-1.0.dist-info/RECORD", 70)
 
 
-def garble_record(archive: Path) -> None:
+def corrupt_record(archive: Path) -> None:
     (archive / "w-1.0.dist-info/RECORD").write_bytes(b"\xff\xfe,\0")
 
 
@@ -141,7 +141,7 @@ DAMAGES: list[Damage] = [
     edit_script,
     empty_record,
     cut_record,
-    garble_record,
+    corrupt_record,
     empty_metadata,
     empty_wheel_file,
     remove_entry_points,
@@ -154,8 +154,8 @@ FORGED: list[Damage] = [forge_record, take_executable_bit]
 
 
 @pytest.mark.parametrize("damage", DAMAGES + FORGED, ids=lambda damage: damage.__name__)
-def test_layer_known_before_is_made_the_same_from_a_damaged_cache(
-    builder: Builder, op: Wheel, damage: Damage
+def test_known_layer_is_recreated_correctly_from_a_damaged_cache(
+    builder: WheelBuilder, op: Wheel, damage: Damage
 ) -> None:
     (before,) = builder.build(op)
     forget_layers(builder)
@@ -169,11 +169,11 @@ def test_layer_known_before_is_made_the_same_from_a_damaged_cache(
 
 
 @pytest.mark.parametrize("damage", DAMAGES + FORGED, ids=lambda damage: damage.__name__)
-def test_layer_of_another_scheme_is_made_right_from_a_damaged_cache(
-    builder: Builder, op: Wheel, damage: Damage
+def test_layer_of_another_scheme_is_created_correctly_from_a_damaged_cache(
+    builder: WheelBuilder, op: Wheel, damage: Damage
 ) -> None:
     other = replace(op, scheme=OTHER_SCHEME)
-    (wanted,) = builder.build(other)
+    (expected,) = builder.build(other)
     builder.build(op)
     for note in (builder.paths.cache / "uv/fetched").iterdir():
         known = json.loads(note.read_bytes())
@@ -182,12 +182,12 @@ def test_layer_of_another_scheme_is_made_right_from_a_damaged_cache(
         note.write_text(json.dumps({"contents": known["contents"]}))
     forget_layers(builder)
     damage(archive_of(builder))
-    assert builder.build(other)[0].diff_id == wanted.diff_id
+    assert builder.build(other)[0].diff_id == expected.diff_id
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_record_alone_shows_damage_after_a_first_build_that_was_killed(
-    builder: Builder, op: Wheel, damage: Damage
+    builder: WheelBuilder, op: Wheel, damage: Damage
 ) -> None:
     (before,) = builder.build(op)
     forget_layers(builder)
@@ -196,7 +196,7 @@ def test_record_alone_shows_damage_after_a_first_build_that_was_killed(
     assert builder.build(op)[0].diff_id == before.diff_id
 
 
-def test_diff_id_alone_shows_damage(builder: Builder, op: Wheel) -> None:
+def test_diff_id_alone_shows_damage(builder: WheelBuilder, op: Wheel) -> None:
     (before,) = builder.build(op)
     (note,) = (builder.paths.cache / "uv/fetched").iterdir()
     note.write_text(json.dumps({"layers": json.loads(note.read_bytes())["layers"]}))
@@ -207,7 +207,7 @@ def test_diff_id_alone_shows_damage(builder: Builder, op: Wheel) -> None:
 
 @pytest.mark.parametrize("notes", ["kept", "lost"])
 def test_sound_cache_is_used_and_nothing_is_fetched(
-    builder: Builder, op: Wheel, notes: str
+    builder: WheelBuilder, op: Wheel, notes: str
 ) -> None:
     (before,) = builder.build(op)
     forget_layers(builder)
@@ -218,7 +218,9 @@ def test_sound_cache_is_used_and_nothing_is_fetched(
     assert builder.lines == []
 
 
-def test_note_that_is_wrong_is_replaced_after_one_more_fetch(builder: Builder, op: Wheel) -> None:
+def test_note_that_is_wrong_is_replaced_after_one_more_fetch(
+    builder: WheelBuilder, op: Wheel
+) -> None:
     (before,) = builder.build(op)
     (note,) = (builder.paths.cache / "uv/fetched").iterdir()
     right = note.read_bytes()
@@ -229,7 +231,9 @@ def test_note_that_is_wrong_is_replaced_after_one_more_fetch(builder: Builder, o
     assert note.read_bytes() == right
 
 
-def test_edit_of_a_layer_in_place_does_not_survive_its_repair(builder: Builder, op: Wheel) -> None:
+def test_edit_of_a_layer_in_place_does_not_survive_its_repair(
+    builder: WheelBuilder, op: Wheel
+) -> None:
     """The issue's own case: the layer's inodes may be those of uv's cache."""
     (before,) = builder.build(op)
     os.truncate(before.tree / SITE / "w/__init__.py", 0)
@@ -241,9 +245,9 @@ def test_edit_of_a_layer_in_place_does_not_survive_its_repair(builder: Builder, 
 
 
 def test_damaged_layer_is_replaced_by_a_build_without_the_cache(
-    builder: Builder, op: Wheel
+    builder: WheelBuilder, op: Wheel
 ) -> None:
-    """No check, no repair: the layer's row still says that it is whole."""
+    """Skip check and repair: the layer's row still marks it as complete."""
     (before,) = builder.build(op)
     os.truncate(before.tree / SITE / "w/__init__.py", 0)
     (again,) = builder.build(op)
@@ -252,7 +256,7 @@ def test_damaged_layer_is_replaced_by_a_build_without_the_cache(
     assert {finding.kind for finding in builder.store.check()} <= {"tree-unknown"}
 
 
-def test_damaged_cache_offline_is_an_error_that_says_so(builder: Builder, op: Wheel) -> None:
+def test_damaged_cache_offline_is_reported(builder: WheelBuilder, op: Wheel) -> None:
     builder.build(op)
     forget_layers(builder)
     truncate_file(archive_of(builder))
@@ -261,7 +265,9 @@ def test_damaged_cache_offline_is_an_error_that_says_so(builder: Builder, op: Wh
     assert "without --offline" in caught.value.hint
 
 
-def test_damaged_cache_of_a_wheel_that_is_gone_is_an_error(builder: Builder, op: Wheel) -> None:
+def test_damaged_cache_of_a_wheel_that_is_gone_is_an_error(
+    builder: WheelBuilder, op: Wheel
+) -> None:
     builder.build(op)
     forget_layers(builder)
     truncate_file(archive_of(builder))
@@ -271,7 +277,7 @@ def test_damaged_cache_of_a_wheel_that_is_gone_is_an_error(builder: Builder, op:
     assert builder.store.usage().layers == 0
 
 
-def test_only_the_damaged_wheel_is_fetched_again(builder: Builder, op: Wheel) -> None:
+def test_only_the_damaged_wheel_is_fetched_again(builder: WheelBuilder, op: Wheel) -> None:
     friend = builder.op(make_wheel(builder.links, "friend", files={"friend.py": "1"}))
     before = [layer.diff_id for layer in builder.build(friend, op)]
     forget_layers(builder)
@@ -284,8 +290,8 @@ def test_only_the_damaged_wheel_is_fetched_again(builder: Builder, op: Wheel) ->
     ]
 
 
-def test_script_whose_first_line_uv_rewrites_is_verified_too(builder: Builder) -> None:
-    """uv gives RECORD the hash of what it made of a script, whatever that was made of."""
+def test_script_whose_first_line_uv_rewrites_is_verified_too(builder: WheelBuilder) -> None:
+    """uv records the hash of the script that it generated, whatever its source was."""
     op = builder.op(make_rich_wheel(builder, {"scripts/go": "#!python\nprint('go')\n"}))
     (before,) = builder.build(op)
     assert builder.lines == [
@@ -301,13 +307,13 @@ def test_script_whose_first_line_uv_rewrites_is_verified_too(builder: Builder) -
         builder.build(op)  # into the cache again
 
 
-def test_wheel_whose_record_has_wrong_hashes_is_refused(builder: Builder) -> None:
-    def lie(path: Path, record: bytes) -> bytes:
+def test_wheel_whose_record_has_wrong_hashes_is_refused(builder: WheelBuilder) -> None:
+    def falsify_record(path: Path, record: bytes) -> bytes:
         digest = base64.urlsafe_b64encode(hashlib.sha256(b"truth").digest()).rstrip(b"=")
         return record.replace(digest, digest[::-1])
 
     path = make_wheel(builder.links, "liar", files={"liar.py": b"truth"})
-    rewrite_record(path, lie)
+    rewrite_record(path, falsify_record)
     wheel = builder.op(path)
     for _ in range(2):
         with pytest.raises(InvalidWheel, match=r"liar-1\.0.*do not match its RECORD") as caught:
@@ -318,7 +324,7 @@ def test_wheel_whose_record_has_wrong_hashes_is_refused(builder: Builder) -> Non
 
 @pytest.mark.parametrize("change", ["unlisted", "no hash", "weak hash", "sha512", "ghost"])
 def test_wheel_with_a_careless_record_is_the_same_from_the_cache(
-    builder: Builder, change: str
+    builder: WheelBuilder, change: str
 ) -> None:
     def edit(path: Path, record: bytes) -> bytes:
         rows = [row.split(b",") for row in record.splitlines()]
@@ -367,7 +373,7 @@ def test_scheme_of_the_tests_is_another(op: Wheel) -> None:
 
 @pytest.mark.real
 @pytest.mark.skipif(bool(lacking("root", "mkfs.xfs")), reason=lacking("root", "mkfs.xfs"))
-def test_layer_shares_nothing_with_the_cache_where_files_can_be_cloned(
+def test_layer_shares_no_file_with_the_cache_if_files_can_be_cloned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -380,17 +386,17 @@ def test_layer_shares_nothing_with_the_cache_where_files_can_be_cloned(
     subprocess.run(["mount", "-o", "loop", str(image), str(disk)], check=True)
     try:
         with Store.open(disk / "home" / "store") as store:
-            builder = Builder(disk, store)
+            builder = WheelBuilder(disk, store)
             op = builder.op(make_rich_wheel(builder, {}))
             (layer,) = builder.build(op)
             for damage in (edit_in_place, forge_record):
                 damage(archive_of(builder))
             assert store.check() == []
             assert (layer.tree / SITE / "w/tool").stat().st_mode & 0o777 == 0o755
-            assert downloads.cache_size(builder.paths.cache) > 0, "the layer has inodes of its own"
+            assert downloads.cache_size(builder.paths.cache) > 0, "the layer has separate inodes"
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     with Store.open(tmp_path / "elsewhere" / "home" / "store") as store:
-        builder = Builder(tmp_path / "elsewhere", store)
+        builder = WheelBuilder(tmp_path / "elsewhere", store)
         op = builder.op(make_rich_wheel(builder, {}))
         assert builder.build(op)[0].diff_id == layer.diff_id, "hard links or clones: one digest"

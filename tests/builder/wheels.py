@@ -1,4 +1,4 @@
-"""Wheels of a directory of the test's, made to layers of a store."""
+"""Build layers from wheels in a test's directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 from tests.fakes.wheels import sha256_of
 
-__all__ = ["SCHEME", "SITE", "Builder"]
+__all__ = ["SCHEME", "SITE", "WheelBuilder"]
 
 SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
 SITE = "opt/venv/lib/python3.11/site-packages"
@@ -29,7 +29,7 @@ async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return await anyio.to_thread.run_sync(functools.partial(function, *args, **kwargs))
 
 
-class Builder:
+class WheelBuilder:
     def __init__(self, root: Path, store: Store) -> None:
         self.project = root / "project"
         self.links = self.project / "links"
@@ -62,5 +62,5 @@ class Builder:
         return Wheel(name, version, path.name, sha256_of(path), source, SCHEME)
 
     def build(self, *ops: Wheel, **more: Any) -> list[Layer]:
-        made = anyio.run(execute_all, ops, self.context(**more))
-        return [layer for layers in made for layer in layers]
+        result = anyio.run(execute_all, ops, self.context(**more))
+        return [layer for layers in result for layer in layers]

@@ -13,20 +13,20 @@ from danlu.cli.__main__ import main
 
 
 @dataclass(frozen=True)
-class Result:
-    """How one run of the program ended."""
+class CliResult:
+    """The exit code and output of one run of the program."""
 
     code: int
     out: str
     err: str
 
 
-Cli = Callable[..., Result]
+Cli = Callable[..., CliResult]
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of its own for the program, and an empty directory to stand in."""
+    """Use a separate home and an empty working directory."""
     monkeypatch.setenv("DANLU_HOME", str(tmp_path / "home"))
     for name in ("DANLU_BUILDER", "DANLU_PROGRESS", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -39,23 +39,23 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(home: Path, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """Run the program in this process, where what it calls can be replaced."""
+    """Run the program in this process, so that tests can replace what it calls."""
 
-    def run(*arguments: str) -> Result:
+    def run(*arguments: str) -> CliResult:
         capfd.readouterr()
         code = main(arguments)
         out, err = capfd.readouterr()
-        return Result(code, out, err)
+        return CliResult(code, out, err)
 
     return run
 
 
 @pytest.fixture
 def program(home: Path) -> Cli:
-    """Run the program as users do, in a process of its own."""
+    """Run the program as users do, in a separate process."""
 
-    def run(*arguments: str, **options: str) -> Result:
-        done = subprocess.run(
+    def run(*arguments: str, **options: str) -> CliResult:
+        result = subprocess.run(
             [sys.executable, "-m", "danlu", *arguments],
             capture_output=True,
             text=True,
@@ -63,6 +63,6 @@ def program(home: Path) -> Cli:
             check=False,
             env={**os.environ, **options},
         )
-        return Result(done.returncode, done.stdout, done.stderr)
+        return CliResult(result.returncode, result.stdout, result.stderr)
 
     return run

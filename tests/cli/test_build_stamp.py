@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from danlu.cli import build_stamp
-from danlu.cli.build_stamp import answer_repeated_build, write_stamp
+from danlu.cli import command_stamp
+from danlu.cli.build_stamp import answer_repeated_build
+from danlu.cli.command_stamp import write_stamp
 from danlu.store import Store
 
 BUILD = ["build", "-t", "demo"]
@@ -36,8 +37,7 @@ def stamp(home: Path, inputs: list[Path]) -> Callable[..., None]:
                 depends_on=inputs,
                 epoch=store.epoch(),
                 started=time.time() + later,
-                stdout="",
-                stderr="up to date in {milliseconds} ms\n",
+                answer={"stdout": "", "stderr": "up to date in {milliseconds} ms\n"},
             )
 
     return write
@@ -144,15 +144,31 @@ def test_file_that_changed_while_it_was_compared_leaves_no_stamp(
     assert not answer_repeated_build(BUILD)
 
 
+@pytest.mark.parametrize(
+    ("change_time", "started", "unsure"),
+    [
+        (10_123_456_789, 10.13, True),
+        (10_123_456_789, 10.2, False),
+        (10_000_000_000, 11.5, True),
+        (10_000_000_000, 12.1, False),
+        (10_123_456_789, 10.0, True),
+    ],
+)
+def test_files_that_changed_too_recently_to_tell(
+    change_time: int, started: float, unsure: bool
+) -> None:
+    assert command_stamp._may_have_changed_since(started, change_time) is unsure
+
+
 def test_stamp_of_an_earlier_boot_is_not_used(
     stamp: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stamp()
-    monkeypatch.setattr(build_stamp, "_boot_id", lambda: "another boot")
+    monkeypatch.setattr(command_stamp, "_boot_id", lambda: "another boot")
     assert not answer_repeated_build(BUILD)
 
 
-def test_old_stamp_is_not_used_and_goes_with_the_next_one(
+def test_old_stamp_is_not_used_and_removed_by_the_next_one(
     stamp: Callable[..., None], home: Path
 ) -> None:
     stamp()

@@ -1,4 +1,4 @@
-"""The commands as they are typed: what they call, what they print where, how they end."""
+"""Commands on the command line: what they call, their output and exit codes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from danlu.cli import ssh
 from danlu.cli.image import list_rows
 from danlu.cli.options import ByteSize
+from danlu.cli.session import Session
 from danlu.commands.build import BuildOptions, BuildReport, LayerReport, StepReport, write_metadata
 from danlu.commands.lock import STDOUT, LockReport
 from danlu.oci.image import make_image
@@ -51,10 +53,22 @@ def report(**changed: Any) -> BuildReport:
     return BuildReport(**{**values, **changed})
 
 
+def test_metadata_can_be_written_to_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_metadata(report(), pipe)
+        assert json.loads(os.read(reader, 1 << 16))["builder"] == "embedded"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
 Seen = dict[str, Any]
 
 
-def standing_in(seen: Seen, answer: Any) -> Callable[..., Any]:
+def replace_with(seen: Seen, answer: Any) -> Callable[..., Any]:
     def call(project: Any, **named: Any) -> Any:
         seen.update(named, project=project)
         return answer
@@ -63,16 +77,16 @@ def standing_in(seen: Seen, answer: Any) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    found: Seen = {}
-    monkeypatch.setattr("danlu.cli.build.build", standing_in(found, report()))
-    monkeypatch.setattr("danlu.cli.run.run_command", standing_in(found, 7))
+def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    results: Seen = {}
+    monkeypatch.setattr("danlu.cli.build.build", replace_with(results, report()))
+    monkeypatch.setattr("danlu.cli.run.run_command", replace_with(results, 7))
     locked = LockReport(True, ("locked numpy 2.4.0",), Path("danlu.lock"))
-    monkeypatch.setattr("danlu.cli.lock.lock", standing_in(found, locked))
-    return found
+    monkeypatch.setattr("danlu.cli.lock.lock", replace_with(results, locked))
+    return results
 
 
-def test_build_prints_a_summary_line(cli: Cli, seen: Seen) -> None:
+def test_build_prints_a_summary_line(cli: Cli, recorded_calls: Seen) -> None:
     result = cli("build", "-t", "demo")
     assert (result.code, result.out) == (0, "")
     assert result.err == (
@@ -82,38 +96,38 @@ def test_build_prints_a_summary_line(cli: Cli, seen: Seen) -> None:
 
 def test_unchanged_build_prints_up_to_date(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     same = report(unchanged=True, vertices=(), seconds=0.04)
-    monkeypatch.setattr("danlu.cli.build.build", standing_in({}, same))
+    monkeypatch.setattr("danlu.cli.build.build", replace_with({}, same))
     assert cli("build").err == "up to date: abababababab demo:latest in 40 ms\n"
 
 
 def test_build_prints_lock_changes_and_outputs(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = report(lock_changes=("locked numpy 2.4.0",), outputs=("/tmp/x.tar",))
-    monkeypatch.setattr("danlu.cli.build.build", standing_in({}, told))
+    output = report(lock_changes=("locked numpy 2.4.0",), outputs=("/tmp/x.tar",))
+    monkeypatch.setattr("danlu.cli.build.build", replace_with({}, output))
     assert cli("build").err.splitlines()[:2] == ["locked numpy 2.4.0", "wrote /tmp/x.tar"]
 
 
-def test_quiet_build_prints_only_the_digest(cli: Cli, seen: Seen) -> None:
+def test_quiet_build_prints_only_the_digest(cli: Cli, recorded_calls: Seen) -> None:
     for arguments in (["-q", "build"], ["build", "-q"]):
         result = cli(*arguments)
         assert (result.out, result.err) == (f"{DIGEST}\n", "")
 
 
-def test_build_format_json_is_the_metadata_file(cli: Cli, seen: Seen) -> None:
-    found = json.loads(cli("build", "--format", "json").out)
+def test_build_format_json_is_the_metadata_file(cli: Cli, recorded_calls: Seen) -> None:
+    document = json.loads(cli("build", "--format", "json").out)
     write_metadata(report(), Path("metadata.json"))
-    assert json.loads(Path("metadata.json").read_text()) == found
-    assert set(found) == {"image", "lock", "vertices", "seconds", "builder"}
-    assert set(found["image"]) == {"digest", "config", "size", "layers"}
-    assert set(found["image"]["layers"][0]) == {"digest", "diff_id", "size", "created_by"}
-    assert set(found["vertices"][0]) == {"name", "cached", "seconds", "line"}
+    assert json.loads(Path("metadata.json").read_text()) == document
+    assert set(document) == {"image", "lock", "vertices", "seconds", "builder"}
+    assert set(document["image"]) == {"digest", "config", "size", "layers"}
+    assert set(document["image"]["layers"][0]) == {"digest", "diff_id", "size", "created_by"}
+    assert set(document["vertices"][0]) == {"name", "cached", "seconds", "line"}
 
 
-def test_json_progress_ends_with_a_built_event(cli: Cli, seen: Seen) -> None:
-    found = json.loads(cli("build", "--progress", "json").err)
-    assert (found["type"], found["config"], found["cached"]) == ("built", DIGEST, 1)
+def test_json_progress_ends_with_a_built_event(cli: Cli, recorded_calls: Seen) -> None:
+    document = json.loads(cli("build", "--progress", "json").err)
+    assert (document["type"], document["config"], document["cached"]) == ("built", DIGEST, 1)
 
 
-def test_build_passes_every_option(cli: Cli, seen: Seen) -> None:
+def test_build_passes_every_option(cli: Cli, recorded_calls: Seen) -> None:
     Path("token").write_text("x")
     listening = socket.socket(socket.AF_UNIX)
     listening.bind("agent")
@@ -126,7 +140,7 @@ def test_build_passes_every_option(cli: Cli, seen: Seen) -> None:
         *["--compression", "gzip"],
     )
     assert result.code == 0
-    assert seen["options"] == BuildOptions(
+    assert recorded_calls["options"] == BuildOptions(
         tags=("a:latest", "localhost:5000/b:1"),
         outputs=("type=oci,dest=x",),
         push=True,
@@ -141,7 +155,7 @@ def test_build_passes_every_option(cli: Cli, seen: Seen) -> None:
         metadata_file=Path("m.json"),
         compression="gzip",
     )
-    assert seen["project"].function == "build"
+    assert recorded_calls["project"].function == "build"
 
 
 @pytest.mark.parametrize(
@@ -153,20 +167,20 @@ def test_build_passes_every_option(cli: Cli, seen: Seen) -> None:
     ],
 )
 def test_missing_ssh_agent_is_an_error_before_the_build(
-    cli: Cli, seen: Seen, monkeypatch: pytest.MonkeyPatch, value: str, message: str
+    cli: Cli, recorded_calls: Seen, monkeypatch: pytest.MonkeyPatch, value: str, message: str
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     Path("token").touch()
     result = cli("build", "--ssh", value)
     assert result.code == 2
     assert result.err.startswith(f"error: {message}")
-    assert not seen
+    assert not recorded_calls
 
 
-def test_invalid_tag_is_an_error_before_the_build(cli: Cli, seen: Seen) -> None:
+def test_invalid_tag_is_an_error_before_the_build(cli: Cli, recorded_calls: Seen) -> None:
     result = cli("build", "-t", "BAD NAME")
     assert result.code == 2
-    assert not seen
+    assert not recorded_calls
 
 
 def test_secret_from_a_variable_is_a_private_temporary_file(
@@ -197,10 +211,14 @@ def test_secret_from_a_variable_is_a_private_temporary_file(
     ],
 )
 def test_lock_upgrades_named_packages_or_everything(
-    cli: Cli, seen: Seen, arguments: list[str], names: tuple[str, ...] | None, everything: bool
+    cli: Cli,
+    recorded_calls: Seen,
+    arguments: list[str],
+    names: tuple[str, ...] | None,
+    everything: bool,
 ) -> None:
     result = cli("lock", *arguments)
-    assert (seen["upgrade"], seen["upgrade_all"]) == (names, everything)
+    assert (recorded_calls["upgrade"], recorded_calls["upgrade_all"]) == (names, everything)
     assert result.err == "locked numpy 2.4.0\nwrote danlu.lock\n"
 
 
@@ -212,23 +230,23 @@ def test_lock_upgrades_named_packages_or_everything(
     ],
 )
 def test_export_conflicts_with_check_and_json(
-    cli: Cli, seen: Seen, arguments: tuple[str, ...], message: str
+    cli: Cli, recorded_calls: Seen, arguments: tuple[str, ...], message: str
 ) -> None:
     result = cli("lock", *arguments)
-    assert (result.code, result.out, seen) == (2, "", {})
+    assert (result.code, result.out, recorded_calls) == (2, "", {})
     assert message in result.err
 
 
 def test_export_writes_a_file_or_stdout(
-    cli: Cli, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, recorded_calls: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked = LockReport(False, (), Path("danlu.lock"), "text\n")
-    monkeypatch.setattr("danlu.cli.lock.lock", standing_in(seen, locked))
+    monkeypatch.setattr("danlu.cli.lock.lock", replace_with(recorded_calls, locked))
     result = cli("lock", "--export", "pylock.x.toml")
     assert (result.out, result.err) == ("", "up to date: danlu.lock\nwrote pylock.x.toml\n")
-    assert seen["export"] == Path.cwd() / "pylock.x.toml"
+    assert recorded_calls["export"] == Path.cwd() / "pylock.x.toml"
     assert cli("lock", "--export", "-").out == "text\n"
-    assert seen["export"] == STDOUT
+    assert recorded_calls["export"] == STDOUT
 
 
 @pytest.mark.parametrize(
@@ -248,23 +266,28 @@ def test_invalid_export_is_an_error_before_locking(
     assert not Path("danlu.lock").exists()
 
 
-def test_lock_format_json(cli: Cli, seen: Seen) -> None:
-    found = json.loads(cli("lock", "--format", "json").out)
-    assert found == {"changed": True, "changes": ["locked numpy 2.4.0"], "path": "danlu.lock"}
+def test_lock_format_json(cli: Cli, recorded_calls: Seen) -> None:
+    document = json.loads(cli("lock", "--format", "json").out)
+    assert document == {"changed": True, "changes": ["locked numpy 2.4.0"], "path": "danlu.lock"}
 
 
 @pytest.mark.parametrize("dashes", [[], ["--"]])
 def test_run_passes_options_and_exit_code_of_the_command(
-    cli: Cli, seen: Seen, dashes: list[str]
+    cli: Cli, recorded_calls: Seen, dashes: list[str]
 ) -> None:
-    given = ["-v", "/a:/b:ro", "-e", "K=V", "--gpus", "all", "--user", "1000", "--frozen"]
+    value = ["-v", "/a:/b:ro", "-e", "K=V", "--gpus", "all", "--user", "1000", "--frozen"]
     program = ["python", "-v", "train.py", "--help", "-q", "--", "x"]
-    result = cli("run", *given, *dashes, *program)
+    result = cli("run", *value, *dashes, *program)
     assert result == type(result)(7, "", "")
-    assert seen["args"] == tuple(program)
-    assert seen["volumes"] == ("/a:/b:ro",)
-    assert seen["environment"] == ("K=V",)
-    assert (seen["gpus"], seen["user"], seen["frozen"], seen["terminal"]) == (
+    assert recorded_calls["args"] == tuple(program)
+    assert recorded_calls["volumes"] == ("/a:/b:ro",)
+    assert recorded_calls["environment"] == ("K=V",)
+    assert (
+        recorded_calls["gpus"],
+        recorded_calls["user"],
+        recorded_calls["frozen"],
+        recorded_calls["terminal"],
+    ) == (
         "all",
         "1000",
         True,
@@ -272,9 +295,9 @@ def test_run_passes_options_and_exit_code_of_the_command(
     )
 
 
-def test_run_image_mounts_the_current_directory(cli: Cli, seen: Seen) -> None:
+def test_run_image_mounts_the_current_directory(cli: Cli, recorded_calls: Seen) -> None:
     assert cli("run", "--image", "demo:1", "true").code == 7
-    assert (seen["image"], seen["project"]) == ("demo:1", Path.cwd())
+    assert (recorded_calls["image"], recorded_calls["project"]) == ("demo:1", Path.cwd())
     result = cli("run", "--image", "demo:1", "-f", "build.envd", "true")
     assert (result.code, "--image cannot be combined with --file" in result.err) == (125, True)
 
@@ -285,9 +308,9 @@ def test_init_then_plan(cli: Cli) -> None:
     result = cli("init")
     assert result.code == 0
     assert "danlu run -- python train.py" in result.err
-    planned = cli("plan")
-    assert planned.code == 0
-    assert "numpy" in planned.out
+    plan = cli("plan")
+    assert plan.code == 0
+    assert "numpy" in plan.out
 
 
 def test_plan_is_on_stdout_and_advice_on_stderr(cli: Cli) -> None:
@@ -299,12 +322,26 @@ def test_plan_is_on_stdout_and_advice_on_stderr(cli: Cli) -> None:
 
 
 def test_plan_formats_json_and_dot(cli: Cli) -> None:
-    found = json.loads(cli("plan", "--format", "json", "--why").out)
-    assert {"digest", "name", "branch", "kind", "inputs", "lines"} <= set(found["vertices"][0])
-    assert {"state", "why"} <= set(found["vertices"][0])
+    document = json.loads(cli("plan", "--format", "json", "--why").out)
+    assert {"digest", "name", "branch", "kind", "inputs", "lines"} <= set(document["vertices"][0])
+    assert {"state", "why"} <= set(document["vertices"][0])
     dot = cli("plan", "--format", "dot").out
     assert dot.startswith("digraph danlu {")
     assert dot.count("{") == dot.count("}")
+
+
+def test_plan_of_several_platforms_is_a_list(cli: Cli) -> None:
+    document = json.loads(
+        cli("plan", "--platform", "linux/amd64,linux/arm64", "--format", "json").out
+    )
+    assert [plan["platform"] for plan in document] == ["linux/amd64", "linux/arm64"]
+    output = cli("plan", "--platform", "linux/arm64,linux/amd64").out
+    assert [line for line in output.splitlines() if line.startswith("build.envd:build")] == [
+        "build.envd:build for linux/arm64",
+        "build.envd:build for linux/amd64",
+    ]
+    result = cli("plan", "--platform", "linux/riscv64")
+    assert (result.code, result.err.count("error:")) == (2, 1)
 
 
 def test_build_file_error_shows_its_line(cli: Cli) -> None:
@@ -331,8 +368,8 @@ def test_doctor_exits_with_4_if_a_check_fails(cli: Cli, monkeypatch: pytest.Monk
     assert result.code == 4
     assert "FAIL  OCI runtime" in result.out
     assert "apt install runc" in result.out
-    found = json.loads(cli("doctor", "--format", "json").out)
-    assert {"name", "ok", "detail", "fix", "optional"} == set(found[0])
+    document = json.loads(cli("doctor", "--format", "json").out)
+    assert {"name", "ok", "detail", "fix", "optional"} == set(document[0])
 
 
 def test_version_lists_dependencies(cli: Cli) -> None:
@@ -363,20 +400,20 @@ def put_image(home: Path, text: str, *names: str) -> str:
             (root / "file").write_text(text)
             summary = write_layer(root, None, normalise=normalise)
             layer = store.commit_layer(root, summary, created_by=text, normalise=normalise)
-        made = make_image([(layer.diff_id, text)], architecture="amd64", environment=[("A", "1")])
-        return store.put_image(made.config, made.diff_ids, names=names, metadata={}).digest
+        image = make_image([(layer.diff_id, text)], architecture="amd64", environment=[("A", "1")])
+        return store.put_image(image.config, image.diff_ids, names=names, metadata={}).digest
 
 
 def test_image_ls_show_and_history(cli: Cli, home: Path) -> None:
     digest = put_image(home, "first", "demo:latest")
-    listed = cli("image", "ls").out.splitlines()
-    assert listed[0].split() == ["NAME", "IMAGE", "SIZE", "CREATED", "FROM"]
-    assert listed[1].split()[:2] == ["demo:latest", digest[7:19]]
+    listing = cli("image", "ls").out.splitlines()
+    assert listing[0].split() == ["NAME", "IMAGE", "SIZE", "CREATED", "FROM"]
+    assert listing[1].split()[:2] == ["demo:latest", digest[7:19]]
     assert cli("image", "ls", "-q").out == f"{digest}\n"
     assert json.loads(cli("image", "ls", "--format", "json").out)[0]["names"] == ["demo:latest"]
-    shown = cli("image", "show", "demo").out
-    assert digest in shown
-    assert "A=1" in shown
+    output = cli("image", "show", "demo").out
+    assert digest in output
+    assert "A=1" in output
     assert "first" in cli("image", "history", "demo").out
     assert json.loads(cli("image", "show", "demo", "--format", "json").out)["digest"] == digest
 
@@ -405,7 +442,7 @@ def test_image_ls_groups_untagged_builds_of_a_build_file() -> None:
     assert len(list(list_rows(images, everything=True))) == 6
 
 
-def test_image_ls_of_an_empty_store_says_so_on_stderr(cli: Cli) -> None:
+def test_image_ls_of_an_empty_store_prints_a_note_on_stderr(cli: Cli) -> None:
     result = cli("image", "ls")
     assert (result.code, result.out) == (0, "")
     assert "no images" in result.err
@@ -429,10 +466,10 @@ def test_image_tag_diff_and_rm(cli: Cli, home: Path) -> None:
 @AS_ROOT
 def test_image_save_and_load(program: Cli, home: Path) -> None:
     put_image(home, "first", "demo:1")
-    for place in ("x.tar", "layout"):
-        assert program("image", "save", "demo:1", "-o", place).code == 0
-        other = {"DANLU_HOME": f"{home}-{place}"}
-        assert program("image", "load", place, **other).code == 0
+    for output_name in ("x.tar", "layout"):
+        assert program("image", "save", "demo:1", "-o", output_name).code == 0
+        other = {"DANLU_HOME": f"{home}-{output_name}"}
+        assert program("image", "load", output_name, **other).code == 0
         assert "demo:1" in program("image", "ls", **other).out
         assert program("image", "check", **other).code == 0
 
@@ -500,18 +537,91 @@ def test_colors_respect_no_color_and_dumb_terminals(
 ) -> None:
     from danlu.cli.terminal import Terminal
 
-    class Tty:
+    class FakeTerminal:
         encoding = "utf-8"
 
         def isatty(self) -> bool:
             return True
 
-    def colored(**environ: str) -> bool:
-        return Terminal(err=Tty(), out=Tty(), environ=environ).color  # type: ignore[arg-type]
+    def uses_color(**environ: str) -> bool:
+        return Terminal(err=FakeTerminal(), out=FakeTerminal(), environ=environ).color  # type: ignore[arg-type]
 
-    assert colored(TERM="xterm")
-    assert not colored(TERM="xterm", NO_COLOR="1")
-    assert colored(TERM="xterm", NO_COLOR="")
-    assert not colored(TERM="dumb")
-    assert not colored()
+    assert uses_color(TERM="xterm")
+    assert not uses_color(TERM="xterm", NO_COLOR="1")
+    assert uses_color(TERM="xterm", NO_COLOR="")
+    assert not uses_color(TERM="dumb")
+    assert not uses_color()
     assert os.environ.get("NO_COLOR") is None
+
+
+def test_a_report_does_not_overwrite_a_file(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("build.envd").write_text('def build():\n    base(os="debian12")\n')
+    refused = cli("report", "-o", "build.envd")
+    assert refused.code == 2
+    assert "build.envd exists already" in refused.err
+    assert Path("build.envd").read_text().startswith("def build()")
+    assert cli("report", "-o", "report.tar.gz").code == 0
+    assert Path("report.tar.gz").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("vscode", "ls"), "no servers; `danlu vscode add` adds one\n"),
+        (("jobs", "ls"), "no jobs; `danlu train` starts one\n"),
+        (("ps",), "no environments; `danlu up` starts the project's\n"),
+    ],
+)
+def test_an_empty_list_says_so(cli: Cli, arguments: tuple[str, ...], expected: str) -> None:
+    result = cli(*arguments)
+    assert (result.code, result.out, result.err) == (0, "", expected)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "-o", "new/pylock.toml"),
+        ("build", "--metadata-file", "new/pylock.toml"),
+        ("lock", "--export", "new/pylock.toml"),
+    ],
+)
+def test_an_output_file_does_not_create_directories(cli: Cli, arguments: tuple[str, ...]) -> None:
+    Path("build.envd").write_text('def build():\n    base(os="debian12")\n')
+    refused = cli(*arguments)
+    assert refused.code == 2
+    assert "new is not a directory" in refused.err
+    assert "hint: create the directory" in refused.err
+    assert not Path("new").exists()
+
+
+def test_init_prints_no_password_and_writes_none_into_comments(cli: Cli) -> None:
+    Path("Dockerfile").write_text(
+        "FROM debian:12\nADD https://ada:hunter2@h/x /y\n"
+        "RUN pip install https://ada:hunter2@h/x-1-py3-none-any.whl\n"
+    )
+    result = cli("init", "--from", "Dockerfile", "--force")
+    assert result.code == 0
+    assert "hunter2" not in result.out + result.err
+    assert "ADD https://***@h/x" in Path("build.envd").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "expected"),
+    [
+        ((), "", ()),
+        (("digits",), "digits", ()),
+        (("--", "ls", "-l"), "", ("ls", "-l")),
+        (("-q", "--", "ls"), "", ("ls",)),
+        (("digits", "ls", "--", "x"), "digits", ("ls", "--", "x")),
+        (("digits", "--", "ls", "--", "x"), "digits", ("ls", "--", "x")),
+        (("--",), "", ()),
+    ],
+)
+def test_what_follows_two_dashes_is_the_command_of_ssh(
+    home: Path, words: tuple[str, ...], name: str, expected: tuple[str, ...]
+) -> None:
+    with ssh.command.make_context("ssh", list(words), obj=Session(())) as context:
+        assert (context.params["name"], context.params["args"]) == (name, expected)

@@ -1,4 +1,4 @@
-"""The program around the commands: help, exit codes, how failures look."""
+"""The program around the commands: help, exit codes, display of failures."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ HEAVY = {
 }
 
 
-def imported(*arguments: str, **options: str) -> set[str]:
-    done = subprocess.run(
+def list_imported_modules(*arguments: str, **options: str) -> set[str]:
+    result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "danlu", *arguments],
         capture_output=True,
         text=True,
@@ -53,12 +53,12 @@ def imported(*arguments: str, **options: str) -> set[str]:
         check=False,
         env={**os.environ, **options},
     )
-    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
     return {line.rpartition("|")[2].strip() for line in lines}
 
 
 def test_help_imports_nothing_heavy_and_no_command(home: Path) -> None:
-    names = imported("--help")
+    names = list_imported_modules("--help")
     assert not names & HEAVY
     assert not names & {spec.module for spec in COMMANDS}
     assert not [name for name in names if name.startswith("danlu.commands")]
@@ -66,7 +66,7 @@ def test_help_imports_nothing_heavy_and_no_command(home: Path) -> None:
 
 def test_failing_build_file_imports_no_terminal_library(home: Path) -> None:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n    nonsense()\n")
-    names = imported("build", "--frozen")
+    names = list_imported_modules("build", "--frozen")
     assert "danlu.commands.build" in names
     assert not names & {"rich", "asyncio", "aiohttp"}
 
@@ -185,16 +185,16 @@ def test_usage_error_has_a_message_and_a_hint(
     assert "\nhint: " in result.err
 
 
-def raising(error: BaseException) -> Callable[..., Any]:
+def raise_error(error: BaseException) -> Callable[..., Any]:
     def fail(*_: object, **__: object) -> None:
         raise error
 
     return fail
 
 
-def fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, *more: str) -> Any:
+def fail_with(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, *more: str) -> Any:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n")
-    monkeypatch.setattr("danlu.cli.build.build", raising(error))
+    monkeypatch.setattr("danlu.cli.build.build", raise_error(error))
     return cli("build", *more)
 
 
@@ -216,7 +216,7 @@ def fails(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, *more
 def test_exit_code_depends_on_the_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
 ) -> None:
-    result = fails(cli, monkeypatch, error)
+    result = fail_with(cli, monkeypatch, error)
     assert (result.code, result.out) == (code, "")
 
 
@@ -230,7 +230,7 @@ def test_an_error_shows_place_caret_details_and_hint(
         details=("first", "second\nthird"),
         hint="did you mean install.python?",
     )
-    assert fails(cli, monkeypatch, error).err == (
+    assert fail_with(cli, monkeypatch, error).err == (
         "error: there is no function install.pyton\n"
         "  --> build.envd:3:5\n"
         "     |\n"
@@ -245,7 +245,7 @@ def test_an_error_shows_place_caret_details_and_hint(
 
 def test_caret_is_aligned_below_wide_characters(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     error = BuildFileError("bad", span=Span("build.envd", 1, 9, 12), source_line='run("丹炉", x=1)')
-    lines = fails(cli, monkeypatch, error).err.splitlines()
+    lines = fail_with(cli, monkeypatch, error).err.splitlines()
     assert lines[4] == "     | " + " " * 10 + "^^^"
 
 
@@ -255,9 +255,9 @@ def test_long_source_line_is_cut_around_the_caret(
     monkeypatch.setenv("COLUMNS", "60")
     line = "x" * 500 + "HERE" + "y" * 500
     error = BuildFileError("bad", span=Span("b", 1, 501, 505), source_line=line)
-    shown = fails(cli, monkeypatch, error).err.splitlines()
-    text, carets = shown[3], shown[4]
-    assert max(map(len, shown)) <= 60
+    output = fail_with(cli, monkeypatch, error).err.splitlines()
+    text, carets = output[3], output[4]
+    assert max(map(len, output)) <= 60
     assert text[carets.index("^") : carets.rindex("^") + 1] == "HERE"
 
 
@@ -265,13 +265,13 @@ def test_control_sequences_are_stripped_from_errors(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = OutsideError("bad \x1b[2Jname\r\x07", details=("\x1b]0;title\x07line",))
-    assert fails(cli, monkeypatch, error).err == "error: bad name\n  line\n"
+    assert fail_with(cli, monkeypatch, error).err == "error: bad name\n  line\n"
 
 
 def test_internal_error_is_one_line_with_its_traceback_in_the_log(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
-    result = fails(cli, monkeypatch, ZeroDivisionError("by zero"))
+    result = fail_with(cli, monkeypatch, ZeroDivisionError("by zero"))
     first, hint = result.err.splitlines()
     assert first.endswith("ZeroDivisionError: by zero")
     (log,) = (home / "state/logs").iterdir()
@@ -283,19 +283,19 @@ def test_internal_error_is_one_line_with_its_traceback_in_the_log(
 def test_verbose_prints_the_traceback_of_an_internal_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "Traceback" in fails(cli, monkeypatch, ZeroDivisionError(), "-v").err
+    assert "Traceback" in fail_with(cli, monkeypatch, ZeroDivisionError(), "-v").err
 
 
 def test_unwritable_home_does_not_hide_the_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DANLU_HOME", "/proc/nowhere")
-    assert "by zero" in fails(cli, monkeypatch, ZeroDivisionError("by zero")).err
+    assert "by zero" in fail_with(cli, monkeypatch, ZeroDivisionError("by zero")).err
 
 
 def test_json_progress_ends_with_the_error_as_json(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = StepFailed("make failed", code=2, span=Span("build.envd", 2), hint="look")
-    result = fails(cli, monkeypatch, error, "--progress", "json")
+    result = fail_with(cli, monkeypatch, error, "--progress", "json")
     assert json.loads(result.err) == {
         "type": "error",
         "message": "make failed",
@@ -310,10 +310,10 @@ def test_json_progress_ends_with_the_error_as_json(
 def test_log_omits_values_of_variables_and_arguments_of_commands() -> None:
     from danlu.cli.run_log import redact_arguments
 
-    shown = redact_arguments(
+    output = redact_arguments(
         ["run", "-e", "TOKEN=abc", "-eKEY=def", "--env=A=ghi", "--", "curl", "-H", "x"]
     )
-    assert shown == "run -e TOKEN=… -eKEY=… --env=A=… -- curl … (2 arguments)"
+    assert output == "run -e TOKEN=… -eKEY=… --env=A=… -- curl … (2 arguments)"
     assert redact_arguments(["run", "curl", "secret"]) == "run …"
 
 
@@ -327,7 +327,7 @@ def test_old_logs_are_removed(cli: Cli, home: Path) -> None:
 
 
 def test_closed_pipe_is_not_reported(program: Cli) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [
             "bash",
             "-c",
@@ -338,40 +338,40 @@ def test_closed_pipe_is_not_reported(program: Cli) -> None:
         timeout=50,
         check=False,
     )
-    assert done.stderr == ""
-    assert done.stdout in ("0\n", "141\n")
+    assert result.stderr == ""
+    assert result.stdout in ("0\n", "141\n")
 
 
 def test_full_disk_behind_stdout_is_an_error(program: Cli) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m danlu version > /dev/full"],
         capture_output=True,
         text=True,
         timeout=50,
         check=False,
     )
-    assert done.returncode == 3
-    assert done.stderr == "error: cannot write to stdout: No space left on device\n"
+    assert result.returncode == 3
+    assert result.stderr == "error: cannot write to stdout: No space left on device\n"
 
 
 def test_closed_descriptors_do_not_fail(program: Cli) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", f"{sys.executable} -m danlu version >&- 2>&- <&-"], timeout=50, check=False
     )
-    assert done.returncode == 0
+    assert result.returncode == 0
 
 
 @pytest.mark.parametrize("command", ["plan", "version", "--help", "image ls"])
 def test_closed_stdout_is_not_replaced_by_another_file(program: Cli, command: str) -> None:
     Path("build.envd").write_text("def build():\n    base(os='debian12')\n")
     line = f"{sys.executable} -m danlu {command} 2>&1 >&-"
-    done = subprocess.run(["bash", "-c", line], timeout=50, check=False, capture_output=True)
-    assert done.returncode == 0
-    assert b"defect" not in done.stdout
+    result = subprocess.run(["bash", "-c", line], timeout=50, check=False, capture_output=True)
+    assert result.returncode == 0
+    assert b"defect" not in result.stdout
 
 
 def test_removed_current_directory_is_an_error(program: Cli, tmp_path: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [
             "bash",
             "-c",
@@ -383,8 +383,8 @@ def test_removed_current_directory_is_an_error(program: Cli, tmp_path: Path) -> 
         timeout=50,
         check=False,
     )
-    assert done.returncode == 3
-    assert "current directory" in done.stderr
+    assert result.returncode == 3
+    assert "current directory" in result.stderr
 
 
 @pytest.mark.parametrize("moment", ["_report_failure", "Session.close"])
@@ -402,6 +402,24 @@ def test_second_interrupt_prints_no_traceback(moment: str) -> None:
         f"program.{moment} = interrupt\n"
         "sys.exit(program.run(['version']))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode in (130, -signal.SIGINT)
-    assert "Traceback" not in done.stderr
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode in (130, -signal.SIGINT)
+    assert "Traceback" not in result.stderr
+
+
+def test_interrupted_command_does_not_wait_for_idle_threads() -> None:
+    """As anyio's are after Ctrl-C was pressed again while its event loop stopped."""
+    program = (
+        "import queue, sys, threading\n"
+        "from danlu.cli import __main__, program\n"
+        "def invoke(this, arguments):\n"
+        "    threading.Thread(target=queue.Queue().get).start()\n"
+        "    raise KeyboardInterrupt\n"
+        "program._invoke_command = invoke\n"
+        "sys.argv[1:] = ['version']\n"
+        "sys.exit(__main__.main())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (result.returncode, result.stderr) == (130, "interrupted\n")

@@ -1,4 +1,4 @@
-"""What a build's events look like, in each of the renderers."""
+"""Rendering of a build's events by each of the renderers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from danlu.graph.progress import Ended, Event, Finished, Log, Message, Started, 
 from danlu.util.sanitize import strip_control_sequences
 
 
-class Screen(io.StringIO):
+class ProgressTerminal(io.StringIO):
     """A terminal that keeps all that was written to it."""
 
     def isatty(self) -> bool:
@@ -36,16 +36,18 @@ def terminal(screen: io.StringIO | None = None, **environ: str) -> tuple[Termina
     return Terminal(out=io.StringIO(), err=stream, environ=environ), stream
 
 
-def started(name: str, branch: str = "python") -> Started:
+def make_start_event(name: str, branch: str = "python") -> Started:
     return Started(name, name, branch, 0.0)
 
 
-def finished(name: str, branch: str = "python", *, cached: bool = False, error: str = "") -> Event:
+def make_finish_event(
+    name: str, branch: str = "python", *, cached: bool = False, error: str = ""
+) -> Event:
     return Finished(name, name, branch, 0.0, 1.24, cached, 1_500_000, error)
 
 
-class Plainly:
-    """The plain renderer with a clock that stands until it is moved."""
+class PlainRendererRun:
+    """The plain renderer with a manual clock."""
 
     def __init__(self, *, verbosity: int = 0) -> None:
         self.now = 0.0
@@ -64,12 +66,12 @@ class Plainly:
         return self.stream.getvalue()
 
 
-def test_plain_knows_which_output_it_has_printed() -> None:
-    plain = Plainly()
+def test_plain_records_which_output_it_has_printed() -> None:
+    plain = PlainRendererRun()
     plain.play(
-        started("run make", "steps"),
+        make_start_event("run make", "steps"),
         Log("run make", "run make", "cc a.c", 0.0),
-        started("apt", "system"),
+        make_start_event("apt", "system"),
         Log("apt", "apt", "Unpacking", 0.0),
     )
     assert plain.renderer.is_on_screen(("cc a.c",))
@@ -78,59 +80,72 @@ def test_plain_knows_which_output_it_has_printed() -> None:
 
 
 def test_plain_prints_nothing_if_everything_is_cached() -> None:
-    assert Plainly().play(*(finished(str(n), cached=True) for n in range(30))) == ""
+    assert (
+        PlainRendererRun().play(*(make_finish_event(str(n), cached=True) for n in range(30))) == ""
+    )
 
 
 def test_plain_counts_cached_vertices_if_something_was_built() -> None:
-    shown = Plainly().play(
-        finished("a", cached=True), started("numpy 2.4.0"), finished("numpy 2.4.0")
+    output = PlainRendererRun().play(
+        make_finish_event("a", cached=True),
+        make_start_event("numpy 2.4.0"),
+        make_finish_event("numpy 2.4.0"),
     )
-    assert shown == "[python] numpy 2.4.0 1.2 s, 1.5 MB\n[python] 1 cached\n"
+    assert output == "[python] numpy 2.4.0 1.2 s, 1.5 MB\n[python] 1 cached\n"
 
 
 def test_plain_marks_each_cached_vertex_when_verbose() -> None:
-    assert Plainly(verbosity=1).play(finished("a", cached=True)) == "[python] a cached\n"
+    assert (
+        PlainRendererRun(verbosity=1).play(make_finish_event("a", cached=True))
+        == "[python] a cached\n"
+    )
 
 
 def test_plain_announces_only_long_running_vertices() -> None:
-    shown = Plainly().play(
-        started("quick"), finished("quick"), started("slow"), 2.0, Message("x", 0.0)
+    output = PlainRendererRun().play(
+        make_start_event("quick"),
+        make_finish_event("quick"),
+        make_start_event("slow"),
+        2.0,
+        Message("x", 0.0),
     )
-    assert shown.splitlines()[1:] == ["x", "[python] slow …"]
+    assert output.splitlines()[1:] == ["x", "[python] slow …"]
 
 
 def test_plain_announces_many_vertices_in_one_line() -> None:
-    events = [started(f"p{number}") for number in range(40)]
-    shown = Plainly().play(*events, 2.0, Message("x", 0.0))
-    assert shown == "x\n[python] p0 and 39 more …\n"
+    events = [make_start_event(f"p{number}") for number in range(40)]
+    output = PlainRendererRun().play(*events, 2.0, Message("x", 0.0))
+    assert output == "x\n[python] p0 and 39 more …\n"
 
 
 def test_plain_prefixes_the_output_of_steps() -> None:
-    shown = Plainly().play(started("run make", "steps"), Log("run make", "run make", "cc a.c", 0.0))
-    assert shown == "[steps] run make …\n[steps] run make | cc a.c\n"
+    output = PlainRendererRun().play(
+        make_start_event("run make", "steps"), Log("run make", "run make", "cc a.c", 0.0)
+    )
+    assert output == "[steps] run make …\n[steps] run make | cc a.c\n"
 
 
 def test_plain_omits_output_of_installers_unless_verbose() -> None:
-    events = (started("apt", "system"), Log("apt", "apt", "Unpacking", 0.0))
-    assert Plainly().play(*events) == ""
-    assert "Unpacking" in Plainly(verbosity=1).play(*events)
+    events = (make_start_event("apt", "system"), Log("apt", "apt", "Unpacking", 0.0))
+    assert PlainRendererRun().play(*events) == ""
+    assert "Unpacking" in PlainRendererRun(verbosity=1).play(*events)
 
 
 def test_plain_reports_long_transfers_periodically() -> None:
     tick = [Transfer("torch", "torch", 10**6 * n, 10**8, 0.0) for n in range(25)]
-    events: list[Event | float] = [started("torch")]
+    events: list[Event | float] = [make_start_event("torch")]
     for entry in tick:
         events += [entry, 1.0]
-    shown = Plainly().play(*events).splitlines()
-    assert shown[0] == "[python] torch …"
-    assert [line for line in shown if "of 100 MB" in line] == [
+    output = PlainRendererRun().play(*events).splitlines()
+    assert output[0] == "[python] torch …"
+    assert [line for line in output if "of 100 MB" in line] == [
         "[python] torch … 10 MB of 100 MB",
         "[python] torch … 20 MB of 100 MB",
     ]
 
 
 def test_plain_reports_failures() -> None:
-    assert Plainly().play(finished("make", "steps", error="code 2\nmore")) == (
+    assert PlainRendererRun().play(make_finish_event("make", "steps", error="code 2\nmore")) == (
         "[steps] make failed after 1.2 s: code 2\n"
     )
 
@@ -139,8 +154,8 @@ def test_json_progress_writes_an_event_per_line() -> None:
     view, stream = terminal()
     renderer = make_build_renderer("json", view)
     for event in (
-        started("a"),
-        finished("a"),
+        make_start_event("a"),
+        make_finish_event("a"),
         Transfer("a", "a", 1, 2, 0.5),
         Log("a", "a", "\x1b", 1),
     ):
@@ -161,7 +176,7 @@ def test_json_progress_writes_an_event_per_line() -> None:
 def test_quiet_progress_writes_nothing() -> None:
     view, stream = terminal()
     renderer = make_build_renderer("quiet", view)
-    renderer.handle(started("a"))
+    renderer.handle(make_start_event("a"))
     renderer.stop()
     assert stream.getvalue() == ""
 
@@ -169,11 +184,11 @@ def test_quiet_progress_writes_nothing() -> None:
 def test_auto_progress_is_live_on_a_terminal_and_plain_elsewhere() -> None:
     assert type(make_build_renderer("auto", terminal()[0])).__name__ == "PlainBuildRenderer"
     assert (
-        type(make_build_renderer("auto", terminal(Screen(), TERM="xterm")[0])).__name__
+        type(make_build_renderer("auto", terminal(ProgressTerminal(), TERM="xterm")[0])).__name__
         == "LiveBuildRenderer"
     )
     assert (
-        type(make_build_renderer("auto", terminal(Screen(), TERM="dumb")[0])).__name__
+        type(make_build_renderer("auto", terminal(ProgressTerminal(), TERM="dumb")[0])).__name__
         == "PlainBuildRenderer"
     )
 
@@ -184,7 +199,7 @@ def rows(
     return render_rows(board, now, width=width, height=height)
 
 
-def played(events: Iterable[Event]) -> BuildState:
+def replay_events(events: Iterable[Event]) -> BuildState:
     board = BuildState()
     for event in events:
         board.handle(event, 1.0)
@@ -192,57 +207,65 @@ def played(events: Iterable[Event]) -> BuildState:
 
 
 def test_the_tree_shows_branches_in_the_order_of_a_build() -> None:
-    board = played(
-        [started("s", "steps"), started("n", "python"), finished("b", "base", cached=True)]
+    board = replay_events(
+        [
+            make_start_event("s", "steps"),
+            make_start_event("n", "python"),
+            make_finish_event("b", "base", cached=True),
+        ]
     )
-    left = [row.left for row in rows(board)]
-    assert left == ["building", "  base     1 cached", "  python", "    n", "  steps", "    s"]
+    labels = [row.left for row in rows(board)]
+    assert labels == ["building", "  base     1 cached", "  python", "    n", "  steps", "    s"]
 
 
 @pytest.mark.parametrize("height", [1, 2, 3, 4, 7, 12])
 @pytest.mark.parametrize("width", [20, 33, 200])
 def test_the_tree_fits_every_terminal(width: int, height: int) -> None:
     events: list[Event] = [
-        started(f"package-{n} 丹炉 with a long name", "python") for n in range(60)
+        make_start_event(f"package-{n} 丹炉 with a long name", "python") for n in range(60)
     ]
-    events += [started("apt", "system"), Log("apt", "apt", "x" * 300, 0.0)]
-    shown = rows(played(events), width=width, height=height)
-    assert len(shown) <= height
-    for row in shown:
+    events += [make_start_event("apt", "system"), Log("apt", "apt", "x" * 300, 0.0)]
+    output = rows(replay_events(events), width=width, height=height)
+    assert len(output) <= height
+    for row in output:
         assert text_width(row.left) + len(row.right) + 2 <= max(width, 20)
 
 
 def test_tree_counts_hidden_vertices() -> None:
-    board = played([started(f"p{n}") for n in range(60)])
+    board = replay_events([make_start_event(f"p{n}") for n in range(60)])
     assert rows(board)[-1].left == "    … and 52 more"
 
 
 def test_tree_shows_transfers_and_last_log_lines() -> None:
     moved = Transfer("torch", "torch", 5 * 10**6, 10**7, 0.0)
     lines = [Log("torch", "torch", f"line {n}", 0.0) for n in range(9)]
-    board = played([started("torch"), moved, *lines])
-    left = [row.left.strip() for row in rows(board)]
-    assert "torch  5.0 MB of 10 MB" in left
-    assert left[-1] == "line 8"
+    board = replay_events([make_start_event("torch"), moved, *lines])
+    labels = [row.left.strip() for row in rows(board)]
+    bar = "━" * 10 + "┄" * 10
+    assert f"torch                     {bar}  5.0 MB of 10 MB" in labels
+    assert labels[-1] == "line 8"
 
 
 @pytest.mark.parametrize("branch", ["base", "system"])
 def test_tree_hides_dpkg_output_of_running_vertices(branch: str) -> None:
     log = Log("debs", "debs", "Setting up libc6 (2.36-9) ...", 0.0)
-    left = [row.left.strip() for row in rows(played([started("debs", branch), log]))]
-    assert left[-1] == "debs"
+    labels = [
+        row.left.strip() for row in rows(replay_events([make_start_event("debs", branch), log]))
+    ]
+    assert labels[-1] == "debs"
 
 
 def test_tree_shows_a_push_without_a_vertex() -> None:
-    board = played([Transfer("r/a:1", "r/a:1", 5, 10, 0.0)])
-    assert any("r/a:1  5 B of 10 B" in row.left for row in rows(board))
+    board = replay_events([Transfer("r/a:1", "r/a:1", 5, 10, 0.0)])
+    assert any(row.left.endswith("┄  5 B of 10 B") for row in rows(board))
+    assert any("r/a:1  5 B of 10 B" in row.left for row in rows(board, width=60))
 
 
 def test_control_sequences_are_stripped_from_progress() -> None:
     assert strip_control_sequences("a\x1b[2J\x1b]0;t\x07b\rc\x00\u202e") == "abc"
 
 
-def live(screen: Screen) -> tuple[Terminal, object]:
+def live(screen: ProgressTerminal) -> tuple[Terminal, object]:
     view, _ = terminal(screen, TERM="xterm", COLUMNS="80", LINES="24")
     return view, make_build_renderer("live", view)
 
@@ -257,41 +280,41 @@ def until(condition: object, seconds: float = 10.0) -> bool:
 
 
 def test_live_build_draws_nothing_if_nothing_runs() -> None:
-    screen = Screen()
+    screen = ProgressTerminal()
     _, renderer = live(screen)
     for number in range(30):
-        renderer.handle(finished(str(number), cached=True))  # type: ignore[attr-defined]
+        renderer.handle(make_finish_event(str(number), cached=True))  # type: ignore[attr-defined]
     renderer.stop()  # type: ignore[attr-defined]
     assert screen.getvalue() == ""
 
 
 def test_live_build_restores_the_terminal() -> None:
-    screen = Screen()
+    screen = ProgressTerminal()
     _, renderer = live(screen)
-    renderer.handle(started("numpy 2.4.0"))  # type: ignore[attr-defined]
+    renderer.handle(make_start_event("numpy 2.4.0"))  # type: ignore[attr-defined]
     assert until(lambda: "numpy 2.4.0" in screen.getvalue())
     renderer.handle(Ended(0.0))  # type: ignore[attr-defined]
-    shown = screen.getvalue()
-    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
-    assert re.search(r"\x1b\[2K(\x1b\[\?25h)?[^a-z]*$", shown)
+    output = screen.getvalue()
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    assert re.search(r"\x1b\[2K(\x1b\[\?25h)?[^a-z]*$", output)
 
 
 def test_live_build_clears_the_screen_while_nothing_runs() -> None:
-    screen = Screen()
+    screen = ProgressTerminal()
     _, renderer = live(screen)
-    renderer.handle(started("numpy"))  # type: ignore[attr-defined]
+    renderer.handle(make_start_event("numpy"))  # type: ignore[attr-defined]
     assert until(lambda: "numpy" in screen.getvalue())
-    renderer.handle(finished("numpy"))  # type: ignore[attr-defined]
+    renderer.handle(make_finish_event("numpy"))  # type: ignore[attr-defined]
     assert until(lambda: screen.getvalue().count("\x1b[?25h") == 1)
-    renderer.handle(started("pandas"))  # type: ignore[attr-defined]
+    renderer.handle(make_start_event("pandas"))  # type: ignore[attr-defined]
     assert until(lambda: "pandas" in screen.getvalue())
     renderer.stop()  # type: ignore[attr-defined]
 
 
 def test_messages_are_printed_above_the_live_build() -> None:
-    screen = Screen()
+    screen = ProgressTerminal()
     view, renderer = live(screen)
-    renderer.handle(started("numpy"))  # type: ignore[attr-defined]
+    renderer.handle(make_start_event("numpy"))  # type: ignore[attr-defined]
     assert until(lambda: "numpy" in screen.getvalue())
     view.info("a warning")
     renderer.stop()  # type: ignore[attr-defined]

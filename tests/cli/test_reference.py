@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_cli_reference_is_up_to_date() -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "scripts.reference.cli", "--check"],
         cwd=ROOT,
         capture_output=True,
@@ -18,4 +18,4 @@ def test_cli_reference_is_up_to_date() -> None:
         timeout=50,
         check=False,
     )
-    assert done.returncode == 0, f"{done.stdout}{done.stderr}run `make docs`"
+    assert result.returncode == 0, f"{result.stdout}{result.stderr}run `make docs`"

@@ -1,4 +1,4 @@
-"""``danlu train --sweep`` as it is typed: exit code, stdout and stderr."""
+"""``danlu train --sweep`` on the command line: exit code, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from danlu.jobs.types import Submission
-from tests.commands.sweeping import Ended, ScriptedJobs, progress
+from tests.commands.sweep_jobs import ScriptedJobs, TrialScript, progress
 
 from .conftest import Cli
 
 SWEEP = ("train", "train.py", "--host-python", "--framework", "pytorch", "--name", "demo")
 
 
-def loss(submission: Submission) -> Ended:
+def loss(submission: Submission) -> TrialScript:
     rate = submission.environment["DANLU_SWEEP_LR"]
     if rate == "bad":
-        return Ended(code=3)
+        return TrialScript(code=3)
     value = abs(float(rate) - 0.3)
-    return Ended(reports=(progress(100, loss=value),), log=(f"accuracy: {1 - value:.3f}",))
+    return TrialScript(reports=(progress(100, loss=value),), log=(f"accuracy: {1 - value:.3f}",))
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def test_sweep_prints_trials_sorted_and_the_best_one(cli: Cli, jobs: ScriptedJob
     assert command == ["python", "train.py", "--lr", "0.3"]
 
 
-def test_eight_points_run_two_at_once(cli: Cli, jobs: ScriptedJobs) -> None:
+def test_eight_points_run_two_in_parallel(cli: Cli, jobs: ScriptedJobs) -> None:
     result = cli(*SWEEP, "--sweep", "lr=0.1:0.4:0.1", "--sweep", "depth=1:2", "--parallel", "2")
     assert result.code == 0
     assert len(jobs.submitted) == 8
@@ -91,7 +91,7 @@ def test_a_failure_is_shown_and_makes_the_exit_code_1(cli: Cli) -> None:
     assert "best: demo-2  lr=0.1  loss 0.2" in result.err
 
 
-def test_a_metric_that_nobody_reported_is_told_with_those_there_are(cli: Cli) -> None:
+def test_unreported_metric_is_an_error_that_lists_the_reported_ones(cli: Cli) -> None:
     result = cli(*SWEEP, "--sweep", "lr=0.1", "--metric", "val_loss")
     assert result.code == 1
     assert "no job reported val_loss; reported metrics: loss\n" in result.err
@@ -107,7 +107,7 @@ def test_json_has_all_trials_on_stdout_and_events_on_stderr(cli: Cli) -> None:
     assert len(events) == 4
 
 
-def test_optuna_chooses_the_points_where_a_number_of_trials_is_given(
+def test_optuna_chooses_the_points_if_a_number_of_trials_is_given(
     cli: Cli, jobs: ScriptedJobs
 ) -> None:
     result = cli(*SWEEP, "--sweep", "lr=0.0:1.0", "--trials", "5", "--parallel", "2")
@@ -131,7 +131,7 @@ def test_optuna_chooses_the_points_where_a_number_of_trials_is_given(
         (("--metric", "loss"), "--metric is only valid with --sweep"),
     ],
 )
-def test_wrong_use_is_told_before_anything_runs(
+def test_usage_errors_are_reported_before_anything_runs(
     cli: Cli, jobs: ScriptedJobs, arguments: tuple[str, ...], words: str
 ) -> None:
     result = cli(*SWEEP, *arguments)
@@ -140,7 +140,7 @@ def test_wrong_use_is_told_before_anything_runs(
     assert not jobs.submitted
 
 
-def test_a_name_in_use_is_an_error_and_replace_forgets_what_is_finished(
+def test_a_name_in_use_is_an_error_and_replace_removes_finished_jobs(
     cli: Cli, jobs: ScriptedJobs
 ) -> None:
     assert cli(*SWEEP, "--sweep", "lr=0.1").code == 0
@@ -178,15 +178,17 @@ def test_a_real_sweep_never_runs_more_than_two_and_names_the_best(
     home: Path, more: tuple[str, ...]
 ) -> None:
     Path("train.py").write_text(SCRIPT)
-    done = subprocess.run([*REAL, *more], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    result = subprocess.run(
+        [*REAL, *more], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[1:]]
     assert len(rows) == 8
     values = [float(row[-3]) for row in rows]
     assert values == sorted(values)
     expected = {abs(float(row[1]) - 0.2) + int(row[2]) for row in rows[:1]}
     assert values[0] == pytest.approx(expected.pop(), abs=1e-3)
-    assert f"best: {rows[0][0]} " in done.stderr
+    assert f"best: {rows[0][0]} " in result.stderr
     spans = [
         [float(entry) for entry in line.split()] for line in Path("spans").read_text().splitlines()
     ]
@@ -200,7 +202,7 @@ def test_ctrl_c_stops_every_job_within_five_seconds(home: Path) -> None:
     )
     with subprocess.Popen(REAL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sweep:
         logs = home / "jobs"
-        pids = _until_two(logs)
+        pids = _wait_for_two(logs)
         sweep.send_signal(signal.SIGINT)
         begun = time.monotonic()
         out, err = sweep.communicate(timeout=30)
@@ -211,7 +213,7 @@ def test_ctrl_c_stops_every_job_within_five_seconds(home: Path) -> None:
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-def _until_two(jobs: Path) -> list[str]:
+def _wait_for_two(jobs: Path) -> list[str]:
     """The processes of two jobs, once both have written who they are."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit:

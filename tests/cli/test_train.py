@@ -20,7 +20,7 @@ from danlu.training.manifest import read_job, read_manifest_file
 from danlu.training.progress import TrainingProgress
 from danlu.training.registry import find_framework
 from danlu.training.types import FirstFailure
-from tests.commands.fakejobs import FakeJobs, Story, line, replica, view
+from tests.commands.fake_jobs import FakeJobs, JobScript, line, replica, view
 
 from .conftest import Cli
 
@@ -31,7 +31,7 @@ SUCCEEDED = view(
 )
 
 
-def failed(name: str) -> JobView:
+def make_failed_view(name: str) -> JobView:
     return view(
         "Failed",
         ReplicaView(replica(0), "Failed", exit_code=143, reason="Error"),
@@ -52,7 +52,7 @@ def script(home: Path) -> None:
 @pytest.fixture
 def jobs(monkeypatch: pytest.MonkeyPatch) -> FakeJobs:
     fake = FakeJobs()
-    fake.next = Story([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
+    fake.next = JobScript([view(), SUCCEEDED], [line("hello"), line("there", 1), line("end")])
     monkeypatch.setattr("danlu.commands.jobs.targets.local_backend", lambda settings: fake)
     monkeypatch.setattr(
         "danlu.commands.train.target.find_active_python", lambda: "/usr/bin/python3"
@@ -84,8 +84,8 @@ def test_logs_are_interleaved_on_stdout_and_the_result_is_on_stderr(
 def test_failed_job_names_the_first_failure_without_repeating_its_log(
     cli: Cli, jobs: FakeJobs
 ) -> None:
-    jobs.next = Story(
-        [failed("demo")], [line("bye"), line("Traceback", 1), line("ValueError: x", 1)]
+    jobs.next = JobScript(
+        [make_failed_view("demo")], [line("bye"), line("Traceback", 1), line("ValueError: x", 1)]
     )
     result = cli(*TRAIN, "--framework", "pytorch", "--progress", "quiet")
     assert result.code == 1
@@ -116,7 +116,7 @@ def test_failed_job_names_the_first_failure_without_repeating_its_log(
 def test_failure_reason_is_explained(
     cli: Cli, jobs: FakeJobs, first: FirstFailure, words: str
 ) -> None:
-    jobs.next = Story([view("Failed", first=first)])
+    jobs.next = JobScript([view("Failed", first=first)])
     result = cli(*TRAIN)
     assert result.code == 1
     assert f"worker-0 failed first: {words}" in result.err
@@ -125,7 +125,7 @@ def test_failure_reason_is_explained(
 
 
 def test_failed_job_without_failed_replica_shows_its_condition(cli: Cli, jobs: FakeJobs) -> None:
-    jobs.next = Story([view("Failed", message="it was active longer than specified deadline")])
+    jobs.next = JobScript([view("Failed", message="it was active longer than specified deadline")])
     result = cli(*TRAIN)
     assert result.code == 1
     assert "demo failed after 2.5 s: it was active longer than specified deadline" in result.err
@@ -162,9 +162,9 @@ def test_finishing_job_names_replicas_it_waits_for(cli: Cli, jobs: FakeJobs) -> 
         ReplicaView(replica(0), "Succeeded"),
         ReplicaView(replica(1), "Running"),
     )
-    jobs.next = Story([view(), finishing, finishing, view("Succeeded")])
-    said = cli(*TRAIN, "--framework", "pytorch").err
-    assert said.count("demo has succeeded; waiting for worker-1 to finish") == 1
+    jobs.next = JobScript([view(), finishing, finishing, view("Succeeded")])
+    output = cli(*TRAIN, "--framework", "pytorch").err
+    assert output.count("demo has succeeded; waiting for worker-1 to finish") == 1
 
 
 def test_a_dry_run_of_a_manifest_is_a_fixed_point(cli: Cli, jobs: FakeJobs) -> None:
@@ -238,7 +238,7 @@ def test_warnings_restarts_and_progress_are_printed_once(cli: Cli, jobs: FakeJob
         progress = TrainingProgress(percentage, 12, {"loss": 0.25})
         return view("Running", running, warnings=("resources: not enforced",), progress=progress)
 
-    jobs.next = Story([step(0, 0), step(3, 0), step(50, 1), step(52, 1), SUCCEEDED])
+    jobs.next = JobScript([step(0, 0), step(3, 0), step(50, 1), step(52, 1), SUCCEEDED])
     lines = cli(*TRAIN).err.splitlines()
     assert lines.count("warning: resources: not enforced") == 1
     assert lines.count("worker-0: running (restart 1)") == 1
@@ -249,7 +249,7 @@ def test_warnings_restarts_and_progress_are_printed_once(cli: Cli, jobs: FakeJob
 
 
 def test_replace_removes_a_finished_job_of_the_same_name(cli: Cli, jobs: FakeJobs) -> None:
-    jobs.stories["demo"] = Story([SUCCEEDED])
+    jobs.stories["demo"] = JobScript([SUCCEEDED])
     assert cli(*TRAIN, "--replace").code == 0
     assert ("remove", "demo") in jobs.calls
 
@@ -264,8 +264,8 @@ def two(jobs: FakeJobs) -> FakeJobs:
         ("python", "train.py", "a b"), {"RANK": "1", "NAME": "it's"}, "/some where"
     )
     running = view("Running", progress=TrainingProgress(40, 90, {"loss": 0.5}), directory="/work")
-    jobs.stories["demo"] = Story([running], [line("one"), line("two", 1)], command=command)
-    jobs.stories["lost"] = Story([failed("lost")], [line("bad", 1)])
+    jobs.stories["demo"] = JobScript([running], [line("one"), line("two", 1)], command=command)
+    jobs.stories["lost"] = JobScript([make_failed_view("lost")], [line("bad", 1)])
     return jobs
 
 
@@ -275,9 +275,9 @@ def test_jobs_ls(cli: Cli, two: FakeJobs) -> None:
     assert lines[1].split()[:4] == ["demo", "Running", "PyTorchJob", "0/2"]
     assert lines[2].endswith("2.5 s")
     assert cli("jobs", "ls", "-q").out == "demo\nlost\n"
-    found = json.loads(cli("jobs", "ls", "--format", "json").out)
-    assert [entry["state"] for entry in found] == ["Running", "Failed"]
-    assert found[1]["status"]["firstFailure"]["replica"] == "worker-1"
+    document = json.loads(cli("jobs", "ls", "--format", "json").out)
+    assert [entry["state"] for entry in document] == ["Running", "Failed"]
+    assert document[1]["status"]["firstFailure"]["replica"] == "worker-1"
 
 
 @pytest.mark.parametrize(
@@ -304,13 +304,13 @@ def test_states_are_coloured_on_a_terminal() -> None:
 
 
 def test_jobs_show(cli: Cli, two: FakeJobs) -> None:
-    shown = cli("jobs", "show", "demo").out
-    assert "state         Running" in shown
-    assert "progress      40 %  1 min 30 s left  loss 0.5" in shown
-    assert "worker-1" in shown
+    output = cli("jobs", "show", "demo").out
+    assert "state         Running" in output
+    assert "progress      40 %  1 min 30 s left  loss 0.5" in output
+    assert "worker-1" in output
     assert "first failure worker-1 (exit code 1)" in cli("jobs", "show", "lost").out
-    found = json.loads(cli("jobs", "show", "demo", "--format", "json").out)
-    assert found["replicas"][1]["id"] == "worker-1"
+    document = json.loads(cli("jobs", "show", "demo", "--format", "json").out)
+    assert document["replicas"][1]["id"] == "worker-1"
 
 
 def test_jobs_show_command_prints_a_shell_line(cli: Cli, two: FakeJobs) -> None:
@@ -330,8 +330,8 @@ def test_shell_line_quotes_environment_and_arguments(
     program = ("python3", "-c", "import os,sys; print(os.environ['A'], sys.argv[1:])", "x'y z")
     two.stories["demo"].command = ReplicaCommand(program, variables, str(tmp_path))
     text = cli("jobs", "show", "demo", "--command", "worker-0").out
-    done = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
-    assert done.stdout == 'q "$HOME"\n1 ["x\'y z"]\n'
+    result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True)
+    assert result.stdout == 'q "$HOME"\n1 ["x\'y z"]\n'
     assert shlex.split(text)[:2] == ["cd", str(tmp_path)]
     assert "KUBEFLOW_TRAINER" not in text
 
@@ -357,8 +357,10 @@ def test_jobs_logs_interleaves_or_writes_raw_output_of_one_replica(cli: Cli, two
     assert stamped == "worker-1 │ 2026-01-02T03:04:05.000+00:00 two\n"
     cli("jobs", "logs", "demo", "--follow", "--tail", "3")
     assert two.calls[-1] == ("logs", "demo", (), True, 3)
-    found = json.loads(cli("jobs", "logs", "demo", "worker", "--format", "json").out.split("\n")[1])
-    assert found["text"] == "two"
+    document = json.loads(
+        cli("jobs", "logs", "demo", "worker", "--format", "json").out.split("\n")[1]
+    )
+    assert document["text"] == "two"
 
 
 def test_jobs_logs_follow_prints_warnings(cli: Cli, two: FakeJobs) -> None:

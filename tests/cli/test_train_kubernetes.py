@@ -15,7 +15,7 @@ import pytest
 import danlu
 from danlu.errors import JobFailed
 from danlu.training.progress import TrainingProgress
-from tests.jobs.kubernetes.support import LIMIT, Site, kubeconfig, site_in_threads
+from tests.jobs.kubernetes.support import LIMIT, JobNamespace, kubeconfig, open_site_in_threads
 
 from .conftest import Cli
 
@@ -28,10 +28,10 @@ print(helper.greeting, os.environ["RANK"])
 
 
 @pytest.fixture
-def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobNamespace]:
     Path("train.py").write_text(SCRIPT)
     Path("helper.py").write_text("greeting = 'hello'\n")
-    with site_in_threads(tmp_path / "pods") as site:
+    with open_site_in_threads(tmp_path / "pods") as site:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
         yield site
 
@@ -39,14 +39,14 @@ def site(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 TRAIN = ("train", "train.py", "--framework", "pytorch", "--image", "team/env:1", *ON)
 
 
-def test_a_script_runs_on_the_cluster_and_its_lines_arrive(cli: Cli, site: Site) -> None:
+def test_a_script_runs_on_the_cluster_and_its_lines_arrive(cli: Cli, site: JobNamespace) -> None:
     result = cli(*TRAIN, "--name", "demo", "--worker", "2")
     assert result.code == 0, result.err
     assert sorted(result.out.splitlines()) == ["worker-0 │ hello 0", "worker-1 │ hello 1"]
     assert "demo succeeded" in result.err
 
 
-def test_a_job_that_fails_there_shows_who_and_why(cli: Cli, site: Site) -> None:
+def test_a_failed_job_shows_the_replica_and_the_cause(cli: Cli, site: JobNamespace) -> None:
     Path("train.py").write_text("raise SystemExit('no data')\n")
     result = cli(*TRAIN, "--name", "demo")
     assert result.code == 1
@@ -54,24 +54,24 @@ def test_a_job_that_fails_there_shows_who_and_why(cli: Cli, site: Site) -> None:
     assert result.out == "worker-0 │ no data\n"
 
 
-def test_what_was_left_there_is_listed_shown_read_and_removed(cli: Cli, site: Site) -> None:
+def test_detached_job_is_listed_shown_read_and_removed(cli: Cli, site: JobNamespace) -> None:
     assert cli(*TRAIN, "--name", "demo", "--detach").out == "demo\n"
     assert cli("jobs", "wait", "demo", *ON).code == 0
     assert cli("jobs", "ls", "-q", *ON).out == "demo\n"
-    shown = json.loads(cli("jobs", "show", "demo", "--format", "json", *ON).out)
-    assert (shown["state"], shown["where"]) == ("Succeeded", "kubernetes")
+    output = json.loads(cli("jobs", "show", "demo", "--format", "json", *ON).out)
+    assert (output["state"], output["where"]) == ("Succeeded", "kubernetes")
     assert cli("jobs", "logs", "demo", "worker-0", *ON).out == "hello 0\n"
     assert "python train.py" in cli("jobs", "show", "demo", "--command", "worker-0", *ON).out
     assert cli("jobs", "rm", "demo", *ON).code == 0
     assert cli("jobs", "ls", "-q", *ON).out == ""
 
 
-def test_jobs_of_a_cluster_are_not_those_of_this_machine(cli: Cli, site: Site) -> None:
+def test_jobs_of_a_cluster_are_not_those_of_this_machine(cli: Cli, site: JobNamespace) -> None:
     assert cli(*TRAIN, "--name", "demo", "--detach").code == 0
     assert cli("jobs", "ls", "-q").out == ""
 
 
-def test_a_sweep_runs_its_jobs_on_the_cluster(cli: Cli, site: Site) -> None:
+def test_a_sweep_runs_its_jobs_on_the_cluster(cli: Cli, site: JobNamespace) -> None:
     Path("train.py").write_text("import sys\nprint('loss', sys.argv[2])\n")
     pattern = ("--metric-pattern", r"loss (\d+)")
     result = cli(*TRAIN, "--name", "demo", "--sweep", "x=3,1,2", *pattern)
@@ -79,13 +79,13 @@ def test_a_sweep_runs_its_jobs_on_the_cluster(cli: Cli, site: Site) -> None:
     assert "best: demo-2  x=1" in result.err
 
 
-def test_another_context_that_is_not_there_is_named(cli: Cli, site: Site) -> None:
+def test_unknown_context_is_named(cli: Cli, site: JobNamespace) -> None:
     result = cli("jobs", "ls", "--on", "kubernetes:nowhere")
     assert result.code == 2
     assert "nowhere" in result.err
 
 
-def test_credentials_that_nobody_gives_are_an_error_and_no_wait(
+def test_missing_credentials_fail_without_waiting(
     cli: Cli, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "false"}
@@ -102,8 +102,8 @@ def test_credentials_that_nobody_gives_are_an_error_and_no_wait(
     assert result.err == "error: credential plugin false failed with exit code 1\n"
 
 
-def test_an_image_and_a_namespace_that_can_be_none_are_refused_before_anything_is_made(
-    cli: Cli, site: Site
+def test_an_invalid_image_or_namespace_is_refused_before_anything_is_created(
+    cli: Cli, site: JobNamespace
 ) -> None:
     result = cli("train", "train.py", "--framework", "pytorch", "--image", "Team Env", *ON)
     assert result.code == 2
@@ -114,7 +114,7 @@ def test_an_image_and_a_namespace_that_can_be_none_are_refused_before_anything_i
     assert cli("jobs", "ls", "-q", *ON).out == ""
 
 
-def test_a_function_gives_its_value_from_the_cluster(site: Site) -> None:
+def test_a_function_gives_its_value_from_the_cluster(site: JobNamespace) -> None:
     def work(x: int) -> int:
         return x + 1
 
@@ -124,7 +124,7 @@ def test_a_function_gives_its_value_from_the_cluster(site: Site) -> None:
     assert value == 42
 
 
-def test_what_a_function_raised_there_is_the_cause(site: Site) -> None:
+def test_exception_of_a_remote_function_is_the_cause(site: JobNamespace) -> None:
     def work() -> None:
         raise LookupError("no such key")
 
@@ -134,7 +134,7 @@ def test_what_a_function_raised_there_is_the_cause(site: Site) -> None:
     assert isinstance(caught.value.__cause__, LookupError)
 
 
-def test_a_job_that_was_left_is_attached_to(site: Site) -> None:
+def test_a_detached_job_can_be_attached_to(site: JobNamespace) -> None:
     name = danlu.train(
         "train.py", framework="pytorch", image="i", on="kubernetes", detach=True, log=None
     )
@@ -153,17 +153,17 @@ def test_what_its_operator_takes_is_shown_and_may_be_larger(
         return bytes(100_000)
 
     work.__module__ = "__main__"
-    with site_in_threads(tmp_path / "pods", reports=True) as site:
+    with open_site_in_threads(tmp_path / "pods", reports=True) as site:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
         value = danlu.train(work, name="demo", image="i", on="kubernetes", log=None)
         assert value == bytes(100_000)
-        progress = anyio.run(_progress, site, "demo")
+        progress = anyio.run(_wait_for_progress, site, "demo")
     assert (progress.percentage, progress.metrics) == (50, {"loss": 0.5})
 
 
-async def _progress(site: Site, name: str) -> TrainingProgress:
-    """What the job told; it is written a moment after it was told."""
+async def _wait_for_progress(site: JobNamespace, name: str) -> TrainingProgress:
+    """Return the progress of a job; it is stored a moment after it was reported."""
     with anyio.fail_after(LIMIT):
-        while (found := (await site.jobs.view(name)).progress) is None:
+        while (result := (await site.jobs.view(name)).progress) is None:
             await anyio.sleep(0.01)
-    return found
+    return result

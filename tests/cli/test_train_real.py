@@ -50,7 +50,7 @@ def script(home: Path) -> Iterator[None]:
     )
 
 
-def started(*arguments: str) -> subprocess.Popen[str]:
+def start_danlu(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "danlu", *arguments],
         stdout=subprocess.PIPE,
@@ -59,14 +59,14 @@ def started(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.02)
 
 
-def gone(pid: int) -> bool:
+def is_dead(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -74,7 +74,7 @@ def gone(pid: int) -> bool:
     return state == "Z"
 
 
-def test_the_first_failure_is_named_and_its_line_runs_it_again(program: Cli) -> None:
+def test_the_first_failure_is_named_with_a_command_that_reruns_it(program: Cli) -> None:
     result = program(*TRAIN, "--worker", "2", "--", "fail", "a b")
     assert result.code == 1
     assert "worker-0 │ rank 0 of 2 ['fail', 'a b']" in result.out.splitlines()
@@ -90,7 +90,7 @@ def test_the_first_failure_is_named_and_its_line_runs_it_again(program: Cli) -> 
     assert "ValueError: boom" in again.stderr
 
 
-def test_a_module_runs_with_its_relative_imports_and_its_line_runs_it_again(program: Cli) -> None:
+def test_a_module_runs_with_its_relative_imports_and_can_be_rerun(program: Cli) -> None:
     Path("pkg").mkdir()
     Path("pkg/__init__.py").write_text("")
     Path("pkg/common.py").write_text("WORD = 'boom'\n")
@@ -124,9 +124,9 @@ def test_a_killed_replica_is_named_with_its_signal(program: Cli) -> None:
 def test_interrupt_kills_replicas_that_ignore_sigterm_after_the_grace_period(
     number: signal.Signals, code: int
 ) -> None:
-    run = started(*TRAIN, "--worker", "2", "--grace", "1", "--", "deaf")
+    run = start_danlu(*TRAIN, "--worker", "2", "--grace", "1", "--", "deaf")
     pids = [Path("pid-0"), Path("pid-1")]
-    until(lambda: all(pid.is_file() and pid.read_text() for pid in pids))
+    wait_until(lambda: all(pid.is_file() and pid.read_text() for pid in pids))
     assert run.stderr is not None
     # The message names the replicas that the command has seen running.
     awaited = {"worker-0: running", "worker-1: running"}
@@ -134,17 +134,17 @@ def test_interrupt_kills_replicas_that_ignore_sigterm_after_the_grace_period(
         awaited.discard(run.stderr.readline().strip())
     began = time.monotonic()
     run.send_signal(number)
-    _, told = run.communicate(timeout=20)
+    _, output = run.communicate(timeout=20)
     assert time.monotonic() - began < 5.0
     assert run.returncode == code
-    assert "stopping: waiting up to 1 s for worker-0, worker-1" in told
-    assert "worker-0, worker-1 did not end in time and were killed" in told
-    until(lambda: all(gone(int(pid.read_text())) for pid in pids), 1.0)
+    assert "stopping: waiting up to 1 s for worker-0, worker-1" in output
+    assert "worker-0, worker-1 did not end in time and were killed" in output
+    wait_until(lambda: all(is_dead(int(pid.read_text())) for pid in pids), 1.0)
 
 
 def test_a_second_interrupt_waits_for_nothing() -> None:
-    run = started(*TRAIN, "--worker", "1", "--", "deaf")
-    until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
+    run = start_danlu(*TRAIN, "--worker", "1", "--", "deaf")
+    wait_until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
     assert run.stderr is not None
     run.send_signal(signal.SIGINT)
     assert any("stopping: waiting up to 30 s" in line for line in iter(run.stderr.readline, ""))
@@ -153,28 +153,28 @@ def test_a_second_interrupt_waits_for_nothing() -> None:
     run.communicate(timeout=20)
     assert run.returncode == 130
     assert time.monotonic() - began < 2.0
-    until(lambda: gone(int(Path("pid-0").read_text())), 3.0)
+    wait_until(lambda: is_dead(int(Path("pid-0").read_text())), 3.0)
 
 
-def test_what_is_detached_is_seen_and_stopped_from_elsewhere(program: Cli) -> None:
+def test_a_detached_job_is_shown_and_stopped_by_another_process(program: Cli) -> None:
     result = program(*TRAIN, "--worker", "1", "--detach", "--", "deaf")
     assert (result.code, result.out) == (0, "demo\n")
-    until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
+    wait_until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
     assert "demo" in program("jobs", "ls").out
     assert program("jobs", "logs", "demo", "worker-0").out == "rank 0 of 1 ['deaf']\n"
     assert program("jobs", "rm", "demo").code == 2
-    follower = started("jobs", "logs", "demo", "--follow")
+    follower = start_danlu("jobs", "logs", "demo", "--follow")
     assert program("jobs", "stop", "demo", "--grace", "1").code == 0
     out, _ = follower.communicate(timeout=20)
     assert out == "worker-0 │ rank 0 of 1 ['deaf']\n"
-    assert gone(int(Path("pid-0").read_text()))
+    assert is_dead(int(Path("pid-0").read_text()))
     assert program("jobs", "wait", "demo").code == 1
     assert program("jobs", "rm", "demo").code == 0
     assert program("jobs", "show", "demo").code == 2
 
 
-def test_a_reader_that_goes_away_ends_the_job() -> None:
-    run = started(*TRAIN, "--worker", "1", "--", "chatty")
+def test_a_closed_stdout_ends_the_job() -> None:
+    run = start_danlu(*TRAIN, "--worker", "1", "--", "chatty")
     assert run.stdout is not None
     assert run.stderr is not None
     assert run.stdout.readline() == "worker-0 │ rank 0 of 1 ['chatty']\n"
@@ -182,34 +182,34 @@ def test_a_reader_that_goes_away_ends_the_job() -> None:
     assert run.wait(timeout=20) == 141
     assert "defect" not in run.stderr.read()
     run.stderr.close()
-    until(lambda: gone(int(Path("pid-0").read_text())), 5.0)
+    wait_until(lambda: is_dead(int(Path("pid-0").read_text())), 5.0)
 
 
-def test_a_terminal_gets_the_table_and_is_left_as_it_was() -> None:
+def test_a_terminal_shows_the_table_and_is_restored() -> None:
     pytest.importorskip("pty")
     import pty
 
-    ours, theirs = pty.openpty()
+    ours, other = pty.openpty()
     run = subprocess.Popen(
         [sys.executable, "-m", "danlu", *TRAIN, "--worker", "2"],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
+        stdin=other,
+        stdout=other,
+        stderr=other,
         env={**os.environ, "TERM": "xterm"},
     )
-    os.close(theirs)
-    shown = b""
+    os.close(other)
+    output = b""
     while True:
         try:
             piece = os.read(ours, 65536)
         except OSError:  # EIO: nobody has the other side any more
             break
-        shown += piece
+        output += piece
         if not piece:
             break
     os.close(ours)
     assert run.wait(timeout=20) == 0
-    text = shown.decode()
+    text = output.decode()
     assert "REPLICA" in text
     assert "rank 1 of 2" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from danlu.commands.bug_report.reproduce import compare_machines, unpack_report
 from danlu.commands.doctor import DoctorCheck
 from danlu.commands.project import Project
 from danlu.commands.settings import Settings
-from danlu.errors import UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
 
@@ -28,7 +29,7 @@ HEADER = ReportHeader(created="2026-01-01", danlu="0.1.0", file="build.envd", ta
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Use a home of its own; the checks of the machine are tested with doctor."""
+    """Use a separate home; the checks of the machine are tested with doctor."""
     checks = (DoctorCheck("mirror", False, f"https://me:{SECRET}@example.org does not answer"),)
     monkeypatch.setattr("danlu.commands.bug_report.collect.run_checks", lambda paths: checks)
     return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
@@ -54,8 +55,13 @@ def collect(project: Path | None, settings: Settings, **environ: str) -> Collect
 
 def test_report_contains_no_secret(project: Path, settings: Settings) -> None:
     paths = settings.paths
-    for place in (paths.logs, paths.config, paths.jobs / "j" / "logs", paths.environments / "e"):
-        place.mkdir(parents=True)
+    for directory in (
+        paths.logs,
+        paths.config,
+        paths.jobs / "j" / "logs",
+        paths.environments / "e",
+    ):
+        directory.mkdir(parents=True)
     (paths.logs / "1-build.log").write_text(f"Authorization: Bearer {SECRET}\nkept\n")
     (paths.config_file).write_text(f'[mirrors.npm]\nurls = ["https://a:{SECRET}@example.org"]\n')
     (paths.jobs / "j" / "logs" / "worker-0.log").write_text(f"loss 1\nmy value is {SECRET}\n")
@@ -103,6 +109,13 @@ def test_invalid_build_file_is_reported_with_its_error(project: Path, settings: 
     assert b"nonsense" in report.files["project/build.envd"]
 
 
+def test_bundle_never_replaces_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutsideError, match="not a regular file"):
+        write_bundle(tmp_path / "pipe", {})
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_report_without_a_project_describes_the_machine(settings: Settings) -> None:
     report = collect(None, settings)
     assert report.header.file == ""
@@ -130,13 +143,13 @@ def make_bundle(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     return path
 
 
-def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+def read_member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
     return info
 
 
-GOOD = (member("report.json"), msgspec.json.encode(HEADER))
+GOOD = (read_member("report.json"), msgspec.json.encode(HEADER))
 
 
 @pytest.mark.parametrize(
@@ -144,7 +157,7 @@ GOOD = (member("report.json"), msgspec.json.encode(HEADER))
     ["../x", "/etc/x", "project/../../x", "project//x", "a/./b", "x\x1b[31m", "x" * 300, "-\n", ""],
 )
 def test_bundle_with_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (member(name), b"x"))
+    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (read_member(name), b"x"))
     with pytest.raises(UsageError) as caught:
         unpack_report(bundle, tmp_path / "new", trust=True)
     assert "\x1b" not in caught.value.message
@@ -156,14 +169,14 @@ def test_bundle_with_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, name
     [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.GNUTYPE_SPARSE],
 )
 def test_bundle_with_anything_but_files_is_refused(tmp_path: Path, kind: bytes) -> None:
-    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (member("project/x", kind, "/etc"), b""))
+    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (read_member("project/x", kind, "/etc"), b""))
     with pytest.raises(UsageError):
         read_bundle(bundle)
 
 
 def test_bundle_with_a_name_twice_is_refused(tmp_path: Path) -> None:
     for names in (("a", "a"), ("a", "a/b"), ("a/b", "a")):
-        members = [(member(name), b"x") for name in names]
+        members = [(read_member(name), b"x") for name in names]
         bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, *members)
         with pytest.raises(UsageError, match="twice"):
             read_bundle(bundle)
@@ -175,12 +188,14 @@ def test_bundle_that_expands_without_end_is_refused(tmp_path: Path) -> None:
             file.write(bytes(1 << 20))
     with pytest.raises(UsageError, match="expands"):
         read_bundle(tmp_path / "bomb.tar.gz")
-    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (member("x"), bytes(5 << 20)))
+    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (read_member("x"), bytes(5 << 20)))
     with pytest.raises(UsageError, match="too large"):
         read_bundle(bundle)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", gzip.compress(b"x" * 600), gzip.compress(b"")[:12]])
+@pytest.mark.parametrize(
+    "data", [b"", b"x", gzip.compress(b"x" * 600, mtime=0), gzip.compress(b"", mtime=0)[:12]]
+)
 def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "b").write_bytes(data)
     with pytest.raises(UsageError, match="not a bundle"):
@@ -190,7 +205,10 @@ def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
 @pytest.mark.parametrize("file", ["build.py", "build.sh", "x.PY"])
 def test_program_of_a_report_needs_trust(tmp_path: Path, file: str) -> None:
     header = msgspec.json.encode(msgspec.structs.replace(HEADER, file=file))
-    members = ((member("report.json"), header), (member(f"project/{file}"), b"raise SystemExit"))
+    members = (
+        (read_member("report.json"), header),
+        (read_member(f"project/{file}"), b"raise SystemExit"),
+    )
     bundle = make_bundle(tmp_path / "b.tar.gz", *members)
     with pytest.raises(UsageError, match="would run as you"):
         unpack_report(bundle, tmp_path / "new", trust=False)
@@ -199,15 +217,15 @@ def test_program_of_a_report_needs_trust(tmp_path: Path, file: str) -> None:
 
 
 def test_reports_never_replace_files(tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (member("project/build.envd"), b""))
+    bundle = make_bundle(tmp_path / "b.tar.gz", GOOD, (read_member("project/build.envd"), b""))
     (tmp_path / "new").mkdir()
     with pytest.raises(UsageError, match="already exists"):
         unpack_report(bundle, tmp_path / "new", trust=False)
 
 
 def test_differences_of_machines_name_both_versions() -> None:
-    found = compare_machines(json.dumps({"danlu": "0.0.1", "unknown": "x"}).encode())
-    assert next(item.reported for item in found if item.name == "danlu") == "0.0.1"
-    assert all(item.name != "unknown" for item in found)
+    result = compare_machines(json.dumps({"danlu": "0.0.1", "unknown": "x"}).encode())
+    assert next(item.reported for item in result if item.name == "danlu") == "0.0.1"
+    assert all(item.name != "unknown" for item in result)
     for text in (b"[]", b"{", b"[" * 100_000, b'{"danlu": {"a": 1}}'):
         compare_machines(text)

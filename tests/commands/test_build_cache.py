@@ -31,15 +31,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    place = tmp_path / "project"
-    (place / "data").mkdir(parents=True)
-    (place / "build.envd").write_text("def build(): pass")
-    (place / "lib.envd").write_text("x = 1")
-    (place / "danlu.lock").write_text("version = 1")
-    (place / "requirements.txt").write_text("six")
-    (place / "wheel.whl").write_text("wheel")
-    (place / "data/a").write_text("a")
-    return place
+    path = tmp_path / "project"
+    (path / "data").mkdir(parents=True)
+    (path / "build.envd").write_text("def build(): pass")
+    (path / "lib.envd").write_text("x = 1")
+    (path / "danlu.lock").write_text("version = 1")
+    (path / "requirements.txt").write_text("six")
+    (path / "wheel.whl").write_text("wheel")
+    (path / "data/a").write_text("a")
+    return path
 
 
 def open_project(directory: Path, file: str = "build.envd") -> Project:
@@ -70,17 +70,17 @@ def image(store: Store, directory: Path) -> StoredImage:
 def test_lookup_finds_the_image_of_an_unchanged_project(
     store: Store, directory: Path, image: StoredImage
 ) -> None:
-    found = build_cache.lookup(store, open_project(directory))
-    assert found is not None
-    assert found.digest == image.digest
+    result = build_cache.lookup(store, open_project(directory))
+    assert result is not None
+    assert result.digest == image.digest
 
 
 def test_lookup_finds_how_the_image_is_started(
     store: Store, directory: Path, image: StoredImage
 ) -> None:
-    found = build_cache.lookup_environment(store, open_project(directory))
-    assert found is not None
-    assert (found[0].digest, found[1]) == (image.digest, RUNTIME)
+    result = build_cache.lookup_environment(store, open_project(directory))
+    assert result is not None
+    assert (result[0].digest, result[1]) == (image.digest, RUNTIME)
 
 
 def rewrite(name: str) -> Callable[[Path], object]:
@@ -171,8 +171,8 @@ def test_dependencies_list_all_compared_files(
         files=inputs_of(directory).packages, packages=inputs_of(directory).packages
     )
     build_cache.store_result(store, open_project(directory), files, image, RUNTIME)
-    listed = build_cache.list_dependencies(store, open_project(directory))
-    assert set(listed or ()) == {"build.envd", "lib.envd", "wheel.whl", "danlu.lock"}
+    listing = build_cache.list_dependencies(store, open_project(directory))
+    assert set(listing or ()) == {"build.envd", "lib.envd", "wheel.whl", "danlu.lock"}
 
 
 def test_no_dependencies_are_listed_for_a_directory(
@@ -238,9 +238,9 @@ def test_an_image_for_elsewhere_is_known_by_the_code(store: Store, directory: Pa
 def test_without_editable_packages_every_image_can_go_elsewhere(
     store: Store, directory: Path, image: StoredImage
 ) -> None:
-    found = build_cache.lookup(store, replace(open_project(directory), portable=True))
-    assert found is not None
-    assert found.digest == image.digest
+    result = build_cache.lookup(store, replace(open_project(directory), portable=True))
+    assert result is not None
+    assert result.digest == image.digest
 
 
 def write_sources(directory: Path) -> None:

@@ -60,13 +60,13 @@ def test_variable_can_set_a_field_of_a_table(tmp_path: Path) -> None:
         DANLU_KUBERNETES_REGISTRY="r/x",
         DANLU_JOBS="",
     )
-    shown = {name: (setting.value, setting.origin) for name, setting in settings.items()}
+    output = {name: (setting.value, setting.origin) for name, setting in settings.items()}
     file = str(tmp_path / "config" / "config.toml")
-    assert shown["kubernetes.context"] == ("ci", "DANLU_KUBERNETES_CONTEXT")
-    assert shown["kubernetes.registry"] == ("r/x", "DANLU_KUBERNETES_REGISTRY")
-    assert shown["kubernetes.namespace"] == ("training", file)
-    assert shown["kubernetes.image_pull_secret"] == ("", "default")
-    assert shown["jobs"] == (0, "default")
+    assert output["kubernetes.context"] == ("ci", "DANLU_KUBERNETES_CONTEXT")
+    assert output["kubernetes.registry"] == ("r/x", "DANLU_KUBERNETES_REGISTRY")
+    assert output["kubernetes.namespace"] == ("training", file)
+    assert output["kubernetes.image_pull_secret"] == ("", "default")
+    assert output["jobs"] == (0, "default")
 
 
 def test_passwords_in_urls_are_masked(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``devcontainer.json``: converted to a build file, written from one, and both in turn."""
+"""``devcontainer.json``: conversion to a build file, export from one, and the round trip."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from danlu.lang.functions.vscode import VscodeExtensions
 
 def convert(directory: Path, values: object) -> tuple[InitReport, Environment]:
     """Convert a ``devcontainer.json`` with these values, and evaluate the build file."""
-    place = directory / ".devcontainer"
-    place.mkdir(exist_ok=True)
+    path = directory / ".devcontainer"
+    path.mkdir(exist_ok=True)
     text = values if isinstance(values, str) else json.dumps(values)
-    (place / "devcontainer.json").write_text(text, encoding="utf-8")
-    report = init(directory, source=place, force=True)
+    (path / "devcontainer.json").write_text(text, encoding="utf-8")
+    report = init(directory, source=path, force=True)
     return report, Project.open(directory=directory).environment()
 
 
 def find_variables(environment: Environment) -> dict[str, str]:
-    found = environment.find_all(EnvironmentVariables)
-    return {name: value for item in found for name, value in item.values}
+    result = environment.find_all(EnvironmentVariables)
+    return {name: value for item in result for name, value in item.values}
 
 
 def test_devcontainer_becomes_declarations(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_parts_of_keys_that_are_not_carried_over_are_listed(tmp_path: Path) -> N
     assert any("MODE:fast" in note for note in report.notes)
 
 
-def test_features_are_refused_by_name_with_what_to_write_instead(tmp_path: Path) -> None:
+def test_features_are_refused_by_name_with_an_alternative(tmp_path: Path) -> None:
     features = {"registry.example/devcontainers/features/node:1": {"version": "20"}, "./local": {}}
     report, _ = convert(tmp_path, {"image": "debian:12", "features": features})
     notes = "\n".join(report.notes)
@@ -153,13 +153,13 @@ def test_features_are_refused_by_name_with_what_to_write_instead(tmp_path: Path)
 
 
 def test_dockerfile_is_read_with_its_arguments_target_and_context(tmp_path: Path) -> None:
-    place = tmp_path / ".devcontainer"
-    place.mkdir()
-    (place / "Dockerfile").write_text(
+    directory = tmp_path / ".devcontainer"
+    directory.mkdir()
+    (directory / "Dockerfile").write_text(
         "ARG TAG=11\nFROM debian:$TAG AS dev\nCOPY tool.sh /opt/\nRUN apt-get install -y jq\n"
         "FROM alpine\nRUN never\n"
     )
-    (place / "tool.sh").write_text("true")
+    (directory / "tool.sh").write_text("true")
     build = {"dockerfile": "Dockerfile", "args": {"TAG": "12"}, "target": "dev", "options": ["-x"]}
     report, environment = convert(tmp_path, {"build": build})
     assert environment.base.image == "debian:12"

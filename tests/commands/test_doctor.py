@@ -18,12 +18,14 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
     return Paths.of({"DANLU_HOME": str(tmp_path / "home")})
 
 
-def by_name(paths: Paths) -> dict[str, DoctorCheck]:
+def index_by_name(paths: Paths) -> dict[str, DoctorCheck]:
     return {path.name: path for path in run_checks(paths)}
 
 
 def test_failed_sandbox_checks_have_a_fix(paths: Paths) -> None:
-    assert by_name(paths)["runtime"] == DoctorCheck("runtime", False, "none", "apt install runc")
+    assert index_by_name(paths)["runtime"] == DoctorCheck(
+        "runtime", False, "none", "apt install runc"
+    )
 
 
 def test_checks_create_nothing(paths: Paths) -> None:
@@ -36,21 +38,21 @@ def test_error_in_a_check_fails_it(paths: Paths, monkeypatch: pytest.MonkeyPatch
         raise ValueError("surprise")
 
     monkeypatch.setattr("danlu.sandbox.doctor.run_checks", fail)
-    found = by_name(paths)["sandbox"]
-    assert not found.ok
-    assert "surprise" in found.detail
+    result = index_by_name(paths)["sandbox"]
+    assert not result.ok
+    assert "surprise" in result.detail
 
 
 def test_invalid_configuration_fails_a_check(paths: Paths) -> None:
     paths.config.mkdir(parents=True)
     paths.config_file.write_text("nonsense = 1")
-    found = by_name(paths)["configuration"]
-    assert not found.ok
-    assert "nonsense" in found.detail
+    result = index_by_name(paths)["configuration"]
+    assert not result.ok
+    assert "nonsense" in result.detail
 
 
 def test_store_check_counts_images(paths: Paths) -> None:
     from danlu.store import Store
 
     Store.open(paths.store).close()
-    assert by_name(paths)["store"].detail.startswith("0 images")
+    assert index_by_name(paths)["store"].detail.startswith("0 images")

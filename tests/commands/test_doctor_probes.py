@@ -1,4 +1,4 @@
-"""What doctor finds out about servers and programs, and what it installs."""
+"""Doctor's probes of servers and programs, and the packages it installs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from danlu.util.config import Configuration, KubernetesConfig, MirrorConfig, Reg
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """A server that accepts connections and says nothing."""
+    """A server that accepts connections and never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 

@@ -7,11 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from danlu.commands.environments.editors import format_editor_uri, open_editor
+from danlu.commands.environments.editors import (
+    EditorTarget,
+    environment_target,
+    format_editor_uri,
+    open_editor,
+)
 from danlu.commands.settings import load_settings
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.errors import OutsideError
 from danlu.util.paths import Paths
+
+TARGET = EditorTarget("digits.danlu", "/workspace")
 
 
 @pytest.fixture
@@ -35,10 +42,11 @@ def install_editor(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", f"{directory}:/usr/bin:/bin")
 
 
-def test_the_address_opens_the_project(environment: EnvironmentDirectory) -> None:
+def test_the_address_opens_the_project(environment: EnvironmentDirectory, paths: Paths) -> None:
     expected = "vscode://vscode-remote/ssh-remote+digits.danlu/workspace"
-    assert format_editor_uri(environment, "code") == expected
-    assert format_editor_uri(environment, "cursor").startswith("cursor://vscode-remote/")
+    target = environment_target(environment, load_settings(paths))
+    assert format_editor_uri(target, "code") == expected
+    assert format_editor_uri(target, "cursor").startswith("cursor://vscode-remote/")
 
 
 def test_the_editor_is_started_with_the_host(
@@ -48,25 +56,18 @@ def test_the_editor_is_started_with_the_host(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     install_editor(tmp_path, f'echo "$@" >{tmp_path}/arguments', monkeypatch)
-    assert open_editor(environment, load_settings(paths), "code")
+    assert open_editor(environment_target(environment, load_settings(paths)), "code")
     arguments = (tmp_path / "arguments").read_text()
     assert arguments == "--remote ssh-remote+digits.danlu /workspace\n"
     assert (paths.config / "ssh.d/digits.conf").exists()
 
 
-def test_an_editor_that_fails_is_an_error(
-    environment: EnvironmentDirectory,
-    paths: Paths,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_editor_that_fails_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_editor(tmp_path, "exit 3", monkeypatch)
     with pytest.raises(OutsideError, match="code exited with code 3"):
-        open_editor(environment, load_settings(paths), "code")
+        open_editor(TARGET, "code")
 
 
-def test_a_missing_editor_is_reported(
-    environment: EnvironmentDirectory, paths: Paths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_editor_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert not open_editor(environment, load_settings(paths), "code")
+    assert not open_editor(TARGET, "code")

@@ -32,7 +32,7 @@ def test_files_of_a_directory_are_formatted_once(tmp_path: Path) -> None:
     assert format_files(files, tmp_path, check=True).changed == ()
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_a_link_is_kept(tmp_path: Path) -> None:
     (tmp_path / "real.envd").write_bytes(UGLY)
     (tmp_path / "build.envd").symlink_to("real.envd")
     format_files([tmp_path / "build.envd"], tmp_path, check=False)
@@ -62,12 +62,12 @@ def test_line_ends_are_kept(tmp_path: Path) -> None:
         (".", "no build files"),
     ],
 )
-def test_names_that_are_no_build_files_are_refused(tmp_path: Path, name: str, message: str) -> None:
+def test_names_of_other_files_are_rejected(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         list_build_files([name], tmp_path)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_invalid_utf8_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot format"):
         format_text(b"\xff\xfe", "build.envd", directory=tmp_path)
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from danlu.commands.image.diff import compare_files, compare_images
-from danlu.commands.image.export import push_names, write_output
+from danlu.commands.image.export import parse_output, push_names, write_output
 from danlu.commands.image.load import load_images
 from danlu.commands.image.manage import (
     find_image,
@@ -65,14 +65,20 @@ def image(
     architecture: str = "amd64",
 ) -> StoredImage:
     described = [(layer.diff_id, layer.created_by) for layer in layers]
-    made = make_image(described, architecture=architecture, user=user)
-    return store.put_image(made.config, made.diff_ids, names=names, metadata={})
+    result = make_image(described, architecture=architecture, user=user)
+    return store.put_image(result.config, result.diff_ids, names=names, metadata={})
 
 
 def test_find_image_by_name_digest_and_prefix(store: Store) -> None:
-    made = image(store, layer(store, a="1"), names=("demo:latest",))
-    for text in ("demo", "demo:latest", made.digest, made.digest[7:19], "docker.io/library/demo"):
-        assert find_image(store, text).digest == made.digest
+    result = image(store, layer(store, a="1"), names=("demo:latest",))
+    for text in (
+        "demo",
+        "demo:latest",
+        result.digest,
+        result.digest[7:19],
+        "docker.io/library/demo",
+    ):
+        assert find_image(store, text).digest == result.digest
 
 
 @pytest.fixture
@@ -92,7 +98,7 @@ def test_name_of_several_platforms_is_that_of_this_machine(
     name = f"demo:1@{read_image_platform(other.config)}"
     assert find_image(store, "demo:1").digest == own.digest
     assert find_image(store, name).digest == other.digest
-    assert [found.digest for found in find_other_platforms(store, "demo:1")] == [other.digest]
+    assert [result.digest for result in find_other_platforms(store, "demo:1")] == [other.digest]
     tag_image(store, "demo:1", "copy:2")
     assert [found.digest for found in find_other_platforms(store, "copy:2")] == [other.digest]
     assert remove_images(store, ["copy:2"]).names == ("copy:2", name.replace("demo:1", "copy:2"))
@@ -112,16 +118,16 @@ def test_layout_of_several_platforms_has_an_index(
     store: Store, platforms: tuple[StoredImage, StoredImage], tmp_path: Path
 ) -> None:
     own, other = platforms
-    place = tmp_path / "layout"
-    output = f"type=oci,dest={place}"
+    directory = tmp_path / "layout"
+    output = f"type=oci,dest={directory}"
     digest, _ = write_output(store, own, output, names=["demo:1"], others=[other])
-    (entry,) = json.loads((place / "index.json").read_text())["manifests"]
+    (entry,) = json.loads((directory / "index.json").read_text())["manifests"]
     assert entry["digest"] == digest
-    index = json.loads((place / "blobs/sha256" / digest[7:]).read_text())
+    index = json.loads((directory / "blobs/sha256" / digest[7:]).read_text())
     assert [manifest["platform"]["architecture"] for manifest in index["manifests"]] == [
-        read_image_platform(made.config).architecture for made in platforms
+        read_image_platform(result.config).architecture for result in platforms
     ]
-    assert {loaded.image.config for loaded in read_layout(place)} == {own.config, other.config}
+    assert {loaded.image.config for loaded in read_layout(directory)} == {own.config, other.config}
 
 
 @pytest.mark.parametrize("kind", ["docker", "tar", "dockerfile"])
@@ -143,9 +149,9 @@ def test_missing_image_suggests_the_nearest_name(store: Store) -> None:
 
 @pytest.mark.parametrize("text", ["", "UPPER", "a b", "x@sha256:12", "-x", "a:b:c", "é"])
 def test_invalid_image_name_is_an_error(store: Store, text: str) -> None:
-    made = image(store, layer(store, a="1"))
+    result = image(store, layer(store, a="1"))
     with pytest.raises(UsageError):
-        tag_image(store, made.digest, text)
+        tag_image(store, result.digest, text)
 
 
 def test_image_names_are_normalized() -> None:
@@ -162,24 +168,24 @@ def test_tag_moves_a_name(store: Store) -> None:
 
 
 def test_removing_one_of_two_names_keeps_the_image(store: Store) -> None:
-    made = image(store, layer(store, a="1"), names=("a:1", "b:1"))
+    result = image(store, layer(store, a="1"), names=("a:1", "b:1"))
     removed = remove_images(store, ["a:1"])
     assert (removed.names, removed.images) == (("a:1",), ())
-    assert find_image(store, "b:1").digest == made.digest
-    assert remove_images(store, ["b:1"]).images == (made.digest,)
+    assert find_image(store, "b:1").digest == result.digest
+    assert remove_images(store, ["b:1"]).images == (result.digest,)
 
 
 def test_removing_by_digest_takes_all_names(store: Store) -> None:
-    made = image(store, layer(store, a="1"), names=("a:1", "b:1"))
-    removed = remove_images(store, [made.digest])
-    assert (removed.names, removed.images) == (("a:1", "b:1"), (made.digest,))
+    result = image(store, layer(store, a="1"), names=("a:1", "b:1"))
+    removed = remove_images(store, [result.digest])
+    assert (removed.names, removed.images) == (("a:1", "b:1"), (result.digest,))
     assert store.images() == []
 
 
-def test_removing_both_names_at_once_removes_the_image_once(store: Store) -> None:
-    made = image(store, layer(store, a="1"), names=("a:1", "b:1"))
-    removed = remove_images(store, ["a:1", "b:1", made.digest])
-    assert removed.images == (made.digest,)
+def test_removing_both_names_together_removes_the_image_once(store: Store) -> None:
+    result = image(store, layer(store, a="1"), names=("a:1", "b:1"))
+    removed = remove_images(store, ["a:1", "b:1", result.digest])
+    assert removed.images == (result.digest,)
     assert removed.names == ("a:1", "b:1")
 
 
@@ -192,8 +198,8 @@ def test_nothing_is_removed_if_one_name_is_unknown(store: Store) -> None:
 
 def test_layers_have_size_and_origin(store: Store) -> None:
     one, two = layer(store, a="1"), layer(store, b="22")
-    found = list_layers(store, image(store, one, two))
-    assert [(each.size, each.created_by) for each in found] == [
+    layers = list_layers(store, image(store, one, two))
+    assert [(each.size, each.created_by) for each in layers] == [
         (one.size, one.created_by),
         (two.size, two.created_by),
     ]
@@ -201,21 +207,21 @@ def test_layers_have_size_and_origin(store: Store) -> None:
 
 
 def test_image_does_not_differ_from_itself(store: Store) -> None:
-    made = image(store, layer(store, a="1"))
-    assert compare_images(store, made, made).same
-    assert list(compare_files(store, made, made)) == []
+    result = image(store, layer(store, a="1"))
+    assert compare_images(store, result, result).same
+    assert list(compare_files(store, result, result)) == []
 
 
 def test_diff_lists_layers_and_settings(store: Store) -> None:
     base, old, new = layer(store, a="1"), layer(store, b="1"), layer(store, b="2")
-    found = compare_images(
+    result = compare_images(
         store, image(store, base, old), image(store, base, new, user="1000:1000")
     )
-    assert [entry.diff_id for entry in found.removed] == [old.diff_id]
-    assert [entry.diff_id for entry in found.added] == [new.diff_id]
-    assert found.common == 1
-    assert found.settings == (("User", "", "1000:1000"),)
-    assert not found.same
+    assert [entry.diff_id for entry in result.removed] == [old.diff_id]
+    assert [entry.diff_id for entry in result.added] == [new.diff_id]
+    assert result.common == 1
+    assert result.settings == (("User", "", "1000:1000"),)
+    assert not result.same
 
 
 def test_reordered_layers_differ(store: Store) -> None:
@@ -248,57 +254,57 @@ def test_diff_compares_files_of_the_merged_layers(store: Store) -> None:
 def test_image_round_trips_through_save_and_load(
     store: Store, tmp_path: Path, kind: str, compression: str
 ) -> None:
-    made = image(store, layer(store, a="1"), layer(store, b__c="2"), names=("demo:1",))
-    place = tmp_path / "out.tar"
+    result = image(store, layer(store, a="1"), layer(store, b__c="2"), names=("demo:1",))
+    path = tmp_path / "out.tar"
     write_output(
-        store, made, f"type={kind},dest={place}", names=made.names, compression=compression
+        store, result, f"type={kind},dest={path}", names=result.names, compression=compression
     )
     with Store.open(tmp_path / "other") as other:
-        (loaded,) = load_images(other, place)
-        assert (loaded.digest, loaded.names) == (made.digest, ("demo:1",))
+        (loaded,) = load_images(other, path)
+        assert (loaded.digest, loaded.names) == (result.digest, ("demo:1",))
         assert [other.layer(layer) is not None for layer in loaded.layers] == [True, True]
         assert other.check() == []
-        again = load_images(other, place, names=["more:1"])
+        again = load_images(other, path, names=["more:1"])
         assert again[0].names == ("demo:1", "more:1")
 
 
-def test_an_image_with_editable_packages_goes_nowhere(store: Store, tmp_path: Path) -> None:
-    made = image(store, layer(store, a="1"))
-    editable = msgspec.structs.replace(made, metadata={"editable": "mine, yours"})
-    place = tmp_path / "out.tar"
+def test_an_image_with_editable_packages_cannot_be_exported(store: Store, tmp_path: Path) -> None:
+    result = image(store, layer(store, a="1"))
+    editable = msgspec.structs.replace(result, metadata={"editable": "mine, yours"})
+    path = tmp_path / "out.tar"
     with pytest.raises(UsageError, match="mine, yours is installed with -e"):
-        write_output(store, editable, f"type=docker,dest={place}")
+        write_output(store, editable, f"type=docker,dest={path}")
     with pytest.raises(UsageError, match="works only with its project"):
         push_names(store, editable, ["h/n:1"], settings=load_settings(), progress=print)
-    assert not place.exists()
+    assert not path.exists()
 
 
 def test_load_reads_every_image_of_a_layout(store: Store, tmp_path: Path) -> None:
-    place = tmp_path / "layout"
+    directory = tmp_path / "layout"
     for number in range(3):
-        made = image(store, layer(store, a=str(number)), names=(f"n:{number}",))
-        write_output(store, made, f"type=oci,dest={place}", names=made.names)
+        result = image(store, layer(store, a=str(number)), names=(f"n:{number}",))
+        write_output(store, result, f"type=oci,dest={directory}", names=result.names)
     with Store.open(tmp_path / "other") as other:
-        assert sorted(entry.names[0] for entry in load_images(other, place)) == [
+        assert sorted(entry.names[0] for entry in load_images(other, directory)) == [
             "n:0",
             "n:1",
             "n:2",
         ]
         with pytest.raises(UsageError, match="3 images"):
-            load_images(other, place, names=["one:1"])
+            load_images(other, directory, names=["one:1"])
 
 
 def test_damaged_archive_loads_nothing(store: Store, tmp_path: Path) -> None:
-    made = image(store, layer(store, a="1" * 5000))
-    place = tmp_path / "out.tar"
-    write_output(store, made, f"type=docker,dest={place}")
-    data = place.read_bytes()
-    place.write_bytes(data.replace(b"1" * 4000, b"2" * 4000))
+    result = image(store, layer(store, a="1" * 5000))
+    path = tmp_path / "out.tar"
+    write_output(store, result, f"type=docker,dest={path}")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"1" * 4000, b"2" * 4000))
     with Store.open(tmp_path / "other") as other:
         with pytest.raises(ChecksumError):
-            load_images(other, place)
+            load_images(other, path)
         assert other.images() == []
-        assert other.layer(made.layers[0]) is None
+        assert other.layer(result.layers[0]) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar", b"\x1f\x8b damaged"])
@@ -325,7 +331,9 @@ def test_load_reports_a_missing_file(store: Store, tmp_path: Path, name: str) ->
         load_images(store, tmp_path / name)
 
 
-def test_archive_of_all_files_has_what_the_image_shows(store: Store, tmp_path: Path) -> None:
+def test_archive_of_all_files_has_the_merged_view_of_the_image(
+    store: Store, tmp_path: Path
+) -> None:
     below = layer(store, etc__a="1", etc__b="1", etc__gone="1", old__x="1")
     above = layer(store, etc__b="2", etc__gone="-", old="-", new="->etc/b")
     write_output(store, image(store, below, above), f"type=tar,dest={tmp_path}/root.tar")
@@ -351,17 +359,19 @@ def test_other_names_of_a_replaced_file_keep_its_content(store: Store, tmp_path:
     )
     with tarfile.open(tmp_path / "root.tar") as archive:
         archive.extractall(tmp_path / "root")
-    found = {path.name: path.read_text() for path in (tmp_path / "root").iterdir()}
-    assert found == {"a": "two", "b": "one", "c": "one"}
+    results = {path.name: path.read_text() for path in (tmp_path / "root").iterdir()}
+    assert results == {"a": "two", "b": "one", "c": "one"}
     assert os.path.samefile(tmp_path / "root/b", tmp_path / "root/c")
 
 
-def test_dockerfile_adds_each_layer_and_removes_what_it_hides(store: Store, tmp_path: Path) -> None:
+def test_dockerfile_adds_each_layer_and_removes_whiteouts(store: Store, tmp_path: Path) -> None:
     below, above = layer(store, etc__a="1", gone="1"), layer(store, gone="-", new="2")
-    place = tmp_path / "context"
-    write_output(store, image(store, below, above, user="1000"), f"type=dockerfile,dest={place}")
+    directory = tmp_path / "context"
+    write_output(
+        store, image(store, below, above, user="1000"), f"type=dockerfile,dest={directory}"
+    )
     instructions = [
-        line for line in (place / "Dockerfile").read_text().splitlines() if line[0] != "#"
+        line for line in (directory / "Dockerfile").read_text().splitlines() if line[0] != "#"
     ]
     assert instructions == [
         "FROM scratch",
@@ -370,11 +380,34 @@ def test_dockerfile_adds_each_layer_and_removes_what_it_hides(store: Store, tmp_
         f"ADD layers/{above.diff_id[7:]}.tar /",
         "USER 1000",
     ]
-    with tarfile.open(place / f"layers/{above.diff_id[7:]}.tar") as archive:
+    with tarfile.open(directory / f"layers/{above.diff_id[7:]}.tar") as archive:
         assert archive.getnames() == ["new"]
 
 
 def test_dockerfile_is_not_written_among_other_files(store: Store, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("")
-    with pytest.raises(OutsideError, match="not empty"):
+    with pytest.raises(UsageError, match="not empty"):
         write_output(store, image(store, layer(store, a="1")), f"type=dockerfile,dest={tmp_path}")
+
+
+@pytest.mark.parametrize("kind", ["docker", "tar"])
+def test_pipes_and_directories_are_not_replaced_by_an_archive(tmp_path: Path, kind: str) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for place, message in (
+        (pipe, "not a regular file"),
+        (link, "not a regular file"),
+        (Path("-"), "not a regular file"),
+        (tmp_path, "is a directory"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            parse_output(f"type={kind},dest={place}")
+
+
+def test_an_archive_goes_where_a_link_leads(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("out.tar")
+    result = image(store, layer(store, a="1"))
+    write_output(store, result, f"type=docker,dest={tmp_path}/link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "out.tar").is_file()

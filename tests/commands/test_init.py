@@ -245,6 +245,14 @@ def test_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) ->
     assert environment.base.os == "ubuntu24.04"
 
 
+@pytest.mark.parametrize("line", ["dependencies = 5", "dynamic = 5", 'dependencies = ["x", 5]'])
+def test_malformed_pyproject_is_an_error(tmp_path: Path, line: str) -> None:
+    write(tmp_path, "pyproject.toml", f"[project]\n{line}\n")
+    with pytest.raises(UsageError, match="must be a list of texts"):
+        init(tmp_path)
+    assert not (tmp_path / "build.envd").exists()
+
+
 def test_pyproject_with_only_tool_settings_is_skipped(tmp_path: Path) -> None:
     write(tmp_path, "pyproject.toml", "[tool.ruff]\nline-length = 100\n")
     write(tmp_path, "a.py", "import numpy\n")
@@ -522,6 +530,16 @@ ${Z:-1} && ; ' " [ ] { <<EOF EOF # = apt-get -y dependencies: - pip: numpy=1 var
 )
 
 WORDS = st.lists(st.sampled_from([*PIECES, "\n", "\\\n", "  - ", "channels: [a]"]), max_size=30)
+
+
+def test_dockerfile_is_detected_unless_a_file_lists_packages(tmp_path: Path) -> None:
+    write(tmp_path, "main.py", "import numpy\n")
+    write(tmp_path, "Dockerfile", "FROM debian:12\nRUN apt-get install -y git\n")
+    report, environment = init_and_evaluate(tmp_path)
+    assert report.source == "Dockerfile"
+    assert environment.system_packages[0].names == ("git",)
+    write(tmp_path, "requirements.txt", "numpy\n")
+    assert init_and_evaluate(tmp_path, force=True)[0].source == "requirements.txt"
 
 
 @pytest.mark.parametrize("name", ["Dockerfile", "environment.yml", "x.ipynb", "pyproject.toml"])

@@ -73,11 +73,11 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    found = tmp_path / "project"
+    result = tmp_path / "project"
     for name in ("data", "results"):
-        (found / name).mkdir(parents=True)
-    (found / "job.yaml").write_text(MANIFEST)
-    return found
+        (result / name).mkdir(parents=True)
+    (result / "job.yaml").write_text(MANIFEST)
+    return result
 
 
 def plan_manifest(project: Path, settings: Settings, **more: Any) -> PlannedJob:
@@ -122,12 +122,17 @@ def check_runs_here(found: PlannedJob, project: Path) -> None:
 
 
 def test_gpu_0_removes_only_the_gpus(project: Path, settings: Settings) -> None:
-    found = plan_manifest(project, settings, gpu=0)
-    assert container(found)["resources"] == {"limits": {"cpu": "2"}, "requests": {"memory": "1Gi"}}
-    assert requested_gpus(found.job.replicas[WORKER].template) == 0
+    manifest = plan_manifest(project, settings, gpu=0)
+    assert container(manifest)["resources"] == {
+        "limits": {"cpu": "2"},
+        "requests": {"memory": "1Gi"},
+    }
+    assert requested_gpus(manifest.job.replicas[WORKER].template) == 0
     before = pod(plan_manifest(project, settings))
     kept = ("runtimeClassName", "nodeSelector", "tolerations", "volumes", "initContainers")
-    assert {field: pod(found)[field] for field in kept} == {field: before[field] for field in kept}
+    assert {field: pod(manifest)[field] for field in kept} == {
+        field: before[field] for field in kept
+    }
 
 
 def test_gpu_count_cannot_be_combined_with_a_manifest(project: Path, settings: Settings) -> None:
@@ -154,16 +159,16 @@ def test_claim_is_mounted_as_a_directory_in_every_container(
     project: Path, settings: Settings
 ) -> None:
     claims = {"datasets": "data", "results": str(project / "results")}
-    found = plan_manifest(project, settings, claims=claims)
+    manifest = plan_manifest(project, settings, claims=claims)
     data = str(project / "data")
-    assert mounts(found) == {
+    assert mounts(manifest) == {
         "/data": (data, True),
         "/shared": (str(project / "results"), False),
         "/scratch": (None, False),
     }
-    assert container(found)["volumeMounts"][0]["subPath"] == "train"
-    assert mounts(found, "beside") == {"/watched": (data, True)}
-    assert mounts(found, "fetch") == {"/data/": (data, True)}
+    assert container(manifest)["volumeMounts"][0]["subPath"] == "train"
+    assert mounts(manifest, "beside") == {"/watched": (data, True)}
+    assert mounts(manifest, "fetch") == {"/data/": (data, True)}
 
 
 def test_cluster_manifest_runs_locally_without_gpus_and_claims(
@@ -174,9 +179,9 @@ def test_cluster_manifest_runs_locally_without_gpus_and_claims(
 
 
 def test_unmapped_claim_suggests_the_claim_flag(project: Path, settings: Settings) -> None:
-    found = plan_manifest(project, settings, gpu=0, claims={"datasets": "data"})
+    manifest = plan_manifest(project, settings, gpu=0, claims={"datasets": "data"})
     with pytest.raises(UsageError, match="persistentVolumeClaim is not supported") as caught:
-        check_runs_here(found, project)
+        check_runs_here(manifest, project)
     assert "--claim results=DIR" in caught.value.hint
 
 
@@ -221,33 +226,37 @@ def test_claims_cannot_be_used_on_a_cluster(project: Path, settings: Settings) -
 
 
 def test_volume_replaces_the_mount_at_its_path(project: Path, settings: Settings) -> None:
-    found = plan_manifest(
+    manifest = plan_manifest(
         project, settings, volumes=("data:/data:ro", "results:/shared/", "data:/new")
     )
     data, results = str(project / "data"), str(project / "results")
-    assert mounts(found) == {
+    assert mounts(manifest) == {
         "/scratch": (None, False),
         "/data": (data, True),
         "/shared/": (results, False),
         "/new": (data, False),
     }
-    assert mounts(found, "fetch") == {"/data": (data, True)}
+    assert mounts(manifest, "fetch") == {"/data": (data, True)}
     # The sidecar still needs its claim, mounted elsewhere; the claim at /shared is unused.
-    assert container(found, "beside")["volumeMounts"] == [{"name": "data", "mountPath": "/watched"}]
-    assert set(sources(found)) == {"data", "scratch", "volume-0", "volume-1", "volume-2"}
+    assert container(manifest, "beside")["volumeMounts"] == [
+        {"name": "data", "mountPath": "/watched"}
+    ]
+    assert set(sources(manifest)) == {"data", "scratch", "volume-0", "volume-1", "volume-2"}
 
 
 def test_volumes_of_the_manifest_keep_their_names(project: Path, settings: Settings) -> None:
     (project / "job.yaml").write_text(MANIFEST.replace("scratch", "volume-0"))
-    found = plan_manifest(project, settings, volumes=("data:/new",))
-    assert mounts(found)["/volume-0"] == (None, False)
-    assert mounts(found)["/new"] == (str(project / "data"), False)
+    manifest = plan_manifest(project, settings, volumes=("data:/new",))
+    assert mounts(manifest)["/volume-0"] == (None, False)
+    assert mounts(manifest)["/new"] == (str(project / "data"), False)
 
 
 def test_dry_run_shows_the_overrides(project: Path, settings: Settings) -> None:
-    found = plan_manifest(project, settings, gpu=0, claims={"datasets": "data", "results": "data"})
-    document = read_manifest_file(format_manifest(found, "yaml"), "again").job
-    assert read_job(document, find_framework("pytorch")) == found.job
+    manifest = plan_manifest(
+        project, settings, gpu=0, claims={"datasets": "data", "results": "data"}
+    )
+    document = read_manifest_file(format_manifest(manifest, "yaml"), "again").job
+    assert read_job(document, find_framework("pytorch")) == manifest.job
 
 
 # -- sidecars ------------------------------------------------------------------------------------
@@ -261,9 +270,9 @@ def test_image_replaces_only_the_image_of_the_main_container(
 
     monkeypatch.setattr("danlu.commands.train.submission.resolve_images", images_of)
     order = TrainOptions(directory=project, file="job.yaml", image="mine:1")
-    found = plan_job(order, settings=settings)
-    given = build_submission(found, order, settings=settings, progress=lambda event: None)
-    assert {name: image.name for name, image in given.images.items()} == {
+    job = plan_job(order, settings=settings)
+    value = build_submission(job, order, settings=settings, progress=lambda event: None)
+    assert {name: image.name for name, image in value.images.items()} == {
         "example/fetch:1": "example/fetch:1",
         "example/beside:1": "example/beside:1",
         "example/trainer:1": "mine:1",
@@ -272,6 +281,6 @@ def test_image_replaces_only_the_image_of_the_main_container(
 
 def test_image_replaces_the_main_image_on_a_cluster(project: Path, settings: Settings) -> None:
     order = TrainOptions(directory=project, file="job.yaml", image="mine:1", on="kubernetes")
-    found = plan_job(order, settings=settings)
-    given = build_submission(found, order, settings=settings, progress=lambda event: None)
-    assert given.images == {"example/trainer:1": ContainerImage("", "mine:1")}
+    job = plan_job(order, settings=settings)
+    value = build_submission(job, order, settings=settings, progress=lambda event: None)
+    assert value.images == {"example/trainer:1": ContainerImage("", "mine:1")}

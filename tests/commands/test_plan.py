@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from danlu.assemble.assemble import assemble
 from danlu.commands.plan import PlanReport, plan_build
 from danlu.commands.project import Project
 from danlu.commands.settings import Settings, load_settings
@@ -26,10 +27,9 @@ from danlu.environment.requirements import (
     digest_system_inputs,
 )
 from danlu.errors import LockError, UsageError
-from danlu.graph.ops import DebPackage
+from danlu.graph.ops import DebPackage, Platform
 from danlu.sandbox.emulation import host_platform
 from danlu.util.paths import Paths
-from tests.commands.unsupported import forget_functions
 
 FILE = """\
 def build():
@@ -39,6 +39,9 @@ def build():
     install.python_packages(["numpy", "einops"])
     run(["make data"])
 """
+
+
+FOREIGN = Platform(architecture="amd64" if host_platform().architecture == "arm64" else "arm64")
 
 
 @pytest.fixture
@@ -66,9 +69,20 @@ def package(name: str, version: str = "1.0") -> LockedPackage:
     )
 
 
-def write_lock(opened: Project, *packages: LockedPackage) -> None:
-    """Write a matching lock with these Python packages."""
-    environment, platform = opened.environment(), host_platform()
+def write_lock(
+    opened: Project, *packages: LockedPackage, platforms: tuple[Platform, ...] = ()
+) -> None:
+    """Write a matching lock with these Python packages, for this machine's platform by default."""
+    lock = Lock()
+    for platform in platforms or (host_platform(),):
+        lock = lock.replace_function("build", make_lock(opened, platform, packages))
+    opened.write_lock(lock)
+
+
+def make_lock(
+    opened: Project, platform: Platform, packages: tuple[LockedPackage, ...]
+) -> FunctionLock:
+    environment = opened.environment()
     inputs = opened.inputs(environment)
     base = LockedBase(
         inputs=digest_base_inputs(environment, platform),
@@ -81,21 +95,15 @@ def write_lock(opened: Project, *packages: LockedPackage) -> None:
     python = LockedPython(
         digest_python_inputs(environment, base), "3.11.2", "/usr/bin/python3.11", "apt"
     )
-    opened.write_lock(
-        Lock(
-            {
-                "build": FunctionLock(
-                    platform=str(platform),
-                    base=base,
-                    python=python,
-                    system=LockedSystem(
-                        digest_system_inputs(environment, base, python), (deb("git"),), ("git",)
-                    ),
-                    packages_inputs=digest_package_inputs(environment, base, python, inputs),
-                    packages=packages,
-                )
-            }
-        )
+    return FunctionLock(
+        platform=str(platform),
+        base=base,
+        python=python,
+        system=LockedSystem(
+            digest_system_inputs(environment, base, python), (deb("git"),), ("git",)
+        ),
+        packages_inputs=digest_package_inputs(environment, base, python, inputs),
+        packages=packages,
     )
 
 
@@ -104,45 +112,85 @@ def by_name(planned: PlanReport) -> dict[str, Any]:
 
 
 def test_plan_without_a_lock_is_unresolved(tmp_path: Path, settings: Settings) -> None:
-    planned = plan_build(project(tmp_path), settings=settings)
-    assert planned.lock == "missing"
-    unresolved = {vertex.branch for vertex in planned.vertices if vertex.unresolved}
+    plan = plan_build(project(tmp_path), settings=settings)
+    assert plan.lock == "missing"
+    unresolved = {vertex.branch for vertex in plan.vertices if vertex.needs_lock}
     assert unresolved == {"base", "system", "python"}
-    (step,) = [vertex for vertex in planned.vertices if vertex.kind == "Exec"]
+    (step,) = [vertex for vertex in plan.vertices if vertex.kind == "Exec"]
     assert step.lines == ("build.envd:6:5",)
 
 
 def test_plan_with_a_lock_has_versions_and_lines(tmp_path: Path, settings: Settings) -> None:
     opened = project(tmp_path)
     write_lock(opened, package("numpy"), package("einops"))
-    planned = plan_build(Project.open(None, directory=tmp_path), settings=settings)
-    assert (planned.lock, planned.stale) == ("fits", "")
-    assert not any(vertex.unresolved for vertex in planned.vertices)
-    assert by_name(planned)["numpy 1.0"].lines == ("build.envd:5:5",)
+    plan = plan_build(Project.open(None, directory=tmp_path), settings=settings)
+    assert (plan.lock, plan.stale) == ("fits", "")
+    assert not any(vertex.needs_lock for vertex in plan.vertices)
+    assert by_name(plan)["numpy 1.0"].lines == ("build.envd:5:5",)
 
 
 def test_changed_line_makes_the_lock_stale(tmp_path: Path, settings: Settings) -> None:
     write_lock(project(tmp_path), package("numpy"))
     changed = project(tmp_path, FILE.replace('"einops"', '"rich"'))
-    planned = plan_build(changed, settings=settings)
-    assert planned.stale == "Python packages"
-    (unresolved,) = [vertex for vertex in planned.vertices if vertex.unresolved]
+    plan = plan_build(changed, settings=settings)
+    assert plan.stale == "Python packages"
+    (unresolved,) = [vertex for vertex in plan.vertices if vertex.needs_lock]
     assert {"numpy", "rich"} <= set(unresolved.describes)
-    assert "base debian12 (2 packages)" in by_name(planned)
+    assert "base debian12 (2 packages)" in by_name(plan)
     other_base = project(tmp_path, FILE.replace("debian12", "debian13"))
-    planned = plan_build(other_base, settings=settings)
-    assert (planned.lock, planned.stale) == ("stale", "base")
-    assert any(vertex.unresolved for vertex in planned.vertices)
+    plan = plan_build(other_base, settings=settings)
+    assert (plan.lock, plan.stale) == ("stale", "base")
+    assert any(vertex.needs_lock for vertex in plan.vertices)
 
 
-def test_plan_contains_unsupported_functions(
-    tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+def test_plan_of_another_platform_is_the_graph_that_a_build_solves(
+    tmp_path: Path, settings: Settings
 ) -> None:
-    forget_functions(monkeypatch, "config.gpu")
+    opened = project(tmp_path)
+    write_lock(opened, package("numpy"), package("einops"), platforms=(host_platform(), FOREIGN))
+    opened = Project.open(None, directory=tmp_path)
+    plan = plan_build(opened, settings=settings, platform=str(FOREIGN))
+    assert (plan.platform, plan.lock) == (str(FOREIGN), "fits")
+    environment = opened.environment()
+    built = assemble(
+        environment,
+        opened.lock.find("build", FOREIGN),
+        opened.inputs(environment),
+        platform=FOREIGN,
+        tools=opened.lock.find("build", host_platform()),
+    )
+    assert plan.digest == built.digest
+    kinds = {vertex.name: vertex.kind for vertex in plan.vertices}
+    assert kinds["apt git"] == "ForeignAptInstall"
+    assert kinds[f"apt git for {host_platform()}"] == "AptInstall"
+
+
+def test_plan_of_a_platform_that_is_not_locked(tmp_path: Path, settings: Settings) -> None:
+    opened = project(tmp_path)
+    write_lock(opened)
+    plan = plan_build(
+        Project.open(None, directory=tmp_path), settings=settings, platform=str(FOREIGN)
+    )
+    assert plan.lock == "missing"
+    assert plan.locked_platforms == (str(host_platform()),)
+    assert plan.lock_command == f"danlu lock --platform {FOREIGN}"
+
+
+def test_plan_of_another_platform_needs_the_lock_of_this_one(
+    tmp_path: Path, settings: Settings
+) -> None:
+    opened = project(tmp_path)
+    write_lock(opened, platforms=(FOREIGN,))
+    plan = plan_build(
+        Project.open(None, directory=tmp_path), settings=settings, platform=str(FOREIGN)
+    )
+    assert (plan.lock, plan.stale) == ("stale", f"everything for {host_platform()}")
+
+
+def test_plan_lists_functions_that_act_at_start(tmp_path: Path, settings: Settings) -> None:
     text = FILE + "    config.gpu(1)\n    runtime.expose(8000)\n"
-    planned = plan_build(project(tmp_path, text), settings=settings)
-    assert any(vertex.kind == "Unbuilt" for vertex in planned.vertices)
-    assert planned.at_start == ("runtime.expose",)
+    plan = plan_build(project(tmp_path, text), settings=settings)
+    assert plan.at_start == ("config.gpu", "runtime.expose")
 
 
 def test_plan_writes_nothing(tmp_path: Path, settings: Settings) -> None:
@@ -159,7 +207,7 @@ def test_missing_file_is_an_error_with_its_line(tmp_path: Path, settings: Settin
     assert caught.value.span.line == 7
 
 
-class Built:
+class RecordedBuild:
     """A store that records one build of this project, without building anything."""
 
     def __init__(self, settings: Settings, opened: Project) -> None:
@@ -170,7 +218,7 @@ class Built:
         settings.paths.store.mkdir(parents=True, exist_ok=True)
 
     def build(self) -> None:
-        """Give every vertex a layer and a record, and save the build."""
+        """Store a layer and a record for every vertex, and record the build."""
         from danlu.assemble.assemble import assemble
         from danlu.builder.embedded.cache_keys import definition_key, stack_key
         from danlu.commands.plan_status import _ForecastState, _merge_stacks
@@ -216,67 +264,67 @@ class Built:
 
 
 def forecasts(directory: Path, settings: Settings) -> dict[str, Any]:
-    planned = plan_build(Project.open(None, directory=directory), settings=settings, why=True)
-    return {
-        vertex.name: vertex.forecast for vertex in planned.vertices if vertex.forecast is not None
-    }
+    plan = plan_build(Project.open(None, directory=directory), settings=settings, why=True)
+    return {vertex.name: vertex.forecast for vertex in plan.vertices if vertex.forecast is not None}
 
 
 @pytest.fixture
-def built(tmp_path: Path, settings: Settings) -> Path:
+def built_project(tmp_path: Path, settings: Settings) -> Path:
     opened = project(tmp_path)
     write_lock(opened, package("numpy"), package("einops"))
-    Built(settings, opened).build()
+    RecordedBuild(settings, opened).build()
     return tmp_path
 
 
 def test_why_is_never_built_before_the_first_build(tmp_path: Path, settings: Settings) -> None:
     write_lock(project(tmp_path), package("numpy"))
-    found = forecasts(tmp_path, settings)
-    assert found["numpy 1.0"].state == "build"
-    assert found["numpy 1.0"].why == "never built on this machine (build.envd:5:5)"
-    assert found["numpy 1.0"].download == 77
-    assert found["base debian12 (2 packages)"].download == 2000
+    result = forecasts(tmp_path, settings)
+    assert result["numpy 1.0"].state == "build"
+    assert result["numpy 1.0"].why == "never built on this machine (build.envd:5:5)"
+    assert result["numpy 1.0"].download == 77
+    assert result["base debian12 (2 packages)"].download == 2000
 
 
-def test_why_finds_everything_cached_after_a_build(built: Path, settings: Settings) -> None:
-    found = forecasts(built, settings)
-    assert {value.state for value in found.values()} == {"cached"}
-    assert all(value.size > 0 for value in found.values())
+def test_why_finds_everything_cached_after_a_build(built_project: Path, settings: Settings) -> None:
+    result = forecasts(built_project, settings)
+    assert {value.state for value in result.values()} == {"cached"}
+    assert all(value.size > 0 for value in result.values())
 
 
-def test_why_names_the_line_that_is_new(built: Path, settings: Settings) -> None:
-    opened = project(built, FILE.replace('"make data"', '"make other"'))
-    found = forecasts(built, settings)
-    building = {name: forecast for name, forecast in found.items() if forecast.state != "cached"}
+def test_why_names_the_line_that_is_new(built_project: Path, settings: Settings) -> None:
+    opened = project(built_project, FILE.replace('"make data"', '"make other"'))
+    result = forecasts(built_project, settings)
+    building = {name: forecast for name, forecast in result.items() if forecast.state != "cached"}
     assert list(building) == ["run make other"]
     assert building["run make other"].why == "new since the last build (build.envd:6:5)"
     assert opened.file == "build.envd"
 
 
-def test_why_shows_the_previous_version_of_a_package(built: Path, settings: Settings) -> None:
-    write_lock(project(built), package("numpy", "2.0"), package("einops"))
-    found = forecasts(built, settings)
-    assert found["numpy 2.0"].why == "was 1.0 (build.envd:5:5)"
-    assert found["einops 1.0"].state == "cached"
-    assert found["run make data"].state == "maybe"
-    assert found["run make data"].why == "depends on numpy 2.0"
+def test_why_shows_the_previous_version_of_a_package(
+    built_project: Path, settings: Settings
+) -> None:
+    write_lock(project(built_project), package("numpy", "2.0"), package("einops"))
+    result = forecasts(built_project, settings)
+    assert result["numpy 2.0"].why == "was 1.0 (build.envd:5:5)"
+    assert result["einops 1.0"].state == "cached"
+    assert result["run make data"].state == "maybe"
+    assert result["run make data"].why == "depends on numpy 2.0"
 
 
 def test_why_reports_steps_that_depend_on_unresolved_inputs(
-    built: Path, settings: Settings
+    built_project: Path, settings: Settings
 ) -> None:
-    project(built, FILE.replace('"einops"', '"einops", "rich"'))
-    found = forecasts(built, settings)
-    assert found["run make data"].state == "maybe"
-    assert found["run make data"].why == "depends on 4 Python requirements"
-    project(built, FILE.replace('["git"]', '["git", "curl"]'))
-    found = forecasts(built, settings)
-    assert found["base debian12 (2 packages)"].state == "cached"
-    assert found["run make data"].state == "maybe"
+    project(built_project, FILE.replace('"einops"', '"einops", "rich"'))
+    result = forecasts(built_project, settings)
+    assert result["run make data"].state == "maybe"
+    assert result["run make data"].why == "depends on 4 Python requirements"
+    project(built_project, FILE.replace('["git"]', '["git", "curl"]'))
+    result = forecasts(built_project, settings)
+    assert result["base debian12 (2 packages)"].state == "cached"
+    assert result["run make data"].state == "maybe"
 
 
-def test_why_reports_removed_layers(built: Path, settings: Settings) -> None:
+def test_why_reports_removed_layers(built_project: Path, settings: Settings) -> None:
     from danlu.store import Store
 
     with Store.open(settings.paths.store) as store:
@@ -284,17 +332,17 @@ def test_why_reports_removed_layers(built: Path, settings: Settings) -> None:
         vertices = [
             {"name": vertex.name, "digest": vertex.digest, "spans": []}
             for vertex in plan_build(
-                Project.open(None, directory=built), settings=settings
+                Project.open(None, directory=built_project), settings=settings
             ).vertices
         ]
-        store.put_record(f"last-build:{built}:build", {"vertices": vertices})
-    found = forecasts(built, settings)
-    assert "removed from the store" in found["numpy 1.0"].why
+        store.put_record(f"last-build:{built_project}:build", {"vertices": vertices})
+    result = forecasts(built_project, settings)
+    assert "removed from the store" in result["numpy 1.0"].why
 
 
 def test_plan_is_plain_data(tmp_path: Path, settings: Settings) -> None:
-    planned = plan_build(project(tmp_path), settings=settings, why=True)
-    assert msgspec.structs.asdict(planned)["function"] == "build"
+    plan = plan_build(project(tmp_path), settings=settings, why=True)
+    assert msgspec.structs.asdict(plan)["function"] == "build"
 
 
 def test_unlocked_include_suggests_danlu_lock(tmp_path: Path, settings: Settings) -> None:
@@ -316,6 +364,6 @@ def test_plan_shows_no_password(tmp_path: Path, settings: Settings) -> None:
         f'install.conda_packages(["x"], channel=["{url}"])',
     )
     text = FILE + "".join(f"    {line}\n" for line in lines)
-    planned = plan_build(project(tmp_path, text), settings=settings, why=True)
-    assert b"s3cr3t" not in msgspec.json.encode(planned)
-    assert b"curl https://***@h" in msgspec.json.encode(planned)
+    plan = plan_build(project(tmp_path, text), settings=settings, why=True)
+    assert b"s3cr3t" not in msgspec.json.encode(plan)
+    assert b"curl https://***@h" in msgspec.json.encode(plan)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
 from danlu.builder.embedded.preflight import find_foreign_step
-from danlu.commands.build import choose_platform, choose_platforms
+from danlu.commands.build import BuildOptions, BuildRequest, choose_platform, choose_platforms
+from danlu.commands.build_platforms import build_platforms
 from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedSystem
 from danlu.environment.types import BaseSystem, Environment
 from danlu.errors import MachineError, UsageError
@@ -129,3 +133,21 @@ def test_interpreter_without_the_fixed_flag_is_recognised(
 def test_variant_of_arm_is_its_own_platform() -> None:
     assert str(parse_platform("linux/arm/v7")) == "linux/arm/v7"
     assert replace(ARM64, variant="v9") != ARM64
+
+
+def test_name_does_not_move_before_all_platforms_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[tuple[str, ...]] = []
+
+    @contextmanager
+    def build_one(request: BuildRequest) -> Iterator[tuple[Any, Any]]:
+        moved.append(request.options.tags)
+        if request.options.platform == str(ARM64):
+            raise UsageError("cannot build")
+        yield None, None
+
+    monkeypatch.setattr("danlu.commands.build_platforms.find_or_build", build_one)
+    options = BuildOptions(tags=("demo:1",), platform=f"{AMD64},{ARM64}")
+    request: Any = BuildRequest(cast(Any, None), cast(Any, None), options, cast(Any, None))
+    with pytest.raises(UsageError, match="cannot build"):
+        build_platforms(request)
+    assert moved == [(), ()]

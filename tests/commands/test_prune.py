@@ -60,10 +60,10 @@ def test_prune_evicts_downloads_down_to_a_quarter_of_the_budget(
     store: Store, paths: Paths, budget: int, fetched: int, left: tuple[int, int]
 ) -> None:
     download(paths, fetched)
-    done = prune_images(store, paths, budget * KB)
+    result = prune_images(store, paths, budget * KB)
     assert measure_sizes(paths) == left
-    assert (done.blobs, done.downloads) == (10 - left[0], fetched - left[1])
-    assert (done.freed + done.kept, done.kept) == ((10 + fetched) * KB, sum(left) * KB)
+    assert (result.blobs, result.downloads) == (10 - left[0], fetched - left[1])
+    assert (result.freed + result.kept, result.kept) == ((10 + fetched) * KB, sum(left) * KB)
 
 
 def test_prune_reserves_a_share_for_downloads(store: Store, paths: Paths) -> None:
@@ -78,5 +78,5 @@ def test_prune_reserves_a_share_for_downloads(store: Store, paths: Paths) -> Non
 def test_prune_keeps_downloads_of_a_running_build(store: Store, paths: Paths) -> None:
     download(paths, 3)
     with downloads.prevent_pruning(paths.cache):
-        done = prune_images(store, paths, 0)
-    assert (done.busy, done.blobs, measure_sizes(paths)) == (True, 10, (0, 3))
+        result = prune_images(store, paths, 0)
+    assert (result.busy, result.blobs, measure_sizes(paths)) == (True, 10, (0, 3))

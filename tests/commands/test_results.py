@@ -22,23 +22,23 @@ from danlu.training.types import Job, JobStatus
 from danlu.util.paths import Paths
 
 
-class Trap:
+class UnpicklingTrap:
     """Records that it was unpickled."""
 
     sprung: list[int] = []
 
     def __reduce__(self) -> Any:
-        return (spring, ())
+        return (record_unpickling, ())
 
 
-def spring() -> None:
-    Trap.sprung.append(1)
+def record_unpickling() -> None:
+    UnpicklingTrap.sprung.append(1)
 
 
 @pytest.fixture(autouse=True)
 def sprung(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    monkeypatch.setattr(Trap, "sprung", [])
-    return Trap.sprung
+    monkeypatch.setattr(UnpicklingTrap, "sprung", [])
+    return UnpicklingTrap.sprung
 
 
 def encode_result(form: str, monkeypatch: pytest.MonkeyPatch, **values: Any) -> bytes:
@@ -48,11 +48,16 @@ def encode_result(form: str, monkeypatch: pytest.MonkeyPatch, **values: Any) -> 
 
 
 TRAPS = {
-    "a pickle in place of all": pickle.dumps({"python": "3.11.7", "values": {"x": Trap()}}),
-    "a pickle of an earlier version": pickle.dumps(Trap()),
+    "a pickle in place of all": pickle.dumps(
+        {"python": "3.11.7", "values": {"x": UnpicklingTrap()}}
+    ),
+    "a pickle of an earlier version": pickle.dumps(UnpicklingTrap()),
     "a pickled value": bytes(
         encoding.encode(
-            {"python": "3.11.7", "values": {"x": {"form": "pickle", "data": pickle.dumps(Trap())}}}
+            {
+                "python": "3.11.7",
+                "values": {"x": {"form": "pickle", "data": pickle.dumps(UnpicklingTrap())}},
+            }
         )
     ),
 }
@@ -76,11 +81,11 @@ def test_untrusted_results_are_not_unpickled(data: bytes, sprung: list[int]) -> 
 def test_rejected_pickle_names_the_value_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Net:
+    class TensorModule:
         def state_dict(self) -> dict[str, int]:
             return {}
 
-    data = encode_result("", monkeypatch, model={"layers": [Net()]}, loss=0.5)
+    data = encode_result("", monkeypatch, model={"layers": [TensorModule()]}, loss=0.5)
     with pytest.raises(UsageError) as caught:
         open_values(data, trusted=False)
     assert caught.value.message.startswith(
@@ -93,8 +98,8 @@ def test_rejected_pickle_names_the_value_and_the_remedy(
 def test_untrusted_plain_values_are_accepted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = {"losses": [0.5, 0.25], "state": {"w": (1, 2)}}
-    assert open_values(encode_result("", monkeypatch, **found), trusted=False) == found
+    result = {"losses": [0.5, 0.25], "state": {"w": (1, 2)}}
+    assert open_values(encode_result("", monkeypatch, **result), trusted=False) == result
 
 
 def test_trusted_replica_returns_pickles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,9 +114,9 @@ def test_trusted_result_of_an_earlier_version_is_read() -> None:
     old = pickle.dumps({"python": "3.11.7", "values": {"x": cell}})
     assert open_values(old, trusted=True) == {"x": [1]}
     fields = {"text": "t", "type": "ValueError", "message": "m", "line": None, "time": 1.0}
-    found = open_error(pickle.dumps({**fields, "error": b""}), trusted=True)
-    assert found is not None
-    assert (found.type, found.error) == ("ValueError", None)
+    error = open_error(pickle.dumps({**fields, "error": b""}), trusted=True)
+    assert error is not None
+    assert (error.type, error.error) == ("ValueError", None)
 
 
 # -- what was raised ------------------------------------------------------------------------------
@@ -124,41 +129,41 @@ def report(raised: BaseException, **changes: Any) -> ReplicaError | None:
 
 @pytest.mark.parametrize("error", [KeyError("k"), ZeroDivisionError("by zero"), OSError(2, "no")])
 def test_builtin_exception_is_rebuilt_with_its_traceback(error: Exception) -> None:
-    found = report(error)
-    assert found is not None
-    made = rebuild_error(found, trusted=False)
+    result = report(error)
+    assert result is not None
+    made = rebuild_error(result, trusted=False)
     assert (type(made), made.args if made else None) == (type(error), error.args)
     assert made is not None
     assert made.__notes__ == ["Traceback …"]
 
 
-class Odd(ValueError): ...
+class CustomError(ValueError): ...
 
 
 @pytest.mark.parametrize(
     ("error", "changes"),
     [
-        (Odd(1), {}),
-        (ValueError(Odd(1)), {}),
+        (CustomError(1), {}),
+        (ValueError(CustomError(1)), {}),
         (ValueError(1), {"type": "Trap"}),
         (ValueError(1), {"type": "SystemExit"}),
         (ValueError(1), {"type": "eval"}),
-        (ValueError(1), {"error": {"data": pickle.dumps(Trap())}, "arguments": None}),
+        (ValueError(1), {"error": {"data": pickle.dumps(UnpicklingTrap())}, "arguments": None}),
     ],
 )
 def test_untrusted_report_rebuilds_only_builtin_exceptions(
     error: Exception, changes: dict[str, Any], sprung: list[int]
 ) -> None:
-    found = report(error, **changes)
-    assert found is not None
-    assert rebuild_error(found, trusted=False) is None
+    result = report(error, **changes)
+    assert result is not None
+    assert rebuild_error(result, trusted=False) is None
     assert sprung == []
 
 
 def test_terminal_escapes_in_replica_reports_are_removed() -> None:
-    found = report(ValueError(1), text="a\x1b[2Jb\nc", type="V\x1b]0;x\x07", message="\x1b[31mm")
-    assert found is not None
-    assert (found.text, found.type, found.message) == ("ab\nc", "V", "m")
+    result = report(ValueError(1), text="a\x1b[2Jb\nc", type="V\x1b]0;x\x07", message="\x1b[31mm")
+    assert result is not None
+    assert (result.text, result.type, result.message) == ("ab\nc", "V", "m")
 
 
 def test_invalid_error_report_is_ignored() -> None:
@@ -196,10 +201,10 @@ def test_host_python_is_trusted_and_a_named_image_is_not(
     paths.config_file.write_text(config)
     settings = load_settings(paths)
     order = TrainOptions(directory=tmp_path, command=("true",), framework="pytorch", **fields)
-    found = build_submission(
+    submission = build_submission(
         plan_job(order, settings=settings), order, settings=settings, progress=lambda event: None
     )
-    assert found.trusted is trusted
+    assert submission.trusted is trusted
 
 
 @pytest.mark.parametrize(
@@ -233,8 +238,8 @@ def test_result_that_is_a_link_or_a_pipe_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "results/worker-3/value").write_bytes(b"own")
     with open(tmp_path / "results/worker-3/raised", "wb") as file:
         file.truncate(1 << 40)
-    place = JobDirectory(tmp_path)
-    assert (file_exchange.read_values(place), file_exchange.read_errors(place)) == (
+    directory = JobDirectory(tmp_path)
+    assert (file_exchange.read_values(directory), file_exchange.read_errors(directory)) == (
         {"worker-3": b"own"},
         {},
     )

@@ -1,4 +1,4 @@
-"""What ``danlu run`` makes of the settings of a build file: commands, mounts, sizes."""
+"""Runtime settings of a build file in ``danlu run``: commands, mounts, sizes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_arguments_are_appended_to_a_named_command_unchanged() -> None:
     assert run_command("train", "a b", "$HOME", "'", "*") == "a b\n$HOME\n'\n*\n"
 
 
-def test_a_named_command_without_arguments_is_run_as_it_is() -> None:
+def test_a_named_command_without_arguments_is_run_unchanged() -> None:
     assert run_command("twice") == "1\n2\n"
     assert run_command("where") == "/\n"
 
@@ -71,8 +71,8 @@ def test_sources_belong_to_the_project_or_the_home_directory(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     project = tmp_path / "project"
-    for place in (project / "data", tmp_path / "user/sets", tmp_path / "other"):
-        place.mkdir(parents=True)
+    for directory in (project / "data", tmp_path / "user/sets", tmp_path / "other"):
+        directory.mkdir(parents=True)
     (project / "file").touch()
     mounts = [
         RuntimeMount("data", "/a"),
@@ -114,17 +114,18 @@ def test_data_directories_are_created_and_shut_to_others(tmp_path: Path, paths: 
 def test_a_missing_source_is_an_error_that_names_the_mount(tmp_path: Path, paths: Paths) -> None:
     with pytest.raises(UsageError, match=r"cannot mount sets at /data: .*/sets does not exist"):
         resolve_mounts([RuntimeMount("sets", "/data")], tmp_path, paths)
-    with pytest.raises(UsageError, match=r"cannot mount x+ at /data: .* name too long"):
+    with pytest.raises(UsageError, match=r"cannot mount x+ at /data: .* name too long") as caught:
         resolve_mounts([RuntimeMount("x" * 300, "/data")], tmp_path, paths)
+    assert "runtime.mount()" in caught.value.hint
 
 
 def test_mounts_of_included_repositories_need_permission(tmp_path: Path, paths: Paths) -> None:
-    place = "https://example.org/lib/lib.envd:3"
-    mounts = [RuntimeMount("~", "/a", place), RuntimeMount("data://x", "/b", place)]
+    location = "https://example.org/lib/lib.envd:3"
+    mounts = [RuntimeMount("~", "/a", location), RuntimeMount("data://x", "/b", location)]
     with pytest.raises(UsageError) as caught:
         resolve_mounts(mounts, tmp_path, paths)
-    assert "asks for 2 mounts" in caught.value.message
-    assert caught.value.details == (f"{place}: ~ at /a", f"{place}: data://x at /b")
+    assert "declares 2 mounts" in caught.value.message
+    assert caught.value.details == (f"{location}: ~ at /a", f"{location}: data://x at /b")
     assert "--allow-mounts" in caught.value.hint
     assert not paths.kept_data.exists()
     assert len(resolve_mounts(mounts, tmp_path, paths, allow_included=True)) == 2

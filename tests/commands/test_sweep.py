@@ -18,7 +18,7 @@ from danlu.commands.sweep.view_model import describe_best
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
 from danlu.training.registry import find_framework
-from tests.commands.sweeping import LEADER, Ended, ScriptedJobs, progress, submission
+from tests.commands.sweep_jobs import LEADER, ScriptedJobs, TrialScript, progress, submission
 
 EIGHT = build_grid(parse_axes(["lr=0.1:0.8:0.1"]))
 
@@ -32,10 +32,10 @@ def learning_rate(submission: Submission) -> float:
     return float(submission.environment["DANLU_SWEEP_LR"])
 
 
-def loss(submission: Submission) -> Ended:
+def loss(submission: Submission) -> TrialScript:
     """Return a course whose loss is lowest at 0.3."""
     value = abs(learning_rate(submission) - 0.3)
-    return Ended(reports=(progress(50, loss=9.0), progress(100, loss=value)))
+    return TrialScript(reports=(progress(50, loss=9.0), progress(100, loss=value)))
 
 
 async def run(jobs: ScriptedJobs, **changes: Any) -> SweepReport:
@@ -74,11 +74,13 @@ def test_best_trial_is_first_in_the_ranking(goal: str, best: str) -> None:
 
 
 def test_metric_is_the_last_match_in_the_leader_log() -> None:
-    def course(submission: Submission) -> Ended:
+    def make_trial_script(submission: Submission) -> TrialScript:
         value = learning_rate(submission)
-        return Ended(log=("start", "loss=9.5 and loss=9.25", f"loss={value}", "end"))
+        return TrialScript(log=("start", "loss=9.5 and loss=9.25", f"loss={value}", "end"))
 
-    report = report_of(ScriptedJobs(course), measure=parse_objective(pattern=r"loss=([0-9.]+)"))
+    report = report_of(
+        ScriptedJobs(make_trial_script), measure=parse_objective(pattern=r"loss=([0-9.]+)")
+    )
     assert [trial.value for trial in report.rank_trials()] == [
         0.1,
         0.2,
@@ -93,7 +95,7 @@ def test_metric_is_the_last_match_in_the_leader_log() -> None:
 
 @pytest.mark.parametrize("last", ["nan", "inf", "-", ""])
 def test_trial_with_a_metric_that_is_not_a_number_has_no_value(last: str) -> None:
-    course = Ended(log=("loss=0.5", f"loss={last}"))
+    course = TrialScript(log=("loss=0.5", f"loss={last}"))
     jobs = ScriptedJobs(lambda submission: course)
     report = report_of(jobs, measure=parse_objective(pattern=r"loss=(\S*)"))
     assert report.best is None
@@ -101,10 +103,10 @@ def test_trial_with_a_metric_that_is_not_a_number_has_no_value(last: str) -> Non
 
 
 def test_failed_trial_fails_the_sweep_but_not_other_trials() -> None:
-    def course(submission: Submission) -> Ended:
-        return loss(submission) if learning_rate(submission) != 0.3 else Ended(code=3)
+    def make_trial_script(submission: Submission) -> TrialScript:
+        return loss(submission) if learning_rate(submission) != 0.3 else TrialScript(code=3)
 
-    report = report_of(ScriptedJobs(course))
+    report = report_of(ScriptedJobs(make_trial_script))
     assert [trial.state for trial in report.trials].count("Succeeded") == 7
     failed = report.rank_trials()[-1]
     assert (failed.state, failed.point, failed.reason) == (
@@ -119,7 +121,7 @@ def test_failed_trial_fails_the_sweep_but_not_other_trials() -> None:
 
 @pytest.mark.parametrize(("metric", "code"), [("", 0), ("accuracy", 1)])
 def test_missing_metric_fails_the_sweep_only_if_requested(metric: str, code: int) -> None:
-    jobs = ScriptedJobs(lambda submission: Ended(reports=(progress(1, speed=1.0),)))
+    jobs = ScriptedJobs(lambda submission: TrialScript(reports=(progress(1, speed=1.0),)))
     report = report_of(jobs, measure=parse_objective(metric))
     assert report.best is None
     assert report.exit_code == code
@@ -169,7 +171,7 @@ def test_failed_submission_stops_only_trials_of_the_sweep() -> None:
     assert jobs.stopped == ["mnist-1"]
 
 
-class Impatient:
+class PrunedProposal:
     """A proposal that is pruned halfway and records its reports."""
 
     def __init__(self, point: Point) -> None:
@@ -185,7 +187,7 @@ class Impatient:
         self.ends.append(trial)
 
 
-class Once:
+class SingleProposal:
     def __init__(self, proposal: PointProposal) -> None:
         self.total = 1
         self._left = [proposal]
@@ -195,10 +197,12 @@ class Once:
 
 
 def test_pruned_trial_is_stopped_and_is_not_a_failure() -> None:
-    proposal = Impatient({"lr": "0.1"})
-    course = Ended(reports=tuple(progress(done, loss=1.0) for done in (25, 50, 75)))
+    proposal = PrunedProposal({"lr": "0.1"})
+    course = TrialScript(reports=tuple(progress(result, loss=1.0) for result in (25, 50, 75)))
     jobs = ScriptedJobs(lambda submission: course)
-    report = report_of(jobs, proposals=Once(proposal), measure=SweepObjective(asked=False))
+    report = report_of(
+        jobs, proposals=SingleProposal(proposal), measure=SweepObjective(asked=False)
+    )
     assert jobs.stopped == ["mnist-1"]
     assert proposal.reports == [(25, 1.0), (50, 1.0)]
     assert [end.state for end in proposal.ends] == ["Pruned"]

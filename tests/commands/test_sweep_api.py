@@ -11,12 +11,12 @@ import danlu
 from danlu.commands.sweep.report import SweepReport
 from danlu.errors import UsageError
 from danlu.jobs.types import Submission
-from tests.commands.sweeping import Ended, ScriptedJobs, progress
+from tests.commands.sweep_jobs import ScriptedJobs, TrialScript, progress
 
 
-def loss(submission: Submission) -> Ended:
+def loss(submission: Submission) -> TrialScript:
     value = abs(float(submission.environment["DANLU_SWEEP_LR"]) - 0.3)
-    return Ended(reports=(progress(100, loss=value),))
+    return TrialScript(reports=(progress(100, loss=value),))
 
 
 @pytest.fixture(autouse=True)

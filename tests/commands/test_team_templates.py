@@ -54,11 +54,11 @@ def commit(root: Path) -> Path:
 
 
 def write_object(root: Path, text: str, *command: str) -> str:
-    """Return the name of an object made of ``text`` by a command of git."""
-    done = subprocess.run(
+    """Create a git object from ``text`` and return its name."""
+    result = subprocess.run(
         ["git", *command], cwd=root, input=text.encode(), capture_output=True, check=True
     )
-    return done.stdout.decode().strip()
+    return result.stdout.decode().strip()
 
 
 def commit_link(root: Path, name: str, target: str) -> None:
@@ -152,7 +152,7 @@ def test_a_python_build_file_is_copied_and_not_executed(
     assert not (tmp_path / "ran").exists()
 
 
-def test_existing_files_stay_and_nothing_is_written(template: Path, project: Path) -> None:
+def test_existing_files_are_kept_and_nothing_is_written(template: Path, project: Path) -> None:
     write(project / "src/train.py", "mine")
     with pytest.raises(UsageError, match=r"would overwrite src/train\.py"):
         init_from_template(project, str(template / "vision"))
@@ -263,7 +263,7 @@ def test_submodules_large_files_and_many_files_are_refused(
         ("#main:../vision", "not a path in the repository", "relative to the root"),
     ],
 )
-def test_what_a_repository_lacks_is_named(
+def test_repository_without_a_template_is_rejected(
     template: Path, project: Path, tmp_path: Path, suffix: str, reason: str, hint: str
 ) -> None:
     with pytest.raises(UsageError, match=reason) as caught:

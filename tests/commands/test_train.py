@@ -28,10 +28,10 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    found = tmp_path / "project"
-    found.mkdir()
-    (found / "train.py").write_text("import torch\n")
-    return found
+    result = tmp_path / "project"
+    result.mkdir()
+    (result / "train.py").write_text("import torch\n")
+    return result
 
 
 def train_options(project: Path, **more: Any) -> TrainOptions:
@@ -44,13 +44,13 @@ def container(planned: Any, type: str = "Worker") -> Any:
 
 
 def test_script_runs_on_the_requested_number_of_workers(project: Path, settings: Settings) -> None:
-    planned = plan_job(
+    plan = plan_job(
         train_options(project, replicas={"worker": 3}, args=("--epochs", "3")), settings=settings
     )
-    assert planned.job.kind == "PyTorchJob"
-    assert {type: spec.replicas for type, spec in planned.job.replicas.items()} == {"Worker": 3}
-    assert container(planned)["command"] == ["python", "train.py", "--epochs", "3"]
-    assert planned.framework_reason == "framework pytorch, because train.py imports torch"
+    assert plan.job.kind == "PyTorchJob"
+    assert {type: spec.replicas for type, spec in plan.job.replicas.items()} == {"Worker": 3}
+    assert container(plan)["command"] == ["python", "train.py", "--epochs", "3"]
+    assert plan.framework_reason == "framework pytorch, because train.py imports torch"
 
 
 def test_job_names_are_unique_and_valid_in_kubernetes(project: Path, settings: Settings) -> None:
@@ -86,8 +86,8 @@ def test_replica_type_may_have_its_own_resources(project: Path, settings: Settin
     options = train_options(
         project, replicas={"ps": 1, "worker": 2}, resources=shares, cpu="2", gpu=3
     )
-    planned = plan_job(options, settings=settings)
-    limits = {type: container(planned, type)["resources"]["limits"] for type in ("PS", "Worker")}
+    plan = plan_job(options, settings=settings)
+    limits = {type: container(plan, type)["resources"]["limits"] for type in ("PS", "Worker")}
     assert limits == {
         "PS": {"cpu": "500m", "memory": "1G", "nvidia.com/gpu": "1"},
         "Worker": {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "3"},
@@ -119,14 +119,14 @@ def test_invalid_clean_pod_policy_is_an_error(project: Path, settings: Settings)
 
 def test_volumes_are_host_paths(project: Path, settings: Settings) -> None:
     options = train_options(project, volumes=("data:/data:ro", "/srv/out:/out"), image="demo")
-    planned = plan_job(options, settings=settings)
-    spec = planned.job.replicas[find_framework("pytorch").replica_types[1]].template["spec"]
+    plan = plan_job(options, settings=settings)
+    spec = plan.job.replicas[find_framework("pytorch").replica_types[1]].template["spec"]
     assert [volume["hostPath"]["path"] for volume in spec["volumes"]] == [
         str(project / "data"),
         "/srv/out",
     ]
     assert [
-        (mount["mountPath"], mount.get("readOnly")) for mount in container(planned)["volumeMounts"]
+        (mount["mountPath"], mount.get("readOnly")) for mount in container(plan)["volumeMounts"]
     ] == [
         ("/data", True),
         ("/out", None),
@@ -143,9 +143,9 @@ def test_submission_keeps_fields_of_the_options(project: Path, settings: Setting
     options = train_options(
         project, files=project, value="all", tied=True, labels={"a": "b"}, host_python=True
     )
-    planned = plan_job(options, settings=settings)
-    given = build_submission(planned, options, settings=settings, progress=lambda event: None)
-    assert (given.files, given.value, given.tied, given.labels) == (
+    plan = plan_job(options, settings=settings)
+    value = build_submission(plan, options, settings=settings, progress=lambda event: None)
+    assert (value.files, value.value, value.tied, value.labels) == (
         project,
         "all",
         True,
@@ -164,12 +164,12 @@ def test_failed_script_is_not_restarted_by_default(project: Path, settings: Sett
 
 
 def test_mpi_job_runs_mpirun_on_a_launcher_without_gpus(project: Path, settings: Settings) -> None:
-    planned = plan_job(
+    plan = plan_job(
         train_options(project, framework="mpi", replicas={"worker": 2}), settings=settings
     )
-    assert container(planned, "Launcher")["command"][:3] == ["mpirun", "-np", "2"]
-    assert container(planned, "Launcher")["command"][-2:] == ["python", "train.py"]
-    assert "train.py" not in container(planned)["command"]
+    assert container(plan, "Launcher")["command"][:3] == ["mpirun", "-np", "2"]
+    assert container(plan, "Launcher")["command"][-2:] == ["python", "train.py"]
+    assert "train.py" not in container(plan)["command"]
     with_gpu = plan_job(
         train_options(project, framework="mpi", replicas={"worker": 2}, gpu=1), settings=settings
     )
@@ -198,12 +198,12 @@ def test_default_replicas_include_a_computing_replica(
 def test_manifest_of_a_script_round_trips(
     project: Path, settings: Settings, framework: str
 ) -> None:
-    planned = plan_job(
+    plan = plan_job(
         train_options(project, framework=framework, cpu="1", replicas={"worker": 2}),
         settings=settings,
     )
-    documents = read_manifest_file(format_manifest(planned, "yaml"), "job.yaml")
-    assert read_job(documents.job, find_framework(framework)) == planned.job
+    documents = read_manifest_file(format_manifest(plan, "yaml"), "job.yaml")
+    assert read_job(documents.job, find_framework(framework)) == plan.job
 
 
 def test_unknown_replica_type_lists_the_valid_types(project: Path, settings: Settings) -> None:
@@ -242,30 +242,30 @@ def test_script_next_to_a_build_file_runs_in_its_environment(
 ) -> None:
     (project / "build.envd").write_text("def build():\n    base(os='debian12')\n")
     options = train_options(project.parent, script="project/train.py")
-    planned = plan_job(options, settings=settings)
-    assert container(planned)["image"] == "project:latest"
-    assert container(planned)["workingDir"] == "/workspace"
-    assert container(planned)["command"] == ["python", "train.py"]
+    plan = plan_job(options, settings=settings)
+    assert container(plan)["image"] == "project:latest"
+    assert container(plan)["workingDir"] == "/workspace"
+    assert container(plan)["command"] == ["python", "train.py"]
     monkeypatch.setattr(
         "danlu.commands.train.submission.build_target_image",
         lambda *_: ContainerImage("sha256:" + "a" * 64, "project:latest"),
     )
-    given = build_submission(planned, options, settings=settings, progress=lambda event: None)
-    assert given.directory == project
-    assert given.images["project:latest"].digest == "sha256:" + "a" * 64
+    value = build_submission(plan, options, settings=settings, progress=lambda event: None)
+    assert value.directory == project
+    assert value.images["project:latest"].digest == "sha256:" + "a" * 64
 
 
 def test_host_python_overrides_the_environment(project: Path, settings: Settings) -> None:
     (project / "build.envd").write_text("def build():\n    base(os='debian12')\n")
     options = train_options(project, host_python=True, python="/usr/bin/python3")
-    given = build_submission(
+    value = build_submission(
         plan_job(options, settings=settings),
         options,
         settings=settings,
         progress=lambda event: None,
     )
-    assert (given.images, given.python, given.directory) == ({}, "/usr/bin/python3", project)
-    assert given.environment["PYTHONUNBUFFERED"] == "1"
+    assert (value.images, value.python, value.directory) == ({}, "/usr/bin/python3", project)
+    assert value.environment["PYTHONUNBUFFERED"] == "1"
 
 
 def test_script_outside_the_mounted_directory_is_an_error(
@@ -321,8 +321,8 @@ spec:
 def test_ignored_objects_of_a_manifest_are_listed(project: Path, settings: Settings) -> None:
     service = "---\napiVersion: v1\nkind: Service\nmetadata:\n  name: board\n"
     (project / "job.yaml").write_text(MANIFEST + service)
-    planned = plan_job(train_options(project, file="job.yaml"), settings=settings)
-    assert planned.ignored_objects == ("Service/board",)
+    plan = plan_job(train_options(project, file="job.yaml"), settings=settings)
+    assert plan.ignored_objects == ("Service/board",)
 
 
 def test_manifest_runs_in_its_own_images(
@@ -330,39 +330,39 @@ def test_manifest_runs_in_its_own_images(
 ) -> None:
     (project / "job.yaml").write_text(MANIFEST)
     options = train_options(project, file="job.yaml")
-    planned = plan_job(options, settings=settings)
-    assert (planned.job.name, planned.target) == ("demo", None)
-    wanted: list[str] = []
+    plan = plan_job(options, settings=settings)
+    assert (plan.job.name, plan.target) == ("demo", None)
+    expected: list[str] = []
 
     def images_of(names: list[str], **_: Any) -> dict[str, ContainerImage]:
-        wanted.extend(names)
+        expected.extend(names)
         return {name: ContainerImage("sha256:" + "b" * 64, name) for name in names}
 
     monkeypatch.setattr("danlu.commands.train.submission.resolve_images", images_of)
-    given = build_submission(planned, options, settings=settings, progress=lambda event: None)
-    assert wanted == ["example/trainer:1"]
-    assert set(given.images) == {"example/trainer:1"}
-    assert set(given.objects) == {"ConfigMap/settings"}
-    assert given.directory == project
+    value = build_submission(plan, options, settings=settings, progress=lambda event: None)
+    assert expected == ["example/trainer:1"]
+    assert set(value.images) == {"example/trainer:1"}
+    assert set(value.objects) == {"ConfigMap/settings"}
+    assert value.directory == project
 
 
 def test_manifest_from_stdin_runs_in_processes(project: Path, settings: Settings) -> None:
     options = train_options(project, file="-", text=MANIFEST, host_python=True, name="other")
-    given = build_submission(
+    value = build_submission(
         plan_job(options, settings=settings),
         options,
         settings=settings,
         progress=lambda event: None,
     )
-    assert given.images == {}
-    assert given.job.name == "other"
+    assert value.images == {}
+    assert value.job.name == "other"
 
 
 def test_dry_run_of_a_manifest_keeps_all_documents(project: Path, settings: Settings) -> None:
-    planned = plan_job(train_options(project, file="-", text=MANIFEST), settings=settings)
-    again = read_manifest_file(format_manifest(planned, "yaml"), "again")
+    plan = plan_job(train_options(project, file="-", text=MANIFEST), settings=settings)
+    again = read_manifest_file(format_manifest(plan, "yaml"), "again")
     assert set(again.objects) == {"ConfigMap/settings"}
-    assert write_job(read_job(again.job, find_framework("pytorch"))) == write_job(planned.job)
+    assert write_job(read_job(again.job, find_framework("pytorch"))) == write_job(plan.job)
 
 
 def test_flags_that_conflict_with_a_manifest_are_an_error(
@@ -377,9 +377,9 @@ def test_flags_that_conflict_with_a_manifest_are_an_error(
 
 def test_missing_image_is_an_error_offline(project: Path, settings: Settings) -> None:
     options = train_options(project, file="-", text=MANIFEST, offline=True)
-    planned = plan_job(options, settings=settings)
+    plan = plan_job(options, settings=settings)
     with pytest.raises(UsageError, match="image example/trainer:1 not found") as caught:
-        build_submission(planned, options, settings=settings, progress=lambda event: None)
+        build_submission(plan, options, settings=settings, progress=lambda event: None)
     assert "--host-python" in caught.value.hint
 
 

@@ -46,10 +46,10 @@ def ranked(base: int, *, bad: str = "") -> dict[str, int]:
 
 def run_call(call: RemoteCall, directory: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     """Pack a call and run it as a replica does, in a Python process."""
-    place = directory / "files"
-    place.mkdir()
-    pack_call(call, place)
-    return run_packed_call(place, **environ)
+    path = directory / "files"
+    path.mkdir()
+    pack_call(call, path)
+    return run_packed_call(path, **environ)
 
 
 def run_packed_call(place: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -73,8 +73,8 @@ def read_value(file: Path) -> Any:
 
 
 def test_function_runs_in_another_process(tmp_path: Path) -> None:
-    done = run_call(RemoteCall(os.path.join, ("a", "b")), tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run_call(RemoteCall(os.path.join, ("a", "b")), tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
     assert read_value(tmp_path / "value") == "a/b"
 
 
@@ -95,8 +95,8 @@ class Adder:
 
 
 def test_async_function_is_awaited() -> None:
-    found = danlu.train(partial(wait_and_add, second=2), workers=1, args=(3,), log=None)
-    assert found == 5
+    result = danlu.train(partial(wait_and_add, second=2), workers=1, args=(3,), log=None)
+    assert result == 5
 
 
 async def fail_later() -> None:
@@ -105,10 +105,10 @@ async def fail_later() -> None:
 
 
 def test_exception_of_an_async_function_has_its_traceback(tmp_path: Path) -> None:
-    done = run_call(RemoteCall(fail_later), tmp_path)
-    assert done.returncode == 1
-    assert "in fail_later" in done.stderr
-    assert "LookupError: much later" in done.stderr
+    result = run_call(RemoteCall(fail_later), tmp_path)
+    assert result.returncode == 1
+    assert "in fail_later" in result.stderr
+    assert "LookupError: much later" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -149,19 +149,19 @@ def test_partial_of_a_script_is_sent_by_importing_the_script(
 
 
 def test_exception_of_a_function_is_reported_with_its_traceback(tmp_path: Path) -> None:
-    done = run_call(RemoteCall(int, ("x",)), tmp_path)
-    assert done.returncode == 1
-    assert "invalid literal" in done.stderr
+    result = run_call(RemoteCall(int, ("x",)), tmp_path)
+    assert result.returncode == 1
+    assert "invalid literal" in result.stderr
     decoded = encoding.decode((tmp_path / "raised").read_bytes())
-    assert (decoded["type"], decoded["text"]) == ("ValueError", done.stderr)
+    assert (decoded["type"], decoded["text"]) == ("ValueError", result.stderr)
     assert decoded["error"] is None
     assert not (tmp_path / "value").exists()
 
 
 @pytest.mark.parametrize("name", call_entry.LOCAL_RANKS)
 def test_only_local_rank_0_returns_the_value(tmp_path: Path, name: str) -> None:
-    done = run_call(RemoteCall(os.getpid), tmp_path, **{name: "1"})
-    assert done.returncode == 0
+    result = run_call(RemoteCall(os.getpid), tmp_path, **{name: "1"})
+    assert result.returncode == 0
     assert not (tmp_path / "value").exists()
 
 
@@ -171,10 +171,11 @@ def test_other_python_version_is_an_error_before_unpickling(tmp_path: Path) -> N
     order = tmp_path / "files" / call_entry.MANIFEST
     order.write_text(order.read_text().replace(f'"{call_entry.minor_version()}"', '"2.7"'))
     (tmp_path / "files" / call_entry.PAYLOAD).write_bytes(b"cannot be read")
-    done = run_packed_call(tmp_path / "files")
-    assert (done.returncode, done.stdout) == (1, "")
+    result = run_packed_call(tmp_path / "files")
+    assert (result.returncode, result.stdout) == (1, "")
     assert (
-        f"was pickled by Python 2.7, but this is Python {call_entry.minor_version()}" in done.stderr
+        f"was pickled by Python 2.7, but this is Python {call_entry.minor_version()}"
+        in result.stderr
     )
 
 
@@ -227,7 +228,7 @@ def test_payload_for_a_container_is_self_contained(
     assert not any("site-packages" in path for path in manifest["path"])
     # As in an image that contains only Python.
     value = str(tmp_path / "value")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-S", str(tmp_path / "files" / call_entry.PROGRAM)],
         capture_output=True,
         text=True,
@@ -235,7 +236,7 @@ def test_payload_for_a_container_is_self_contained(
         timeout=30,
         env={results.VALUE_FILE: value},
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert read_value(Path(value)) == 42
 
 
@@ -273,9 +274,9 @@ def script(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
 def test_function_runs_on_each_replica_and_rank_0_returns_the_value(
     tmp_path: Path,
 ) -> None:
-    done = script(tmp_path, SCRIPT)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    result = script(tmp_path, SCRIPT)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
     assert sorted(lines[:2]) == ["worker-0 │ rank 0", "worker-1 │ rank 1"]
     assert lines[2:] == ["value 5"]
 
@@ -284,9 +285,9 @@ def test_function_runs_on_each_replica_and_rank_0_returns_the_value(
 def test_script_without_a_main_guard_starts_no_nested_jobs(tmp_path: Path) -> None:
     text = SCRIPT.replace('if __name__ == "__main__":\n    ', "")
     text = f"import sys\nsys.modules['cloudpickle'] = None\n{text}"
-    done = script(tmp_path, text)
-    assert done.returncode == 1
-    assert '__name__ == "__main__"' in done.stdout + done.stderr
+    result = script(tmp_path, text)
+    assert result.returncode == 1
+    assert '__name__ == "__main__"' in result.stdout + result.stderr
 
 
 @pytest.mark.real
@@ -359,9 +360,9 @@ if __name__ == "__main__":
 def test_detached_function_outlives_its_script_and_returns_its_value(
     tmp_path: Path,
 ) -> None:
-    done = script(tmp_path, DETACHED.format(go=str(tmp_path / "go")))
-    assert done.returncode == 0, done.stderr
-    name = done.stdout.strip()
+    result = script(tmp_path, DETACHED.format(go=str(tmp_path / "go")))
+    assert result.returncode == 0, result.stderr
+    name = result.stdout.strip()
     (tmp_path / "go").touch()
     lines: list[str] = []
     assert isinstance(danlu.attach(name, log=lines.append), int)

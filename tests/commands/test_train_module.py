@@ -122,8 +122,8 @@ def test_framework_is_detected_through_relative_imports(project: Path) -> None:
 
 
 def test_module_of_a_framework_selects_that_framework(project: Path) -> None:
-    found = detect_module_framework("torch.distributed.run", project)
-    assert found.framework == "pytorch"
+    module_framework = detect_module_framework("torch.distributed.run", project)
+    assert module_framework.framework == "pytorch"
     with pytest.raises(UsageError, match="not in") as caught:
         detect_module_framework("elsewhere.train", project)
     assert "--framework" in caught.value.hint
@@ -135,12 +135,12 @@ def test_module_of_a_framework_selects_that_framework(project: Path) -> None:
 def test_module_job_runs_python_m_and_is_named_after_the_module(
     project: Path, settings: Settings
 ) -> None:
-    found = plan_module(project, settings, args=("--lr", "0.1"))
-    assert container(found)["command"] == ["python", "-m", "pkg.train", "--lr", "0.1"]
-    assert found.job.name.startswith("train-")
-    assert found.framework_reason == "framework pytorch, because pkg/common.py imports torch"
-    document = read_manifest_file(format_manifest(found, "yaml"), "out").job
-    assert read_job(document, find_framework("pytorch")) == found.job
+    module = plan_module(project, settings, args=("--lr", "0.1"))
+    assert container(module)["command"] == ["python", "-m", "pkg.train", "--lr", "0.1"]
+    assert module.job.name.startswith("train-")
+    assert module.framework_reason == "framework pytorch, because pkg/common.py imports torch"
+    document = read_manifest_file(format_manifest(module, "yaml"), "out").job
+    assert read_job(document, find_framework("pytorch")) == module.job
 
 
 def test_package_job_is_named_after_the_package(project: Path, settings: Settings) -> None:
@@ -153,10 +153,10 @@ def test_module_runs_in_the_working_directory_of_the_container(
     project: Path, settings: Settings
 ) -> None:
     (project / "build.envd").write_text("def build():\n    base(os='debian12')\n")
-    found = plan_module(project, settings)
-    assert found.target is not None
-    assert found.target.in_container
-    assert container(found)["workingDir"] == "/workspace"
+    module = plan_module(project, settings)
+    assert module.target is not None
+    assert module.target.in_container
+    assert container(module)["workingDir"] == "/workspace"
     env = str(project / "build.envd")
     below = plan_module(project / "pkg", settings, "common", env=env)
     assert container(below)["workingDir"] == "/workspace/pkg"
@@ -189,15 +189,15 @@ def prepare_submission(project: Path, settings: Settings, module: str, **more: A
     order = TrainOptions(
         directory=project, module=module, image="i", on="kubernetes", framework="pytorch", **more
     )
-    found = plan_job(order, settings=settings)
-    return build_submission(found, order, settings=settings, progress=lambda event: None)
+    job = plan_job(order, settings=settings)
+    return build_submission(job, order, settings=settings, progress=lambda event: None)
 
 
 def test_module_is_sent_with_its_package_and_imports(
     project: Path, settings: Settings, tmp_path: Path
 ) -> None:
-    found = prepare_submission(project, settings, "pkg.train", args=("a b",))
-    assert set(found.code) == {
+    submission = prepare_submission(project, settings, "pkg.train", args=("a b",))
+    assert set(submission.code) == {
         "pkg/__init__.py",
         "pkg/common.py",
         "pkg/nets/__init__.py",
@@ -205,7 +205,7 @@ def test_module_is_sent_with_its_package_and_imports(
         "pkg/table.csv",
         "pkg/train.py",
     }
-    ready = prepare_job(found, namespace="default")
+    ready = prepare_job(submission, namespace="default")
     framework = find_framework("pytorch")
     job = read_job(ready.job, framework)
     pod = render_pod(job, framework, WORKER, ServiceTopology(job))

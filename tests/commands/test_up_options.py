@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import socket
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from danlu.commands.container_options import parse_volume
+from danlu.commands.environments.jupyter import add_jupyter, format_jupyter_url, replace_taken_port
 from danlu.commands.environments.manage import default_name
-from danlu.commands.environments.spec import name_services, parse_port
-from danlu.engine.environment_directory import PortForward, check_environment_name
+from danlu.commands.environments.spec import UpOptions, build_spec, name_services, parse_port
+from danlu.engine.environment_directory import EnvironmentSpec, PortForward, check_environment_name
+from danlu.environment.runtime_settings import JupyterSettings, RuntimeSettings
 from danlu.errors import UsageError
+from danlu.util.paths import Paths
 
 
 @pytest.mark.parametrize(
@@ -31,9 +38,51 @@ def test_an_invalid_port_is_rejected(text: str) -> None:
         parse_port(text)
 
 
+def test_two_ports_cannot_be_reached_at_one(tmp_path: Path) -> None:
+    options = UpOptions(ports=("8765:8765", "8765:80"))
+    with pytest.raises(UsageError, match="ports 8765 and 80 cannot both be reached"):
+        build_spec(
+            "digits",
+            tmp_path,
+            "sha256:0",
+            RuntimeSettings(),
+            options,
+            Paths(tmp_path, tmp_path, tmp_path),
+            earlier=None,
+        )
+
+
+def test_a_volume_without_a_source_is_rejected_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot mount .*/missing: no such file") as caught:
+        parse_volume(f"{tmp_path}/missing:/data")
+    assert "create it" in caught.value.hint
+
+
 def test_services_are_named_after_their_programs() -> None:
     services = name_services((("/bin/tensorboard", "x"), ("tensorboard",), ("a b",)))
     assert [service.name for service in services] == ["tensorboard", "tensorboard#2", "a-b"]
+
+
+def test_a_program_called_jupyter_is_not_the_server_with_a_token() -> None:
+    services = name_services((("jupyter", "lab"), ("/sbin/init",)))
+    assert [service.name for service in services] == ["jupyter#2", "init#2"]
+    spec = EnvironmentSpec("digits", "sha256:0", datetime.now(UTC), services=services)
+    assert format_jupyter_url(spec) == ""
+    assert replace_taken_port(spec) == spec
+
+
+def test_moving_the_port_of_jupyter_keeps_ports_with_the_same_name() -> None:
+    spec = EnvironmentSpec("digits", "sha256:0", datetime.now(UTC))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = int(server.getsockname()[1])
+        mine = PortForward(8888, 8888, "127.0.0.1", "jupyter")
+        started = add_jupyter(replace(spec, ports=(mine,)), JupyterSettings(), None)
+        service = replace(started.services[0], environment={"JUPYTER_PORT": str(taken)})
+        own = PortForward(taken, taken, "127.0.0.1", "jupyter", fixed=False)
+        moved = replace_taken_port(replace(started, services=(service,), ports=(mine, own)))
+    assert moved.ports[0] == mine
+    assert moved.ports[1].port != taken
+    assert moved.services[0].environment["JUPYTER_PORT"] == str(moved.ports[1].port)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -44,7 +45,7 @@ class Project:
         return self.danlu(*arguments, cwd=self.directory, **options)
 
     def run(self, *arguments: str) -> str:
-        """What a command prints in the environment."""
+        """Run a command in the environment and return its stdout."""
         return self("run", "--", *arguments).stdout.strip()
 
     def build(self, *arguments: str) -> dict[str, Any]:
@@ -55,8 +56,29 @@ class Project:
         return value
 
 
+def start(project: Project, home: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start the real program with the home ``home``, in a new session."""
+    danlu = Path(sys.executable).with_name("danlu")
+    return subprocess.Popen(
+        [str(danlu), *arguments],
+        cwd=project.directory,
+        env={**os.environ, "DANLU_HOME": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Return what a successful program printed."""
+    out, err = process.communicate()
+    assert process.returncode == 0, out + err
+    return out
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+def http_directory(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """An HTTP server's address, and the directory it serves."""
     directory = tmp_path / "served"
     directory.mkdir()

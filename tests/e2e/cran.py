@@ -44,6 +44,6 @@ def add_package(
 
 def write_index(mirror: Path, *stanzas: str) -> None:
     """Write ``PACKAGES.gz``."""
-    place = mirror / "src/contrib"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "PACKAGES.gz").write_bytes(gzip.compress("\n".join(stanzas).encode()))
+    directory = mirror / "src/contrib"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "PACKAGES.gz").write_bytes(gzip.compress("\n".join(stanzas).encode()))

@@ -1,4 +1,4 @@
-"""What a company's mirrors provide for the build files of envd's repository.
+"""Mirrors for the build files of envd's repository, like those of a company.
 
 Everything is made here of what can be reached: packages for conda are wheels and the
 distribution's Python under their true names and versions, images are built by danlu under the
@@ -37,7 +37,7 @@ from tests.fakes.julia import JuliaServer
 PYTHON = "3.11"
 
 #: Images by name, with what they contain over Debian. The libraries are those that conda's own
-#: Python contains, and the distribution's, which stands in for it, is linked with.
+#: Python contains, and the distribution's, its replacement, is linked with.
 _LIBRARIES = (
     *("libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8"),
     *("libsqlite3-0", "libssl3", "libuuid1", "zlib1g"),
@@ -58,7 +58,7 @@ _CHANNELS = (
     *("pkgs/main", "pkgs/r", "pkgs/msys2", "pkgs/free"),
 )
 
-#: The release of PyTorch without CUDA, which is what an index of its own has and PyPI does not.
+#: The release of PyTorch without CUDA, which a separate index has and PyPI does not.
 TORCH = "2.13.0+cpu"
 
 _PIP_INDEX = re.compile(r'^ *config\.pip_index\(url="https://([^"]+)/simple"', re.MULTILINE)
@@ -158,7 +158,7 @@ def unpack_python(danlu: Danlu, directory: Path) -> Path:
 
 
 def download_wheels(directory: Path, requirements: Iterable[str]) -> list[Path]:
-    """Download wheels with pip, as it is configured; those that no index has are left out."""
+    """Download wheels with the configured pip; skip those that no index has."""
     for requirement in requirements:
         command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", requirement]
         options = ["-d", str(directory), "--only-binary", ":all:", "--python-version", PYTHON]
@@ -169,8 +169,8 @@ def download_wheels(directory: Path, requirements: Iterable[str]) -> list[Path]:
 def write_torch_index(index: Path, files: Path) -> None:
     """Write PyTorch's index: every directory of it has the wheels that can be reached."""
     wheels = download_wheels(files / "torch", (f"torch=={TORCH}",))
-    for place in ("cpu", "cu113", "cu116", "cu126", "nightly/cu117"):
-        page = index / "whl" / place / "torch" / "index.html"
+    for channel in ("cpu", "cu113", "cu116", "cu126", "nightly/cu117"):
+        page = index / "whl" / channel / "torch" / "index.html"
         page.parent.mkdir(parents=True)
         page.write_text("".join(f'<a href="{file.as_uri()}">{file.name}</a>' for file in wheels))
 

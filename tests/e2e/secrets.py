@@ -15,7 +15,7 @@ def find_files_with(text: str, since: float, *roots: Path) -> list[Path]:
 
     The home of all tests is one of ``roots``: other tests remove files of it meanwhile.
     """
-    found = []
+    results = []
     for root in roots:
         for directory, _, names in os.walk(root):
             for name in names:
@@ -27,7 +27,7 @@ def find_files_with(text: str, since: float, *roots: Path) -> list[Path]:
                         continue
                     with path.open("rb") as file:
                         if text.encode() in file.read(_READ_LIMIT):
-                            found.append(path)
+                            results.append(path)
                 except FileNotFoundError:
                     continue
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""A standalone build of Python made of the one that runs the tests, and a mirror that has it."""
+"""A standalone build of the Python that runs the tests, and a mirror with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LEFT_OUT = {"__pycache__", "dist-packages", "idlelib", "site-packages", "test",
 
 
 def add_build(mirror: Path, *, version: str = "", release: str = "20241219") -> Path:
-    """Put a build of this Python into a mirror; ``version`` is the one its name says."""
+    """Add a build of this Python to a mirror, under the name of ``version``."""
     minor = f"{sys.version_info.major}.{sys.version_info.minor}"
     name = (
         f"cpython-{version or platform.python_version()}+{release}-{platform.machine()}"
@@ -26,7 +26,7 @@ def add_build(mirror: Path, *, version: str = "", release: str = "20241219") -> 
     program = Path(sys.executable).resolve()
     with tarfile.open(path, "w:gz", compresslevel=1) as tar:
         add_program(tar, program, f"python/bin/python{minor}")
-        tar.add(library, f"python/lib/python{minor}", filter=leave_out)
+        tar.add(library, f"python/lib/python{minor}", filter=exclude_programs)
         headers = Path(sysconfig.get_path("include"))
         if headers.is_dir():  # Debian has them in a package of their own
             tar.add(headers, f"python/include/python{minor}")
@@ -36,7 +36,7 @@ def add_build(mirror: Path, *, version: str = "", release: str = "20241219") -> 
     return path
 
 
-def leave_out(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def exclude_programs(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     """Leave out what no test needs, and Debian's links to its configuration in ``/etc``."""
     is_foreign = member.issym() and member.linkname.startswith("/")
     return None if is_foreign or member.name.rpartition("/")[2] in _LEFT_OUT else member

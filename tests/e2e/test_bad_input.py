@@ -14,15 +14,15 @@ from tests.e2e.conftest import Project
 pytestmark = pytest.mark.real
 
 
-def refused(project: Project, *arguments: str, code: int) -> str:
+def run_refused_command(project: Project, *arguments: str, code: int) -> str:
     """The program's one error message; no traceback, no lock it did not have."""
     before = sorted(project.directory.iterdir())
-    done = project(*(arguments or ("build",)), check=False)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stderr.count("error:") == 1
+    result = project(*(arguments or ("build",)), check=False)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stderr.count("error:") == 1
     assert sorted(project.directory.iterdir()) == before
-    return done.stderr
+    return result.stderr
 
 
 @pytest.mark.parametrize(
@@ -39,21 +39,21 @@ def refused(project: Project, *arguments: str, code: int) -> str:
 )
 def test_a_wrong_line_is_named(project: Project, line: str, place: str, says: str) -> None:
     project.write(line)
-    text = refused(project, code=2)
+    text = run_refused_command(project, code=2)
     assert place in text
     assert says in text
 
 
 def test_unsatisfiable_packages_give_the_reason_in_a_few_lines(project: Project) -> None:
     project.write('install.python_packages(name=["six==1.16.0", "six==1.15.0"])')
-    text = refused(project, code=2)
+    text = run_refused_command(project, code=2)
     assert "six==1.16.0" in text
     assert len(text.splitlines()) < 20
 
 
 def test_a_package_that_does_not_exist(project: Project) -> None:
     project.write('install.python_packages(name=["danlu-no-such-package-ever"])')
-    assert "danlu-no-such-package-ever" in refused(project, code=2)
+    assert "danlu-no-such-package-ever" in run_refused_command(project, code=2)
 
 
 def test_a_wheel_for_another_platform(project: Project) -> None:
@@ -61,7 +61,7 @@ def test_a_wheel_for_another_platform(project: Project) -> None:
     with zipfile.ZipFile(project.directory / name, "w") as archive:
         archive.writestr("alchemy-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: alchemy\n")
     project.write(f'install.python_packages(local_wheels=["{name}"])')
-    assert name in refused(project, code=2)
+    assert name in run_refused_command(project, code=2)
 
 
 def test_an_unreachable_index(project: Project) -> None:
@@ -69,39 +69,39 @@ def test_an_unreachable_index(project: Project) -> None:
         'config.pip_index(url="http://127.0.0.1:9/simple")',
         'install.python_packages(name=["danlu-no-such-package-ever"])',
     )
-    text = refused(project, code=3)
+    text = run_refused_command(project, code=3)
     assert "127.0.0.1:9" in text
 
 
 def test_an_unreachable_mirror(project: Project) -> None:
     source = "deb [trusted=yes] http://127.0.0.1:9/debian bookworm main"
     project.write(f'config.apt_source("{source}")', 'install.apt_packages(["file"])')
-    assert "127.0.0.1" in refused(project, code=3)
+    assert "127.0.0.1" in run_refused_command(project, code=3)
 
 
-def test_a_registry_that_is_not_there(project: Project) -> None:
+def test_an_unreachable_registry(project: Project) -> None:
     project.write(base='    base(image="127.0.0.1:9/none:1")\n')
-    assert "127.0.0.1:9" in refused(project, code=3)
+    assert "127.0.0.1:9" in run_refused_command(project, code=3)
 
 
 def test_a_failing_step_shows_its_last_lines_and_its_place(project: Project) -> None:
     project.write('run(["seq 100", "echo the reason >&2; exit 7"])')
-    done = project("build", "--progress", "quiet", check=False)
-    assert done.returncode == 1
-    assert "build.envd:3" in done.stderr
-    shown = done.stderr.split("error:")[1]
-    assert "the reason" in shown
-    assert "exit code 7" in shown
-    assert "\n  82\n" in re.sub(r" +", "  ", shown)
-    assert "81\n" not in shown
+    result = project("build", "--progress", "quiet", check=False)
+    assert result.returncode == 1
+    assert "build.envd:3" in result.stderr
+    output = result.stderr.split("error:")[1]
+    assert "the reason" in output
+    assert "exit code 7" in output
+    assert "\n  82\n" in re.sub(r" +", "  ", output)
+    assert "81\n" not in output
 
 
 def test_the_log_of_a_failing_step_is_printed_once(project: Project) -> None:
     project.write('run(["seq 100", "echo the reason >&2; exit 7"])')
-    done = project("build", check=False)
-    assert done.returncode == 1
-    assert len(re.findall(r"^(?!.*echo).*the reason$", done.stderr, re.MULTILINE)) == 1
-    assert "exit code 7" in done.stderr.split("error:")[1]
+    result = project("build", check=False)
+    assert result.returncode == 1
+    assert len(re.findall(r"^(?!.*echo).*the reason$", result.stderr, re.MULTILINE)) == 1
+    assert "exit code 7" in result.stderr.split("error:")[1]
 
 
 def test_a_stale_lock_is_refused_when_frozen(project: Project) -> None:
@@ -109,15 +109,15 @@ def test_a_stale_lock_is_refused_when_frozen(project: Project) -> None:
     project("lock")
     project.write('install.apt_packages(["file", "less"])')
     before = (project.directory / "danlu.lock").read_text()
-    assert "danlu lock" in refused(project, "build", "--frozen", code=2)
+    assert "danlu lock" in run_refused_command(project, "build", "--frozen", code=2)
     assert (project.directory / "danlu.lock").read_text() == before
-    done = project("lock", "--check", check=False)
-    assert done.returncode == 1
+    result = project("lock", "--check", check=False)
+    assert result.returncode == 1
 
 
 def test_no_lock_is_refused_when_frozen(project: Project) -> None:
     project.write()
-    assert "danlu lock" in refused(project, "build", "--frozen", code=2)
+    assert "danlu lock" in run_refused_command(project, "build", "--frozen", code=2)
 
 
 def test_a_hand_edited_hash_is_found_out(project: Project) -> None:
@@ -125,10 +125,10 @@ def test_a_hand_edited_hash_is_found_out(project: Project) -> None:
     project("lock")
     file = project.directory / "danlu.lock"
     text = file.read_text()
-    found = re.search(r'zipp-3\.20\.0[^\n]*sha256 = "([0-9a-f]{64})"', text)
-    assert found
-    file.write_text(text.replace(found.group(1), "0" * 64))
-    assert "zipp" in refused(project, code=3)
+    result = re.search(r'zipp-3\.20\.0[^\n]*sha256 = "([0-9a-f]{64})"', text)
+    assert result
+    file.write_text(text.replace(result.group(1), "0" * 64))
+    assert "zipp" in run_refused_command(project, code=3)
 
 
 def test_a_locked_package_that_the_indexes_no_longer_have(project: Project) -> None:
@@ -136,7 +136,7 @@ def test_a_locked_package_that_the_indexes_no_longer_have(project: Project) -> N
     project("lock")
     file = project.directory / "danlu.lock"
     file.write_text(file.read_text().replace("3.19.1", "3.19.99"))
-    text = refused(project, code=3)
+    text = run_refused_command(project, code=3)
     assert "zipp" in text
     assert "--upgrade zipp" in text
 
@@ -144,12 +144,12 @@ def test_a_locked_package_that_the_indexes_no_longer_have(project: Project) -> N
 def test_a_lock_that_is_not_toml(project: Project) -> None:
     project.write()
     (project.directory / "danlu.lock").write_text("version = 1\n[[[\n")
-    assert "danlu.lock:2" in refused(project, code=2)
+    assert "danlu.lock:2" in run_refused_command(project, code=2)
 
 
 def test_an_endless_build_file_ends(project: Project) -> None:
     project.write("for i in range(1 << 40):", "    pass")
-    text = refused(project, code=2)
+    text = run_refused_command(project, code=2)
     assert "build.envd" in text
 
 
@@ -157,7 +157,7 @@ def test_a_build_file_that_takes_all_memory_ends(project: Project) -> None:
     project.write(
         'x = ["a" * 1000000]', "for i in range(1 << 40):", '    x.append("b" * 1000000 + str(i))'
     )
-    refused(project, code=2)
+    run_refused_command(project, code=2)
 
 
 def test_an_include_cannot_read_files(project: Project, tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_an_include_cannot_read_files(project: Project, tmp_path: Path) -> None:
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "1"]):
         subprocess.run([*run, *words], check=True)
     project.write("lib.x()", head=f'lib = include("file://{library}")\n\n')
-    assert "/etc/passwd" in refused(project, code=2)
+    assert "/etc/passwd" in run_refused_command(project, code=2)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_exit_codes(project: Project, arguments: tuple[str, ...], code: int) -> 
     assert project(*arguments, check=False).returncode == code
 
 
-def test_all_calls_that_cannot_be_resolved_are_listed_at_once(
+def test_all_unresolvable_calls_are_listed_together(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mirror").mkdir()
@@ -211,7 +211,7 @@ def test_all_calls_that_cannot_be_resolved_are_listed_at_once(
     assert not (project.directory / "danlu.lock").exists()
 
 
-def test_plan_with_lock_fetches_what_is_included(project: Project, tmp_path: Path) -> None:
+def test_plan_with_lock_fetches_includes(project: Project, tmp_path: Path) -> None:
     library = tmp_path / "lib"
     library.mkdir()
     (library / "tools.envd").write_text('def tools():\n    install.apt_packages(["file"])\n')
@@ -219,7 +219,7 @@ def test_plan_with_lock_fetches_what_is_included(project: Project, tmp_path: Pat
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
     project.write("lib.tools()", head=f'lib = include("file://{library}")\n')
-    planned = project("plan", "--lock")
-    assert "apt file" in planned.stdout
-    assert "?" not in planned.stdout
+    plan = project("plan", "--lock")
+    assert "apt file" in plan.stdout
+    assert "?" not in plan.stdout
     assert (project.directory / "danlu.lock").exists()

@@ -1,4 +1,4 @@
-"""What bases and the environment's user are in a built image."""
+"""Bases and the environment's user in a built image."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_an_image_with_another_package_manager_is_refused_with_the_reason(
     assert project.run("cat", "/word") == "works"
 
 
-def test_run_in_an_image_without_bash_says_so(project: Project) -> None:
+def test_run_in_an_image_without_bash_is_reported(project: Project) -> None:
     project.write('run(["rm -f /bin/bash"])')
     project.build("-t", "local/bashless:1")
     project.write('run(["true"])', base='    base(image="local/bashless:1")\n')

@@ -1,4 +1,4 @@
-"""Editable packages in a real environment: edited without a build, and copied where it goes."""
+"""Editable packages in a real environment: edited without a build, copied for other machines."""
 
 from __future__ import annotations
 
@@ -63,14 +63,16 @@ def write_package(directory: Path, name: str, code: str, requirement: str, backe
 @pytest.mark.slow
 def test_packages_of_every_backend_are_edited_without_a_build(project: Project) -> None:
     for name, code, requirement, backend, tables in BACKENDS:
-        place = project.directory / name
-        write_package(place, name, code, requirement, backend)
-        (place / "pyproject.toml").write_text((place / "pyproject.toml").read_text() + tables)
-    listed = ", ".join(f'"-e ./{name}"' for name in NAMES[1:])
+        directory = project.directory / name
+        write_package(directory, name, code, requirement, backend)
+        (directory / "pyproject.toml").write_text(
+            (directory / "pyproject.toml").read_text() + tables
+        )
+    listing = ", ".join(f'"-e ./{name}"' for name in NAMES[1:])
     (project.directory / "requirements.txt").write_text(f"-e ./{NAMES[0]}\n")
     project.write(
         "install.python()",
-        f'install.python_packages([{listed}], requirements="requirements.txt")',
+        f'install.python_packages([{listing}], requirements="requirements.txt")',
     )
     say = " && ".join(f"say-{name}" for name in NAMES)
     assert project.run("sh", "-c", say).splitlines() == [f"{name} first" for name in NAMES]

@@ -34,14 +34,17 @@ CHECKOUT = os.environ.get("DANLU_ENVD_REPO", "")
 CHOSEN = re.compile(os.environ.get("DANLU_ENVD_FILES", ""))
 """Which of the files to build while working on them; all by default."""
 
+MOUNTED = (".codex", ".cache/huggingface")
+"""What build files mount of the user's home directory, and what must exist there."""
+
 _HOST = re.compile(r"\b(?:[a-z0-9-]+\.)+[a-z]{2,}\b")
 _FILE_NAME = re.compile(r"\.(?:envd|toml|json|gz|txt|conda|whl|py|R|lock|condarc)$")
 _STEP_WITHOUT_NETWORK = re.compile(r"[Cc]ould not resolve host:? ([a-z0-9.-]+)")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How far a build file came: ``stage`` is the command that failed, empty if none did."""
+class BuildFileOutcome:
+    """The outcome of a build file: ``stage`` is the command that failed, empty for success."""
 
     file: str
     stage: str = ""
@@ -51,17 +54,17 @@ class Outcome:
     @property
     def hosts(self) -> list[str]:
         """The hosts that the failure names."""
-        if found := _STEP_WITHOUT_NETWORK.findall(self.message):
-            return list(dict.fromkeys(found))
+        if result := _STEP_WITHOUT_NETWORK.findall(self.message):
+            return list(dict.fromkeys(result))
         lines = self.message[self.message.find("error:") :].splitlines()
         # What the build file says is quoted with its line number.
-        said = " ".join(line for line in lines if not re.match(r"\s*(\d*\s*\||-->|hint)", line))
-        names = dict.fromkeys(_HOST.findall(said))
+        output = " ".join(line for line in lines if not re.match(r"\s*(\d*\s*\||-->|hint)", line))
+        names = dict.fromkeys(_HOST.findall(output))
         return [name for name in names if not _FILE_NAME.search(name)]
 
     @property
-    def is_explained(self) -> bool:
-        """Whether the file works, or a host that cannot be reached is named as the reason."""
+    def works_or_explains(self) -> bool:
+        """Whether the file works, or an unreachable host is reported as the cause."""
         return not self.stage or (self.code in (1, 3) and bool(self.hosts))
 
     def describe(self) -> str:
@@ -75,7 +78,7 @@ class Outcome:
 def danlu_behind_mirrors(
     real_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Danlu]:
-    """The program with a home of its own, which is configured with the mirrors."""
+    """The program with a separate home that is configured with the mirrors."""
     home = real_home / "envd"
     danlu = program_in(home)
     mirrors = tmp_path / "mirrors"
@@ -84,13 +87,18 @@ def danlu_behind_mirrors(
     write_mirrors(danlu, mirrors, home / "config" / "config.toml", Path(CHECKOUT))
     for name, value in {**git_environment(mirrors), **pip_environment(mirrors)}.items():
         monkeypatch.setenv(name, value)
+    created = [directory for name in MOUNTED if not (directory := Path.home() / name).exists()]
+    for directory in created:
+        directory.mkdir(parents=True)
     yield danlu
+    for directory in created:
+        directory.rmdir()
     if "DANLU_TEST_HOME" not in os.environ:
         remove_tree(home)
 
 
 def copy_project(file: str, target: Path) -> None:
-    """Copy the directory of a build file; of one that lies with envd's sources, only the file."""
+    """Copy the directory of a build file, or only the file if it is among envd's sources."""
     source = Path(CHECKOUT, file)
     if file.startswith("pkg/") or source.parent == Path(CHECKOUT):
         target.mkdir()
@@ -99,18 +107,18 @@ def copy_project(file: str, target: Path) -> None:
         shutil.copytree(source.parent, target)
 
 
-def try_file(file: str, project: Project) -> Outcome:
+def try_file(file: str, project: Project) -> BuildFileOutcome:
     """Lock, build and run a file, which nothing changes."""
     copy_project(file, project.directory)
     before = (project.directory / "build.envd").read_bytes()
     commands = (["lock"], ["build", "--frozen"], ["run", "--", "sh", "-c", "echo works"])
     for command in commands:
-        done = project(*command, check=False)
+        result = project(*command, check=False)
         assert (project.directory / "build.envd").read_bytes() == before
-        if done.returncode:
-            return Outcome(file, command[0], done.returncode, done.stderr)
-    assert done.stdout.splitlines()[-1] == "works"
-    return Outcome(file)
+        if result.returncode:
+            return BuildFileOutcome(file, command[0], result.returncode, result.stderr)
+    assert result.stdout.splitlines()[-1] == "works"
+    return BuildFileOutcome(file)
 
 
 @pytest.mark.skipif(not CHECKOUT, reason="DANLU_ENVD_REPO names no checkout of envd")
@@ -127,13 +135,13 @@ def test_the_files_of_envd_build_unmodified_or_name_the_unreachable_host(
         outcomes.append(outcome)
         with capsys.disabled():
             print(outcome.describe(), flush=True)
-            if not outcome.is_explained:
+            if not outcome.works_or_explains:
                 print(outcome.message, flush=True)
     locked = sum(outcome.stage != "lock" for outcome in outcomes)
     working = sum(not outcome.stage for outcome in outcomes)
     with capsys.disabled():
         print(f"{len(outcomes)} files: {locked} lock, {working} build and run")
-    assert [outcome for outcome in outcomes if not outcome.is_explained] == []
+    assert [outcome for outcome in outcomes if not outcome.works_or_explains] == []
     if not CHOSEN.pattern:
         assert locked >= 45
         assert working >= 30

@@ -1,4 +1,4 @@
-"""Environments of a build file: what it says about the start, and what is changed by hand."""
+"""Environments of a build file: settings for their start, and manual changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Danlu
-from tests.engine.test_environments import free_port, wait_for
+from tests.engine.test_environments import free_port
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root"), pytest.mark.timeout(600)]
 
@@ -47,14 +48,14 @@ def test_changes_by_hand_can_be_built(danlu: Danlu, project: Path) -> None:
     (project / "build.envd").write_text(BUILD.format(port=port))
     danlu("up", "-d", cwd=project)
 
-    def is_served() -> bool:
+    def responds() -> bool:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/build.envd", timeout=5) as page:
                 return b"def build" in page.read()
         except OSError:
             return False
 
-    wait_for(is_served)
+    wait_for(responds)
     script = """
     set -e
     apt-get update -qq
@@ -66,8 +67,8 @@ def test_changes_by_hand_can_be_built(danlu: Danlu, project: Path) -> None:
     """
     assert danlu("exec", "--", "sh", "-c", script, cwd=project).stdout == "prepared\n"
     by_hand = list_packages(danlu, project)
-    written = danlu("commit", "--write", cwd=project).stdout
-    assert 'install.apt_packages(["jq"])' in written
+    content = danlu("commit", "--write", cwd=project).stdout
+    assert 'install.apt_packages(["jq"])' in content
     assert (project / "environment-files/etc/tool/mode").read_text() == "test\n"
     danlu("up", "-d", "--recreate", cwd=project)
     assert list_packages(danlu, project) == by_hand

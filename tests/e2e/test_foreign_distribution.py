@@ -1,4 +1,4 @@
-"""A base of another distribution, from a mirror that is served here and signed with its own key.
+"""A base of another distribution, from a local mirror that is signed with its own key.
 
 Ubuntu's archive is not reachable everywhere. Its stand-in has Debian's real packages under Ubuntu's
 names (origin, codename), so that everything but the content is as on Ubuntu's mirrors.
@@ -33,7 +33,7 @@ _DEB = re.compile(r'name = "([^"]+)".*?sha256 = "([0-9a-f]{64})".*?path = "([^"]
 
 
 @dataclass
-class Mirror:
+class SignedMirror:
     """A signed archive, its address, and the key it is signed with."""
 
     root: Path
@@ -65,7 +65,7 @@ def sign(root: Path, gnupg: Path) -> None:
 
 
 @pytest.fixture
-def mirror(project: Project, real_home: Path, tmp_path: Path) -> Iterator[Mirror]:
+def mirror(project: Project, real_home: Path, tmp_path: Path) -> Iterator[SignedMirror]:
     """The packages of a small Debian system as Ubuntu 24.04."""
     project.write('install.apt_packages(["file"])')
     project.build()
@@ -87,7 +87,7 @@ def mirror(project: Project, real_home: Path, tmp_path: Path) -> Iterator[Mirror
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield Mirror(root, f"http://127.0.0.1:{server.server_port}", keyring)
+        yield SignedMirror(root, f"http://127.0.0.1:{server.server_port}", keyring)
         server.shutdown()
         thread.join()
     subprocess.run(["gpgconf", "--homedir", str(gnupg), "--kill", "all"], check=False)
@@ -95,7 +95,7 @@ def mirror(project: Project, real_home: Path, tmp_path: Path) -> Iterator[Mirror
 
 @pytest.fixture
 def elsewhere(project: Project, real_home: Path) -> Iterator[Project]:
-    """The project with a home of its own, whose configuration may be changed."""
+    """The project with a separate home, whose configuration tests may change."""
     home = real_home.with_name(f"{real_home.name}-foreign")
     home.mkdir(parents=True)
     yield Project(project.directory, program_in(home))
@@ -107,7 +107,7 @@ def home_of(real_home: Path) -> Path:
 
 
 def test_ubuntu_is_built_from_a_signed_mirror(
-    mirror: Mirror, elsewhere: Project, real_home: Path
+    mirror: SignedMirror, elsewhere: Project, real_home: Path
 ) -> None:
     elsewhere.write('install.apt_packages(["file"])', base='    base(os="ubuntu24.04")\n')
     refused = elsewhere("build", check=False)
@@ -125,7 +125,7 @@ def test_ubuntu_is_built_from_a_signed_mirror(
 
 
 def test_the_keys_of_ubuntu_come_from_debian_and_refuse_another_signer(
-    mirror: Mirror, elsewhere: Project, real_home: Path
+    mirror: SignedMirror, elsewhere: Project, real_home: Path
 ) -> None:
     elsewhere.write(base='    base(os="ubuntu24.04")\n')
     mirror.configure(home_of(real_home), keyring=False)
@@ -134,13 +134,13 @@ def test_the_keys_of_ubuntu_come_from_debian_and_refuse_another_signer(
     assert "the key is not trusted" in refused.stderr
     assert not (elsewhere.directory / "danlu.lock").exists()
     keyring = home_of(real_home) / "cache/apt/keyrings/ubuntu-archive-keyring.gpg"
-    shown = ["gpg", "--show-keys", "--with-colons", str(keyring)]
-    keys = subprocess.run(shown, check=True, capture_output=True, text=True).stdout
+    output = ["gpg", "--show-keys", "--with-colons", str(keyring)]
+    keys = subprocess.run(output, check=True, capture_output=True, text=True).stdout
     assert "F6ECB3762474EDA9D21B7022871920D1991BC93C" in keys, "Ubuntu's signing key of 2018"
 
 
 def test_a_package_that_differs_from_the_signed_list_is_refused(
-    mirror: Mirror, elsewhere: Project, real_home: Path
+    mirror: SignedMirror, elsewhere: Project, real_home: Path
 ) -> None:
     elsewhere.write(base='    base(os="ubuntu24.04")\n')
     mirror.configure(home_of(real_home))

@@ -1,4 +1,4 @@
-"""A disk that fills in the middle of a build: said so, nothing broken, and on from there."""
+"""A disk that fills up during a build: one clear error, an intact store, a working next build."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEP = 'run(["head -c 80000000 /dev/zero | tr \'\\\\0\' x > /big", "echo made > 
 MB = 1_000_000
 
 
-class Disk:
+class SmallDisk:
     """A small file system: how much of it is free is up to the test."""
 
     def __init__(self, place: Path) -> None:
@@ -39,48 +39,50 @@ class Disk:
     def free(self) -> None:
         self._ballast.unlink(missing_ok=True)
 
-    def leave(self, count: int) -> None:
-        """Take all but ``count`` bytes."""
+    def leave_free(self, count: int) -> None:
+        """Fill the disk up to ``count`` free bytes."""
         self.free()
         status = os.statvfs(self.place)
         with self._ballast.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, status.f_bavail * status.f_frsize - count)
 
     def fill(self) -> None:
-        """Take the last byte."""
-        self.leave(4 * MB)
+        """Fill the disk to the last byte."""
+        self.leave_free(4 * MB)
         with self._ballast.open("ab", buffering=0) as file, suppress(OSError):
             while True:
                 file.write(bytes(4096))
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    place, image = tmp_path / "disk", tmp_path / "image"
-    place.mkdir()
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    directory, image = tmp_path / "disk", tmp_path / "image"
+    directory.mkdir()
     with image.open("wb") as file:
         file.truncate(900 * MB)
     subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    if subprocess.run(["mount", "-o", "loop", str(image), str(place)], check=False).returncode:
-        pytest.skip("no loop device can be mounted here")
-    yield Disk(place)
-    subprocess.run(["umount", str(place)], check=True)
+    if subprocess.run(["mount", "-o", "loop", str(image), str(directory)], check=False).returncode:
+        pytest.skip("cannot mount a loop device on this machine")
+    yield SmallDisk(directory)
+    subprocess.run(["umount", str(directory)], check=True)
 
 
 def failed_build(small: Project) -> str:
-    """The branch in which a build failed for want of room, which it says in one message."""
-    done = small("build", "--frozen", "--progress", "plain", check=False)
-    assert done.returncode == 3, done.stderr
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error:")]
-    assert len(errors) == 1, done.stderr
-    assert errors[0].startswith("error: no space left on the disk that holds "), done.stderr
-    assert "hint: free some with `danlu image prune`" in done.stderr
+    """Return the branch of the build that failed because the disk was full; checks the message."""
+    result = small("build", "--frozen", "--progress", "plain", check=False)
+    assert result.returncode == 3, result.stderr
+    errors = [line for line in result.stderr.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1, result.stderr
+    assert errors[0].startswith("error: no space left on the disk that holds "), result.stderr
+    assert "hint: free some with `danlu image prune`" in result.stderr
     small("image", "check")
-    failed = re.search(r"^\[(\w+)\] .* failed after", done.stderr, re.MULTILINE)
+    failed = re.search(r"^\[(\w+)\] .* failed after", result.stderr, re.MULTILINE)
     return failed[1] if failed else ""
 
 
-def test_full_at_any_point_a_build_says_so_and_goes_on(project: Project, disk: Disk) -> None:
+def test_a_build_reports_a_full_disk_at_any_point_and_continues_later(
+    project: Project, disk: SmallDisk
+) -> None:
     (project.directory / "data").write_bytes(bytes(5 * MB))
     project.write(*DECLARED, STEP)
     right = project.build()["image"]["config"]
@@ -90,7 +92,7 @@ def test_full_at_any_point_a_build_says_so_and_goes_on(project: Project, disk: D
     # Downloads come to some 60 MB, what is unpacked of them to four times as much.
     branches = set()
     for megabytes in (6, 30, 70, 110, 150):
-        disk.leave(megabytes * MB)
+        disk.leave_free(megabytes * MB)
         branches.add(failed_build(small))
     assert "base" in branches
     disk.free()
@@ -98,7 +100,7 @@ def test_full_at_any_point_a_build_says_so_and_goes_on(project: Project, disk: D
     small("build")
     project.write(*DECLARED, STEP)
     lock.write_bytes(locked)
-    disk.leave(40 * MB)
+    disk.leave_free(40 * MB)
     assert failed_build(small) == "steps"
     disk.free()
     assert small.build("--frozen")["image"]["config"] == right
@@ -106,7 +108,7 @@ def test_full_at_any_point_a_build_says_so_and_goes_on(project: Project, disk: D
     small("image", "check")
 
 
-def test_a_full_disk_is_cleaned_by_pruning(project: Project, disk: Disk) -> None:
+def test_a_full_disk_is_cleaned_by_pruning(project: Project, disk: SmallDisk) -> None:
     project.write('install.python_packages(name=["six"])', STEP)
     small = Project(project.directory, program_in(disk.place / "home"))
     right = small.build()["image"]["config"]

@@ -1,4 +1,4 @@
-"""Each function that this version builds: what it installed is run."""
+"""Every build function: the installed programs run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 
 from tests.e2e.conftest import Project
 from tests.e2e.secrets import find_files_with
-from tests.fakes.openvsx import FakeRegistry, make_vsix, serve_registry
+from tests.fakes.openvsx import FakeExtensionRegistry, make_vsix, serve_registry
 
 pytestmark = pytest.mark.real
 
@@ -138,7 +138,7 @@ def test_cuda_is_found_by_the_loader_without_variables(project: Project) -> None
 
 
 @pytest.fixture
-def extensions() -> Iterator[FakeRegistry]:
+def extensions() -> Iterator[FakeExtensionRegistry]:
     """A registry with an extension for Linux, which depends on another one."""
     with serve_registry() as registry:
         main = make_vsix(
@@ -154,7 +154,7 @@ def extensions() -> Iterator[FakeRegistry]:
 
 
 def test_vscode_extensions_are_where_editors_look(
-    project: Project, extensions: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+    project: Project, extensions: FakeExtensionRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DANLU_MIRROR_OPENVSX", extensions.url)
     (project.directory / "mine.vsix").write_bytes(make_vsix("me.mine", "0.1.0"))
@@ -167,19 +167,19 @@ def test_vscode_extensions_are_where_editors_look(
     assert extensions.url not in lock
     assert 'name = "ms-python.debugpy"' in lock
     root = "/home/envd/.vscode-server/extensions"
-    listed = json.loads(project.run("cat", f"{root}/extensions.json"))
-    assert {item["relativeLocation"] for item in listed} == {
+    listing = json.loads(project.run("cat", f"{root}/extensions.json"))
+    assert {item["relativeLocation"] for item in listing} == {
         "me.mine-0.1.0",
         "ms-python.debugpy-2024.6.0-linux-x64",
         "ms-python.python-2024.8.1",
     }
-    for item in listed:
-        place = item["location"]["path"]
-        assert place == f"{root}/{item['relativeLocation']}"
-        manifest = json.loads(project.run("cat", f"{place}/package.json"))
+    for item in listing:
+        location = item["location"]["path"]
+        assert location == f"{root}/{item['relativeLocation']}"
+        manifest = json.loads(project.run("cat", f"{location}/package.json"))
         assert f"{manifest['publisher']}.{manifest['name']}" == item["identifier"]["id"]
-        assert project.run("stat", "-c", "%U", place, f"{place}/main.js") == "envd\nenvd"
-        assert "Identity" in project.run("cat", f"{place}/.vsixmanifest")
+        assert project.run("stat", "-c", "%U", location, f"{location}/main.js") == "envd\nenvd"
+        assert "Identity" in project.run("cat", f"{location}/.vsixmanifest")
     link = "/home/envd/.local/share/code-server/extensions"
     assert project.run("readlink", "-f", link) == root
     assert project.run("stat", "-c", "%U", root, "/home") == "envd\nroot"
@@ -212,8 +212,8 @@ def test_python_packages_from_a_local_wheel(project: Project) -> None:
     assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
 
 
-def test_python_packages_from_a_url(project: Project, served: tuple[str, Path]) -> None:
-    address, directory = served
+def test_python_packages_from_a_url(project: Project, http_directory: tuple[str, Path]) -> None:
+    address, directory = http_directory
     wheel = make_wheel(directory)
     project.write(f'install.python_packages(name=["alchemy @ {address}/{wheel.name}"])')
     assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
@@ -270,7 +270,7 @@ def test_pip_index_is_written_without_credentials(project: Project) -> None:
     assert "secret" not in text
 
 
-def test_owner_is_who_runs(project: Project) -> None:
+def test_owner_is_the_user_of_the_image(project: Project) -> None:
     project.write("config.owner(uid=1234, gid=2345)")
     report = project.build("-o", f"type=oci,dest={project.directory}/out")
     config = oci_config(project.directory / "out", report["image"]["config"])
@@ -285,7 +285,7 @@ def test_entrypoint(project: Project) -> None:
 
 
 def image_members(project: Project) -> list[str]:
-    """The names in all layers that steps made, as another tool reads them."""
+    """Return the names in all layers of steps, as read by another tool."""
     archive = project.directory.parent / "image.tar"
     project("build", "-o", f"type=docker,dest={archive}")
     with tarfile.open(archive) as image:
@@ -343,7 +343,7 @@ def test_run_can_install_with_pip_behind_the_machines_mirror(project: Project) -
     ]
 
 
-def test_run_sees_the_project_where_it_asks_to(project: Project) -> None:
+def test_run_sees_the_project_if_it_mounts_it(project: Project) -> None:
     (project.directory / "word").write_text("one")
     project.write('run(["cp word /kept"], mount_host=True)')
     assert project.run("cat", "/kept") == "one"
@@ -379,7 +379,7 @@ def test_copy_from_the_project(project: Project) -> None:
     assert project.run("cat", "/app/a.txt") == "b"
 
 
-def test_a_copy_says_what_it_leaves_out_and_changes(project: Project) -> None:
+def test_a_copy_reports_omitted_and_changed_files(project: Project) -> None:
     source = project.directory / "src"
     source.mkdir()
     (source / "key").write_text("k")
@@ -396,7 +396,7 @@ def test_a_copy_says_what_it_leaves_out_and_changes(project: Project) -> None:
     listing = project.run("ls", "-b", "/app/src").split()
     assert listing == ["caf\\351", "key", "pipe"]
     assert project.run("stat", "-c", "%F", "/app/src/pipe") == "fifo"
-    assert "up to date" in project("build").stderr, "the lock is no part of what was copied"
+    assert "up to date" in project("build").stderr, "the lock was not copied"
 
 
 def test_copying_below_tmp_and_root_leaves_their_modes(project: Project) -> None:
@@ -405,8 +405,8 @@ def test_copying_below_tmp_and_root_leaves_their_modes(project: Project) -> None
     assert project.run("stat", "-c", "%a", "/root") == "700"
 
 
-def test_http(project: Project, served: tuple[str, Path]) -> None:
-    address, directory = served
+def test_http(project: Project, http_directory: tuple[str, Path]) -> None:
+    address, directory = http_directory
     (directory / "data.csv").write_text("1,2\n")
     checksum = hashlib.sha256(b"1,2\n").hexdigest()
     project.write(
@@ -417,8 +417,21 @@ def test_http(project: Project, served: tuple[str, Path]) -> None:
     assert project.run("cat", "/copied", "/home/envd/extra_source/other.csv") == "1,2\n1,2"
 
 
-def test_http_with_a_wrong_checksum(project: Project, served: tuple[str, Path]) -> None:
-    address, directory = served
+def test_http_from_a_mirror_that_no_lock_names(
+    project: Project, http_directory: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, directory = http_directory
+    (directory / "data.csv").write_text("1,2\n")
+    monkeypatch.setenv("DANLU_MIRROR_DATA_INVALID", address)
+    project.write('io.http(url="https://data.invalid/data.csv")')
+    assert project.run("cat", "/home/envd/extra_source/data.csv") == "1,2"
+    lock = (project.directory / "danlu.lock").read_text()
+    assert "https://data.invalid/data.csv" in lock
+    assert address not in lock
+
+
+def test_http_with_a_wrong_checksum(project: Project, http_directory: tuple[str, Path]) -> None:
+    address, directory = http_directory
     (directory / "data.csv").write_text("1,2\n")
     project.write(f'io.http(url="{address}/data.csv", checksum="sha256:{"0" * 64}")')
     failed = project("build", check=False)
@@ -436,7 +449,7 @@ ASK = (
 
 
 @pytest.mark.needs("ssh-agent")
-def test_an_ssh_agent_is_used_with_leave_only_and_what_is_built_needs_none(
+def test_an_ssh_agent_needs_consent_and_cached_steps_need_no_agent(
     project: Project, agent: Path
 ) -> None:
     project.write(f"run([{json.dumps(ASK)}], ssh=True)")
@@ -526,17 +539,17 @@ def test_the_project_itself_is_a_package(project: Project, spelling: str) -> Non
             "install.python()", 'install.python_packages(requirements="requirements.txt")'
         )
     assert project.run("python", "-P", "-c", "import mine") == "first"
-    for made in ("build/lib/mine", "dist", "mine.egg-info", "mine/__pycache__", ".git"):
-        (directory / made).mkdir(parents=True, exist_ok=True)
-        (directory / made / "file").write_text("made by a tool")
+    for result in ("build/lib/mine", "dist", "mine.egg-info", "mine/__pycache__", ".git"):
+        (directory / result).mkdir(parents=True, exist_ok=True)
+        (directory / result / "file").write_text("made by a tool")
     assert "up to date" in project("build").stderr
     (directory / "mine/__init__.py").write_text('print("second")\n')
     assert project.run("python", "-P", "-c", "import mine") == "second"
     assert "up to date" in project("build", "--frozen").stderr
 
 
-class _Guarded(http.server.SimpleHTTPRequestHandler):
-    """Gives files to who knows the password only."""
+class _PasswordHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files to clients that send the password."""
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") == "Basic " + b64encode(b"me:s3cr3t-word").decode():
@@ -545,7 +558,7 @@ class _Guarded(http.server.SimpleHTTPRequestHandler):
             self.send_error(401)
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def test_a_password_in_an_address_is_used_and_kept_nowhere(
@@ -566,7 +579,7 @@ def test_a_password_in_an_address_is_used_and_kept_nowhere(
             "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         )
         archive.writestr("tiny-1.0.dist-info/RECORD", "tiny.py,,\n")
-    handler = functools.partial(_Guarded, directory=str(served))
+    handler = functools.partial(_PasswordHandler, directory=str(served))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

@@ -34,7 +34,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_generated_keys_and_databases_are_made_at_start_and_not_in_the_image(
+def test_generated_keys_and_databases_are_created_at_start_and_not_in_the_image(
     danlu: Danlu, project: Path
 ) -> None:
     first = danlu("build", "--format", "json", cwd=project, timeout=900)

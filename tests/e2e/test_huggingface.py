@@ -24,7 +24,7 @@ def test_an_unmodified_trainer_shows_bar_estimate_and_loss(real_home: Path, tmp_
         "DANLU": str(Path(sys.executable).with_name("danlu")),
         "DANLU_HOME": str(real_home),
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [str(example / "verify")], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, f"{done.stdout[-4000:]}{done.stderr[-2000:]}"
+    assert result.returncode == 0, f"{result.stdout[-4000:]}{result.stderr[-2000:]}"

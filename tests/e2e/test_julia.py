@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Project
+from tests.e2e.test_languages import write_archive
 from tests.fakes.julia import JuliaServer
 
 pytestmark = pytest.mark.real
@@ -50,11 +51,24 @@ def fill_server(root: Path) -> JuliaServer:
     return server
 
 
+def test_packages_and_their_artifacts_are_in_the_depot_of_the_image(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "mirror/linux/x64/1.10/julia-1.10.10-linux-x86_64.tar.gz"
+    write_archive(archive, {"julia-1.10.10/bin/julia": "#!/bin/sh\n"})
+    fill_server(tmp_path / "server")
+    monkeypatch.setenv("DANLU_MIRROR_JULIA", str(tmp_path / "mirror"))
+    monkeypatch.setenv("DANLU_MIRROR_JULIA_PACKAGES", str(tmp_path / "server"))
+    project.write("install.julia()", 'install.julia_packages(["Grimoire"])')
+    script = "cd /usr/local/share/julia; cat packages/Runes/*/src/Runes.jl artifacts/*/bin/brew"
+    assert project.run("sh", "-c", script) == f"{RUNES}a potion"
+
+
 @pytest.mark.slow
 def test_julia_loads_the_packages_of_a_server_offline(
-    project: Project, served: tuple[str, Path]
+    project: Project, http_directory: tuple[str, Path]
 ) -> None:
-    address, root = served
+    address, root = http_directory
     fill_server(root)
     project.write(
         "install.julia()",

@@ -1,4 +1,4 @@
-"""Killed at any moment, a build leaves nothing that counts as whole and is not."""
+"""A build that is killed at any moment leaves no incomplete object that looks complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import remove_tree
-from tests.e2e.conftest import Project
+from tests.e2e.conftest import Project, finish, start
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
@@ -28,34 +27,15 @@ LINES = (
 
 @pytest.fixture
 def own_home(real_home: Path) -> Iterator[Path]:
-    """A home of its own whose downloads are made once: only what is built is lost."""
+    """A home that keeps its downloads, while everything built is removed."""
     home = real_home.parent / f"{real_home.name}-kill"
     yield home
     remove_tree(home)
 
 
-def start(project: Project, home: Path, *arguments: str) -> subprocess.Popen[str]:
-    danlu = Path(sys.executable).with_name("danlu")
-    return subprocess.Popen(
-        [str(danlu), *arguments],
-        cwd=project.directory,
-        env={**os.environ, "DANLU_HOME": str(home)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> str:
-    out, err = process.communicate()
-    assert process.returncode == 0, out + err
-    return out
-
-
-def left_running(home: Path) -> list[str]:
+def list_left_processes(home: Path) -> list[str]:
     """Command lines of processes that still work in ``home``."""
-    found = []
+    results = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -63,14 +43,14 @@ def left_running(home: Path) -> list[str]:
             except OSError:
                 continue
             if str(home) in line:
-                found.append(line)
-    return found
+                results.append(line)
+    return results
 
 
 def wait_for_nothing(home: Path) -> None:
     deadline = time.monotonic() + 30
-    while left_running(home):
-        assert time.monotonic() < deadline, left_running(home)
+    while list_left_processes(home):
+        assert time.monotonic() < deadline, list_left_processes(home)
         time.sleep(0.05)
 
 
@@ -101,7 +81,7 @@ def test_killed_at_any_moment_the_digest_is_right(
     finish(start(project, own_home, "image", "check"))
 
 
-def test_two_builds_at_once_share_a_store(project: Project, own_home: Path) -> None:
+def test_concurrent_builds_share_a_store(project: Project, own_home: Path) -> None:
     project.write(*LINES)
     finish(start(project, own_home, "lock"))
     reports = [project.directory.parent / f"{number}.json" for number in range(3)]
@@ -116,7 +96,7 @@ def test_two_builds_at_once_share_a_store(project: Project, own_home: Path) -> N
     finish(start(project, own_home, "image", "check"))
 
 
-def test_interrupted_it_ends_every_child_and_says_130(project: Project, own_home: Path) -> None:
+def test_an_interrupt_ends_every_child_with_exit_code_130(project: Project, own_home: Path) -> None:
     project.write('run(["echo ready-$((6 * 7)); sleep 1000"])')
     process = start(project, own_home, "build", "--progress", "plain")
     assert process.stderr is not None

@@ -1,4 +1,4 @@
-"""Other languages than Python: what was installed is run in the image."""
+"""Languages other than Python: the installed programs run in the image."""
 
 from __future__ import annotations
 
@@ -137,12 +137,12 @@ def test_a_version_that_no_source_has_is_refused_with_the_setting(
 
 
 def test_codex_comes_from_the_npm_registry_with_its_hash(
-    project: Project, served: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+    project: Project, http_directory: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address, registry = served
-    place = registry / "@openai/codex"
+    address, registry = http_directory
+    directory = registry / "@openai/codex"
     vendor = "package/vendor/x86_64-unknown-linux-musl"
-    archive = place / "-/codex-1.2.3-linux-x64.tgz"
+    archive = directory / "-/codex-1.2.3-linux-x64.tgz"
     write_archive(
         archive,
         {
@@ -154,14 +154,14 @@ def test_codex_comes_from_the_npm_registry_with_its_hash(
     digest = b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
     wrong = b64encode(b"0" * 64).decode()
     for version, integrity in (("latest", wrong), ("1.2.3-linux-x64", wrong)):
-        found = {"version": "1.2.3", "dist": {"integrity": f"sha512-{integrity}"}}
-        (place / version).write_text(json.dumps(found))
+        results = {"version": "1.2.3", "dist": {"integrity": f"sha512-{integrity}"}}
+        (directory / version).write_text(json.dumps(results))
     monkeypatch.setenv("NPM_CONFIG_REGISTRY", address)
     project.write("install.codex()")
     failed = project("lock", check=False)
     assert failed.returncode == 3
     assert "does not match the registry's hash" in failed.stderr
-    (place / "1.2.3-linux-x64").write_text(
+    (directory / "1.2.3-linux-x64").write_text(
         json.dumps({"version": "1.2.3-linux-x64", "dist": {"integrity": f"sha512-{digest}"}})
     )
     project("build")
@@ -232,9 +232,9 @@ def fill_mirror(mirror: Path) -> None:
 
 
 def test_r_packages_come_from_the_distribution_and_from_cran(
-    project: Project, served: tuple[str, Path]
+    project: Project, http_directory: tuple[str, Path]
 ) -> None:
-    address, mirror = served
+    address, mirror = http_directory
     fill_mirror(mirror)
     project.write(
         "install.r_lang()",
@@ -292,9 +292,9 @@ def test_rstudio_server_is_unpacked_and_configured_for_its_user(
 
 @pytest.mark.slow
 def test_an_r_package_with_c_code_is_the_same_in_every_build(
-    project: Project, served: tuple[str, Path]
+    project: Project, http_directory: tuple[str, Path]
 ) -> None:
-    address, mirror = served
+    address, mirror = http_directory
     fill_mirror(mirror)
     project.write(f'config.cran_mirror(url="{address}")', 'install.r_packages(["alchemist"])')
     first = project.build()
@@ -316,9 +316,9 @@ def test_an_r_package_with_c_code_is_the_same_in_every_build(
     ],
 )
 def test_an_r_package_that_cannot_be_had_is_refused_with_the_reason(
-    project: Project, served: tuple[str, Path], name: str, code: int, message: str
+    project: Project, http_directory: tuple[str, Path], name: str, code: int, message: str
 ) -> None:
-    address, mirror = served
+    address, mirror = http_directory
     fill_mirror(mirror)
     project.write(f'config.cran_mirror(url="{address}")', f'install.r_packages(["{name}"])')
     failed = project("lock", check=False)

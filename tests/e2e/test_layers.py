@@ -1,4 +1,4 @@
-"""What a change adds to an image, and what it leaves as it was."""
+"""Layers that a change adds to an image, and layers that it reuses."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def test_one_package_more_is_one_layer_more_of_its_size(project: Project) -> Non
     added = [layer for layer in after["image"]["layers"] if layer["diff_id"] not in kept]
     assert len(added) == 1
     assert "tqdm" in added[0]["created_by"]
-    ran = [vertex["name"] for vertex in after["vertices"] if not vertex["cached"]]
+    result = [vertex["name"] for vertex in after["vertices"] if not vertex["cached"]]
     # Another test may have made its layer already: one store serves all projects.
-    assert {name.split()[0] for name in ran} <= {"tqdm"}
+    assert {name.split()[0] for name in result} <= {"tqdm"}
 
 
 def test_manifests_share_every_other_layer_descriptor(project: Project) -> None:
@@ -49,8 +49,8 @@ def test_manifests_share_every_other_layer_descriptor(project: Project) -> None:
 
 def test_apt_and_wheels_overlap_in_time(project: Project) -> None:
     project.write('install.apt_packages(["bsdextrautils"])', packages("more-itertools"))
-    done = project("build", "--no-cache", "--progress", "json")
-    text = done.stderr if '"started"' in done.stderr.lower() else done.stdout
+    result = project("build", "--no-cache", "--progress", "json")
+    text = result.stderr if '"started"' in result.stderr.lower() else result.stdout
     events = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     spans: dict[str, list[float]] = {}
     for event in events:
@@ -61,7 +61,7 @@ def test_apt_and_wheels_overlap_in_time(project: Project) -> None:
     assert wheel[0] < apt[1]
 
 
-def test_nothing_changed_runs_nothing(project: Project) -> None:
+def test_an_unchanged_build_runs_nothing(project: Project) -> None:
     project.write(*WORKLOAD, packages("six"))
     first = project.build()
     second = project.build()

@@ -20,7 +20,7 @@ def without_network(home: Path, directory: Path, *arguments: str) -> str:
     """The program in a network namespace that has not even a loopback interface up."""
     danlu = Path(sys.executable).with_name("danlu")
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "-r"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*unshare, str(danlu), *arguments],
         cwd=directory,
         env={**os.environ, "DANLU_HOME": str(home)},
@@ -28,8 +28,8 @@ def without_network(home: Path, directory: Path, *arguments: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a network namespace around it needs root")
@@ -44,12 +44,14 @@ def test_a_warm_store_needs_no_network(project: Project, real_home: Path) -> Non
         real_home, project.directory, "build", "--offline", "--metadata-file", str(file)
     )
     assert first["image"]["config"] not in file.read_text()
-    ran = without_network(real_home, project.directory, "run", "--", "python", "-c", "print(6*7)")
-    assert ran.strip() == "42"
+    result = without_network(
+        real_home, project.directory, "run", "--", "python", "-c", "print(6*7)"
+    )
+    assert result.strip() == "42"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a network namespace around it needs root")
-def test_locked_layers_can_be_made_again_from_the_download_caches(
+def test_locked_layers_are_rebuilt_from_the_download_caches(
     project: Project, real_home: Path
 ) -> None:
     project.write(*LINES)
@@ -70,7 +72,7 @@ def test_a_second_project_with_the_same_packages_does_nothing(
     assert all(vertex["cached"] for vertex in second["vertices"])
 
 
-def test_offline_without_what_it_needs_says_so(project: Project) -> None:
+def test_offline_with_missing_downloads_is_reported(project: Project) -> None:
     project.write('install.python_packages(name=["wheel-that-was-never-here"])')
     failed = project("build", "--offline", check=False)
     assert failed.returncode in (2, 3)

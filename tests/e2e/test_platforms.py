@@ -75,5 +75,5 @@ def test_arm64_image_of_the_digits_example_has_only_programs_for_arm64(
     else:
         assert result.returncode == 125
         assert "qemu-user-static" in result.stderr
-    shown = json.loads(project("image", "show", "digits:arm", "--format", "json").stdout)
-    assert shown["config"]["architecture"] == "arm64"
+    output = json.loads(project("image", "show", "digits:arm", "--format", "json").stdout)
+    assert output["config"]["architecture"] == "arm64"

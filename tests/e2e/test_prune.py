@@ -1,4 +1,4 @@
-"""What is pruned is made again: layers, and what they were made of."""
+"""Pruned layers are built again, from sources that are fetched again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def own_home(real_home: Path) -> Iterator[Path]:
     remove_tree(home)
 
 
-def test_all_that_was_pruned_is_fetched_and_made_again(tmp_path: Path, own_home: Path) -> None:
+def test_pruned_layers_are_fetched_and_built_again(tmp_path: Path, own_home: Path) -> None:
     project = Project(tmp_path, program_in(own_home))
     project.write('install.python_packages(name=["six"])', 'run(["echo made > /made"])')
     first = project.build()

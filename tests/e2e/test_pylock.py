@@ -1,4 +1,4 @@
-"""What is locked goes to other tools, and comes back as the same lock."""
+"""A lock that is exported to other tools and imported again stays the same."""
 
 from __future__ import annotations
 
@@ -18,34 +18,35 @@ pytestmark = pytest.mark.real
 
 def packages(project: Project) -> list[dict[str, Any]]:
     table = tomllib.loads((project.directory / "danlu.lock").read_text())
-    found: list[dict[str, Any]] = table["function"]["build"]["packages"]
-    return found
+    results: list[dict[str, Any]] = table["function"]["build"]["packages"]
+    return results
 
 
 def uv_would_install(pylock: Path, scratch: Path) -> str:
     target = ["--python-version", "3.11", "--target", str(scratch)]
-    done = subprocess.run(
+    result = subprocess.run(
         [str(find_uv()), "pip", "install", "--dry-run", *target, "-r", str(pylock)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+    assert result.returncode == 0, result.stderr
+    return result.stderr
 
 
 def test_an_exported_lock_is_taken_by_uv_and_by_danlu(project: Project, tmp_path: Path) -> None:
     wheel = make_wheel(project.directory / "wheels", "made-here", files={"made.py": "HERE = 1"})
     local = f'local_wheels=["wheels/{wheel.name}"]'
     project.write(f'install.python_packages(name=["six", "colorama"], {local})')
+    (project.directory / "out").mkdir()
     project("lock", "--export", "out/pylock.toml")
     locked = packages(project)
     pylock = project.directory / "out" / "pylock.toml"
     accepted = uv_would_install(pylock, tmp_path / "target")
     assert all(package["name"] in accepted for package in locked)
 
-    shown = project("lock", "--export", "-").stdout
-    assert shown == pylock.read_text().replace("../wheels", "wheels")
+    output = project("lock", "--export", "-").stdout
+    assert output == pylock.read_text().replace("../wheels", "wheels")
 
     project.write('install.python_packages(requirements="out/pylock.toml")')
     project("lock")

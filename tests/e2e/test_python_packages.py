@@ -1,4 +1,4 @@
-"""Python packages from everywhere they can come from: locked, built, run, and built offline."""
+"""Python packages from every kind of source: locked, built, run, and built offline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASSWORD = "s3cr3t-word"
 
 
 class _GuardedIndex(http.server.SimpleHTTPRequestHandler):
-    """Serves a directory to users who know the password."""
+    """Serves a directory to users with the password."""
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") == "Basic " + b64encode(b"me:s3cr3t-word").decode():
@@ -35,7 +35,7 @@ class _GuardedIndex(http.server.SimpleHTTPRequestHandler):
             self.send_error(401)
 
     def log_message(self, *arguments: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def write_package(directory: Path, pyproject: str = SETUPTOOLS) -> None:
     (directory / "mine/__init__.py").write_text('WORD = "first"\n')
 
 
-def read_locked(project: Project) -> dict[str, Any]:
+def read_lock_table(project: Project) -> dict[str, Any]:
     """The table of the function in the lock file."""
     lock = tomllib.loads((project.directory / "danlu.lock").read_text())
     table: dict[str, Any] = lock["function"]["build"]
@@ -137,7 +137,7 @@ def test_build_requirements_are_locked_and_nothing_else_is_built_with(
     project.write('install.python_packages(["./lib"])')
     code = "import importlib.metadata as m, mine; print(mine.WORD, m.version('mine'))"
     assert project.run("python", "-c", code) == "first 1.0"
-    table = read_locked(project)
+    table = read_lock_table(project)
     (pin,) = next(item["build"] for item in table["packages"] if item["name"] == "mine")
     (wheel,) = table["build_packages"]
     assert pin == f"setuptools=={wheel['version']}"
@@ -151,7 +151,7 @@ def test_build_requirements_are_locked_and_nothing_else_is_built_with(
     project.write(f'install.python_packages(["./lib", "--extra-index-url {url}"])')
     project("lock")
     project("build", "--frozen", "--offline")
-    (changed,) = read_locked(project)["build_packages"]
+    (changed,) = read_lock_table(project)["build_packages"]
     assert project.run("python", "-c", code) == "second 1.0"
     assert changed == wheel
     # The lock of an older version lacks them: it is read, and completed.

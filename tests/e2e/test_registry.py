@@ -22,15 +22,15 @@ pytestmark = [
 
 
 @dataclass
-class Registry:
-    """A real registry, and what it was asked since it was last looked at."""
+class RegistryServer:
+    """A real registry with a log of its recent requests."""
 
     host: str
     log: Path
     seen: int = 0
 
     def uploads(self) -> list[str]:
-        """What was put there: ``blob`` or ``manifest``, once each."""
+        """Return the uploads since the last call: ``blob`` or ``manifest`` each."""
         lines = self.log.read_text().splitlines()
         new, self.seen = lines[self.seen :], len(lines)
         put = [line for line in new if re.search(r'"PUT /v2/\S+ HTTP/1.1" 201', line)]
@@ -38,11 +38,11 @@ class Registry:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
+def registry(tmp_path: Path) -> Iterator[RegistryServer]:
     log = tmp_path / "registry.log"
     log.touch()
     with debian_registry(log=log) as host:
-        yield Registry(host, log)
+        yield RegistryServer(host, log)
 
 
 def packages(*names: str) -> str:
@@ -50,7 +50,7 @@ def packages(*names: str) -> str:
 
 
 def test_after_one_package_a_push_moves_that_package_and_the_manifest(
-    project: Project, registry: Registry
+    project: Project, registry: RegistryServer
 ) -> None:
     name = f"{registry.host}/team/env:1"
     project.write(packages("numpy", "six"))
@@ -66,8 +66,8 @@ def test_after_one_package_a_push_moves_that_package_and_the_manifest(
     assert registry.uploads().count("blob") == 0
 
 
-def test_pulled_into_an_empty_store_it_is_the_same_image(
-    project: Project, registry: Registry, real_home: Path
+def test_an_image_pulled_into_an_empty_store_is_the_same(
+    project: Project, registry: RegistryServer, real_home: Path
 ) -> None:
     name = f"{registry.host}/team/env:pull"
     project.write(packages("six"))
@@ -78,7 +78,7 @@ def test_pulled_into_an_empty_store_it_is_the_same_image(
         danlu = Path(__import__("sys").executable).with_name("danlu")
         for words in (["pull", name], ["check"]):
             subprocess.run([str(danlu), "image", *words], env=environ, check=True, cwd="/")
-        shown = subprocess.run(
+        output = subprocess.run(
             [str(danlu), "image", "show", name, "--format", "json"],
             env=environ,
             check=True,
@@ -88,10 +88,10 @@ def test_pulled_into_an_empty_store_it_is_the_same_image(
         ).stdout
     finally:
         remove_tree(home)
-    assert report["image"]["config"] in shown
+    assert report["image"]["config"] in output
 
 
-def test_an_image_of_a_registry_is_a_base(project: Project, registry: Registry) -> None:
+def test_an_image_of_a_registry_is_a_base(project: Project, registry: RegistryServer) -> None:
     name = f"{registry.host}/team/base:1"
     project.write('install.apt_packages(["python3"])', 'run(["echo base > /base"])')
     project("build", "-t", name, "--push")
@@ -129,8 +129,8 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
         yield engine
 
 
-def test_an_engine_runs_what_was_pushed(
-    project: Project, registry: Registry, engine: Engine
+def test_an_engine_runs_a_pushed_image(
+    project: Project, registry: RegistryServer, engine: Engine
 ) -> None:
     name = f"{registry.host}/team/env:run"
     entrypoint = f'config.entrypoint(args=["python", "-c", {PROGRAM!r}])'
@@ -140,7 +140,7 @@ def test_an_engine_runs_what_was_pushed(
     assert engine.run(name) == PRINTED
 
 
-def test_an_engine_runs_what_was_written(project: Project, engine: Engine) -> None:
+def test_an_engine_runs_a_written_image(project: Project, engine: Engine) -> None:
     project.write(*LINES)
     archive = project.directory / "image.tar"
     project("build", "-t", "team/env:run", "-o", f"type=docker,dest={archive}")

@@ -1,4 +1,4 @@
-"""One lock gives one digest, whoever builds it, where and when: the benchmark's, and a step."""
+"""One lock gives one digest for every user, place and time: the benchmark's, and a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.workload import Workload, build_envd
+from benchmarks.workload import BuildWorkload, build_envd
 from tests.conftest import remove_tree
 from tests.e2e.standalone import add_build
 
@@ -33,7 +33,7 @@ Identity = tuple[object, list[object]]
 
 
 @dataclass(frozen=True)
-class Reference:
+class ReferenceBuild:
     """A project with its lock, the home it was built in first, and the image that gave."""
 
     project: Path
@@ -53,12 +53,12 @@ def homes() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def reference(homes: Path, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(homes: Path, tmp_path_factory: pytest.TempPathFactory) -> ReferenceBuild:
     """Built with an empty store, nothing downloaded, and no lock."""
     project = tmp_path_factory.mktemp("reference")
     make_project(project)
     home = homes / "reference"
-    return Reference(project, home, build(project, home, environ={"TZ": "UTC"}))
+    return ReferenceBuild(project, home, build(project, home, environ={"TZ": "UTC"}))
 
 
 def make_project(directory: Path, lock: Path | None = None) -> None:
@@ -66,7 +66,7 @@ def make_project(directory: Path, lock: Path | None = None) -> None:
     (directory / "data/a.txt").write_text("a")
     (directory / "data/sub/tool").write_text("#!/bin/sh\n")
     (directory / "data/sub/tool").chmod(0o755)
-    (directory / "build.envd").write_text(build_envd(Workload()) + STEPS)
+    (directory / "build.envd").write_text(build_envd(BuildWorkload()) + STEPS)
     if lock is not None:
         shutil.copyfile(lock / "danlu.lock", directory / "danlu.lock")
 
@@ -83,22 +83,22 @@ def build(
     report = directory / "report.json"
     command = [*before, python, "-m", "danlu", "build", *options, "--metadata-file", str(report)]
     variables = {**os.environ, "DANLU_UPKEEP": "off", "DANLU_HOME": str(home), **environ}
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=directory, env=variables, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     image = json.loads(report.read_text())["image"]
     return image["config"], [(layer["diff_id"], layer["created_by"]) for layer in image["layers"]]
 
 
 def seed(source: Path, home: Path) -> None:
-    """Give a new home the downloads of another, which nobody changes in place, as links."""
+    """Give a new home hard links to the downloads of another, which are never modified."""
     home.mkdir()
     subprocess.run(["cp", "-al", str(source / "cache"), str(home / "cache")], check=True)
 
 
 def forget_half(home: Path) -> None:
-    """Forget every second download: those left are there at once, the others come later."""
+    """Remove every second download, so that some come from the cache and some are fetched."""
     debs = sorted(home.glob("cache/apt/debs/*.deb"))
     wheels = sorted(path for path in home.glob("cache/uv/wheels-v*/**/*") if path.is_symlink())
     assert min(len(debs), len(wheels)) > 20
@@ -109,8 +109,8 @@ def forget_half(home: Path) -> None:
             wheel.with_name(wheel.name + end).unlink(missing_ok=True)
 
 
-def importable() -> dict[str, str]:
-    """What makes another interpreter find danlu, what it stands on, and uv."""
+def import_environment() -> dict[str, str]:
+    """Return the environment in which another interpreter finds danlu, its dependencies and uv."""
     from sysconfig import get_path
 
     import danlu
@@ -126,14 +126,14 @@ def runs(become: list[str], python: str, environ: dict[str, str]) -> bool:
     command = [*become, python, "-c", code]
     variables = {**os.environ, **environ}
     try:
-        done = subprocess.run(command, env=variables, capture_output=True, cwd="/", check=False)
+        result = subprocess.run(command, env=variables, capture_output=True, cwd="/", check=False)
     except OSError:
         return False
-    return done.returncode == 0
+    return result.returncode == 0
 
 
 def test_another_directory_machine_and_order_of_downloads(
-    reference: Reference, homes: Path, tmp_path: Path
+    reference: ReferenceBuild, homes: Path, tmp_path: Path
 ) -> None:
     project, home = tmp_path / "deeper/down/two", homes / "other"
     make_project(project, reference.project)
@@ -148,7 +148,7 @@ def test_another_directory_machine_and_order_of_downloads(
 
 
 @pytest.mark.needs("faketime")
-def test_another_clock(reference: Reference, homes: Path, tmp_path: Path) -> None:
+def test_another_clock(reference: ReferenceBuild, homes: Path, tmp_path: Path) -> None:
     project, home = tmp_path / "project", homes / "clock"
     make_project(project, reference.project)
     seed(reference.home, home)
@@ -159,30 +159,30 @@ def test_another_clock(reference: Reference, homes: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to build as somebody else too")
-def test_an_ordinary_user(reference: Reference) -> None:
+def test_an_ordinary_user(reference: ReferenceBuild) -> None:
     user = "danlu-reproducible"
     try:
         account = pwd.getpwnam(user)
     except KeyError:
         subprocess.run(["useradd", "--create-home", user], check=True)
         account = pwd.getpwnam(user)
-    theirs = Path(account.pw_dir) / f"project-{os.getpid()}"
+    other = Path(account.pw_dir) / f"project-{os.getpid()}"
     home = Path(account.pw_dir) / f"danlu-{os.getpid()}"
     become = ["setpriv", f"--reuid={user}", f"--regid={account.pw_gid}", "--init-groups"]
-    environ = {"HOME": account.pw_dir, "USER": user, "LOGNAME": user, **importable()}
+    environ = {"HOME": account.pw_dir, "USER": user, "LOGNAME": user, **import_environment()}
     python = next(
         (interpreter for interpreter in PYTHONS if runs(become, interpreter, environ)), None
     )
     if python is None:
         pytest.skip("no Python here that others may run can import danlu")
-    make_project(theirs, reference.project)
-    subprocess.run(["chown", "-R", f"{user}:", str(theirs)], check=True)
+    make_project(other, reference.project)
+    subprocess.run(["chown", "-R", f"{user}:", str(other)], check=True)
     try:
         identity = build(
-            theirs, home, *become, options=("--frozen",), environ=environ, python=python
+            other, home, *become, options=("--frozen",), environ=environ, python=python
         )
     finally:
-        shutil.rmtree(theirs, ignore_errors=True)
+        shutil.rmtree(other, ignore_errors=True)
         shutil.rmtree(home, ignore_errors=True)
     assert identity == reference.identity
 
@@ -227,16 +227,20 @@ def test_conda_another_python_r_and_node_give_one_digest_from_two_empty_stores(
     (first / "build.envd").write_text(LANGUAGES.format(channel=channel, minor=minor))
     functions = ("build", "other")
 
-    def build_both(project: Path, home: str, *options: str) -> list[Identity]:
+    def build_both(
+        project: Path, home: str, *options: str, before: tuple[str, ...] = ()
+    ) -> list[Identity]:
         files = [("-f", f"build.envd:{name}", *options) for name in functions]
-        return [build(project, homes / home, options=file, environ={}) for file in files]
+        return [build(project, homes / home, *before, options=file, environ={}) for file in files]
 
     identities = build_both(first, "languages")
     second.parent.mkdir()
     shutil.copytree(first, second)
     assert build_both(second, "languages-again", "--frozen") == identities
-    # A warm store needs neither the channel nor the mirror.
+    # A warm store needs neither the channel nor the mirror, and no network.
     shutil.rmtree(mirror)
     shutil.rmtree(channel)
+    alone = ("unshare", "--net") if os.geteuid() == 0 else ()
+    assert build_both(second, "languages-again", "--frozen", before=alone) == identities
     for options in (("--frozen", "--offline"), ("--frozen", "--offline", "--no-cache")):
-        assert build_both(second, "languages-again", *options) == identities
+        assert build_both(second, "languages-again", *options, before=alone) == identities

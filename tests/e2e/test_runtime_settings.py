@@ -1,4 +1,4 @@
-"""What a build file says about the start of its environment takes effect in ``danlu run``."""
+"""Runtime settings of a build file take effect in ``danlu run``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def built(project: Project) -> Project:
+def built_project(project: Project) -> Project:
     """A project whose image exists: what follows starts environments only."""
     project.write()
     project("build")
     return project
 
 
-def test_named_commands_mounts_init_and_shared_memory(built: Project, real_home: Path) -> None:
-    image = built.build()["image"]["config"]
-    name = f"sets-{built.directory.parent.name}"
-    (built.directory / "sets").mkdir()
-    (built.directory / "sets/x").write_text("mounted\n")
-    built.write(
+def test_named_commands_mounts_init_and_shared_memory(
+    built_project: Project, real_home: Path
+) -> None:
+    image = built_project.build()["image"]["config"]
+    name = f"sets-{built_project.directory.parent.name}"
+    (built_project.directory / "sets").mkdir()
+    (built_project.directory / "sets/x").write_text("mounted\n")
+    built_project.write(
         'runtime.command({"show": "cat /made/x /sets/x && printf \'%s\\n\'", "ls": "echo mine"})',
         'runtime.mount("sets", "/sets")',
         f'runtime.mount(data.envd("{name}"), "~/kept")',
@@ -35,51 +37,53 @@ def test_named_commands_mounts_init_and_shared_memory(built: Project, real_home:
         'runtime.daemon([["sleep", "600"]])',
         "runtime.expose(8080)",
     )
-    done = built("run", "show", "a b", "*")
-    assert done.stdout == "mounted\nmounted\na b\n*\n"
-    assert "starting\n" in done.stderr, "the output of init is not the program's"
-    assert "config.gpu(1): no GPU support yet" in done.stderr
-    assert "does not apply runtime.daemon, runtime.expose; use `danlu up`" in done.stderr
+    result = built_project("run", "show", "a b", "*")
+    assert result.stdout == "mounted\nmounted\na b\n*\n"
+    assert "starting\n" in result.stderr, "the output of init is not the program's"
+    assert "config.gpu(1): this machine has none" in result.stderr
+    assert "does not apply runtime.daemon, runtime.expose; use `danlu up`" in result.stderr
     # The image is the one from before, and is found again without evaluating the build file.
-    assert built.build()["image"]["config"] == image
+    assert built_project.build()["image"]["config"] == image
 
-    assert built("run", "ls").stdout == "mine\n"
+    assert built_project("run", "ls").stdout == "mine\n"
     script = "ls /sets; echo kept > ~/kept/y; df -k /dev/shm | awk 'END { print $2 }'"
-    assert built("run", "--", "sh", "-c", script).stdout == "x\n49152\n"
-    assert built("run", "--", "ls", "/sets").stdout == "x\n", "-- names a program"
+    assert built_project("run", "--", "sh", "-c", script).stdout == "x\n49152\n"
+    assert built_project("run", "--", "ls", "/sets").stdout == "x\n", "-- names a program"
     kept = real_home / "data" / name
     assert (kept / "y").read_text() == "kept\n"
     assert (kept / "y").stat().st_uid == kept.stat().st_uid
 
     script = "ls -d /made; df -k /dev/shm | awk 'END { print $2 }'"
     options = ("--no-init", "--shm-size", "16MiB")
-    done = built("run", *options, "--", "sh", "-c", script)
-    assert done.stdout == "16384\n"
-    assert "starting" not in done.stderr
+    result = built_project("run", *options, "--", "sh", "-c", script)
+    assert result.stdout == "16384\n"
+    assert "starting" not in result.stderr
 
 
-def test_settings_that_change_alone_take_effect(built: Project) -> None:
+def test_settings_that_change_alone_take_effect(built_project: Project) -> None:
     for text in ("one", "two"):
-        built.write(f'runtime.command({{"say": "echo {text}"}})')
-        assert built("run", "say").stdout == f"{text}\n"
-        assert built("run", "say").stdout == f"{text}\n"
+        built_project.write(f'runtime.command({{"say": "echo {text}"}})')
+        assert built_project("run", "say").stdout == f"{text}\n"
+        assert built_project("run", "say").stdout == f"{text}\n"
 
 
-def test_failures_name_the_command_or_the_mount(built: Project) -> None:
-    built.write('runtime.command({"train": "true"})', 'runtime.init(["exit 9"])')
-    failed = built("run", "train", check=False)
+def test_failures_name_the_command_or_the_mount(built_project: Project) -> None:
+    built_project.write('runtime.command({"train": "true"})', 'runtime.init(["exit 9"])')
+    failed = built_project("run", "train", check=False)
     assert (failed.returncode, failed.stdout) == (1, "")
     assert "error: runtime.init failed with exit code 9: exit 9\n" in failed.stderr
-    failed = built("run", "--no-init", "tran", check=False)
+    failed = built_project("run", "--no-init", "tran", check=False)
     assert failed.returncode == 127
     assert "hint: did you mean 'train'?" in failed.stderr
     for arguments in (("--", "tran"), ("sh", "-c", "tran")):
-        assert "hint" not in built("run", "--no-init", *arguments, check=False).stderr
-    built.write('runtime.mount("missing", "/data")')
-    failed = built("run", "--", "true", check=False)
+        assert "hint" not in built_project("run", "--no-init", *arguments, check=False).stderr
+    built_project.write('runtime.mount("missing", "/data")')
+    failed = built_project("run", "--", "true", check=False)
     assert failed.returncode == 125
     assert "cannot mount missing at /data" in failed.stderr
-    assert built("run", "-v", f"{built.directory}:/data", "--", "ls", "/data").stdout
+    assert built_project(
+        "run", "-v", f"{built_project.directory}:/data", "--", "ls", "/data"
+    ).stdout
 
 
 def test_a_python_build_file_has_settings_too(project: Project) -> None:

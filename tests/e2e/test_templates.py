@@ -1,4 +1,4 @@
-"""Every template of ``danlu init`` builds, and what it is for works in the image."""
+"""Every template of ``danlu init`` builds, and its purpose works in the image."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_every_template_has_a_program() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_template_builds_and_does_what_it_is_for(
+def test_a_template_builds_and_works(
     request: pytest.FixtureRequest, project: Project, name: str
 ) -> None:
     if name in ("conda", "pixi"):
@@ -134,7 +134,7 @@ def test_a_teams_template_of_a_git_repository_builds_and_runs(
     git(template.parent, "init", "-q")
     git(template.parent, "add", ".")
     git(template.parent, "commit", "-qm", "a template")
-    said = project("init", "--template", f"{template.parent.as_uri()}#:shell").stderr
+    output = project("init", "--template", f"{template.parent.as_uri()}#:shell").stderr
     commit = git(template.parent, "rev-parse", "HEAD")
-    assert f"wrote build.envd, word.sh from {template.parent.as_uri()}#{commit}:shell" in said
+    assert f"wrote build.envd, word.sh from {template.parent.as_uri()}#{commit}:shell" in output
     assert project.run("sh", "word.sh") == "elixir"

@@ -44,7 +44,7 @@ def environment(
 
 
 def by_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as one of a notebook: sent whole, not by the name of this module."""
+    """Make the function like one of a notebook: sent by value, not by the name of this module."""
     function.__module__ = "__main__"
     return function
 
@@ -80,7 +80,7 @@ def test_a_function_gives_the_value_of_each_container(environment: Project) -> N
     assert (view.progress.percentage, view.progress.metrics) == (100, {"loss": 0.0})
 
 
-def test_what_it_raises_in_a_container_is_the_cause_of_the_failure(environment: Project) -> None:
+def test_exception_in_a_container_is_the_cause_of_the_failure(environment: Project) -> None:
     def work() -> None:
         raise LookupError(f"lost in Python {os.sys.version_info[0]}")  # type: ignore[attr-defined]
 
@@ -91,11 +91,13 @@ def test_what_it_raises_in_a_container_is_the_cause_of_the_failure(environment: 
     assert any("in work" in line for line in caught.value.details)
 
 
-def test_another_python_in_the_container_is_said_clearly(
+def test_another_python_version_in_the_container_is_reported(
     environment: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = call_entry.minor_version()
+    existing = call_entry.minor_version()
     monkeypatch.setattr(call_entry, "minor_version", lambda: "3.1")
     with pytest.raises(JobFailed) as caught:
         danlu.train(by_value(lambda: 1), env="build.envd", log=None, name="work-other")
-    assert f"was pickled by Python 3.1, but this is Python {there}" in str(caught.value.__cause__)
+    assert f"was pickled by Python 3.1, but this is Python {existing}" in str(
+        caught.value.__cause__
+    )

@@ -1,6 +1,6 @@
-"""Every framework trains on several replicas, judged by what comes out of it.
+"""Every framework trains on several replicas; the tests check the results.
 
-The examples exit badly where the loss does not fall or the ranks do not end with the same
+The examples fail if the loss does not fall or the ranks do not end with the same
 parameters; here that they say so is looked for, and that they ran in what danlu built.
 """
 
@@ -26,8 +26,8 @@ RESULT = re.compile(
 
 
 @dataclass(frozen=True)
-class Case:
-    """One way to train: an example, the arguments after ``danlu train``, and what is expected."""
+class TrainingCase:
+    """A training: an example, the arguments after ``danlu train``, and the expected output."""
 
     example: str
     arguments: str
@@ -39,30 +39,32 @@ class Case:
 
 
 CASES = [
-    Case("pytorch", "train.py --framework pytorch --worker 2 -- --epochs 3"),
-    Case("pytorch", "train.py --framework pytorch --master 1 --worker 1"),
-    Case("pytorch", "-f job.yaml", ranks=4),
-    Case("tensorflow", "train.py --framework tensorflow --worker 2"),
-    Case("tensorflow", "coordinator.py --framework tensorflow --chief 1 --ps 1 --worker 2", 2, 4),
-    Case("tensorflow", "session.py --framework tensorflow --ps 1 --worker 2", 2, 3),
-    Case("tensorflow", "-f job.yaml"),
-    Case("tensorflow", "-f coordinator.yaml", 2, 4),
-    Case("tensorflow", "-f session.yaml", 2, 3),
-    Case("jax", "train.py --framework jax --worker 2"),
-    Case("jax", "-f job.yaml"),
-    Case("xgboost", "train.py --framework xgboost --master 1 --worker 1"),
-    Case("xgboost", "-f job.yaml"),
-    Case("paddle", "train.py --framework paddle --worker 2"),
-    Case("paddle", "-f job.yaml"),
-    Case("mxnet", "train.py --framework mxnet --scheduler 1 --server 1 --worker 2", 2, 4),
-    Case("mxnet", "-f job.yaml", 2, 4),
-    Case("mpi", "train.py --framework mpi --worker 2", 2, 3),
-    Case("mpi", "-f job.yaml", 2, 3),
+    TrainingCase("pytorch", "train.py --framework pytorch --worker 2 -- --epochs 3"),
+    TrainingCase("pytorch", "train.py --framework pytorch --master 1 --worker 1"),
+    TrainingCase("pytorch", "-f job.yaml", ranks=4),
+    TrainingCase("tensorflow", "train.py --framework tensorflow --worker 2"),
+    TrainingCase(
+        "tensorflow", "coordinator.py --framework tensorflow --chief 1 --ps 1 --worker 2", 2, 4
+    ),
+    TrainingCase("tensorflow", "session.py --framework tensorflow --ps 1 --worker 2", 2, 3),
+    TrainingCase("tensorflow", "-f job.yaml"),
+    TrainingCase("tensorflow", "-f coordinator.yaml", 2, 4),
+    TrainingCase("tensorflow", "-f session.yaml", 2, 3),
+    TrainingCase("jax", "train.py --framework jax --worker 2"),
+    TrainingCase("jax", "-f job.yaml"),
+    TrainingCase("xgboost", "train.py --framework xgboost --master 1 --worker 1"),
+    TrainingCase("xgboost", "-f job.yaml"),
+    TrainingCase("paddle", "train.py --framework paddle --worker 2"),
+    TrainingCase("paddle", "-f job.yaml"),
+    TrainingCase("mxnet", "train.py --framework mxnet --scheduler 1 --server 1 --worker 2", 2, 4),
+    TrainingCase("mxnet", "-f job.yaml", 2, 4),
+    TrainingCase("mpi", "train.py --framework mpi --worker 2", 2, 3),
+    TrainingCase("mpi", "-f job.yaml", 2, 3),
 ]
 
 
-def copied(example: str, tmp_path: Path) -> Path:
-    """The example's own files: what a person would copy."""
+def copy_example(example: str, tmp_path: Path) -> Path:
+    """The example's files, as a user would copy them."""
     directory = tmp_path / example
     leave = shutil.ignore_patterns("danlu.lock", "__pycache__", "log")
     shutil.copytree(ROOT / "examples" / example, directory, ignore=leave)
@@ -77,25 +79,27 @@ def copied(example: str, tmp_path: Path) -> Path:
         for case in CASES
     ],
 )
-def test_the_loss_falls_and_the_ranks_agree(case: Case, danlu: Danlu, tmp_path: Path) -> None:
-    directory = copied(case.example, tmp_path)
+def test_the_loss_falls_and_the_ranks_agree(
+    case: TrainingCase, danlu: Danlu, tmp_path: Path
+) -> None:
+    directory = copy_example(case.example, tmp_path)
     danlu("build", "-t", f"registry.example/danlu/{case.example}:1", cwd=directory)
     # Examples train side by side, and the processes of pytest share the home.
     name = f"{case.example}-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"
-    done = danlu("train", "--name", name, "--replace", *case.arguments.split(), cwd=directory)
+    result = danlu("train", "--name", name, "--replace", *case.arguments.split(), cwd=directory)
 
-    found = RESULT.search(done.stdout)
-    assert found, done.stdout + done.stderr
+    found = RESULT.search(result.stdout)
+    assert found, result.stdout + result.stderr
     assert int(found["ranks"]) == case.ranks
     assert float(found["after"]) < float(found["before"]) / 2
-    shown = json.loads(danlu("jobs", "show", name, "--format", "json", cwd=directory).stdout)
-    assert shown["state"] == "Succeeded"
-    assert len(shown["replicas"]) == case.replicas
+    output = json.loads(danlu("jobs", "show", name, "--format", "json", cwd=directory).stdout)
+    assert output["state"] == "Succeeded"
+    assert len(output["replicas"]) == case.replicas
 
 
 @pytest.mark.xdist_group("mpi")
 def test_a_rank_that_disagrees_fails_the_job(danlu: Danlu, tmp_path: Path) -> None:
-    directory = copied("mpi", tmp_path)
+    directory = copy_example("mpi", tmp_path)
     script = directory / "train.py"
     spoilt = script.read_text().replace(
         "    found = world.allgather", "    weights[0] += world.rank\n    found = world.allgather"
@@ -110,7 +114,7 @@ def test_a_rank_that_disagrees_fails_the_job(danlu: Danlu, tmp_path: Path) -> No
 
 @pytest.mark.xdist_group("mpi")
 def test_launchers_find_the_workers_in_both_lists(danlu: Danlu, tmp_path: Path) -> None:
-    directory = copied("mpi", tmp_path)
+    directory = copy_example("mpi", tmp_path)
     danlu("build", "-t", "registry.example/danlu/mpi:1", cwd=directory)
-    done = danlu("train", "--replace", "-f", "job.yaml", cwd=directory)
-    assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in done.stdout
+    document = danlu("train", "--replace", "-f", "job.yaml", cwd=directory)
+    assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in document.stdout

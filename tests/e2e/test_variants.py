@@ -1,4 +1,4 @@
-"""A parameter of a build function selects an environment with a lock of its own."""
+"""A parameter of a build function selects an environment with a separate lock."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def install_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package as uv unpacks it, with no dependency and nothing compiled by the installer."""
     directory = tmp_path_factory.mktemp("wheel")
     source = directory / "source"
@@ -44,16 +44,18 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def test_no_module_is_compiled_at_start(installed: Path) -> None:
-    done = subprocess.run(
+def test_no_module_is_compiled_at_start(install_directory: Path) -> None:
+    result = subprocess.run(
         [sys.executable, "-v", "-m", "danlu", "--help"],
-        env={**os.environ, "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"},
-        cwd=installed,
+        env={**os.environ, "PYTHONPATH": str(install_directory), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=install_directory,
         capture_output=True,
         text=True,
         check=True,
         timeout=50,
     )
-    loaded = [line for line in done.stderr.splitlines() if str(installed / "danlu") in line]
+    loaded = [
+        line for line in result.stderr.splitlines() if str(install_directory / "danlu") in line
+    ]
     assert any("code object from" in line and "__pycache__" in line for line in loaded)
     assert not [line for line in loaded if "code object from" in line and "__pycache__" not in line]

@@ -1,3 +1,4 @@
-from tests.sandbox.conftest import forked, home
+from tests.operator.cluster.conftest import cluster
+from tests.sandbox.conftest import home, run_in_namespace
 
-__all__ = ["forked", "home"]
+__all__ = ["cluster", "home", "run_in_namespace"]

@@ -18,7 +18,7 @@ from danlu.engine import embedded
 from danlu.errors import UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.sandbox.types import Mount
-from tests.sandbox.forked import account, busybox
+from tests.sandbox.namespace_process import account, busybox
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(600)]
 
@@ -51,7 +51,7 @@ def run(home: Path, *args: str, config: ImageConfig | None = None, **more: Any) 
     return code, output.read_text()
 
 
-def sh(home: Path, script: str, **more: Any) -> tuple[int, str]:
+def run_shell(home: Path, script: str, **more: Any) -> tuple[int, str]:
     return run(home, "sh", "-c", script, **more)
 
 
@@ -59,75 +59,81 @@ def sh(home: Path, script: str, **more: Any) -> tuple[int, str]:
     ("script", "code"),
     [("exit 0", 0), ("exit 9", 9), ("kill -15 $$", 143), ("exec nothing", 127), ("/etc", 126)],
 )
-def test_exit_code_is_the_programs(forked: Forked, home: Path, script: str, code: int) -> None:
-    assert forked(lambda: sh(home, script))[0] == code
+def test_exit_code_is_the_programs(
+    run_in_namespace: Forked, home: Path, script: str, code: int
+) -> None:
+    assert run_in_namespace(lambda: run_shell(home, script))[0] == code
 
 
-def test_output_and_errors_keep_their_order(forked: Forked, home: Path) -> None:
+def test_output_and_errors_keep_their_order(run_in_namespace: Forked, home: Path) -> None:
     script = "for i in 1 2 3; do echo o$i; echo e$i >&2; done"
-    assert forked(lambda: sh(home, script))[1] == "o1\ne1\no2\ne2\no3\ne3\n"
+    assert run_in_namespace(lambda: run_shell(home, script))[1] == "o1\ne1\no2\ne2\no3\ne3\n"
 
 
-def test_run_leaves_nothing_behind(forked: Forked, home: Path) -> None:
+def test_run_leaves_nothing_behind(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[str, list[str]]:
-        sh(home, "echo x > /kept; echo x > /etc/passwd")
-        _, output = sh(home, "cat /kept; head -n1 /etc/passwd")
+        run_shell(home, "echo x > /kept; echo x > /etc/passwd")
+        _, output = run_shell(home, "cat /kept; head -n1 /etc/passwd")
         return output, [path.name for path in (home / "work").iterdir() if path.is_dir()]
 
-    output, left = forked(act)
+    output, remaining = run_in_namespace(act)
     assert "No such file" in output
     assert "root:x:0:0" in output
-    assert left == []
+    assert remaining == []
 
 
-def test_files_made_in_the_project_belong_to_the_caller(forked: Forked, home: Path) -> None:
+def test_files_created_in_the_project_belong_to_the_caller(
+    run_in_namespace: Forked, home: Path
+) -> None:
     project = home / "project"
     project.mkdir()
     (project / "mine").write_text("read\n")
-    code, output = forked(lambda: sh(home, "pwd; cat mine; echo x > made", project=project))
+    code, output = run_in_namespace(
+        lambda: run_shell(home, "pwd; cat mine; echo x > made", project=project)
+    )
     assert (code, output) == (0, "/workspace\nread\n")
     assert (project / "made").stat().st_uid == project.stat().st_uid
     assert project.stat().st_uid in (os.geteuid(), account().pw_uid)
 
 
-def test_given_variables_win_over_the_images(forked: Forked, home: Path) -> None:
+def test_given_variables_win_over_the_images(run_in_namespace: Forked, home: Path) -> None:
     config = ImageConfig(environment=(("A", "image"), ("B", "image")), working_directory="/etc")
-    code, output = forked(
-        lambda: sh(home, "echo $A $B $HOME; pwd", config=config, environment={"B": "given"})
+    code, output = run_in_namespace(
+        lambda: run_shell(home, "echo $A $B $HOME; pwd", config=config, environment={"B": "given"})
     )
     assert (code, output) == (0, "image given /root\n/etc\n")
 
 
-def test_user_is_looked_up_in_the_image(forked: Forked, home: Path) -> None:
-    assert forked(lambda: sh(home, "id", user="worker"))[1] == (
+def test_user_is_looked_up_in_the_image(run_in_namespace: Forked, home: Path) -> None:
+    assert run_in_namespace(lambda: run_shell(home, "id", user="worker"))[1] == (
         "uid=1000(worker) gid=1000(worker) groups=50(extra)\n"
     )
 
 
-def test_command_of_the_image_is_the_default(forked: Forked, home: Path) -> None:
+def test_command_of_the_image_is_the_default(run_in_namespace: Forked, home: Path) -> None:
     config = ImageConfig(entrypoint=("sh", "-c"), command=("echo mine",))
-    assert forked(lambda: run(home, config=config)) == (0, "mine\n")
+    assert run_in_namespace(lambda: run(home, config=config)) == (0, "mine\n")
 
 
-def test_volumes_are_mounted_at_their_targets(forked: Forked, home: Path) -> None:
+def test_volumes_are_mounted_at_their_targets(run_in_namespace: Forked, home: Path) -> None:
     data = home / "data"
     data.mkdir()
     (data / "x").write_text("x\n")
     volume = Mount("/data/in", data, readonly=True)
     script = "cat /data/in/x; touch /data/in/y 2>/dev/null || echo closed"
-    assert forked(lambda: sh(home, script, volumes=[volume]))[1] == "x\nclosed\n"
+    assert run_in_namespace(lambda: run_shell(home, script, volumes=[volume]))[1] == "x\nclosed\n"
 
 
-def test_root_without_a_shell_runs_the_program(forked: Forked, home: Path) -> None:
+def test_root_without_a_shell_runs_the_program(run_in_namespace: Forked, home: Path) -> None:
     def act() -> list[int]:
         base = prepare(home)
         (base / "bin/sh").unlink()
         return [run(home, name)[0] for name in ("true", "false", "nothing")]
 
-    assert forked(act) == [0, 1, 127]
+    assert run_in_namespace(act) == [0, 1, 127]
 
 
-def test_closed_output_pipe_ends_the_program(forked: Forked, home: Path) -> None:
+def test_closed_output_pipe_ends_the_program(run_in_namespace: Forked, home: Path) -> None:
     def act() -> int:
         base = prepare(home)
         read, write = os.pipe()
@@ -142,15 +148,10 @@ def test_closed_output_pipe_ends_the_program(forked: Forked, home: Path) -> None
         os.close(read)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    assert forked(act) != 0
+    assert run_in_namespace(act) != 0
 
 
-def test_gpus_are_rejected_for_now(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--gpus"):
-        embedded.run_command([], ImageConfig(), args=["x"], work=tmp_path, gpus="all")
-
-
-def signalled(
+def run_and_signal(
     home: Path, number: int, args: Sequence[str], *, shell: bool, ready: str = ""
 ) -> tuple[int, str]:
     """Run in a child and send it a signal, once it printed or (``ready``) is that command."""
@@ -164,63 +165,69 @@ def signalled(
         os.dup2(write, 2)
         os._exit(embedded.run_command([base], ImageConfig(), args=args, work=home / "work"))
     os.close(write)
-    said = b"" if ready else os.read(read, 100)
+    output = b"" if ready else os.read(read, 100)
     while ready and not any(line.startswith(ready) for line in commands()):
         os.sched_yield()
     os.kill(child, number)
     _, status = os.waitpid(child, 0)
     while chunk := os.read(read, 100):
-        said += chunk
-    return os.waitstatus_to_exitcode(status), said.decode()
+        output += chunk
+    return os.waitstatus_to_exitcode(status), output.decode()
 
 
 def commands() -> list[str]:
     """The command lines of all processes."""
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            found.append(path.read_text(errors="replace").replace("\0", " "))
-    return found
+            results.append(path.read_text(errors="replace").replace("\0", " "))
+    return results
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("shell", [True, False])
 def test_signal_ends_a_program_that_does_not_handle_it(
-    forked: Forked, home: Path, number: int, shell: bool
+    run_in_namespace: Forked, home: Path, number: int, shell: bool
 ) -> None:
     ready = f"sleep 4{os.getpid()}"
-    code, _ = forked(lambda: signalled(home, number, ready.split(), shell=shell, ready=ready))
+    code, _ = run_in_namespace(
+        lambda: run_and_signal(home, number, ready.split(), shell=shell, ready=ready)
+    )
     assert code == 128 + number
 
 
-def test_signal_that_the_caller_ignores_is_not_forwarded(forked: Forked, home: Path) -> None:
+def test_signal_that_the_caller_ignores_is_not_forwarded(
+    run_in_namespace: Forked, home: Path
+) -> None:
     def act() -> tuple[int, str]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         script = "echo ready; sleep 0.3; echo lived"
-        return signalled(home, signal.SIGHUP, ["sh", "-c", script], shell=True)
+        return run_and_signal(home, signal.SIGHUP, ["sh", "-c", script], shell=True)
 
-    assert forked(act) == (0, "ready\nlived\n")
+    assert run_in_namespace(act) == (0, "ready\nlived\n")
 
 
-def test_background_processes_end_with_the_program(forked: Forked, home: Path) -> None:
+def test_background_processes_end_with_the_program(run_in_namespace: Forked, home: Path) -> None:
     marker = f"sleep 5{os.getpid()}"
 
     def act() -> tuple[int, list[str]]:
-        code, _ = sh(home, f"{marker} & exit 4")
+        code, _ = run_shell(home, f"{marker} & exit 4")
         return code, [line for line in commands() if line.startswith(marker)]
 
-    assert forked(act) == (4, [])
+    assert run_in_namespace(act) == (4, [])
 
 
 @pytest.mark.parametrize("shell", [True, False])
-def test_program_handles_its_own_signals(forked: Forked, home: Path, shell: bool) -> None:
+def test_program_handles_its_own_signals(run_in_namespace: Forked, home: Path, shell: bool) -> None:
     name = "sh" if shell else "ash"
     script = "trap 'echo caught; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
-    code, said = forked(lambda: signalled(home, signal.SIGTERM, [name, "-c", script], shell=shell))
-    assert (code, said) == (3, "ready\ncaught\n")
+    code, output = run_in_namespace(
+        lambda: run_and_signal(home, signal.SIGTERM, [name, "-c", script], shell=shell)
+    )
+    assert (code, output) == (3, "ready\ncaught\n")
 
 
-class Screen:
+class PseudoTerminal:
     """The other end of a terminal."""
 
     def __init__(self, handle: int) -> None:
@@ -231,7 +238,7 @@ class Screen:
         os.write(self.handle, keys.encode())
 
     def until(self, wanted: str, *, typing: str = "") -> None:
-        """Read until ``wanted`` was shown; what was read before it is forgotten.
+        """Read until ``wanted`` appears; discard the output before it.
 
         ``typing`` is typed each second in which nothing comes.
         """
@@ -256,7 +263,7 @@ def resize(handle: int, rows: int, columns: int) -> None:
     ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-def test_terminal_is_connected_resized_and_restored(forked: Forked, home: Path) -> None:
+def test_terminal_is_connected_resized_and_restored(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[int, bool]:
         base = prepare(home)
         child, handle = pty.fork()
@@ -266,7 +273,7 @@ def test_terminal_is_connected_resized_and_restored(forked: Forked, home: Path) 
                 embedded.run_command([base], config, args=["sh"], work=home / "work", terminal=True)
             )
         before = termios.tcgetattr(handle)
-        screen = Screen(handle)
+        screen = PseudoTerminal(handle)
         screen.until("ready> ")
         resize(handle, 33, 77)
         # The size follows a signal: ask until it is there.
@@ -282,10 +289,10 @@ def test_terminal_is_connected_resized_and_restored(forked: Forked, home: Path) 
         same = termios.tcgetattr(handle)[:4] == before[:4]
         return os.waitstatus_to_exitcode(status), same
 
-    assert forked(act) == (5, True)
+    assert run_in_namespace(act) == (5, True)
 
 
-def test_ctrl_c_ends_a_program_on_a_terminal(forked: Forked, home: Path) -> None:
+def test_ctrl_c_ends_a_program_on_a_terminal(run_in_namespace: Forked, home: Path) -> None:
     def act() -> int:
         base = prepare(home)
         child, handle = pty.fork()
@@ -295,15 +302,15 @@ def test_ctrl_c_ends_a_program_on_a_terminal(forked: Forked, home: Path) -> None
                 [base], ImageConfig(), args=args, work=home / "work", terminal=True
             )
             os._exit(code)
-        screen = Screen(handle)
+        screen = PseudoTerminal(handle)
         screen.until("ready")
         screen.type("\x03")
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    assert forked(act) == 130
+    assert run_in_namespace(act) == 130
 
 
-def on_terminal(home: Path, script: str, act: Callable[[Screen], None]) -> int:
+def on_terminal(home: Path, script: str, act: Callable[[PseudoTerminal], None]) -> int:
     """The exit code of a script that runs on a terminal, on which ``act`` happens once it began."""
     base = prepare(home)
     child, handle = pty.fork()
@@ -313,7 +320,7 @@ def on_terminal(home: Path, script: str, act: Callable[[Screen], None]) -> int:
             [base], ImageConfig(), args=args, work=home / "work", terminal=True
         )
         os._exit(code)
-    screen = Screen(handle)
+    screen = PseudoTerminal(handle)
     screen.until("ready")
     act(screen)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -321,54 +328,66 @@ def on_terminal(home: Path, script: str, act: Callable[[Screen], None]) -> int:
 
 @pytest.mark.parametrize("code", [0, 5])
 def test_program_that_catches_ctrl_c_keeps_its_exit_code(
-    forked: Forked, home: Path, code: int
+    run_in_namespace: Forked, home: Path, code: int
 ) -> None:
     script = f"trap 'exit {code}' INT; echo ready; while :; do sleep 0.05; done"
-    assert forked(lambda: on_terminal(home, script, lambda screen: screen.type("\x03"))) == code
+    assert (
+        run_in_namespace(lambda: on_terminal(home, script, lambda screen: screen.type("\x03")))
+        == code
+    )
 
 
-def test_program_whose_terminal_is_closed_keeps_its_exit_code(forked: Forked, home: Path) -> None:
+def test_program_whose_terminal_is_closed_keeps_its_exit_code(
+    run_in_namespace: Forked, home: Path
+) -> None:
     script = "trap 'exit 5' HUP; echo ready; while :; do sleep 0.05; done"
-    assert forked(lambda: on_terminal(home, script, lambda screen: os.close(screen.handle))) == 5
+    assert (
+        run_in_namespace(lambda: on_terminal(home, script, lambda screen: os.close(screen.handle)))
+        == 5
+    )
 
 
-def test_init_commands_run_before_the_program_in_its_container(forked: Forked, home: Path) -> None:
+def test_init_commands_run_before_the_program_in_its_container(
+    run_in_namespace: Forked, home: Path
+) -> None:
     init = ["mkdir /made && pwd", 'echo it\\\'s "$HOME" > /made/x']
-    code, output = forked(lambda: sh(home, "cat /made/x", init=init))
+    code, output = run_in_namespace(lambda: run_shell(home, "cat /made/x", init=init))
     assert (code, output) == (0, "/\nit's /root\n")
 
 
-def test_init_commands_do_not_read_the_programs_input(forked: Forked, home: Path) -> None:
+def test_init_commands_do_not_read_the_programs_input(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[int, str]:
         read, write = os.pipe()
         os.write(write, b"line\n")
         os.close(write)
         os.dup2(read, 0)
-        return sh(home, "cat", init=["cat; echo init"])
+        return run_shell(home, "cat", init=["cat; echo init"])
 
-    assert forked(act) == (0, "init\nline\n")
+    assert run_in_namespace(act) == (0, "init\nline\n")
 
 
-def test_a_failed_init_command_is_named_and_ends_the_run(forked: Forked, home: Path) -> None:
+def test_a_failed_init_command_is_named_and_ends_the_run(
+    run_in_namespace: Forked, home: Path
+) -> None:
     init = ["echo first", "exit 7 # it's\x1b[31m", "echo later"]
-    assert forked(lambda: sh(home, "echo never", init=init)) == (
+    assert run_in_namespace(lambda: run_shell(home, "echo never", init=init)) == (
         1,
         "first\nerror: runtime.init failed with exit code 7: exit 7 # it's\\x1b[31m\n",
     )
 
 
-def test_init_needs_a_shell(forked: Forked, home: Path) -> None:
+def test_init_needs_a_shell(run_in_namespace: Forked, home: Path) -> None:
     def act() -> str:
         (prepare(home) / "bin/sh").unlink()
         with pytest.raises(UsageError) as caught:
             run(home, "true", init=["true"])
         return caught.value.hint
 
-    assert "--no-init" in forked(act)
+    assert "--no-init" in run_in_namespace(act)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_init_commands(forked: Forked, home: Path, number: int) -> None:
+def test_a_signal_ends_init_commands(run_in_namespace: Forked, home: Path, number: int) -> None:
     def act() -> int:
         base = prepare(home)
         read, write = os.pipe()
@@ -390,26 +409,34 @@ def test_a_signal_ends_init_commands(forked: Forked, home: Path, number: int) ->
         assert b"never" not in os.read(read, 100)
         return os.waitstatus_to_exitcode(status)
 
-    assert forked(act) == 128 + number
+    assert run_in_namespace(act) == 128 + number
 
 
-def test_shared_memory_has_the_given_size(forked: Forked, home: Path) -> None:
+def test_shared_memory_has_the_given_size(run_in_namespace: Forked, home: Path) -> None:
     script = "stat -f -c %b*%S /dev/shm"
-    code, output = forked(lambda: sh(home, script, shm_size=48 << 20))
+    code, output = run_in_namespace(lambda: run_shell(home, script, shm_size=48 << 20))
     assert code == 0
     blocks, size = output.strip().split("*")
     assert int(blocks) * int(size) == 48 << 20
 
 
-def test_mounts_below_the_home_directory_follow_the_user(forked: Forked, home: Path) -> None:
+def test_every_user_can_write_to_shared_memory(run_in_namespace: Forked, home: Path) -> None:
+    script = "id -u; stat -c %a /dev/shm; touch /dev/shm/made && echo made"
+    code, output = run_in_namespace(lambda: run_shell(home, script, user="7:7"))
+    assert (code, output) == (0, "7\n1777\nmade\n")
+
+
+def test_mounts_below_the_home_directory_follow_the_user(
+    run_in_namespace: Forked, home: Path
+) -> None:
     data = home / "data"
     data.mkdir()
     (data / "x").write_text("x\n")
     volume = Mount("~/.cache/data", data)
     script = "echo $HOME; cat ~/.cache/data/x"
-    assert forked(lambda: sh(home, script, volumes=[volume]))[1] == "/root\nx\n"
+    assert run_in_namespace(lambda: run_shell(home, script, volumes=[volume]))[1] == "/root\nx\n"
     (data / "x").chmod(0o644)
     script = "echo $HOME; cat ~/.cache/data/x; touch ~/.cache/y && stat -c %U ~/.cache"
-    output = forked(lambda: sh(home, script, volumes=[volume], user="worker"))[1]
+    output = run_in_namespace(lambda: run_shell(home, script, volumes=[volume], user="worker"))[1]
     assert output.endswith("\nx\nworker\n"), "the user may write next to the mount"
     assert not output.startswith("/root\n")

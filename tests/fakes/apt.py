@@ -1,4 +1,4 @@
-"""A small package archive of the Debian form, made of tiny packages that dpkg really installs."""
+"""A small Debian package archive with tiny packages, which a real dpkg installs."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class ArchivePackage:
 
     @property
     def path(self) -> str:
-        """Its place in the archive."""
+        """Its path in the archive."""
         version = self.version.partition(":")[2] or self.version
         file = f"{self.name}_{version}_{self.architecture}.deb"
         return f"pool/main/{self.name[0]}/{self.name}/{file}"
 
 
 class AptArchive:
-    """An archive of one distribution below ``root``, served by whoever serves that directory."""
+    """An archive of one distribution below ``root``; the caller serves that directory."""
 
     def __init__(self, root: Path, *, origin: str = "Debian") -> None:
         self.root = root
@@ -42,14 +42,14 @@ class AptArchive:
         self._writes = 0
 
     def add(self, suite: str, *packages: ArchivePackage) -> None:
-        """Put packages into a suite, and write its lists anew."""
+        """Add packages to a suite, and rewrite its lists."""
         stanzas = self._suites.setdefault(suite, {})
         for package in packages:
             stanzas[f"{package.name} {package.version}"] = self._build_package(package)
         self._write_suite(suite)
 
     def remove(self, suite: str, package: ArchivePackage, *, file: bool = True) -> None:
-        """Take a package out of a suite, and its file out of the pool."""
+        """Remove a package from a suite, and its file from the pool."""
         del self._suites[suite][f"{package.name} {package.version}"]
         if file:
             (self.root / package.path).unlink()

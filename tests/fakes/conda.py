@@ -1,4 +1,4 @@
-"""conda packages made by hand, and real channels of them: rattler writes the index."""
+"""Generated conda packages, and channels of them whose index rattler writes."""
 
 from __future__ import annotations
 
@@ -81,9 +81,11 @@ def write_package(
         return path
     path = directory / f"{stem}.conda"
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("metadata.json", '{"conda_pkg_format_version": 2}')
+        # ZipInfo has a fixed time: the same files give the same archive.
+        archive.writestr(zipfile.ZipInfo("metadata.json"), '{"conda_pkg_format_version": 2}')
         for part, members in (("info", info), ("pkg", files)):
-            archive.writestr(f"{part}-{stem}.tar.zst", zstandard.compress(_make_tar(members)))
+            member = zipfile.ZipInfo(f"{part}-{stem}.tar.zst")
+            archive.writestr(member, zstandard.compress(_make_tar(members)))
     return path
 
 

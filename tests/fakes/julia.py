@@ -56,7 +56,7 @@ def pack_files(files: Mapping[str, str]) -> bytes:
 
 
 class JuliaServer:
-    """Packages below ``root``, served by whoever serves that directory."""
+    """Packages below ``root``; the caller serves that directory."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -86,9 +86,9 @@ class JuliaServer:
         self._write_table(name, "Package", [f'name = "{name}"', f'uuid = "{uuid}"'])
         fields = [f'["{version}"]', f'git-tree-sha1 = "{tree}"', *["yanked = true"][:yanked]]
         self._write_table(name, "Versions", fields)
-        for prefix, listed in (("", needs), ("Weak", weak)):
-            names = [f'{item} = "{make_uuid(item)}"' for item in listed if item != "julia"]
-            ranges = [f'{item} = "{spec}"' for item, spec in listed.items() if spec != "*"]
+        for prefix, listing in (("", needs), ("Weak", weak)):
+            names = [f'{item} = "{make_uuid(item)}"' for item in listing if item != "julia"]
+            ranges = [f'{item} = "{spec}"' for item, spec in listing.items() if spec != "*"]
             bound = version.partition("+")[0]
             self._write_table(name, f"{prefix}Deps", [f'["{bound}"]', *names] if names else [])
             self._write_table(name, f"{prefix}Compat", [f'["{bound}"]', *ranges] if ranges else [])
@@ -106,8 +106,8 @@ class JuliaServer:
     def write_registry(self, **changes: str) -> None:
         """Write the registry, with other texts for some of its files."""
         names = sorted(self._tables)
-        listed = [f'{make_uuid(name)} = {{ name = "{name}", path = "{name}" }}' for name in names]
-        files = {"Registry.toml": "\n".join(['name = "Test"', "[packages]", *listed]) + "\n"}
+        listing = [f'{make_uuid(name)} = {{ name = "{name}", path = "{name}" }}' for name in names]
+        files = {"Registry.toml": "\n".join(['name = "Test"', "[packages]", *listing]) + "\n"}
         for name, tables in self._tables.items():
             files |= {f"{name}/{table}.toml": text for table, text in tables.items()}
         tree = self.store(f"registry/{REGISTRY}", files | changes)

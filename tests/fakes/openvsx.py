@@ -45,7 +45,7 @@ def make_vsix(
     return data.getvalue()
 
 
-class FakeRegistry:
+class FakeExtensionRegistry:
     """A registry's pages by path; ``requests`` are the paths that were asked for."""
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ class FakeRegistry:
 
 
 @contextmanager
-def serve_registry() -> Iterator[FakeRegistry]:
+def serve_registry() -> Iterator[FakeExtensionRegistry]:
     """Serve a registry on this machine."""
-    registry = FakeRegistry()
+    registry = FakeExtensionRegistry()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class RegistryHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path = self.path.lstrip("/")
             registry.requests.append(path)
@@ -93,7 +93,7 @@ def serve_registry() -> Iterator[FakeRegistry]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), RegistryHandler) as server:
         registry.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

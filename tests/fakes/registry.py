@@ -1,7 +1,7 @@
-"""A registry of images that lives in memory and fails as it is told.
+"""An image registry in memory that fails on request.
 
 It follows the OCI distribution spec as far as clients use it, and passes danlu's own conformance
-tests beside a real one. ``python -m tests.fakes.registry`` serves one until it is ended.
+tests, which a real one passes too. ``python -m tests.fakes.registry`` serves one until interrupted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 @dataclass(frozen=True, slots=True)
 class RegistryRequest:
-    """One request that came, and what it was answered (0 where the connection was dropped)."""
+    """A request and the status of its response (0 if the connection was dropped)."""
 
     method: str
     path: str
@@ -37,10 +37,11 @@ class RegistryRequest:
 
 @dataclass(slots=True)
 class RegistryFault:
-    """Something that goes wrong, ``times`` times, for requests whose method and path fit.
+    """A fault that occurs ``times`` times, for requests with a matching method and path.
 
-    Either ``status`` is answered, with ``headers``, or the connection is dropped after
-    ``drop_after`` bytes of the content have been sent or, in an upload, received.
+    Either ``status`` is answered, with ``headers``; or the connection is dropped after
+    ``drop_after`` bytes of the content have been sent or, in an upload, received; or the request is
+    obeyed but its connection dropped (``drop_response``); or it is never read (``stall``).
     """
 
     method: str = ""
@@ -49,9 +50,11 @@ class RegistryFault:
     status: int = 0
     drop_after: int = -1
     headers: Mapping[str, str] = field(default_factory=dict)
+    drop_response: bool = False
+    stall: bool = False
 
     def matches(self, request: web.BaseRequest) -> bool:
-        """Whether it is the turn of this fault."""
+        """Return whether this fault applies to the request."""
         return self.times > 0 and self.method in ("", request.method) and self.path in request.path
 
 
@@ -62,7 +65,7 @@ class _PendingUpload:
 
 
 class FakeRegistry:
-    """The registry; use as an async context manager. Its state may be looked at and changed.
+    """The registry; use as an async context manager. Tests may read and change its state.
 
     ``blobs`` are shared by all repositories, ``linked`` says which repository may be asked for
     which; ``manifests`` maps (repository, tag or digest) to bytes and media type. ``faults`` are
@@ -71,7 +74,9 @@ class FakeRegistry:
     by password alone where ``tokens`` is false; ``public`` lets everybody pull. With
     ``redirect_blobs_to`` and ``uploads_at`` (addresses) other servers have the blobs.
     ``stated_digest`` replaces what manifests are said to be (empty: nothing is said), ``shift``
-    moves the parts that are sent of blobs.
+    moves the parts that are sent of blobs. Longer requests than ``max_request`` bytes are refused,
+    and ``min_part`` is the length that parts of an upload must have. Before the first request of
+    each method in ``revoke_before`` all tokens expire.
     """
 
     def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0) -> None:
@@ -93,6 +98,10 @@ class FakeRegistry:
         self.shift = 0
         self.token_life: float = 300
         self.realm = ""
+        self.max_request = 0
+        self.min_part = 0
+        self.revoke_before: tuple[str, ...] = ()
+        self._released = asyncio.Event()
         self._tls = tls
         self._port = port
         self._uploads: dict[str, _PendingUpload] = {}
@@ -110,6 +119,7 @@ class FakeRegistry:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._released.set()
         await self._runner.cleanup()
 
     @property
@@ -119,7 +129,7 @@ class FakeRegistry:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Its URL."""
         return f"{'https' if self._tls else 'http'}://{self.host}"
 
     def put_blob(self, repository: str, data: bytes) -> str:
@@ -165,8 +175,15 @@ class FakeRegistry:
     async def _dispatch_request(self, request: web.Request) -> web.StreamResponse:
         fault = self._next_fault(request)
         if fault is not None and fault.status:
-            text = _encode_error("UNAVAILABLE", "told to fail")
+            text = _encode_error("UNAVAILABLE", "injected fault")
             return web.Response(status=fault.status, body=text, headers=fault.headers)
+        if fault is not None and fault.stall:
+            await self._released.wait()
+        if 0 < self.max_request < (request.content_length or 0):
+            return web.Response(status=413, body=b"<h1>413 Request Entity Too Large</h1>")
+        if request.method in self.revoke_before:
+            self.revoke_before = tuple(set(self.revoke_before) - {request.method})
+            self.revoke_tokens()
         if request.path == "/token":
             return await self._issue_token(request)
         refused = self._check_authorization(request)
@@ -175,7 +192,10 @@ class FakeRegistry:
         for method, pattern, handler in self._router:
             match = pattern.fullmatch(request.path)
             if match and request.method in method:
-                return await handler(request, fault, **match.groupdict())
+                response = await handler(request, fault, **match.groupdict())
+                if fault is not None and fault.drop_response:
+                    _drop_connection(request)
+                return response
         return web.Response(status=404, body=_encode_error("UNSUPPORTED", "no such route"))
 
     def _next_fault(self, request: web.Request) -> RegistryFault | None:
@@ -192,10 +212,10 @@ class FakeRegistry:
             return None
         repository = _repository_of(request.path)
         needed = "pull" if request.method in ("GET", "HEAD") else "push"
-        given = request.headers.get("Authorization", "")
+        value = request.headers.get("Authorization", "")
         if self.tokens:
-            allowed = self._issued.get(given.removeprefix("Bearer "), set())
-            if given.startswith("Bearer ") and (
+            allowed = self._issued.get(value.removeprefix("Bearer "), set())
+            if value.startswith("Bearer ") and (
                 not repository or f"{repository}:{needed}" in allowed
             ):
                 return None
@@ -204,7 +224,7 @@ class FakeRegistry:
             if repository:
                 challenge += f',scope="repository:{repository}:{needed}"'
         else:
-            if self._is_known_user(given) or (self.public and needed == "pull" and repository):
+            if self._is_known_user(value) or (self.public and needed == "pull" and repository):
                 return None
             challenge = 'Basic realm="fake"'
         return web.Response(
@@ -228,9 +248,9 @@ class FakeRegistry:
             known = str(form.get("refresh_token", "")) in self.identity_tokens
             scopes = str(form.get("scope", "")).split()
         else:
-            given = request.headers.get("Authorization", "")
-            known = self._is_known_user(given)
-            if given and not known:
+            value = request.headers.get("Authorization", "")
+            known = self._is_known_user(value)
+            if value and not known:
                 return web.Response(
                     status=401, body=_encode_error("UNAUTHORIZED", "wrong password")
                 )
@@ -257,23 +277,25 @@ class FakeRegistry:
         self, request: web.Request, fault: RegistryFault | None, repository: str
     ) -> web.StreamResponse:
         """The tags of a repository."""
-        found = sorted(tag for name, tag in self.manifests if name == repository and ":" not in tag)
-        if not found:
+        result = sorted(
+            tag for name, tag in self.manifests if name == repository and ":" not in tag
+        )
+        if not result:
             return web.Response(
                 status=404, body=_encode_error("NAME_UNKNOWN", "no such repository")
             )
-        return web.json_response({"name": repository, "tags": found})
+        return web.json_response({"name": repository, "tags": result})
 
     async def manifest(
         self, request: web.Request, fault: RegistryFault | None, repository: str, target: str
     ) -> web.StreamResponse:
         """A manifest by tag or digest."""
-        found = self.manifests.get((repository, target))
-        if found is None:
+        result = self.manifests.get((repository, target))
+        if result is None:
             return web.Response(
                 status=404, body=_encode_error("MANIFEST_UNKNOWN", "manifest unknown")
             )
-        raw, kind = found
+        raw, kind = result
         digest = "sha256:" + hashlib.sha256(raw).hexdigest()
         headers = {"Content-Type": kind, **self._digest_header(digest)}
         return web.Response(body=self.wrong.get(digest, raw), headers=headers)
@@ -289,17 +311,17 @@ class FakeRegistry:
         if digest not in self.blobs or digest not in self.linked.get(repository, ()):
             return web.Response(status=404, body=_encode_error("BLOB_UNKNOWN", "blob unknown"))
         if self.redirect_blobs_to and request.method == "GET":
-            place = f"{self.redirect_blobs_to}/v2/{repository}/blobs/{digest}"
-            return web.Response(status=307, headers={"Location": place})
+            url = f"{self.redirect_blobs_to}/v2/{repository}/blobs/{digest}"
+            return web.Response(status=307, headers={"Location": url})
         data = self.wrong.get(digest, self.blobs[digest])
         start = 0
-        wanted = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
+        expected = re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
         headers = {"Docker-Content-Digest": digest, "Content-Length": str(len(data))}
-        if wanted and self.ranges:
-            start = max(0, int(wanted[1]) + self.shift)
+        if expected and self.ranges:
+            start = max(0, int(expected[1]) + self.shift)
             headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
             headers["Content-Length"] = str(len(data) - start)
-        response = web.StreamResponse(status=206 if wanted and self.ranges else 200)
+        response = web.StreamResponse(status=206 if expected and self.ranges else 200)
         response.headers.update(headers)
         if request.method == "HEAD":
             return response
@@ -328,12 +350,14 @@ class FakeRegistry:
 
     def _upload_response(self, name: str, status: int = 202) -> web.Response:
         upload = self._uploads[name]
-        place = f"{self.uploads_at}/v2/{upload.repository}/blobs/uploads/{name}"
+        url = f"{self.uploads_at}/v2/{upload.repository}/blobs/uploads/{name}"
         headers = {
-            "Location": f"{place}?_state=a%2Fb%3D%3D",
+            "Location": f"{url}?_state=a%2Fb%3D%3D",
             "Range": f"0-{max(0, len(upload.data) - 1)}",
             "Docker-Upload-UUID": name,
         }
+        if self.min_part:
+            headers["OCI-Chunk-Min-Length"] = str(self.min_part)
         return web.Response(status=status, headers=headers)
 
     async def upload(
@@ -366,14 +390,14 @@ class FakeRegistry:
         start = request.headers.get("Content-Range", "").partition("-")[0]
         if start and int(start) != len(upload.data):
             raise web.HTTPRequestRangeNotSatisfiable()
-        left = fault.drop_after if fault is not None and fault.drop_after >= 0 else -1
+        remaining = fault.drop_after if fault is not None and fault.drop_after >= 0 else -1
         async for chunk in request.content.iter_any():
-            if 0 <= left < len(chunk):
-                upload.data += chunk[:left]
+            if 0 <= remaining < len(chunk):
+                upload.data += chunk[:remaining]
                 _drop_connection(request)
                 return False
             upload.data += chunk
-            left -= len(chunk) if left >= 0 else 0
+            remaining -= len(chunk) if remaining >= 0 else 0
         return True
 
     def _finish_upload(self, name: str, digest: str) -> web.Response:

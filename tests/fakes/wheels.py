@@ -1,4 +1,4 @@
-"""Wheels made by hand, for tests: as odd as they need to be."""
+"""Generated wheels for tests, also invalid ones."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def make_wheel(
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
     contents: dict[str, bytes] = {}
-    given = {
+    value = {
         **(files or {}),
         **{f"{stem}.data/{path}": text for path, text in (data or {}).items()},
     }
-    for path, content in given.items():
+    for path, content in value.items():
         contents[path] = content.encode() if isinstance(content, str) else content
     metadata = f"Metadata-Version: 2.1\nName: {metadata_name or name}\nVersion: {version}\n"
     metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)

@@ -1,4 +1,4 @@
-"""Reports of training programs: what is understood, and what is refused."""
+"""Progress reports of training programs: accepted and rejected ones."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_a_report_of_transformers_is_parsed() -> None:
 def test_points_of_a_report_are_validated() -> None:
     points = '{"loss": [[2, 0.5], [1, 1]]}'
     body = report()[:-1] + f', "danluPoints": {points}'.encode() + b"}"
-    found = parse_progress(body)
-    assert found is not None
-    assert found.history == {"loss": ((1.0, 1.0), (2.0, 0.5))}
+    progress = parse_progress(body)
+    assert progress is not None
+    assert progress.history == {"loss": ((1.0, 1.0), (2.0, 0.5))}
     for wrong in (
         '{"loss": [[1]]}',
         '{"loss": [[1, 1e999]]}',

@@ -18,7 +18,7 @@ from danlu.util.files import remove_tree
 from tests.jobs.local.conftest import anyio_backend as anyio_backend
 from tests.jobs.local.conftest import home as home
 from tests.jobs.local.conftest import jobs as jobs
-from tests.jobs.local.support import lines_of, seen, shell, submission
+from tests.jobs.local.support import lines_of, shell, submission, wait_for_view
 
 pytestmark = pytest.mark.anyio
 
@@ -78,22 +78,22 @@ async def test_a_container_reaches_the_progress_server_on_its_loopback(
 ) -> None:
     workers = ReplicaSpec(1, shell(LOOK, image=NAME), RestartPolicy.NEVER)
     await jobs.submit(submission(tmp_path, workers, images=images))
-    url, token, place, reached = await _four_lines(jobs)
-    assert place == "/var/run/secrets/kubeflow/trainer/token"
+    url, token, directory, reached = await _four_lines(jobs)
+    assert directory == "/var/run/secrets/kubeflow/trainer/token"
     assert reached == "reached"
     certificate = (tmp_path / "home/jobs/job/progress/worker-0/ca.crt").read_text()
-    _report(url, token, certificate)
-    view = await seen(jobs, lambda view: view.progress is not None)
-    assert _percentage(view.progress) == 7
+    _post_report(url, token, certificate)
+    view = await wait_for_view(jobs, lambda view: view.progress is not None)
+    assert _read_percentage(view.progress) == 7
     (tmp_path / "enough").touch()
-    await seen(jobs, _finished)
+    await wait_for_view(jobs, _is_over)
 
 
-def _finished(view: JobView) -> bool:
+def _is_over(view: JobView) -> bool:
     return view.finished
 
 
-def _percentage(progress: TrainingProgress | None) -> int | None:
+def _read_percentage(progress: TrainingProgress | None) -> int | None:
     return None if progress is None else progress.percentage
 
 
@@ -106,7 +106,7 @@ async def _four_lines(jobs: LocalJobs) -> list[str]:
     return lines
 
 
-def _report(url: str, token: str, certificate: str) -> None:
+def _post_report(url: str, token: str, certificate: str) -> None:
     """From here, with what the container was given: the port is the same one."""
     import ssl
 

@@ -41,7 +41,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body],
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
 
-    async def around(body: Body) -> None:
+    async def make_context(body: Body) -> None:
         reports: Reports = []
         server = ProgressServer(
             reports.append,
@@ -53,7 +53,7 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Body],
         async with server:
             await body(server, reports)
 
-    return lambda body: asyncio.run(around(body))
+    return lambda body: asyncio.run(make_context(body))
 
 
 def status(**fields: Any) -> bytes:
@@ -116,10 +116,10 @@ def test_without_a_certificate_the_server_uses_plain_http(
 def test_a_job_runs_without_a_progress_server(
     serving: Callable[[Body], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refused(*args: Any, **options: Any) -> None:
+    async def refuse_sockets(*args: Any, **options: Any) -> None:
         raise OSError("no sockets here")
 
-    monkeypatch.setattr(asyncio, "start_server", refused)
+    monkeypatch.setattr(asyncio, "start_server", refuse_sockets)
 
     async def body(server: ProgressServer, reports: Reports) -> None:
         assert server.warnings() == ("training progress is not available: no sockets here",)
@@ -183,8 +183,8 @@ def test_progress_is_the_leaders_or_until_it_reports_the_first_replicas(
     serving: Callable[[Body], None],
 ) -> None:
     async def body(server: ProgressServer, reports: Reports) -> None:
-        said = [(WORKER, 1), (OTHER, 2), (WORKER, 3), (LEADER, 4), (WORKER, 5), (LEADER, 6)]
-        for replica, percentage in said:
+        output = [(WORKER, 1), (OTHER, 2), (WORKER, 3), (LEADER, 4), (WORKER, 5), (LEADER, 6)]
+        for replica, percentage in output:
             sent = status(progressPercentage=percentage)
             assert (await post(server.environment(replica), sent))[0] == 200
         assert [report.percentage for report in reports] == [1, 3, 4, 6]
@@ -197,8 +197,8 @@ def test_the_history_contains_one_replicas_reports(serving: Callable[[Body], Non
         for number, replica in enumerate((WORKER, OTHER, WORKER, LEADER, WORKER, LEADER)):
             sent = status(metrics=[{"name": "loss", "value": str(number)}])
             assert (await post(server.environment(replica), sent))[0] == 200
-        found = [[value for _, value in report.history["loss"]] for report in reports]
-        assert found == [[0.0], [0.0, 2.0], [3.0], [3.0, 5.0]]
+        results = [[value for _, value in report.history["loss"]] for report in reports]
+        assert results == [[0.0], [0.0, 2.0], [3.0], [3.0, 5.0]]
 
     serving(body)
 
@@ -208,12 +208,12 @@ def test_a_container_gets_the_paths_that_it_sees(
 ) -> None:
     async def body(server: ProgressServer, reports: Reports) -> None:
         assert f":{server.port}/" in server.environment(LEADER)[SERVER_URL]
-        told = server.environment(LEADER, files="/mnt/here")
-        assert told[TOKEN] == "/mnt/here/token"
-        assert told[CA_CERT] == "/mnt/here/ca.crt"
+        output = server.environment(LEADER, files="/mnt/here")
+        assert output[TOKEN] == "/mnt/here/token"
+        assert output[CA_CERT] == "/mnt/here/ca.crt"
         mounted = server.files(LEADER)
         seen = {TOKEN: str(mounted / "token"), CA_CERT: str(mounted / "ca.crt")}
-        assert (await post({**told, **seen}, status(progressPercentage=9)))[0] == 200
+        assert (await post({**output, **seen}, status(progressPercentage=9)))[0] == 200
         assert reports[0].percentage == 9
 
     serving(body)
@@ -240,7 +240,7 @@ def plain(environment: Mapping[str, str]) -> tuple[str, int]:
 
 
 def exchange(environment: Mapping[str, str], sent: bytes) -> bytes:
-    """What the server answers to these very bytes."""
+    """Send these bytes to the server and return its response."""
     with socket.create_connection(plain(environment), timeout=5) as connection:
         connection.sendall(sent)
         return b"".join(iter(lambda: connection.recv(4096), b""))
@@ -306,14 +306,14 @@ def test_silent_clients_do_not_block_shutdown(
         # More than are answered at once: the rest is turned away and nothing breaks.
         opened.extend(socket.create_connection(address, timeout=5) for _ in range(80))
         turned_away = opened[-1]
-        assert await asyncio.to_thread(_ended, turned_away)
+        assert await asyncio.to_thread(_is_at_end, turned_away)
 
     serving(body)
     for connection in opened:
         connection.close()
 
 
-def _ended(connection: socket.socket) -> bool:
+def _is_at_end(connection: socket.socket) -> bool:
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -322,41 +322,41 @@ def _ended(connection: socket.socket) -> bool:
 
 @pytest.mark.needs("openssl")
 def test_a_certificate_is_reused_and_renewed_when_old(tmp_path: Path) -> None:
-    made = asyncio.run(certificate.load_or_create_certificate("127.0.0.1", directory=tmp_path))
-    assert made is not None
-    assert stat.S_IMODE(made.stat().st_mode) == 0o600
-    assert b"PRIVATE KEY" not in certificate.extract_certificate(made.read_bytes())
-    first = made.read_bytes()
+    result = asyncio.run(certificate.load_or_create_certificate("127.0.0.1", directory=tmp_path))
+    assert result is not None
+    assert stat.S_IMODE(result.stat().st_mode) == 0o600
+    assert b"PRIVATE KEY" not in certificate.extract_certificate(result.read_bytes())
+    first = result.read_bytes()
     asyncio.run(certificate.load_or_create_certificate("127.0.0.1", directory=tmp_path))
-    assert made.read_bytes() == first
-    old = made.stat().st_mtime - 400 * 86400
-    os.utime(made, (old, old))
+    assert result.read_bytes() == first
+    old = result.stat().st_mtime - 400 * 86400
+    os.utime(result, (old, old))
     asyncio.run(certificate.load_or_create_certificate("127.0.0.1", directory=tmp_path))
-    assert made.read_bytes() != first
+    assert result.read_bytes() != first
 
 
 @pytest.mark.needs("openssl")
 def test_the_certificate_passes_strict_verification(tmp_path: Path) -> None:
-    made = asyncio.run(certificate.load_or_create_certificate("127.0.0.1", directory=tmp_path))
-    assert made is not None
+    result = asyncio.run(certificate.load_or_create_certificate("127.0.0.1", directory=tmp_path))
+    assert result is not None
     client = ssl.create_default_context(
-        cadata=certificate.extract_certificate(made.read_bytes()).decode()
+        cadata=certificate.extract_certificate(result.read_bytes()).decode()
     )
     client.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(made)
-    assert _shaken_hands(client, server, "127.0.0.1")
+    server.load_cert_chain(result)
+    assert _finish_handshake(client, server, "127.0.0.1")
     with pytest.raises(ssl.SSLCertVerificationError):
-        _shaken_hands(client, server, "127.0.0.2")
+        _finish_handshake(client, server, "127.0.0.2")
 
 
-def _shaken_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
+def _finish_handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> bool:
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server, server_hostname=name)
-    theirs = server.wrap_bio(to_server, to_client, server_side=True)
-    done: set[ssl.SSLObject] = set()
-    for side in (ours, theirs, ours, theirs):
+    other = server.wrap_bio(to_server, to_client, server_side=True)
+    result: set[ssl.SSLObject] = set()
+    for side in (ours, other, ours, other):
         with suppress(ssl.SSLWantReadError):
             side.do_handshake()
-            done.add(side)
-    return done == {ours, theirs}
+            result.add(side)
+    return result == {ours, other}

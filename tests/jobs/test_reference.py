@@ -1,4 +1,4 @@
-"""The reference of jobs says what the types say."""
+"""The reference page of jobs matches the types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``danlu.report`` against the progress server, and where there is none."""
+"""``danlu.report`` with and without a progress server."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEADER = ReplicaId(ReplicaType("Worker"), 0)
 PROGRAM = str(guest.__file__)
 
 
-class Server:
-    """Keeps what is posted with which token, and answers with ``codes`` in turn, then 200."""
+class ReportServer:
+    """Records requests and their tokens; answers with ``codes`` in turn, then 200."""
 
     def __init__(self, directory: Path, codes: tuple[int, ...] = ()) -> None:
         self.posts: list[tuple[str, TrainingProgress]] = []
@@ -36,7 +36,7 @@ class Server:
         self.token.write_text("first")
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class PostHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 progress = parse_progress(body)
@@ -47,7 +47,7 @@ class Server:
 
             def log_message(self, *words: Any) -> None: ...
 
-        self.http = HTTPServer(("127.0.0.1", 0), Handler)
+        self.http = HTTPServer(("127.0.0.1", 0), PostHandler)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -56,25 +56,25 @@ class Server:
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    made: list[tuple[Server, Thread]] = []
+def serve(tmp_path: Path) -> Iterator[Callable[..., ReportServer]]:
+    results: list[tuple[ReportServer, Thread]] = []
 
-    def begin(*codes: int) -> Server:
-        server = Server(tmp_path, codes)
+    def begin(*codes: int) -> ReportServer:
+        server = ReportServer(tmp_path, codes)
         thread = Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        made.append((server, thread))
+        results.append((server, thread))
         return server
 
     yield begin
-    for server, thread in made:
+    for server, thread in results:
         server.http.shutdown()
         thread.join()
         server.http.server_close()
 
 
 def program(text: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What a program says that has ``report`` from the file alone, by any name."""
+    """Run a program that imports ``report`` as a single file; return its output."""
     head = f"import runpy; report = runpy.run_path({PROGRAM!r})['report']\n"
     plain = {name: value for name, value in os.environ.items() if "KUBEFLOW" not in name}
     return subprocess.run(
@@ -87,26 +87,26 @@ def program(text: str, environment: Mapping[str, str]) -> subprocess.CompletedPr
     )
 
 
-def test_the_package_has_it() -> None:
+def test_report_is_part_of_the_package() -> None:
     assert danlu.report is guest.report
 
 
-def test_the_last_report_is_never_lost(serve: Callable[..., Server]) -> None:
+def test_the_last_report_is_never_lost(serve: Callable[..., ReportServer]) -> None:
     server = serve()
     text = "for step in range(1000): report(percentage=step / 10, loss=1000 - step)"
-    done = program(text, server.environment)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = program(text, server.environment)
+    assert (result.returncode, result.stderr) == (0, "")
     # At once, and at the end: the program is over before a second one may be sent.
     assert 1 <= len(server.posts) <= 3
     last = server.posts[-1][1]
     assert (last.percentage, last.metrics) == (99, {"loss": 1.0})
 
 
-def points_of(server: Server, name: str) -> list[float]:
+def points_of(server: ReportServer, name: str) -> list[float]:
     return [value for _, progress in server.posts for _, value in progress.history.get(name, ())]
 
 
-def test_frequent_reports_are_not_lost(serve: Callable[..., Server]) -> None:
+def test_frequent_reports_are_not_lost(serve: Callable[..., ReportServer]) -> None:
     server = serve()
     text = "for epoch in range(15): report(loss=15 - epoch, accuracy=epoch)"
     assert program(text, server.environment).stderr == ""
@@ -116,7 +116,7 @@ def test_frequent_reports_are_not_lost(serve: Callable[..., Server]) -> None:
     assert len(set(times)) == 15
 
 
-def test_many_reports_are_thinned_by_their_extremes(serve: Callable[..., Server]) -> None:
+def test_many_reports_are_thinned_by_their_extremes(serve: Callable[..., ReportServer]) -> None:
     server = serve()
     text = """
     for step in range(5_000):
@@ -129,7 +129,9 @@ def test_many_reports_are_thinned_by_their_extremes(serve: Callable[..., Server]
     assert len(values) < 2000
 
 
-def test_points_of_a_post_that_failed_are_sent_with_the_next(serve: Callable[..., Server]) -> None:
+def test_points_of_a_post_that_failed_are_sent_with_the_next(
+    serve: Callable[..., ReportServer],
+) -> None:
     server = serve(503)
     text = "import time; report(loss=1); time.sleep(0.3); report(loss=2)"
     program(text, server.environment)
@@ -141,16 +143,16 @@ def test_points_are_merged_once_and_thinned_by_their_extremes() -> None:
     whole = guest.merge_points({}, first)
     assert guest.merge_points(whole, first) == whole
     more = {"loss": tuple((100.0 + step, 50.0 if step == 33 else 1.0) for step in range(600))}
-    found = guest.merge_points(whole, more, 128)["loss"]
-    assert len(found) <= 64
-    assert (found[0], found[-1]) == ((0.0, 0.0), (699.0, 1.0))
-    assert (133.0, 50.0) in found
-    assert list(found) == sorted(found)
+    result = guest.merge_points(whole, more, 128)["loss"]
+    assert len(result) <= 64
+    assert (result[0], result[-1]) == ((0.0, 0.0), (699.0, 1.0))
+    assert (133.0, 50.0) in result
+    assert list(result) == sorted(result)
     lines = {str(number): ((0.0, 0.0),) for number in range(50)}
     assert len(guest.merge_points({}, lines)) == guest.MAX_SERIES
 
 
-def test_omitted_fields_keep_their_values(serve: Callable[..., Server]) -> None:
+def test_omitted_fields_keep_their_values(serve: Callable[..., ReportServer]) -> None:
     server = serve()
     text = "report(percentage=5, loss=2); report(seconds_left=7.9, accuracy=0.5); report(loss=1)"
     assert program(text, server.environment).stderr == ""
@@ -160,7 +162,7 @@ def test_omitted_fields_keep_their_values(serve: Callable[..., Server]) -> None:
 
 
 def test_reports_are_sent_in_the_background_with_the_current_token(
-    serve: Callable[..., Server],
+    serve: Callable[..., ReportServer],
 ) -> None:
     server = serve()
     text = f"""
@@ -173,13 +175,13 @@ def test_reports_are_sent_in_the_background_with_the_current_token(
     report(loss=3)
     """
     assert program(text, server.environment).stderr == ""
-    told = [(token, progress.metrics["loss"]) for token, progress in server.posts]
-    assert told == [("Bearer first", 1.0), ("Bearer second", 2.0), ("Bearer second", 3.0)]
+    output = [(token, progress.metrics["loss"]) for token, progress in server.posts]
+    assert output == [("Bearer first", 1.0), ("Bearer second", 2.0), ("Bearer second", 3.0)]
 
 
 def test_without_a_server_reporting_does_nothing() -> None:
-    done = program("report(loss=object()); import threading; print(threading.active_count())", {})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+    result = program("report(loss=object()); import threading; print(threading.active_count())", {})
+    assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
 
 
 @pytest.mark.parametrize(
@@ -192,43 +194,43 @@ def test_without_a_server_reporting_does_nothing() -> None:
     ],
 )
 def test_a_wrong_report_warns_once_and_training_continues(
-    serve: Callable[..., Server], call: str, complaint: str
+    serve: Callable[..., ReportServer], call: str, complaint: str
 ) -> None:
-    done = program(f"{call}; {call}; report(right=1); print('done')", serve().environment)
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    assert done.stderr.count("danlu.report:") == 1
-    assert complaint in done.stderr
+    result = program(f"{call}; {call}; report(right=1); print('done')", serve().environment)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert result.stderr.count("danlu.report:") == 1
+    assert complaint in result.stderr
 
 
-def test_numbers_out_of_range_are_clamped(serve: Callable[..., Server]) -> None:
+def test_numbers_out_of_range_are_clamped(serve: Callable[..., ReportServer]) -> None:
     server = serve()
-    done = program(
+    result = program(
         "report(percentage=250, seconds_left=-1, nothing=float('nan'))", server.environment
     )
-    assert done.stderr == ""
+    assert result.stderr == ""
     last = server.posts[-1][1]
     assert (last.percentage, last.seconds_left, last.metrics) == (100, 0, {})
 
 
-def test_an_unreachable_server_does_not_block(serve: Callable[..., Server]) -> None:
+def test_an_unreachable_server_does_not_block(serve: Callable[..., ReportServer]) -> None:
     environment = {**serve().environment, guest.URL: "http://127.0.0.1:1/status"}
-    done = program("report(loss=1); report(loss=2); print('done')", environment)
-    assert (done.returncode, done.stdout) == (0, "done\n")
-    assert done.stderr.count("danlu.report: cannot send the report") == 1
+    result = program("report(loss=1); report(loss=2); print('done')", environment)
+    assert (result.returncode, result.stdout) == (0, "done\n")
+    assert result.stderr.count("danlu.report: cannot send the report") == 1
 
 
 def test_failed_posts_are_retried_and_rejected_ones_are_not(
-    serve: Callable[..., Server],
+    serve: Callable[..., ReportServer],
 ) -> None:
     server = serve(503, 403)
-    done = program("import time; report(loss=1); time.sleep(0.2)", server.environment)
+    result = program("import time; report(loss=1); time.sleep(0.2)", server.environment)
     # The first failed, the one at the end was refused.
     assert len(server.posts) == 2
-    assert "503" in done.stderr
-    assert "rejected the report: 403" in done.stderr
+    assert "503" in result.stderr
+    assert "rejected the report: 403" in result.stderr
 
 
-def test_a_forked_process_reports_for_itself(serve: Callable[..., Server]) -> None:
+def test_a_forked_process_reports_for_itself(serve: Callable[..., ReportServer]) -> None:
     server = serve()
     text = """
     import multiprocessing
@@ -243,9 +245,9 @@ def test_a_forked_process_reports_for_itself(serve: Callable[..., Server]) -> No
     assert 3.0 in losses
 
 
-def test_it_does_not_need_the_package(tmp_path: Path) -> None:
-    found = runpy.run_path(PROGRAM)["report"]
-    found(loss=1)
+def test_report_works_without_the_package(tmp_path: Path) -> None:
+    result = runpy.run_path(PROGRAM)["report"]
+    result(loss=1)
 
 
 Body = Callable[[ProgressServer, list[TrainingProgress]], Coroutine[Any, Any, None]]
@@ -266,8 +268,8 @@ def test_the_progress_server_accepts_reports_over_tls(tmp_path: Path) -> None:
         async with server:
             environment = server.environment(LEADER)
             assert environment[guest.URL].startswith("https:")
-            done = await asyncio.to_thread(program, "report(percentage=7, loss=0.5)", environment)
-            assert done.stderr == ""
+            result = await asyncio.to_thread(program, "report(percentage=7, loss=0.5)", environment)
+            assert result.stderr == ""
 
     asyncio.run(run())
     assert [(report.percentage, report.metrics) for report in reports][-1] == (7, {"loss": 0.5})

@@ -39,7 +39,7 @@ def service(name: str, space: str, **spec: Any) -> Json:
     return SERVICES.to_manifest({"metadata": {"name": name, "namespace": space}, "spec": spec})
 
 
-def thing(name: str, space: str, **spec: Any) -> Json:
+def make_custom_object(name: str, space: str, **spec: Any) -> Json:
     return THINGS.to_manifest({"metadata": {"name": name, "namespace": space}, "spec": spec})
 
 
@@ -116,13 +116,13 @@ async def eventually(
     """Wait until the claim is true."""
     with anyio.fail_after(seconds):
         while True:
-            found = claim()
-            if found if isinstance(found, bool) else await found:
+            result = claim()
+            if result if isinstance(result, bool) else await result:
                 return
             await anyio.sleep(0.01)
 
 
-async def gone(client: Client, resource: Resource[Any], name: str, space: str) -> None:
+async def wait_until_gone(client: Client, resource: Resource[Any], name: str, space: str) -> None:
     async def is_gone() -> bool:
         try:
             await client.get(resource, name, namespace=space)

@@ -26,7 +26,8 @@ _READY_SECONDS = 60.0
 _OF_NODES = (
     "serviceaccount-controller,root-ca-certificate-publisher-controller,"
     "endpoints-controller,endpointslice-controller,"
-    "deployment-controller,replicaset-controller"
+    "deployment-controller,replicaset-controller,"
+    "persistentvolume-binder-controller,persistentvolumeclaim-protection-controller"
 )
 USERS = f"""\
 {TOKEN},admin,admin-id,"system:masters"
@@ -36,7 +37,7 @@ operator,operator,operator-id
 
 
 @dataclass(frozen=True)
-class Server:
+class ApiServer:
     """A server under test; ``fake`` is None for a real one. ``collecting``: owners are followed."""
 
     access: ClusterConfig
@@ -55,7 +56,7 @@ class Server:
         """Start one that has ended again, as it was; an API server is ready then."""
         arguments = self.processes[name].args
         assert isinstance(arguments, list)
-        self.processes[name] = _started(arguments, self.directory)
+        self.processes[name] = _start_process(arguments, self.directory)
         if name == "apiserver":
             ca = self.directory / "certificates" / "apiserver.crt"
             _wait_until_ready(self.access.server, ca, self.directory)
@@ -74,7 +75,7 @@ class Server:
 
 
 def binaries() -> Path | None:
-    """Where kube-apiserver and etcd are, as envtest looks for them."""
+    """Return the directory of kube-apiserver and etcd, as envtest finds them."""
     here = all((_BINARIES / name).exists() for name in ("kube-apiserver", "etcd"))
     return _BINARIES if here else None
 
@@ -93,26 +94,26 @@ def real_server(
     controllers: bool = True,
     accounts: bool = False,
     options: Sequence[str] = (),
-) -> Iterator[Server]:
-    """An etcd, a kube-apiserver and, where it is there, a controller manager, all of our own.
+) -> Iterator[ApiServer]:
+    """Start etcd, kube-apiserver and, if installed, a controller manager.
 
     The test is skipped where their programs are not.
     With ``accounts`` pods have service accounts, Services their endpoints and Deployments their
     pods, as a cluster with a node needs it. ``options`` are further ones of the API server.
     """
-    found = binaries()
-    if found is None:
+    result = binaries()
+    if result is None:
         pytest.skip("no kube-apiserver and etcd here (KUBEBUILDER_ASSETS)")
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         etcd = free_port()
-        processes["etcd"] = _started(_etcd(found, directory, etcd), directory)
+        processes["etcd"] = _start_process(_etcd_command(result, directory, etcd), directory)
         port = free_port()
-        arguments = _apiserver(found, directory, etcd, port)
+        arguments = _apiserver_command(result, directory, etcd, port)
         # A new node's taint would be removed by a controller that is not started here.
         without = "TaintNodesByCondition" if accounts else "ServiceAccount"
         arguments += [f"--disable-admission-plugins={without}", *options]
-        processes["apiserver"] = _started(arguments, directory)
+        processes["apiserver"] = _start_process(arguments, directory)
         url = f"https://127.0.0.1:{port}"
         ca = directory / "certificates" / "apiserver.crt"
         _wait_until_ready(url, ca, directory)
@@ -122,27 +123,27 @@ def real_server(
             ca=ca.read_bytes(),
             namespace="default",
         )
-        collecting = controllers and (found / "kube-controller-manager").exists()
+        collecting = controllers and (result / "kube-controller-manager").exists()
         if collecting:
-            manager = _manager(found, directory, url, ca)
+            manager = _manager_command(result, directory, url, ca)
             if accounts:
                 key = directory / "service-account.pem"
                 manager += [f"--service-account-private-key-file={key}", f"--root-ca-file={ca}"]
                 manager[2] += f",{_OF_NODES}"
-            processes["manager"] = _started(manager, directory)
-        yield Server(access, None, collecting, processes, f"http://127.0.0.1:{etcd}", directory)
+            processes["manager"] = _start_process(manager, directory)
+        yield ApiServer(access, None, collecting, processes, f"http://127.0.0.1:{etcd}", directory)
     finally:
         for process in reversed(processes.values()):
-            _end(process)
+            _terminate_process(process)
 
 
-def _started(arguments: list[str], directory: Path) -> subprocess.Popen[bytes]:
+def _start_process(arguments: list[str], directory: Path) -> subprocess.Popen[bytes]:
     log = directory / f"{Path(arguments[0]).name}.log"
     with log.open("ab") as out:
         return subprocess.Popen(arguments, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate_process(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(10)
@@ -151,7 +152,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _etcd(binaries: Path, directory: Path, port: int) -> list[str]:
+def _etcd_command(binaries: Path, directory: Path, port: int) -> list[str]:
     address = f"http://127.0.0.1:{port}"
     peer = f"http://127.0.0.1:{free_port()}"
     return [
@@ -165,7 +166,7 @@ def _etcd(binaries: Path, directory: Path, port: int) -> list[str]:
     ]
 
 
-def _apiserver(binaries: Path, directory: Path, etcd: int, port: int) -> list[str]:
+def _apiserver_command(binaries: Path, directory: Path, etcd: int, port: int) -> list[str]:
     key = directory / "service-account.pem"
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     users = directory / "users.csv"
@@ -189,7 +190,7 @@ def _apiserver(binaries: Path, directory: Path, etcd: int, port: int) -> list[st
     ]
 
 
-def _manager(binaries: Path, directory: Path, url: str, ca: Path) -> list[str]:
+def _manager_command(binaries: Path, directory: Path, url: str, ca: Path) -> list[str]:
     config = directory / "manager.yaml"
     config.write_text(
         f"""\

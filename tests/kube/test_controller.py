@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 KEY = Key("space", "one")
 
 
-class Stage:
+class ScriptedController:
     """A controller whose reconciliations return the given results, in order."""
 
     def __init__(self, clock: VirtualClock, *outcomes: ReconcileResult | Exception) -> None:
@@ -86,7 +86,7 @@ class Stage:
 async def test_the_result_of_a_reconciliation_decides_the_requeue(
     clock: VirtualClock, outcome: ReconcileResult | Exception, times: list[float], result: str
 ) -> None:
-    stage = Stage(clock, outcome)
+    stage = ScriptedController(clock, outcome)
     async with stage.running():
         await clock.advance(50)
     assert stage.times == times
@@ -94,7 +94,7 @@ async def test_the_result_of_a_reconciliation_decides_the_requeue(
 
 
 async def test_failures_wait_longer_until_one_succeeds(clock: VirtualClock) -> None:
-    stage = Stage(clock, Requeue(), Requeue(), Requeue(), Success(), Requeue())
+    stage = ScriptedController(clock, Requeue(), Requeue(), Requeue(), Success(), Requeue())
     async with stage.running():
         await clock.advance(20)
         stage.controller.queue.add(KEY)
@@ -103,14 +103,14 @@ async def test_failures_wait_longer_until_one_succeeds(clock: VirtualClock) -> N
 
 
 async def test_a_later_time_does_not_count_as_a_failure(clock: VirtualClock) -> None:
-    stage = Stage(clock, Requeue(), RequeueAfter(10.0), Requeue())
+    stage = ScriptedController(clock, Requeue(), RequeueAfter(10.0), Requeue())
     async with stage.running():
         await clock.advance(50)
     assert stage.times == [0.0, 1.0, 11.0, 12.0]
 
 
 async def test_a_wait_leaves_failures_counted(clock: VirtualClock) -> None:
-    stage = Stage(clock, Requeue(), RequeueAfter(10.0, keep_failures=True), Requeue())
+    stage = ScriptedController(clock, Requeue(), RequeueAfter(10.0, keep_failures=True), Requeue())
     async with stage.running():
         await clock.advance(50)
     assert stage.times == [0.0, 1.0, 11.0, 13.0]
@@ -127,7 +127,7 @@ async def test_a_wait_leaves_failures_counted(clock: VirtualClock) -> None:
         (ReconcileError(OSError(), after=1.0), -7),
     ],
 )
-async def test_a_key_comes_again_with_its_priority_unless_time_brings_it(
+async def test_a_requeued_key_keeps_its_priority_unless_it_was_delayed(
     clock: VirtualClock, outcome: ReconcileResult, priority: int
 ) -> None:
     async def reconcile(key: Key) -> ReconcileResult:
@@ -147,12 +147,12 @@ async def test_a_key_comes_again_with_its_priority_unless_time_brings_it(
 
 
 async def test_one_defect_does_not_end_the_work_on_others(clock: VirtualClock) -> None:
-    done: list[str] = []
+    result: list[str] = []
 
     async def reconcile(key: Key) -> ReconcileResult:
         if key.name == "bad":
             raise AssertionError("a defect")
-        done.append(key.name)
+        result.append(key.name)
         return Success()
 
     controller: Controller[Object] = Controller("c", reconcile, workers=2, clock=clock)
@@ -162,7 +162,7 @@ async def test_one_defect_does_not_end_the_work_on_others(clock: VirtualClock) -
             controller.queue.add(Key("space", name))
         await clock.advance(1)
         controller.queue.shut_down()
-    assert sorted(done) == ["a", "b"]
+    assert sorted(result) == ["a", "b"]
 
 
 async def test_workers_work_side_by_side_but_never_on_one_key(clock: VirtualClock) -> None:
@@ -213,7 +213,7 @@ async def test_work_that_takes_too_long_is_ended_and_tried_again(clock: VirtualC
 
 def test_the_owner_of_an_object_is_found_by_kind_and_group() -> None:
     keys = map_to_owner("TFJob", "kubeflow.org")
-    found: list[list[Key]] = []
+    results: list[list[Key]] = []
     for version, kind, controls in (
         ("kubeflow.org/v1", "TFJob", True),
         ("kubeflow.org/v2", "TFJob", True),
@@ -223,9 +223,9 @@ def test_the_owner_of_an_object_is_found_by_kind_and_group() -> None:
     ):
         reference = OwnerReference(version, kind, "job", "uid", controller=controls)
         metadata = ObjectMeta(name="pod", namespace="space", owner_references=(reference,))
-        found.append(list(keys(Object(metadata))))
+        results.append(list(keys(Object(metadata))))
     job = [Key("space", "job")]
-    assert found == [job, job, [], [], []]
+    assert results == [job, job, [], [], []]
 
 
 async def test_changes_are_batched_only_while_keys_wait(kube: Client, clock: VirtualClock) -> None:

@@ -23,13 +23,13 @@ JOB = ObjectReference("kubeflow.org/v1", "TFJob", "default", "job", "uid-1", "7"
 
 
 @pytest.fixture
-async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
+async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
     async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client
 
 
 @asynccontextmanager
-async def recording(client: Client) -> AsyncIterator[EventRecorder]:
+async def record_events(client: Client) -> AsyncIterator[EventRecorder]:
     recorder = EventRecorder(client, "tests")
     async with anyio.create_task_group() as group:
         group.start_soon(recorder.run)
@@ -39,14 +39,14 @@ async def recording(client: Client) -> AsyncIterator[EventRecorder]:
 
 
 async def events(client: Client) -> list[dict[str, Any]]:
-    found = (await client.list(EVENTS, ListOptions("default"))).items
-    return sorted(found, key=lambda event: event["metadata"]["name"])
+    result = (await client.list(EVENTS, ListOptions("default"))).items
+    return sorted(result, key=lambda event: event["metadata"]["name"])
 
 
-async def test_an_event_refers_to_its_object(held: Client) -> None:
-    async with recording(held) as recorder:
+async def test_an_event_refers_to_its_object(virtual_time_client: Client) -> None:
+    async with record_events(virtual_time_client) as recorder:
         recorder.event(JOB, "Normal", "Created", "it was made")
-    (event,) = await events(held)
+    (event,) = await events(virtual_time_client)
     assert event["involvedObject"] == {
         "apiVersion": "kubeflow.org/v1",
         "kind": "TFJob",
@@ -64,107 +64,113 @@ async def test_an_event_refers_to_its_object(held: Client) -> None:
     assert event["firstTimestamp"] == "2026-01-01T00:00:00Z"
 
 
-async def test_the_same_again_is_counted(held: Client, clock: VirtualClock) -> None:
-    async with recording(held) as recorder:
+async def test_the_same_again_is_counted(virtual_time_client: Client, clock: VirtualClock) -> None:
+    async with record_events(virtual_time_client) as recorder:
         for _ in range(3):
             recorder.event(JOB, "Warning", "Failed", "no")
             await eventually(lambda: recorder.idle)
             await clock.advance(10)
-    (event,) = await events(held)
+    (event,) = await events(virtual_time_client)
     assert event["count"] == 3
     assert event["firstTimestamp"] == "2026-01-01T00:00:00Z"
     assert event["lastTimestamp"] == "2026-01-01T00:00:20Z"
 
 
-async def test_many_at_once_are_one_request(held: Client, fake: FakeKubernetes) -> None:
-    async with recording(held) as recorder:
+async def test_events_recorded_together_are_one_request(
+    virtual_time_client: Client, fake: FakeKubernetes
+) -> None:
+    async with record_events(virtual_time_client) as recorder:
         for _ in range(20):
             recorder.event(JOB, "Warning", "Failed", "no")
-    (event,) = await events(held)
+    (event,) = await events(virtual_time_client)
     assert event["count"] == 20
     assert fake.counts["create", "events"] + fake.counts["patch", "events"] <= 2
 
 
-async def test_more_than_ten_similar_events_are_combined(held: Client) -> None:
-    async with recording(held) as recorder:
+async def test_more_than_ten_similar_events_are_combined(virtual_time_client: Client) -> None:
+    async with record_events(virtual_time_client) as recorder:
         for number in range(20):
             recorder.event(JOB, "Warning", "Failed", f"pod {number} failed")
-    found = await events(held)
-    combined = [event for event in found if event["message"].startswith("(combined from similar")]
-    assert len(found) == 11
+    result = await events(virtual_time_client)
+    combined = [event for event in result if event["message"].startswith("(combined from similar")]
+    assert len(result) == 11
     assert [event["count"] for event in combined] == [10]
     assert combined[0]["message"] == "(combined from similar events): pod 19 failed"
 
 
 async def test_similar_events_are_sent_again_after_ten_minutes(
-    held: Client, clock: VirtualClock
+    virtual_time_client: Client, clock: VirtualClock
 ) -> None:
-    async with recording(held) as recorder:
+    async with record_events(virtual_time_client) as recorder:
         for number in range(12):
             recorder.event(JOB, "Warning", "Failed", f"pod {number} failed")
         await clock.advance(601)
         recorder.event(JOB, "Warning", "Failed", "pod 99 failed")
-    assert "pod 99 failed" in {event["message"] for event in await events(held)}
+    assert "pod 99 failed" in {event["message"] for event in await events(virtual_time_client)}
 
 
-async def test_one_object_has_so_many_and_no_more(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+async def test_events_of_one_object_are_limited(
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    async with recording(held) as recorder:
+    async with record_events(virtual_time_client) as recorder:
         for number in range(100):
             recorder.event(JOB, "Normal", f"Reason{number}", "x")
         other = ObjectReference("v1", "Pod", "default", "other", "uid-2")
         recorder.event(other, "Normal", "Created", "x")
         await eventually(lambda: recorder.idle)
-        assert len(await events(held)) == 26
+        assert len(await events(virtual_time_client)) == 26
         await clock.advance(301)
         recorder.event(JOB, "Normal", "Later", "x")
         recorder.event(JOB, "Normal", "TooMuch", "x")
-    assert len(await events(held)) == 27
+    assert len(await events(virtual_time_client)) == 27
 
 
 async def test_an_event_that_expired_on_the_server_is_created_again(
-    held: Client, kube: Client
+    virtual_time_client: Client, kube: Client
 ) -> None:
-    async with recording(held) as recorder:
+    async with record_events(virtual_time_client) as recorder:
         recorder.event(JOB, "Normal", "Created", "x")
         await eventually(lambda: recorder.idle)
         await kube.delete_all(EVENTS, ListOptions("default"))
         recorder.event(JOB, "Normal", "Created", "x")
-    (event,) = await events(held)
+    (event,) = await events(virtual_time_client)
     assert event["count"] == 2
 
 
 async def test_an_event_that_cannot_be_sent_is_dropped_and_others_are_sent(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     fault = ApiFault(resource="events", times=12, status=500)
     fake.faults.append(fault)
     begun = clock.monotonic()
-    async with recording(held) as recorder:
+    async with record_events(virtual_time_client) as recorder:
         recorder.event(JOB, "Normal", "Lost", "x")
         recorder.event(JOB, "Normal", "Kept", "x")
-        await passing(clock, recorder)
+        await flush_events(clock, recorder)
     assert fault.times == 0
     # 0.2 s doubled up to 10 s, each up to twice as long by chance.
     assert 60 < clock.monotonic() - begun < 140
-    assert [event["reason"] for event in await events(held)] == ["Kept"]
+    assert [event["reason"] for event in await events(virtual_time_client)] == ["Kept"]
     assert recorder.dropped == 1
 
 
 async def test_events_are_sent_when_the_server_is_back(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     fake.faults.append(ApiFault(resource="events", times=6, drop=True))
-    async with recording(held) as recorder:
+    async with record_events(virtual_time_client) as recorder:
         for number in range(3):
             recorder.event(JOB, "Normal", f"Reason{number}", "x")
-        await passing(clock, recorder)
-    assert [event["reason"] for event in await events(held)] == ["Reason0", "Reason1", "Reason2"]
+        await flush_events(clock, recorder)
+    assert [event["reason"] for event in await events(virtual_time_client)] == [
+        "Reason0",
+        "Reason1",
+        "Reason2",
+    ]
     assert recorder.dropped == 0
 
 
-async def passing(clock: VirtualClock, recorder: EventRecorder) -> None:
+async def flush_events(clock: VirtualClock, recorder: EventRecorder) -> None:
     """Let time pass until all is sent or dropped."""
     with anyio.fail_after(10):
         while not recorder.idle:
@@ -172,19 +178,19 @@ async def passing(clock: VirtualClock, recorder: EventRecorder) -> None:
             await anyio.sleep(0.001)
 
 
-async def test_an_event_whose_answer_was_lost_is_not_doubled(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+async def test_an_event_whose_response_was_lost_is_not_duplicated(
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     fake.faults.append(ApiFault(verb="create", resource="events", drop=True, after=True))
-    async with recording(held) as recorder:
+    async with record_events(virtual_time_client) as recorder:
         recorder.event(JOB, "Normal", "Created", "x")
-        await passing(clock, recorder)
-    assert len(await events(held)) == 1
+        await flush_events(clock, recorder)
+    assert len(await events(virtual_time_client)) == 1
     assert recorder.dropped == 0
 
 
-async def test_recording_never_waits(held: Client) -> None:
-    recorder = EventRecorder(held, "tests")
+async def test_recording_never_waits(virtual_time_client: Client) -> None:
+    recorder = EventRecorder(virtual_time_client, "tests")
     for number in range(20_500):
         about = ObjectReference("v1", "Pod", "default", f"pod-{number}", f"uid-{number}")
         recorder.event(about, "Normal", "Created", "x")
@@ -194,14 +200,16 @@ async def test_recording_never_waits(held: Client) -> None:
 # -- events that another recorder sends
 
 
-async def test_a_stored_event_is_sent_once_by_the_process_that_resumes_it(held: Client) -> None:
-    """The first recorder may have sent it or not: nobody knows who finds the entry."""
-    first = EventRecorder(held, "tests")
+async def test_a_stored_event_is_sent_once_by_the_process_that_resumes_it(
+    virtual_time_client: Client,
+) -> None:
+    """The stored entry does not tell whether the first recorder sent the event."""
+    first = EventRecorder(virtual_time_client, "tests")
     entry = first.prepare(JOB, "Warning", "Failed", "no")
     first.event(JOB, "Warning", "Failed", "no", name=entry.name)
     assert first.list_unsent(JOB) == (entry,)
     for _ in range(2):
-        async with recording(held) as second:
+        async with record_events(virtual_time_client) as second:
             second.resume(JOB, entry)
             second.resume(JOB, entry)
         assert second.list_unsent(JOB) == ()
@@ -210,30 +218,34 @@ async def test_a_stored_event_is_sent_once_by_the_process_that_resumes_it(held: 
         with anyio.fail_after(5):
             await first.drain()
         group.cancel_scope.cancel()
-    assert [(event["reason"], event["count"]) for event in await events(held)] == [("Failed", 1)]
+    assert [(event["reason"], event["count"]) for event in await events(virtual_time_client)] == [
+        ("Failed", 1)
+    ]
 
 
-async def test_a_repeated_event_is_counted_by_the_process_that_resumes_it(held: Client) -> None:
-    async with recording(held) as first:
+async def test_a_repeated_event_is_counted_by_the_process_that_resumes_it(
+    virtual_time_client: Client,
+) -> None:
+    async with record_events(virtual_time_client) as first:
         first.event(JOB, "Warning", "Restarting", "again")
     entry = first.prepare(JOB, "Warning", "Restarting", "again")
     assert entry.count == 2
-    async with recording(held) as second:
+    async with record_events(virtual_time_client) as second:
         second.resume(JOB, entry)
-    async with recording(held) as third:
+    async with record_events(virtual_time_client) as third:
         third.resume(JOB, entry)
         third.event(JOB, "Warning", "Restarting", "again")
-    assert [(event["reason"], event["count"]) for event in await events(held)] == [
+    assert [(event["reason"], event["count"]) for event in await events(virtual_time_client)] == [
         ("Restarting", 3)
     ]
 
 
-async def test_preparing_an_event_records_nothing(held: Client) -> None:
-    async with recording(held) as recorder:
+async def test_preparing_an_event_records_nothing(virtual_time_client: Client) -> None:
+    async with record_events(virtual_time_client) as recorder:
         for number in range(12):
             recorder.prepare(JOB, "Normal", "Created", str(number))
         recorder.event(JOB, "Normal", "Created", "at last")
-    (event,) = await events(held)
+    (event,) = await events(virtual_time_client)
     assert event["message"] == "at last"
 
 
@@ -241,7 +253,7 @@ async def test_preparing_an_event_records_nothing(held: Client) -> None:
 async def test_events_yield_to_busy_controllers(clock: VirtualClock, busy: bool, sent: int) -> None:
     """A fifth of the time of one connection, until an operator that ends sends the rest."""
 
-    class Slow:
+    class SlowEventClient:
         def __init__(self) -> None:
             self.clock = clock
             self.created = 0
@@ -250,7 +262,7 @@ async def test_events_yield_to_busy_controllers(clock: VirtualClock, busy: bool,
             await sleep(clock, 0.1)
             self.created += 1
 
-    client = Slow()
+    client = SlowEventClient()
     recorder = EventRecorder(client, "tests", busy=lambda: busy)  # type: ignore[arg-type]
     for number in range(20):
         recorder.event(JOB, "Normal", f"Reason{number}", "x")

@@ -1,4 +1,4 @@
-"""The HTTPS server: what reaches the handler, what is rejected, what is not disclosed."""
+"""The HTTPS server: requests that reach the handler, rejected ones, and undisclosed errors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def certificate() -> bytes:
-    made = await create_certificate(["IP:127.0.0.1"], days=1)
-    if made is None:
+    result = await create_certificate(["IP:127.0.0.1"], days=1)
+    if result is None:
         pytest.skip(lacking("openssl"))
-    return made
+    return result
 
 
 async def ask(pem: bytes, port: int, *, body: bytes = b"", **headers: str) -> tuple[int, Any]:
@@ -74,9 +74,9 @@ async def test_internal_errors_are_not_sent_to_clients(error: Exception, code: i
 
     pem = await certificate()
     async with serve_https("127.0.0.1:0", handle, certificate=pem, max_bytes=10) as port:
-        said = await ask(pem, port)
-    assert said[0] == code
-    assert "secret" not in json.dumps(said[1])
+        output = await ask(pem, port)
+    assert output[0] == code
+    assert "secret" not in json.dumps(output[1])
 
 
 async def test_an_address_in_use_is_an_error() -> None:

@@ -41,7 +41,7 @@ def test_objects_are_found_by_key_owner_and_label() -> None:
     assert store.by_index("job", "other/j") == []
 
 
-def test_an_object_that_changes_is_found_where_it_is_now() -> None:
+def test_a_changed_object_is_found_by_its_new_index_value() -> None:
     store: Indexer[Object] = Indexer({"owner": index_by_owner})
     first = obj("a", owners="x")
     store.update(first)
@@ -73,13 +73,13 @@ def test_indexes_agree_with_the_objects(changes: list[tuple[str, str]]) -> None:
         else:
             store.delete(Key("space", name))
         for owner in "xy":
-            wanted = {obj.key for obj in store if f"uid-{owner}" in index_by_owner(obj)}
-            assert {obj.key for obj in store.by_index("owner", f"uid-{owner}")} == wanted
+            expected = {obj.key for obj in store if f"uid-{owner}" in index_by_owner(obj)}
+            assert {obj.key for obj in store.by_index("owner", f"uid-{owner}")} == expected
     if not len(store):
         assert not any(store._indices.values())
 
 
-def test_a_key_waits_for_all_that_it_expects() -> None:
+def test_a_key_waits_for_all_expected_objects() -> None:
     expected: Expectations[str] = Expectations(clock=VirtualClock())
     assert not expected.has_pending("job")
     expected.expect_creation("job", ["a", "b"])

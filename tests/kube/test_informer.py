@@ -23,32 +23,32 @@ from tests.kube.objects import config_map, eventually
 pytestmark = pytest.mark.anyio
 
 
-class Map(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
+class ConfigMap(Object, frozen=True, gc=False, rename="camel", omit_defaults=True):
     data: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-MAPS = CONFIG_MAPS.with_model(Map)
+MAPS = CONFIG_MAPS.with_model(ConfigMap)
 SPACE = ListOptions("default")
 
 
-class Seen:
+class RecordingHandler:
     """The calls of a handler as text: ``+name``, ``~name``, ``-name``."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
-        self.ended: list[Map] = []
+        self.ended: list[ConfigMap] = []
 
-    def __call__(self, old: Map | None, new: Map | None) -> None:
+    def __call__(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         sign = "+" if old is None else "-" if new is None else "~"
-        shown = new or old
-        assert shown is not None
-        self.words.append(sign + shown.metadata.name)
+        output = new or old
+        assert output is not None
+        self.words.append(sign + output.metadata.name)
         if new is None and old is not None:
             self.ended.append(old)
 
 
 @asynccontextmanager
-async def running(informer: Informer[Map]) -> AsyncIterator[None]:
+async def running(informer: Informer[ConfigMap]) -> AsyncIterator[None]:
     async with anyio.create_task_group() as group:
         group.start_soon(informer.run)
         with anyio.fail_after(5):
@@ -58,7 +58,7 @@ async def running(informer: Informer[Map]) -> AsyncIterator[None]:
 
 
 @pytest.fixture
-async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
+async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
     """A client whose pauses end only when the clock is moved."""
     async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client
@@ -72,7 +72,7 @@ async def make(kube: Client, *names: str, **data: str) -> None:
 async def test_the_cache_is_complete_after_sync(kube: Client, fake: FakeKubernetes) -> None:
     await make(kube, "a", "b", "c")
     informer = Informer(kube, MAPS, SPACE, chunk=2)
-    seen = Seen()
+    seen = RecordingHandler()
     informer.add_event_handler(seen)
     assert not informer.has_synced
     async with running(informer):
@@ -83,7 +83,7 @@ async def test_the_cache_is_complete_after_sync(kube: Client, fake: FakeKubernet
 
 async def test_handlers_are_called_after_the_indexer_is_updated(kube: Client) -> None:
     informer = Informer(kube, MAPS, SPACE)
-    seen = Seen()
+    seen = RecordingHandler()
     informer.add_event_handler(seen)
     in_store: list[bool] = []
     informer.add_event_handler(
@@ -99,21 +99,21 @@ async def test_handlers_are_called_after_the_indexer_is_updated(kube: Client) ->
     assert bytes(seen.ended[0].data) == b'{"x":"1"}'
 
 
-async def test_a_handler_that_comes_later_hears_of_all(kube: Client) -> None:
+async def test_a_late_handler_receives_all_objects(kube: Client) -> None:
     await make(kube, "a", "b")
     informer = Informer(kube, MAPS, SPACE)
     async with running(informer):
-        seen = Seen()
+        seen = RecordingHandler()
         informer.add_event_handler(seen)
         assert seen.words == ["+a", "+b"]
 
 
 async def test_a_missed_deletion_is_reported_after_the_next_list(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
     await make(kube, "a", "b", "c")
-    informer = Informer(held, MAPS, SPACE)
-    seen = Seen()
+    informer = Informer(virtual_time_client, MAPS, SPACE)
+    seen = RecordingHandler()
     informer.add_event_handler(seen)
     failures: list[DanluError] = []
     informer._on_failure = failures.append
@@ -143,11 +143,11 @@ async def eventually_after(clock: VirtualClock, claim: object) -> None:
 
 
 async def test_an_object_that_was_replaced_ends_and_begins(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
     await make(kube, "a")
-    informer = Informer(held, MAPS, SPACE)
-    seen = Seen()
+    informer = Informer(virtual_time_client, MAPS, SPACE)
+    seen = RecordingHandler()
     informer.add_event_handler(seen)
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
@@ -161,10 +161,10 @@ async def test_an_object_that_was_replaced_ends_and_begins(
 
 
 async def test_a_broken_watch_continues_without_a_list(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
-    informer = Informer(held, MAPS, SPACE)
-    seen = Seen()
+    informer = Informer(virtual_time_client, MAPS, SPACE)
+    seen = RecordingHandler()
     informer.add_event_handler(seen)
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
@@ -176,11 +176,11 @@ async def test_a_broken_watch_continues_without_a_list(
     assert informer.list_count == 1
 
 
-async def test_a_server_that_is_away_is_asked_less_and_less_often(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+async def test_an_unreachable_server_is_retried_with_back_off(
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     fake.faults.append(ApiFault(verb="list", times=1000, status=500))
-    informer = Informer(held, MAPS, SPACE, draw=lambda: 0.0)
+    informer = Informer(virtual_time_client, MAPS, SPACE, draw=lambda: 0.0)
     async with anyio.create_task_group() as group:
         group.start_soon(informer.run)
         for second in range(300):
@@ -196,34 +196,34 @@ async def test_a_server_that_is_away_is_asked_less_and_less_often(
 
 
 async def test_bookmarks_keep_an_idle_watch_fresh(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock, kube: Client
 ) -> None:
-    informer = Informer(held, MAPS, ListOptions("kube-public"))
+    informer = Informer(virtual_time_client, MAPS, ListOptions("kube-public"))
     async with running(informer):
         await eventually(lambda: fake.watches == 1)
         await make(kube, "elsewhere")
         fake.bookmark()
-        wanted = str(fake.cluster.storage.version)
-        await eventually(lambda: informer._version == wanted)
+        expected = str(fake.cluster.storage.version)
+        await eventually(lambda: informer._version == expected)
         fake.cluster.storage.compact()
         fake.cluster.storage.end_watches()
         await eventually_after(clock, lambda: informer.watch_count == 2 and fake.watches == 1)
     assert informer.list_count == 1
 
 
-async def test_a_list_that_expires_in_its_middle_is_asked_for_in_one(
+async def test_a_list_whose_continue_token_expires_is_requested_without_pages(
     kube: Client, fake: FakeKubernetes
 ) -> None:
     await make(kube, *"abcd")
     fake.faults.append(ApiFault(verb="list", times=0))
 
-    class Expiring(Client):
+    class ExpiringListClient(Client):
         async def list_page(self, *args: object, **options: object) -> object:  # type: ignore[override]
             if options.get("token"):
                 fake.cluster.expire_tokens()
             return await super().list_page(*args, **options)  # type: ignore[arg-type]
 
-    async with Expiring(kube.config) as client:
+    async with ExpiringListClient(kube.config) as client:
         informer = Informer(client, MAPS, SPACE, chunk=2)
         async with running(informer):
             assert len(informer.indexer) == 4
@@ -235,17 +235,17 @@ async def test_objects_are_found_by_index(kube: Client) -> None:
     await kube.create(CONFIG_MAPS, document)
     informer = Informer(kube, MAPS, SPACE, indexes={"job": index_by_label("job")})
     async with running(informer):
-        (found,) = informer.indexer.by_index("job", "default/j")
-        assert found.key == Key("default", "a")
+        (result,) = informer.indexer.by_index("job", "default/j")
+        assert result.key == Key("default", "a")
 
 
 async def test_raw_fields_are_kept_as_they_came(kube: Client) -> None:
     await make(kube, "a", x="1")
     informer = Informer(kube, MAPS, SPACE)
     async with running(informer):
-        found = informer.indexer.get(Key("default", "a"))
-        assert found is not None
-        assert bytes(found.data) == b'{"x":"1"}'
+        result = informer.indexer.get(Key("default", "a"))
+        assert result is not None
+        assert bytes(result.data) == b'{"x":"1"}'
 
 
 async def test_the_first_of_several_failures_is_logged(

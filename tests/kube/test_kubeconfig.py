@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 SECRET = "a-secret-of-its-owner"
 
 
-def encoded(text: str) -> str:
+def encode_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
@@ -54,7 +54,7 @@ async def headers(access: ClusterConfig) -> dict[str, str]:
 
 async def test_a_context_sets_server_namespace_and_credentials(tmp_path: Path) -> None:
     cluster = {
-        "certificate-authority-data": encoded("PEM"),
+        "certificate-authority-data": encode_base64("PEM"),
         "tls-server-name": "inner",
         "proxy-url": "http://proxy:3128",
     }
@@ -94,19 +94,19 @@ async def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
 async def test_a_password_and_impersonation_become_headers(tmp_path: Path) -> None:
     user = {"username": "u", "password": "p", "as": "other", "as-groups": ["a", "b"]}
     access = load_kubeconfig([config(tmp_path / "config", user)])
-    found = (await access.credentials.get_identity()).headers
-    assert ("Authorization", "Basic " + encoded("u:p")) in found
-    assert ("Impersonate-User", "other") in found
-    assert [value for name, value in found if name == "Impersonate-Group"] == ["a", "b"]
+    result = (await access.credentials.get_identity()).headers
+    assert ("Authorization", "Basic " + encode_base64("u:p")) in result
+    assert ("Impersonate-User", "other") in result
+    assert [value for name, value in result if name == "Impersonate-Group"] == ["a", "b"]
 
 
 async def test_certificates_are_data_or_files(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(b"KEY")
-    user = {"client-certificate-data": encoded("CERT"), "client-key": "key.pem"}
+    user = {"client-certificate-data": encode_base64("CERT"), "client-key": "key.pem"}
     access = load_kubeconfig([config(tmp_path / "config", user)])
-    found = (await access.credentials.get_identity()).certificate
-    assert found is not None
-    assert (found.chain, found.key) == (b"CERT", b"KEY")
+    result = (await access.credentials.get_identity()).certificate
+    assert result is not None
+    assert (result.chain, result.key) == (b"CERT", b"KEY")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_a_token_file_is_read_again_each_minute_and_after_a_401(
     assert not StaticCredentials(token="t").invalidate()
 
 
-async def test_a_token_file_that_was_never_there_is_an_error(tmp_path: Path) -> None:
+async def test_a_missing_token_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read"):
         await StaticCredentials(token_file=tmp_path / "none").get_identity()
 
@@ -229,7 +229,7 @@ ANSWER = """
 """
 
 
-async def test_a_program_gives_a_token_which_is_kept_until_it_ends(
+async def test_a_token_of_a_credential_plugin_is_cached_until_it_expires(
     tmp_path: Path, clock: VirtualClock
 ) -> None:
     ends = (clock.now() + timedelta(seconds=100)).isoformat().replace("+00:00", "Z")
@@ -308,6 +308,6 @@ async def test_a_relative_plugin_path_is_relative_to_the_kubeconfig(tmp_path: Pa
 
 
 def test_secrets_are_in_no_repr(tmp_path: Path) -> None:
-    user = {"token": SECRET, "password": SECRET, "client-key-data": encoded(SECRET)}
+    user = {"token": SECRET, "password": SECRET, "client-key-data": encode_base64(SECRET)}
     access = load_kubeconfig([config(tmp_path / "config", user)])
     assert SECRET not in repr(access)

@@ -15,8 +15,8 @@ from danlu.kube.patch import merge_patch
 from danlu.kube.resources import PODS
 from tests.fakes.kubernetes import (
     ApiFault,
+    FakeKubelet,
     FakeKubernetes,
-    Kubelet,
     PodBehaviour,
     PodScript,
     SimulatedPod,
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def played(
+async def run_kubelet(
     fake: FakeKubernetes, behaviour: PodBehaviour, clock: VirtualClock, **options: Any
-) -> AsyncIterator[Kubelet]:
+) -> AsyncIterator[FakeKubelet]:
     access = ClusterConfig(server=fake.url)
-    async with Kubelet(access, behaviour=behaviour, clock=clock, **options) as kubelet:
+    async with FakeKubelet(access, behaviour=behaviour, clock=clock, **options) as kubelet:
         yield kubelet
 
 
@@ -45,12 +45,12 @@ async def make(kube: Client, name: str = "one", *, policy: str = "Never") -> Non
 
 
 async def status(kube: Client, name: str = "one") -> dict[str, Any]:
-    found: dict[str, Any] = (await kube.get(PODS, name, namespace="default"))["status"]
-    return found
+    results: dict[str, Any] = (await kube.get(PODS, name, namespace="default"))["status"]
+    return results
 
 
 async def until(kube: Client, phase: str, name: str = "one") -> dict[str, Any]:
-    """Its status once it is in this phase."""
+    """Wait until the pod is in this phase, and return its status."""
 
     async def is_there() -> bool:
         return bool((await status(kube, name))["phase"] == phase)
@@ -62,19 +62,19 @@ async def until(kube: Client, phase: str, name: str = "one") -> dict[str, Any]:
 async def test_a_pod_is_bound_runs_with_an_address_and_succeeds_in_time(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, complete_after(30), clock):
+    async with run_kubelet(fake, complete_after(30), clock):
         await make(kube)
         running = await until(kube, "Running")
-        found = await kube.get(PODS, "one", namespace="default")
-        assert found["spec"]["nodeName"] == "simulated"
+        result = await kube.get(PODS, "one", namespace="default")
+        assert result["spec"]["nodeName"] == "simulated"
         assert running["podIP"].startswith("10.")
         assert "running" in running["containerStatuses"][0]["state"]
         await clock.advance(29)
         assert (await status(kube))["phase"] == "Running"
         await clock.advance(1)
-        ended = await until(kube, "Succeeded")
-        assert ended["podIP"] == running["podIP"]
-        assert ended["containerStatuses"][0]["state"]["terminated"] == {
+        outcome = await until(kube, "Succeeded")
+        assert outcome["podIP"] == running["podIP"]
+        assert outcome["containerStatuses"][0]["state"]["terminated"] == {
             "exitCode": 0,
             "reason": "Completed",
             "startedAt": "2026-01-01T00:00:00Z",
@@ -86,7 +86,7 @@ async def test_a_failure_has_its_exit_code_reason_and_termination_message(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
     course = PodScript(run=0, exit_code=137, reason="OOMKilled", message="the last words")
-    async with played(fake, lambda _: course, clock):
+    async with run_kubelet(fake, lambda _: course, clock):
         await make(kube)
         failed = await until(kube, "Failed")
     terminated = failed["containerStatuses"][0]["state"]["terminated"]
@@ -97,18 +97,18 @@ async def test_a_failure_has_its_exit_code_reason_and_termination_message(
 async def test_containers_restart_in_place_with_backoff_by_the_restart_policy(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    def twice(pod: SimulatedPod) -> PodScript:
+    def fail_twice(pod: SimulatedPod) -> PodScript:
         return PodScript(run=1, exit_code=0 if pod.restarts == 2 else 3)
 
-    async with played(fake, twice, clock):
+    async with run_kubelet(fake, fail_twice, clock):
         await make(kube, policy="OnFailure")
         await until(kube, "Running")
         await clock.advance(1)
 
-        async def restarted(times: int) -> bool:
+        async def restart_count_is(times: int) -> bool:
             return bool((await status(kube))["containerStatuses"][0]["restartCount"] == times)
 
-        await eventually(lambda: restarted(1), seconds=5)
+        await eventually(lambda: restart_count_is(1), seconds=5)
         await clock.advance(1)
 
         async def waits() -> bool:
@@ -121,16 +121,16 @@ async def test_containers_restart_in_place_with_backoff_by_the_restart_policy(
         await clock.advance(9)
         assert await waits()
         await clock.advance(1)
-        await eventually(lambda: restarted(2), seconds=5)
+        await eventually(lambda: restart_count_is(2), seconds=5)
         await clock.advance(1)
-        ended = await until(kube, "Succeeded")
-        assert ended["containerStatuses"][0]["restartCount"] == 2
+        result = await until(kube, "Succeeded")
+        assert result["containerStatuses"][0]["restartCount"] == 2
 
 
 async def test_a_deleted_pod_ends_with_143_and_is_removed(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, lambda _: PodScript(stop=5), clock):
+    async with run_kubelet(fake, lambda _: PodScript(stop=5), clock):
         await make(kube)
         await until(kube, "Running")
         await kube.delete(PODS, "one", namespace="default")
@@ -163,16 +163,16 @@ async def test_unschedulable_and_unstartable_pods_show_the_reason(
         ),
         "no-image": PodScript(waiting="ErrImagePull"),
     }
-    async with played(fake, lambda pod: courses[pod.key.name], clock):
+    async with run_kubelet(fake, lambda pod: courses[pod.key.name], clock):
         await make(kube, "nowhere")
         await make(kube, "no-image")
 
-        async def said() -> bool:
+        async def has_conditions() -> bool:
             return "conditions" in await status(kube, "nowhere") and "containerStatuses" in (
                 await status(kube, "no-image")
             )
 
-        await eventually(said, seconds=5)
+        await eventually(has_conditions, seconds=5)
         condition = (await status(kube, "nowhere"))["conditions"][0]
         assert (condition["type"], condition["status"]) == ("PodScheduled", "False")
         assert "Insufficient nvidia.com/gpu" in condition["message"]
@@ -181,11 +181,11 @@ async def test_unschedulable_and_unstartable_pods_show_the_reason(
         assert not (await kube.get(PODS, "nowhere", namespace="default"))["spec"].get("nodeName")
 
 
-async def test_an_evicted_pod_has_a_reason_of_its_own_and_no_containers(
+async def test_an_evicted_pod_has_a_reason_and_no_container_statuses(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
     course = PodScript(run=0, pod_reason="Evicted", message="The node was low on resource: memory.")
-    async with played(fake, lambda _: course, clock):
+    async with run_kubelet(fake, lambda _: course, clock):
         await make(kube)
         failed = await until(kube, "Failed")
     assert failed["reason"] == "Evicted"
@@ -196,11 +196,11 @@ async def test_an_evicted_pod_has_a_reason_of_its_own_and_no_containers(
 async def test_a_pod_that_is_already_terminating_is_not_deleted_again(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, complete_after(10), clock):
+    async with run_kubelet(fake, complete_after(10), clock):
         await make(kube)
         await until(kube, "Running")
-        ended = merge_patch({"status": {"phase": "Failed", "reason": "Preempting"}})
-        await kube.patch(PODS, "one", ended, namespace="default", subresource="status")
+        result = merge_patch({"status": {"phase": "Failed", "reason": "Preempting"}})
+        await kube.patch(PODS, "one", result, namespace="default", subresource="status")
         before = fake.counts["patch", "pods/status"]
         await make(kube, "two")
         await until(kube, "Running", "two")
@@ -214,7 +214,7 @@ async def test_a_status_that_the_server_refused_is_written_later(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
     fake.faults.append(ApiFault(verb="patch", resource="pods/status", status=500))
-    async with played(fake, run_forever, clock):
+    async with run_kubelet(fake, run_forever, clock):
         await make(kube)
 
         async def runs_later() -> bool:
@@ -225,10 +225,10 @@ async def test_a_status_that_the_server_refused_is_written_later(
     assert fake.counts["patch", "pods/status"] == 2
 
 
-async def test_a_successor_of_the_same_name_lives_its_own_life(
+async def test_a_successor_of_the_same_name_is_a_new_pod(
     fake: FakeKubernetes, kube: Client, clock: VirtualClock
 ) -> None:
-    async with played(fake, run_forever, clock):
+    async with run_kubelet(fake, run_forever, clock):
         await make(kube)
         first = await until(kube, "Running")
         options = DeleteOptions(grace=0)

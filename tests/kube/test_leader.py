@@ -18,12 +18,12 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def held(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
+async def virtual_time_client(fake: FakeKubernetes, clock: VirtualClock) -> AsyncIterator[Client]:
     async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         yield client
 
 
-class Candidate:
+class LeaderCandidate:
     def __init__(self, client: Client, identity: str) -> None:
         self.election = LeaderElection(
             client, name="operator", namespace="default", identity=identity, draw=lambda: 0.0
@@ -32,13 +32,13 @@ class Candidate:
         self.lost = False
         self.stop = anyio.Event()
 
-    async def lead(self) -> None:
+    async def record_leadership(self) -> None:
         self.began += 1
         await self.stop.wait()
 
     async def run(self) -> None:
         try:
-            await self.election.run(self.lead)
+            await self.election.run(self.record_leadership)
         except LeadershipLost:
             self.lost = True
 
@@ -55,8 +55,13 @@ async def lease(client: Client) -> dict[str, Any]:
     return spec
 
 
-async def test_one_of_two_leads_and_gives_back_in_order(held: Client, clock: VirtualClock) -> None:
-    first, second = Candidate(held, "first"), Candidate(held, "second")
+async def test_one_of_two_leads_and_gives_back_in_order(
+    virtual_time_client: Client, clock: VirtualClock
+) -> None:
+    first, second = (
+        LeaderCandidate(virtual_time_client, "first"),
+        LeaderCandidate(virtual_time_client, "second"),
+    )
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 1)
@@ -64,22 +69,25 @@ async def test_one_of_two_leads_and_gives_back_in_order(held: Client, clock: Vir
         await pass_time(clock, 60)
         assert (first.began, second.began) == (1, 0)
         assert second.election.leader == "first"
-        spec = await lease(held)
+        spec = await lease(virtual_time_client)
         assert (spec["holderIdentity"], spec["leaseTransitions"]) == ("first", 0)
         assert spec["leaseDurationSeconds"] == 15
         first.stop.set()
         await pass_time(clock, 3)
         # Not after the lease's duration: it was given back.
         assert second.began == 1
-        assert (await lease(held))["leaseTransitions"] == 1
+        assert (await lease(virtual_time_client))["leaseTransitions"] == 1
         group.cancel_scope.cancel()
     assert not first.lost
 
 
 async def test_a_dead_leader_is_replaced_within_the_lease_duration(
-    held: Client, clock: VirtualClock
+    virtual_time_client: Client, clock: VirtualClock
 ) -> None:
-    first, second = Candidate(held, "first"), Candidate(held, "second")
+    first, second = (
+        LeaderCandidate(virtual_time_client, "first"),
+        LeaderCandidate(virtual_time_client, "second"),
+    )
     async with anyio.create_task_group() as group:
         async with anyio.create_task_group() as dying:
             dying.start_soon(first.run)
@@ -95,9 +103,9 @@ async def test_a_dead_leader_is_replaced_within_the_lease_duration(
 
 
 async def test_a_leader_that_cannot_renew_stops_before_the_lease_expires(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    first = Candidate(held, "first")
+    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 5)
@@ -111,9 +119,9 @@ async def test_a_leader_that_cannot_renew_stops_before_the_lease_expires(
 
 
 async def test_a_moment_without_the_server_costs_nothing(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    first = Candidate(held, "first")
+    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 5)
@@ -125,9 +133,9 @@ async def test_a_moment_without_the_server_costs_nothing(
 
 
 async def test_renewing_is_one_request_each_two_seconds(
-    held: Client, fake: FakeKubernetes, clock: VirtualClock
+    virtual_time_client: Client, fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
-    first = Candidate(held, "first")
+    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 101)
@@ -136,8 +144,13 @@ async def test_renewing_is_one_request_each_two_seconds(
     assert 45 <= fake.counts["update", "leases"] <= 52
 
 
-async def test_a_clock_that_jumps_changes_nothing(held: Client, clock: VirtualClock) -> None:
-    first, second = Candidate(held, "first"), Candidate(held, "second")
+async def test_a_clock_that_jumps_changes_nothing(
+    virtual_time_client: Client, clock: VirtualClock
+) -> None:
+    first, second = (
+        LeaderCandidate(virtual_time_client, "first"),
+        LeaderCandidate(virtual_time_client, "second"),
+    )
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 3)
@@ -150,9 +163,9 @@ async def test_a_clock_that_jumps_changes_nothing(held: Client, clock: VirtualCl
 
 
 async def test_a_lease_taken_by_another_candidate_is_lost(
-    held: Client, kube: Client, clock: VirtualClock
+    virtual_time_client: Client, kube: Client, clock: VirtualClock
 ) -> None:
-    first = Candidate(held, "first")
+    first = LeaderCandidate(virtual_time_client, "first")
     async with anyio.create_task_group() as group:
         group.start_soon(first.run)
         await pass_time(clock, 3)
@@ -166,11 +179,11 @@ async def test_a_lease_taken_by_another_candidate_is_lost(
 
 @pytest.mark.parametrize(("duration", "renew", "retry"), [(10, 10, 2), (15, 2.2, 2)])
 async def test_times_that_cannot_work_are_refused(
-    held: Client, duration: float, renew: float, retry: float
+    virtual_time_client: Client, duration: float, renew: float, retry: float
 ) -> None:
     with pytest.raises(ValueError, match="must hold"):
         LeaderElection(
-            held,
+            virtual_time_client,
             name="x",
             namespace="default",
             identity="x",

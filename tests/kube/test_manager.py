@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import urllib.request
 from collections.abc import AsyncIterator
 
@@ -30,8 +31,8 @@ pytestmark = pytest.mark.anyio
 MAPS = CONFIG_MAPS.with_model(Object)
 
 
-class Noted:
-    """A controller of config maps that notes what it is given."""
+class RecordingReconciler:
+    """A controller of config maps that records its requests."""
 
     def __init__(self, manager: Manager, name: str = "noted") -> None:
         self.keys: list[str] = []
@@ -54,7 +55,7 @@ class Noted:
         return Success()
 
 
-async def fetched(port: int, path: str) -> tuple[int, str]:
+async def fetch_page(port: int, path: str) -> tuple[int, str]:
     def get() -> tuple[int, str]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -69,7 +70,7 @@ async def fetched(port: int, path: str) -> tuple[int, str]:
 
 async def test_many_controllers_share_one_cache(kube: Client, fake: FakeKubernetes) -> None:
     manager = Manager(kube)
-    first, second = Noted(manager, "one"), Noted(manager, "two")
+    first, second = RecordingReconciler(manager, "one"), RecordingReconciler(manager, "two")
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
     async with anyio.create_task_group() as group:
         group.start_soon(manager.run)
@@ -86,38 +87,38 @@ async def test_a_shared_informer_has_the_indexes_of_all_users(kube: Client) -> N
     assert first.indexer.by_index("job", "x") == []
     with pytest.raises(ValueError, match="already decoded as"):
         manager.get_informer(CONFIG_MAPS.with_model(Lease))
-    Noted(manager)
+    RecordingReconciler(manager)
     with pytest.raises(ValueError, match="already"):
-        Noted(manager)
+        RecordingReconciler(manager)
 
 
-async def test_nothing_is_reconciled_before_all_is_known(
+async def test_nothing_is_reconciled_before_caches_are_synced(
     kube: Client, fake: FakeKubernetes
 ) -> None:
     manager = Manager(kube, health_address="127.0.0.1:0")
-    noted = Noted(manager)
+    noted = RecordingReconciler(manager)
     manager.get_informer(PODS.with_model(Object))
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
-    fake.faults.append(ApiFault(verb="list", resource="pods", delay=0.3))
+    release = asyncio.Event()
+    fake.faults.append(ApiFault(verb="list", resource="pods", release=release))
     async with anyio.create_task_group() as group:
         group.start_soon(manager.run)
         await eventually(lambda: len(noted.controller.queue) == 1)
-        code, text = await fetched(manager.ports["health"], "/readyz")
+        code, text = await fetch_page(manager.ports["health"], "/readyz")
         assert (code, text) == (500, "caches not synced: pods\n")
-        assert (await fetched(manager.ports["health"], "/healthz"))[0] == 200
+        assert (await fetch_page(manager.ports["health"], "/healthz"))[0] == 200
         assert noted.keys == []
+        release.set()
         await eventually(lambda: noted.keys == ["a"])
-        assert await fetched(manager.ports["health"], "/readyz") == (200, "ok")
+        assert await fetch_page(manager.ports["health"], "/readyz") == (200, "ok")
         manager.stop()
 
 
-async def test_caches_that_stay_empty_are_an_error_that_names_them(
-    fake: FakeKubernetes, clock: VirtualClock
-) -> None:
+async def test_caches_that_do_not_sync_are_named(fake: FakeKubernetes, clock: VirtualClock) -> None:
     fake.faults.append(ApiFault(verb="list", resource="configmaps", times=1000, status=403))
     async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         manager = Manager(client, sync_seconds=60)
-        Noted(manager)
+        RecordingReconciler(manager)
 
         async def wait() -> None:
             async with anyio.create_task_group() as group:
@@ -131,10 +132,12 @@ async def test_caches_that_stay_empty_are_an_error_that_names_them(
         assert caught.group_contains(OutsideError, match="caches not synced: configmaps after 60 s")
 
 
-async def test_who_waits_for_its_caches_can_be_stopped(kube: Client, fake: FakeKubernetes) -> None:
+async def test_a_manager_waiting_for_cache_sync_can_be_stopped(
+    kube: Client, fake: FakeKubernetes
+) -> None:
     fake.faults.append(ApiFault(verb="list", resource="configmaps", times=1000, status=403))
     manager = Manager(kube)
-    noted = Noted(manager)
+    noted = RecordingReconciler(manager)
     with anyio.fail_after(10):
         async with anyio.create_task_group() as group:
             group.start_soon(manager.run)
@@ -145,7 +148,7 @@ async def test_who_waits_for_its_caches_can_be_stopped(kube: Client, fake: FakeK
 
 async def test_stopping_finishes_running_reconciliations(kube: Client) -> None:
     manager = Manager(kube)
-    noted = Noted(manager)
+    noted = RecordingReconciler(manager)
     noted.gate = anyio.Event()
     for name in ("a", "b"):
         await kube.create(CONFIG_MAPS, config_map(name, "default"))
@@ -164,7 +167,7 @@ async def test_stopping_waits_no_longer_than_its_grace(
 ) -> None:
     async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
         manager = Manager(client, grace=30.0)
-        noted = Noted(manager)
+        noted = RecordingReconciler(manager)
         noted.gate = anyio.Event()
         await client.create(CONFIG_MAPS, config_map("a", "default"))
         async with anyio.create_task_group() as group:
@@ -195,7 +198,7 @@ def election(client: Client, identity: str) -> LeaderElection:
     )
 
 
-async def test_only_the_leader_works_and_the_stand_by_is_ready(
+async def test_only_the_leader_reconciles_and_the_standby_is_ready(
     kube: Client, second: Client
 ) -> None:
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
@@ -203,7 +206,7 @@ async def test_only_the_leader_works_and_the_stand_by_is_ready(
         Manager(client, election=election(client, name), health_address="127.0.0.1:0")
         for client, name in ((kube, "first"), (second, "second"))
     ]
-    noted = [Noted(manager) for manager in managers]
+    noted = [RecordingReconciler(manager) for manager in managers]
     async with anyio.create_task_group() as group:
         group.start_soon(managers[0].run)
         await eventually(lambda: noted[0].keys == ["a"])
@@ -218,7 +221,9 @@ async def test_only_the_leader_works_and_the_stand_by_is_ready(
         managers[1].stop()
 
 
-async def test_who_waits_to_lead_can_be_stopped(kube: Client, second: Client) -> None:
+async def test_a_manager_waiting_for_leadership_can_be_stopped(
+    kube: Client, second: Client
+) -> None:
     elected = election(kube, "first")
     leading = Manager(kube, election=elected)
     waiting = Manager(second, election=election(second, "second"))
@@ -234,11 +239,11 @@ async def test_who_waits_to_lead_can_be_stopped(kube: Client, second: Client) ->
 
 async def test_a_leader_that_lost_its_lease_works_no_more(kube: Client, second: Client) -> None:
     manager = Manager(kube, election=election(kube, "first"))
-    noted = Noted(manager)
+    noted = RecordingReconciler(manager)
     noted.gate = anyio.Event()
     await kube.create(CONFIG_MAPS, config_map("a", "default"))
 
-    async def steal() -> None:
+    async def take_lease() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(manager.run)
             await eventually(lambda: noted.keys == ["a"])
@@ -247,7 +252,7 @@ async def test_a_leader_that_lost_its_lease_works_no_more(kube: Client, second: 
             await second.update(LEASES, lease)
 
     with anyio.fail_after(10), pytest.raises(BaseExceptionGroup) as caught:
-        await steal()
+        await take_lease()
     assert caught.group_contains(LeadershipLost)
     assert noted.finished == []
 
@@ -258,12 +263,12 @@ async def test_metrics_have_the_names_of_controller_runtime(fake: FakeKubernetes
     meter = RequestMetrics(metrics, "cluster:443")
     async with Client(ClusterConfig(server=fake.url), meter=meter) as client:
         manager = Manager(client, metrics=metrics, metrics_address="127.0.0.1:0")
-        noted = Noted(manager)
+        noted = RecordingReconciler(manager)
         await client.create(CONFIG_MAPS, config_map("a", "default"))
         async with anyio.create_task_group() as group:
             group.start_soon(manager.run)
             await eventually(lambda: noted.finished == ["a"])
-            code, text = await fetched(manager.ports["metrics"], "/metrics")
+            code, text = await fetch_page(manager.ports["metrics"], "/metrics")
             manager.stop()
     assert code == 200
     for line in (

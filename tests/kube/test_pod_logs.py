@@ -13,16 +13,16 @@ STAMP = b"2026-01-02T03:04:05.123456789Z "
 
 def pieces(*chunks: bytes) -> list[PodLogLine]:
     splitter = _LineSplitter()
-    found = [line for chunk in chunks for line in splitter.feed(chunk)]
-    return [*found, *splitter.flush()]
+    results = [line for chunk in chunks for line in splitter.feed(chunk)]
+    return [*results, *splitter.flush()]
 
 
 def test_lines_are_the_same_wherever_their_bytes_are_torn() -> None:
     text = STAMP + b"one\n" + STAMP + b"two words\n" + STAMP + b"\n"
     whole = pieces(text)
     assert [line.data for line in whole] == [b"one", b"two words", b""]
-    for place in range(len(text)):
-        assert pieces(text[:place], text[place:]) == whole
+    for offset in range(len(text)):
+        assert pieces(text[:offset], text[offset:]) == whole
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_times_are_read_to_the_nanosecond_in_any_zone(stamp: str, moment: tuple[
 
 
 def test_a_long_line_comes_in_pieces_of_one_time() -> None:
-    found = pieces(STAMP + b"a" * (3 * MAX_LINE_BYTES), b"b\n", STAMP + b"next\n")
-    assert [line.whole for line in found] == [False, False, False, True, True]
-    assert b"".join(line.data for line in found[:-1]) == b"a" * (3 * MAX_LINE_BYTES) + b"b"
-    assert len({line.time for line in found}) == 1
-    assert found[-1].data == b"next"
+    result = pieces(STAMP + b"a" * (3 * MAX_LINE_BYTES), b"b\n", STAMP + b"next\n")
+    assert [line.whole for line in result] == [False, False, False, True, True]
+    assert b"".join(line.data for line in result[:-1]) == b"a" * (3 * MAX_LINE_BYTES) + b"b"
+    assert len({line.time for line in result}) == 1
+    assert result[-1].data == b"next"
 
 
-def test_a_line_without_newline_is_not_whole() -> None:
+def test_a_line_without_newline_is_incomplete() -> None:
     (piece,) = pieces(STAMP + b"half")
     assert (piece.data, piece.whole) == (b"half", False)

@@ -1,4 +1,4 @@
-"""Shares of priorities: what is first, and how long anything waits at most."""
+"""Shares of priorities: order, and the longest wait."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def take_all(items: ReadyItems[str]) -> list[str]:
     return [items.take()[0] for _ in range(len(items))]
 
 
-def test_a_higher_priority_goes_first_and_each_is_in_order_of_arrival() -> None:
+def test_higher_priorities_go_first_and_each_is_a_queue() -> None:
     items: ReadyItems[str] = ReadyItems()
     for name, priority in (("a", -100), ("b", 0), ("c", 5), ("d", 0)):
         items.put(name, priority)
@@ -52,7 +52,7 @@ def test_of_five_items_one_is_of_the_lower_priority() -> None:
     assert [name.startswith("low") for name in taken[:10]] == [*[False] * 4, True] * 2
 
 
-def test_who_takes_a_higher_priority_only_leaves_the_others() -> None:
+def test_a_worker_of_a_higher_priority_leaves_lower_keys() -> None:
     items: ReadyItems[str] = ReadyItems()
     items.put("low", LOW_PRIORITY)
     for number in range(10):
@@ -69,8 +69,8 @@ def test_who_takes_a_higher_priority_only_leaves_the_others() -> None:
         max_size=200,
     )
 )
-def test_nothing_waits_longer_than_its_share(actions: list[tuple[str, int]]) -> None:
-    """An item at a place in its level is taken in a bounded number of turns, whatever comes."""
+def test_no_priority_waits_longer_than_its_share(actions: list[tuple[str, int]]) -> None:
+    """An item is taken within a bounded number of turns, whatever is added."""
     items: ReadyItems[int] = ReadyItems()
     waiting: dict[int, list[int]] = {-100: [], -7: [], 0: []}
     due: dict[int, int] = {}
@@ -97,8 +97,8 @@ def test_nothing_waits_longer_than_its_share(actions: list[tuple[str, int]]) -> 
 # -- a controller with more to begin than it can
 
 
-class Load:
-    """Jobs that come at once, each begun in a second; what runs reports now and then."""
+class ReconcileLoad:
+    """Jobs submitted together, each started within a second; running ones report now and then."""
 
     def __init__(
         self, clock: VirtualClock, priority: Callable[[Key], int], *, reserved: int = 0
@@ -143,9 +143,9 @@ async def test_running_jobs_do_not_wait_for_those_that_begin() -> None:
     def priority(key: Key) -> int:
         return LOW_PRIORITY if key.namespace == "new" else 0
 
-    fair = Load(VirtualClock(), priority, reserved=1)
+    fair = ReconcileLoad(VirtualClock(), priority, reserved=1)
     await fair.run(400)
-    alike = Load(VirtualClock(), lambda key: 0)
+    alike = ReconcileLoad(VirtualClock(), lambda key: 0)
     await alike.run(400)
     assert statistics.median(alike.latencies) > 10
     assert statistics.median(fair.latencies) <= 0.5

@@ -76,19 +76,19 @@ def test_each_status_code_has_an_error_type_that_decides_the_retry(
         (403, "exceeded quota: gpus", ""),
     ],
 )
-def test_who_is_refused_is_told_what_to_do(code: int, message: str, advice: str) -> None:
+def test_unauthorized_requests_get_a_hint(code: int, message: str, advice: str) -> None:
     hint = error_from_response(code, message.encode()).hint
     assert advice in hint
     assert bool(advice) == bool(hint)
 
 
-async def test_a_wait_that_the_server_asks_for_is_waited(
+async def test_retry_after_of_the_server_is_honoured(
     fake: FakeKubernetes, clock: VirtualClock
 ) -> None:
     fake.faults.append(ApiFault(verb="get", times=2, status=429, retry_after=7))
     await anyio.lowlevel.checkpoint()
     async with Client(ClusterConfig(server=fake.url), clock=clock) as client:
-        fake.cluster.create(fake.cluster.kind("", "v1", "configmaps"), "default", named("a"))
+        fake.cluster.create(fake.cluster.kind("", "v1", "configmaps"), "default", make_object("a"))
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: client.get(CONFIG_MAPS, "a", namespace="default"))
             for number in (1, 2):
@@ -99,7 +99,7 @@ async def test_a_wait_that_the_server_asks_for_is_waited(
     assert fake.counts["get", "configmaps"] == 3
 
 
-def named(name: str) -> dict[str, dict[str, str]]:
+def make_object(name: str) -> dict[str, dict[str, str]]:
     return {"metadata": {"name": name}}
 
 
@@ -128,7 +128,7 @@ async def test_waiting_has_an_end(fake: FakeKubernetes, clock: VirtualClock) -> 
     assert fake.counts["get", "pods"] == 11
 
 
-async def test_a_connection_that_drops_leaves_open_whether_it_was_done(
+async def test_after_a_dropped_connection_the_outcome_of_a_request_is_unknown(
     kube: Client, fake: FakeKubernetes
 ) -> None:
     fake.faults.append(ApiFault(verb="create", drop=True, after=True))
@@ -137,8 +137,8 @@ async def test_a_connection_that_drops_leaves_open_whether_it_was_done(
     fake.faults.append(ApiFault(verb="create", drop=True))
     with pytest.raises(ConnectionLost):
         await kube.create(CONFIG_MAPS, config_map("not-done", "default"))
-    found = (await kube.list(CONFIG_MAPS, ListOptions("default"))).items
-    assert [obj["metadata"]["name"] for obj in found] == ["done"]
+    result = (await kube.list(CONFIG_MAPS, ListOptions("default"))).items
+    assert [obj["metadata"]["name"] for obj in result] == ["done"]
 
 
 async def test_an_unreachable_server_is_an_error_with_a_hint() -> None:
@@ -191,13 +191,13 @@ async def test_a_bucket_gives_tokens_at_its_rate(clock: VirtualClock) -> None:
 
 
 async def test_each_attempt_is_measured(fake: FakeKubernetes) -> None:
-    told: list[tuple[str, int]] = []
-    meter = lambda method, code, seconds: told.append((method, code))  # noqa: E731
+    output: list[tuple[str, int]] = []
+    meter = lambda method, code, seconds: output.append((method, code))  # noqa: E731
     async with Client(ClusterConfig(server=fake.url), meter=meter) as client:
         await client.create(CONFIG_MAPS, config_map("a", "default"))
         with pytest.raises(NotFound):
             await client.get(CONFIG_MAPS, "b", namespace="default")
-    assert told == [("POST", 201), ("GET", 404)]
+    assert output == [("POST", 201), ("GET", 404)]
 
 
 async def test_an_oversized_object_is_too_large(kube: Client) -> None:
@@ -215,7 +215,7 @@ async def test_an_undecodable_response_is_not_an_api_error(kube: Client) -> None
 def certificate(directory: Path, name: str) -> Path:
     """Key and self-signed certificate of a server or client at this machine's address."""
     path = directory / f"{name}.pem"
-    done = subprocess.run(
+    result = subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
             *("-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", "-", "-out", "-"),
@@ -225,11 +225,11 @@ def certificate(directory: Path, name: str) -> Path:
         check=True,
         capture_output=True,
     )
-    path.write_bytes(done.stdout)
+    path.write_bytes(result.stdout)
     return path
 
 
-def parts(path: Path) -> tuple[bytes, bytes]:
+def split_chunks(path: Path) -> tuple[bytes, bytes]:
     """Certificate and key."""
     whole = path.read_bytes()
     at = whole.index(b"-----BEGIN CERTIFICATE")
@@ -237,11 +237,11 @@ def parts(path: Path) -> tuple[bytes, bytes]:
 
 
 @pytest.fixture
-async def guarded(tmp_path: Path) -> AsyncIterator[tuple[FakeKubernetes, Path, Path]]:
+async def tls_server(tmp_path: Path) -> AsyncIterator[tuple[FakeKubernetes, Path, Path]]:
     server, client = certificate(tmp_path, "server"), certificate(tmp_path, "client")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(server)
-    tls.load_verify_locations(cadata=parts(client)[0].decode())
+    tls.load_verify_locations(cadata=split_chunks(client)[0].decode())
     tls.verify_mode = ssl.CERT_REQUIRED
     async with FakeKubernetes(tls=tls) as fake:
         yield fake, server, client
@@ -249,38 +249,40 @@ async def guarded(tmp_path: Path) -> AsyncIterator[tuple[FakeKubernetes, Path, P
 
 @pytest.mark.needs("openssl")
 async def test_both_sides_show_certificates(
-    guarded: tuple[FakeKubernetes, Path, Path],
+    tls_server: tuple[FakeKubernetes, Path, Path],
 ) -> None:
-    fake, server, client = guarded
-    chain, key = parts(client)
+    fake, server, client = tls_server
+    chain, key = split_chunks(client)
     access = ClusterConfig(
-        server=fake.url, ca=parts(server)[0], credentials=StaticCredentials(chain=chain, key=key)
+        server=fake.url,
+        ca=split_chunks(server)[0],
+        credentials=StaticCredentials(chain=chain, key=key),
     )
     async with Client(access) as kube:
         assert (await kube.list(PODS)).items == ()
-    async with Client(ClusterConfig(server=fake.url, ca=parts(server)[0])) as kube:
+    async with Client(ClusterConfig(server=fake.url, ca=split_chunks(server)[0])) as kube:
         with pytest.raises(ConnectionLost):
             await kube.list(PODS)
 
 
 @pytest.mark.needs("openssl")
 async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
-    guarded: tuple[FakeKubernetes, Path, Path],
+    tls_server: tuple[FakeKubernetes, Path, Path],
 ) -> None:
-    fake, server, client = guarded
-    chain, key = parts(client)
-    shown = StaticCredentials(chain=chain, key=key)
-    async with Client(ClusterConfig(server=fake.url, credentials=shown)) as kube:
+    fake, server, client = tls_server
+    chain, key = split_chunks(client)
+    output = StaticCredentials(chain=chain, key=key)
+    async with Client(ClusterConfig(server=fake.url, credentials=output)) as kube:
         with pytest.raises(OutsideError, match="cannot verify the certificate") as caught:
             await kube.list(PODS)
         assert not isinstance(caught.value, TemporaryError)
-    trusted = parts(server)[0]
-    wrong = ClusterConfig(server=fake.url, ca=trusted, credentials=shown, server_name="other")
+    trusted = split_chunks(server)[0]
+    wrong = ClusterConfig(server=fake.url, ca=trusted, credentials=output, server_name="other")
     async with Client(wrong) as kube:
         with pytest.raises(OutsideError, match="cannot verify the certificate"):
             await kube.list(PODS)
-    right = ClusterConfig(server=fake.url, ca=trusted, credentials=shown, server_name="server")
-    insecure = ClusterConfig(server=fake.url, insecure=True, credentials=shown)
+    right = ClusterConfig(server=fake.url, ca=trusted, credentials=output, server_name="server")
+    insecure = ClusterConfig(server=fake.url, insecure=True, credentials=output)
     for access in (right, insecure):
         async with Client(access) as kube:
             await kube.list(PODS)
@@ -294,7 +296,7 @@ async def test_invalid_certificates_are_a_usage_error() -> None:
             await kube.list(PODS)
 
 
-async def test_a_server_may_have_a_path_and_a_proxy_is_asked(fake: FakeKubernetes) -> None:
+async def test_a_server_url_may_have_a_path_and_a_proxy_is_used(fake: FakeKubernetes) -> None:
     async with Client(ClusterConfig(server="http://cluster.test/inner", proxy=fake.url)) as client:
         with pytest.raises(NotFound):
             await client.list(PODS)
@@ -302,14 +304,16 @@ async def test_a_server_may_have_a_path_and_a_proxy_is_asked(fake: FakeKubernete
     assert fake.log == []
 
 
-async def test_a_watch_of_long_lines_is_read_whole(kube: Client, fake: FakeKubernetes) -> None:
+async def test_a_watch_with_long_lines_is_read_completely(
+    kube: Client, fake: FakeKubernetes
+) -> None:
     since = (await kube.list(CONFIG_MAPS, ListOptions("default"))).version
     big = "x" * (700 << 10)
     for name in ("a", "b"):
         await kube.create(CONFIG_MAPS, config_map(name, "default", big=big))
-    found = [
+    results = [
         event.object["data"]["big"] == big
         async for event in kube.watch(CONFIG_MAPS, ListOptions("default"), since=since, seconds=1)
         if event.object is not None
     ]
-    assert found == [True, True]
+    assert results == [True, True]

@@ -21,15 +21,15 @@ def queue(clock: VirtualClock) -> WorkQueue[str]:
     return WorkQueue(clock=clock)
 
 
-async def taken(queue: WorkQueue[str]) -> str:
+async def get_item(queue: WorkQueue[str]) -> str:
     with anyio.fail_after(2):
         return await queue.get()
 
 
-async def test_every_key_is_worked_on_and_never_twice_at_once() -> None:
+async def test_every_key_is_processed_and_never_concurrently() -> None:
     queue: WorkQueue[int] = WorkQueue()
     busy: set[int] = set()
-    done: Counter[int] = Counter()
+    result: Counter[int] = Counter()
 
     async def work() -> None:
         while True:
@@ -42,10 +42,10 @@ async def test_every_key_is_worked_on_and_never_twice_at_once() -> None:
             await anyio.sleep(0)
             await anyio.sleep(0)
             busy.discard(key)
-            done[key] += 1
+            result[key] += 1
             queue.done(key)
 
-    async def produce(first: int) -> None:
+    async def add_items(first: int) -> None:
         for _ in range(20):
             for key in range(first, first + 10):
                 queue.add(key)
@@ -56,10 +56,10 @@ async def test_every_key_is_worked_on_and_never_twice_at_once() -> None:
             group.start_soon(work)
         async with anyio.create_task_group() as producers:
             for first in (0, 5, 10):
-                producers.start_soon(produce, first)
+                producers.start_soon(add_items, first)
         queue.shut_down()
         queue.add(99)
-    assert set(done) == set(range(20))
+    assert set(result) == set(range(20))
     assert not queue.processing
 
 
@@ -67,41 +67,41 @@ async def test_a_key_that_waits_is_not_added_again(queue: WorkQueue[str]) -> Non
     for key in ("foo", "bar", "foo"):
         queue.add(key)
     assert len(queue) == 2
-    assert [await taken(queue), await taken(queue)] == ["foo", "bar"]
+    assert [await get_item(queue), await get_item(queue)] == ["foo", "bar"]
 
 
-async def test_a_key_added_while_it_is_worked_on_comes_again_when_done(
+async def test_a_key_added_while_it_is_processed_is_requeued_when_done(
     queue: WorkQueue[str],
 ) -> None:
     queue.add("foo")
-    key = await taken(queue)
+    key = await get_item(queue)
     queue.add("foo")
     queue.add("foo")
     assert len(queue) == 0
     queue.done(key)
     assert len(queue) == 1
-    assert await taken(queue) == "foo"
+    assert await get_item(queue) == "foo"
     queue.done("foo")
     assert len(queue) == 0
 
 
 async def test_a_key_that_is_done_does_not_come_again(queue: WorkQueue[str]) -> None:
     queue.add("foo")
-    queue.done(await taken(queue))
+    queue.done(await get_item(queue))
     assert len(queue) == 0
 
 
 async def test_keys_come_in_the_order_in_which_they_were_added(queue: WorkQueue[str]) -> None:
     for key in "cab":
         queue.add(key)
-    assert [await taken(queue) for _ in "cab"] == ["c", "a", "b"]
+    assert [await get_item(queue) for _ in "cab"] == ["c", "a", "b"]
 
 
-async def test_who_waits_is_woken(queue: WorkQueue[str]) -> None:
-    found: list[str] = []
+async def test_a_waiting_worker_is_woken(queue: WorkQueue[str]) -> None:
+    results: list[str] = []
 
     async def wait() -> None:
-        found.append(await taken(queue))
+        results.append(await get_item(queue))
 
     async with anyio.create_task_group() as group:
         for _ in range(2):
@@ -109,7 +109,7 @@ async def test_who_waits_is_woken(queue: WorkQueue[str]) -> None:
         await anyio.wait_all_tasks_blocked()
         queue.add("a")
         queue.add("b")
-    assert sorted(found) == ["a", "b"]
+    assert sorted(results) == ["a", "b"]
 
 
 async def test_a_queue_that_is_shut_down_returns_ready_keys_and_accepts_no_more(
@@ -120,33 +120,33 @@ async def test_a_queue_that_is_shut_down_returns_ready_keys_and_accepts_no_more(
     queue.shut_down()
     queue.add("c")
     queue.add_after("d", 0)
-    assert await taken(queue) == "a"
+    assert await get_item(queue) == "a"
     with pytest.raises(ShutDown):
-        await taken(queue)
+        await get_item(queue)
     assert queue.waiting_count == 0
 
 
 async def test_shutting_down_wakes_all_waiters(queue: WorkQueue[str]) -> None:
-    ended = 0
+    result = 0
 
     async def wait() -> None:
-        nonlocal ended
+        nonlocal result
         with pytest.raises(ShutDown):
-            await taken(queue)
-        ended += 1
+            await get_item(queue)
+        result += 1
 
     async with anyio.create_task_group() as group:
         for _ in range(3):
             group.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         queue.shut_down()
-    assert ended == 3
+    assert result == 3
 
 
 async def test_draining_waits_for_keys_in_processing(queue: WorkQueue[str]) -> None:
     queue.add("foo")
     queue.add("bar")
-    first, second = await taken(queue), await taken(queue)
+    first, second = await get_item(queue), await get_item(queue)
     drained = False
 
     async def drain() -> None:
@@ -170,14 +170,14 @@ async def test_draining_waits_for_keys_added_during_processing(
     queue: WorkQueue[str],
 ) -> None:
     queue.add("foo")
-    key = await taken(queue)
+    key = await get_item(queue)
     queue.add("foo")
     async with anyio.create_task_group() as group:
         group.start_soon(queue.drain)
         await anyio.wait_all_tasks_blocked()
         queue.done(key)
         await anyio.wait_all_tasks_blocked()
-        queue.done(await taken(queue))
+        queue.done(await get_item(queue))
 
 
 async def test_a_key_put_off_comes_when_its_time_has_come(
@@ -188,7 +188,7 @@ async def test_a_key_put_off_comes_when_its_time_has_come(
     await clock.advance(0.049)
     assert len(queue) == 0
     await clock.advance(0.002)
-    assert await taken(queue) == "foo"
+    assert await get_item(queue) == "foo"
     await clock.advance(10)
     assert len(queue) == 0
 
@@ -202,11 +202,11 @@ async def test_a_key_put_off_twice_comes_once_at_the_sooner_time(
     queue.add_after("bar", 1)
     assert queue.waiting_count == 2
     await clock.advance(0.060)
-    queue.done(await taken(queue))
+    queue.done(await get_item(queue))
     await clock.advance(0.020)
     assert len(queue) == 0
     await clock.advance(1)
-    queue.done(await taken(queue))
+    queue.done(await get_item(queue))
     await clock.advance(10)
     assert len(queue) == 0
     assert queue.waiting_count == 0
@@ -218,10 +218,10 @@ async def test_keys_put_off_come_in_the_order_of_their_times(
     for key, seconds in (("c", 3), ("a", 1), ("b", 2)):
         queue.add_after(key, seconds)
     await clock.advance(5)
-    assert [await taken(queue) for _ in "abc"] == ["a", "b", "c"]
+    assert [await get_item(queue) for _ in "abc"] == ["a", "b", "c"]
 
 
-async def test_no_time_at_all_is_at_once(queue: WorkQueue[str]) -> None:
+async def test_a_zero_delay_adds_immediately(queue: WorkQueue[str]) -> None:
     queue.add_after("a", 0)
     queue.add_after("b", -1)
     assert len(queue) == 2
@@ -245,7 +245,7 @@ async def test_failures_wait_longer_each_time(clock: VirtualClock) -> None:
         assert wait is not None
         waits.append(wait)
         await clock.advance(wait)
-        queue.done(await taken(queue))
+        queue.done(await get_item(queue))
     assert waits == pytest.approx([0.001, 0.002, 0.004, 0.008])
     assert queue.failures("a") == 4
     queue.forget("a")
@@ -255,12 +255,12 @@ async def test_failures_wait_longer_each_time(clock: VirtualClock) -> None:
 # -- priorities (the claims of controller-runtime's pkg/controller/priorityqueue)
 
 
-async def test_a_key_of_a_higher_priority_comes_first(queue: WorkQueue[str]) -> None:
+async def test_a_key_of_a_higher_priority_is_taken_first(queue: WorkQueue[str]) -> None:
     for key, priority in (("foo", 1), ("bar", 2), ("baz", 3), ("ten", 10)):
         queue.add(key, priority=priority)
     assert queue.depths == {0: 0, 1: 1, 2: 1, 3: 1, 10: 1}
-    found = [await queue.get_with_priority() for _ in range(4)]
-    assert found == [("ten", 10), ("baz", 3), ("bar", 2), ("foo", 1)]
+    results = [await queue.get_with_priority() for _ in range(4)]
+    assert results == [("ten", 10), ("baz", 3), ("bar", 2), ("foo", 1)]
 
 
 async def test_the_highest_of_several_priorities_counts(queue: WorkQueue[str]) -> None:
@@ -286,7 +286,7 @@ async def test_a_key_put_off_has_the_soonest_time_and_the_highest_priority(
     assert len(queue) == 0
 
 
-async def test_a_key_added_while_it_is_worked_on_keeps_its_priority(
+async def test_a_key_added_while_it_is_processed_keeps_its_priority(
     queue: WorkQueue[str],
 ) -> None:
     queue.add("foo", priority=-100)
@@ -297,23 +297,23 @@ async def test_a_key_added_while_it_is_worked_on_keeps_its_priority(
     assert await queue.get_with_priority() == ("foo", 0)
 
 
-async def test_who_waits_for_a_priority_is_woken_when_a_key_is_raised(
+async def test_a_worker_waiting_for_a_priority_is_woken_when_a_key_is_raised(
     queue: WorkQueue[str],
 ) -> None:
-    found: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
 
     async def wait() -> None:
         with anyio.fail_after(2):
-            found.append(await queue.get_with_priority(min_priority=0))
+            results.append(await queue.get_with_priority(min_priority=0))
 
     async with anyio.create_task_group() as group:
         group.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
         queue.add("foo", priority=-100)
         await anyio.wait_all_tasks_blocked()
-        assert not found
+        assert not results
         queue.add("foo")
-    assert found == [("foo", 0)]
+    assert results == [("foo", 0)]
 
 
 async def test_shutting_down_wakes_waiters_for_a_priority(
@@ -323,10 +323,10 @@ async def test_shutting_down_wakes_waiters_for_a_priority(
     queue.shut_down()
     with pytest.raises(ShutDown):
         await queue.get(min_priority=0)
-    assert await taken(queue) == "foo"
+    assert await get_item(queue) == "foo"
 
 
-class Meter:
+class RecordingQueueMetrics:
     def __init__(self) -> None:
         self.calls: list[tuple[str, float]] = []
 
@@ -344,12 +344,12 @@ class Meter:
 
 
 async def test_a_queue_reports_to_its_meter(clock: VirtualClock) -> None:
-    meter = Meter()
+    meter = RecordingQueueMetrics()
     queue: WorkQueue[str] = WorkQueue(clock=clock, meter=meter)
     queue.add("a")
     queue.add("a")
     await clock.advance(2)
-    key = await taken(queue)
+    key = await get_item(queue)
     await clock.advance(3)
     assert queue.processing == {"a": 2.0}
     queue.done(key)
@@ -411,10 +411,10 @@ def test_no_key_is_lost_or_doubled(actions: list[tuple[str, str, float]]) -> Non
                     case "limited":
                         queue.add_rate_limited(key)
             elif action == "get" and len(queue):
-                given = await queue.get()
-                assert given not in busy
-                busy.append(given)
-                owed.discard(given)
+                value = await queue.get()
+                assert value not in busy
+                busy.append(value)
+                owed.discard(value)
             elif action == "done" and busy:
                 queue.done(busy.pop(0))
             elif action == "advance":
@@ -423,7 +423,7 @@ def test_no_key_is_lost_or_doubled(actions: list[tuple[str, str, float]]) -> Non
         for key in busy:
             queue.done(key)
         # What was put off before a key was given out may bring it once more: that is allowed.
-        left = {await queue.get() for _ in range(len(queue))}
-        assert owed <= left
+        remaining = {await queue.get() for _ in range(len(queue))}
+        assert owed <= remaining
 
     anyio.run(play)

@@ -17,8 +17,8 @@ from danlu.lang.source_files import SourceFiles
 COMMIT = "c0ffee" + "0" * 34
 
 
-class Texts:
-    """Files and repositories by name; remembers what was asked for."""
+class InMemoryLoader:
+    """Files and repositories by name; records the loaded ones."""
 
     def __init__(
         self, files: Mapping[str, str], repositories: Mapping[str, Mapping[str, str]] | None = None
@@ -40,7 +40,7 @@ class Texts:
 
 def envd(text: str, function: str = "build", **repositories: str) -> Environment:
     """Evaluate a ``build.envd`` as a user does: in a child."""
-    loader = Texts(
+    loader = InMemoryLoader(
         {"build.envd": dedent(text)},
         {
             f"https://example.org/{name}": {"lib.envd": dedent(body)}
@@ -56,7 +56,7 @@ def body(text: str) -> Environment:
 
     lines = "\n".join("    " + line for line in dedent(text).strip().split("\n"))
     sources = SourceFiles()
-    loader = CachingLoader(Texts({"build.envd": f"def build():\n{lines}\n"}), sources)
+    loader = CachingLoader(InMemoryLoader({"build.envd": f"def build():\n{lines}\n"}), sources)
     outcome = evaluate_starlark("build.envd", "build", loader, EvaluationLimits())
     return build_environment(
         outcome, file="build.envd", function="build", sources=sources, limits=EvaluationLimits()
@@ -66,7 +66,9 @@ def body(text: str) -> Environment:
 def python(text: str, function: str = "build", **files: str) -> Environment:
     """Evaluate a ``build.py``; further files by their name without ``.py``."""
     texts = {f"{name}.py": dedent(content) for name, content in files.items()}
-    return evaluate("build.py", function, loader=Texts({"build.py": dedent(text), **texts}))
+    return evaluate(
+        "build.py", function, loader=InMemoryLoader({"build.py": dedent(text), **texts})
+    )
 
 
 def python_body(text: str) -> Environment:
@@ -83,7 +85,7 @@ def finding(text: str, function: str = "build", **repositories: str) -> BuildFil
     return caught.value
 
 
-def marked(error: BuildFileError) -> str:
+def get_marked_text(error: BuildFileError) -> str:
     """Return the piece of the source line that an error's span marks."""
     assert error.span is not None
     return error.source_line[error.span.column - 1 : error.span.end_column - 1]

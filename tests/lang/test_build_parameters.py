@@ -25,7 +25,7 @@ def needs(name):
 """
 
 
-def bind(*settings: str, function: str = "build") -> dict[str, Value]:
+def bind_settings(*settings: str, function: str = "build") -> dict[str, Value]:
     values = dict(setting.split("=", 1) for setting in settings)
     return bind_parameters(FILE, "build.envd", function, values)
 
@@ -54,13 +54,13 @@ def open_project(directory: Path, file: str, *settings: str, name: str = "build.
 )
 def test_value_has_the_type_of_the_default(setting: str, value: Value) -> None:
     name = setting.partition("=")[0]
-    bound = bind(setting)
+    bound = bind_settings(setting)
     assert bound == {name: value}
     assert type(bound[name]) is type(value)
 
 
 def test_value_that_equals_the_default_selects_no_variant() -> None:
-    assert bind("gpu=false", "jobs=2", "rate=0.50", "mirror=a") == {}
+    assert bind_settings("gpu=false", "jobs=2", "rate=0.50", "mirror=a") == {}
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,27 @@ def test_value_that_equals_the_default_selects_no_variant() -> None:
 )
 def test_invalid_value_is_refused(setting: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
-        bind(setting)
+        bind_settings(setting)
     assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+@pytest.mark.parametrize(
+    ("default", "kind"), [("['a']", "list"), ("('a',)", "tuple"), ("{'a': 1}", "dictionary")]
+)
+def test_parameter_that_no_text_can_express_is_refused(default: str, kind: str) -> None:
+    text = f"def build(names={default}):\n    pass\n"
+    with pytest.raises(UsageError, match=f"'names' of 'build' cannot be set.* a {kind}"):
+        bind_parameters(text, "build.envd", "build", {"names": "b,c"})
+
+
+def test_invalid_literal_is_left_to_evaluation() -> None:
+    text = "def build(a=1, names={[]: 1}):\n    pass\n"
+    assert bind_parameters(text, "build.envd", "build", {"a": "2"}) == {"a": 2}
 
 
 def test_unknown_function_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match="no build function 'biuld'") as caught:
-        bind("gpu=true", function="biuld")
+        bind_settings("gpu=true", function="biuld")
     assert caught.value.hint == "did you mean build?"
 
 
@@ -92,7 +106,7 @@ def test_invalid_target_is_refused(text: str) -> None:
 
 
 def test_target_names_values_in_sorted_order() -> None:
-    values = bind("rate=0.25", "gpu=true", 'mirror=炉"\n')
+    values = bind_settings("rate=0.25", "gpu=true", 'mirror=炉"\n')
     assert format_target("build", values) == 'build(gpu=True, mirror="炉\\"\\n", rate=0.25)'
 
 

@@ -1,4 +1,4 @@
-"""What holds the interpreter in, read from outside while it waits for an answer."""
+"""Limits of the interpreter's process, read from outside while it waits for an answer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LIMITS = EvaluationLimits(seconds=7, memory=100 << 20)
 
 
 @dataclass
-class Watcher:
-    """A channel that looks at the child when it asks for a text."""
+class ChildObserver:
+    """A channel that inspects the child when it requests a text."""
 
     before: frozenset[str] = frozenset()
     limits: dict[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Watcher:
         # The text of the first file is sent with the request: no child is there yet.
         if path == "build.envd":
             return 'load("lib.envd", "x")\ndef build():\n    pass\n'
-        (pid,) = children() - self.before
+        (pid,) = list_child_processes() - self.before
         process = Path("/proc", pid)
         for line in (process / "limits").read_text().splitlines()[1:]:
             # The hard limits: the others can be raised again.
@@ -42,7 +42,7 @@ class Watcher:
         raise AssertionError(url)
 
 
-def children() -> frozenset[str]:
+def list_child_processes() -> frozenset[str]:
     return frozenset(
         pid
         for task in Path("/proc/self/task").iterdir()
@@ -51,8 +51,8 @@ def children() -> frozenset[str]:
 
 
 @pytest.fixture(params=[True, False], ids=["forked", "spawned"])
-def seen(request: pytest.FixtureRequest, tmp_path: Path) -> Watcher:
-    watcher = Watcher(children())
+def observer(request: pytest.FixtureRequest, tmp_path: Path) -> ChildObserver:
+    watcher = ChildObserver(list_child_processes())
     with (tmp_path / "open").open("w") as file:
         os.set_inheritable(file.fileno(), request.param)
         outcome = evaluate_in_child("build.envd", "build", watcher, LIMITS, fork=request.param)
@@ -60,27 +60,33 @@ def seen(request: pytest.FixtureRequest, tmp_path: Path) -> Watcher:
     return watcher
 
 
-def test_interpreter_writes_no_file_and_no_core(seen: Watcher) -> None:
-    assert seen.limits["Max file size"] == "0"
-    assert seen.limits["Max core file size"] == "0"
+def test_interpreter_writes_no_file_and_no_core(observer: ChildObserver) -> None:
+    assert observer.limits["Max file size"] == "0"
+    assert observer.limits["Max core file size"] == "0"
 
 
-def test_interpreter_has_as_much_memory_as_it_held_and_four_times_the_limit(seen: Watcher) -> None:
-    allowed = int(seen.limits["Max address space"])
-    held = seen.pages * os.sysconf("SC_PAGE_SIZE")
+def test_interpreter_has_as_much_memory_as_it_held_and_four_times_the_limit(
+    observer: ChildObserver,
+) -> None:
+    allowed = int(observer.limits["Max address space"])
+    held = observer.pages * os.sysconf("SC_PAGE_SIZE")
     assert 4 * LIMITS.memory < allowed <= held + 4 * LIMITS.memory
 
 
-def test_interpreter_has_some_more_seconds_of_processor_than_it_may_take(seen: Watcher) -> None:
-    assert LIMITS.seconds < int(seen.limits["Max cpu time"]) <= LIMITS.seconds + 5
+def test_interpreter_has_some_more_seconds_of_processor_than_it_may_take(
+    observer: ChildObserver,
+) -> None:
+    assert LIMITS.seconds < int(observer.limits["Max cpu time"]) <= LIMITS.seconds + 5
 
 
-def test_interpreter_holds_none_of_our_files(seen: Watcher) -> None:
-    pipes = {number for number, text in seen.descriptors.items() if text.startswith("pipe:")}
+def test_interpreter_holds_none_of_our_files(observer: ChildObserver) -> None:
+    pipes = {number for number, text in observer.descriptors.items() if text.startswith("pipe:")}
     assert len(pipes) >= 2
-    assert not [text for text in seen.descriptors.values() if text.endswith("/open")]
-    assert seen.descriptors[2] == os.devnull
+    assert not [text for text in observer.descriptors.values() if text.endswith("/open")]
+    assert observer.descriptors[2] == os.devnull
     assert len(pipes - {0, 1}) <= 2
     # It watches its own memory.
-    others = {text for number, text in seen.descriptors.items() if number not in pipes | {0, 1, 2}}
+    others = {
+        text for number, text in observer.descriptors.items() if number not in pipes | {0, 1, 2}
+    }
     assert {text for text in others if not text.endswith("/statm")} <= {os.devnull}

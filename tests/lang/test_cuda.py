@@ -1,4 +1,4 @@
-"""``install.cuda``: which releases exist, which wheels they are, and what is refused."""
+"""``install.cuda``: known releases, their wheels, and rejected arguments."""
 
 from __future__ import annotations
 
@@ -104,6 +104,11 @@ REFUSED = [
     ("install.cuda('11.2.2', components=['npp'])", "only as NVIDIA's image", "11.8"),
     ("base(os='debian12'); install.cuda('11.2.2')", "not made for debian12", "ubuntu22.04"),
     ("base(image='a:1'); install.cuda('11.2.2')", "not made for a:1", "ubuntu22.04"),
+    ("install.cuda('12.4', provider='image')", "images have no CUDA 12.4, only", '"12.4.1"'),
+    ("install.cuda('12.04', provider='image')", "images have no CUDA 12.04", '"12.4.1"'),
+    ("install.cuda('12.7', provider='image')", "unknown version of CUDA: 12.7", '"12.6.3"'),
+    ("install.cuda('11.2.2', provider='wheels')", "CUDA 11.2.2 has no wheels", "provider"),
+    ("base(os='debian12'); install.cuda('12.4.1', provider='image')", "not made for", "wheels"),
     ("install.cuda('12.4'); install.cuda('12.6')", "twice", "keep one"),
 ]
 
@@ -180,9 +185,9 @@ USES = [
 
 @pytest.mark.parametrize(("names", "use"), USES, ids=[" ".join(row[0]) for row in USES])
 def test_cuda_of_a_framework_is_known_from_its_wheels(names: tuple[str, ...], use: str) -> None:
-    found = [f"{item.label} {item.cuda_label}" for item in find_uses(packages(*names))]
-    assert "".join(found).startswith(use)
-    assert bool(found) == bool(use)
+    results = [f"{item.label} {item.cuda_label}" for item in find_uses(packages(*names))]
+    assert "".join(results).startswith(use)
+    assert bool(results) == bool(use)
 
 
 def test_framework_for_another_major_version_is_a_conflict() -> None:
@@ -193,7 +198,7 @@ def test_framework_for_another_major_version_is_a_conflict() -> None:
     assert 'install.cuda(version="12.1")' in conflict.hint
 
 
-def test_framework_for_another_minor_version_is_no_conflict() -> None:
+def test_framework_for_another_minor_version_does_not_conflict() -> None:
     assert not find_version_conflicts("12.4", packages("torch 2.4.0+cu121"))
 
 

@@ -1,4 +1,4 @@
-"""Every function of the table, in every spelling, becomes what it should, in both languages."""
+"""Every function of the table in every spelling gives the same declaration in both languages."""
 
 from __future__ import annotations
 
@@ -128,6 +128,8 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("run([])", {}),
+    ("run(['', ' \\n'])", {}),
+    ("run(['', 'make'])", {"steps": (RunStep(("", "make")),)}),
     (
         "git_config(name='Ada', email='ada@example.org', editor='vim')",
         {"declarations": (GitConfig("Ada", "ada@example.org", "vim"),)},
@@ -323,7 +325,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def described(environment: Environment) -> dict[str, Any]:
+def describe_environment(environment: Environment) -> dict[str, Any]:
     values = msgspec.structs.asdict(environment)
     return {name: value for name, value in values.items() if name != "file"}
 
@@ -333,12 +335,12 @@ def described(environment: Environment) -> dict[str, Any]:
 def test_a_call_becomes_its_declaration(
     evaluate: Callable[[str], Environment], text: str, expected: dict[str, Any]
 ) -> None:
-    assert described(evaluate(text)) == {**described(BARE), **expected}
+    assert describe_environment(evaluate(text)) == {**describe_environment(BARE), **expected}
 
 
 def test_every_function_of_the_table_has_a_case() -> None:
-    written = " ".join(text for text, _ in CASES) + " include("
-    assert [name for name in FUNCTIONS if f"{name}(" not in written] == []
+    content = " ".join(text for text, _ in CASES) + " include("
+    assert [name for name in FUNCTIONS if f"{name}(" not in content] == []
 
 
 def test_include_is_recorded_with_its_commit() -> None:
@@ -354,7 +356,7 @@ def test_include_is_recorded_with_its_commit() -> None:
     assert environment.system_packages == (SystemPackages(("git",)),)
 
 
-def test_declarations_know_their_line_and_columns() -> None:
+def test_declarations_record_their_line_and_columns() -> None:
     environment = body(
         "install.python(\n  '3.11')\nrun([\n  'a'])\nx = 1; io.copy('ü', 'b'); x = 2"
     )

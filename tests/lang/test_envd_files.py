@@ -1,4 +1,4 @@
-"""Files that users of envd have, in language v0 and v1, mean here what they mean there."""
+"""Build files of envd users, in language v0 and v1, have the same meaning here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from danlu.lang.functions.config import JupyterServer
 from danlu.lang.functions.runtime import PortExposure
 from danlu.lang.functions.steps import RunStep
 from danlu.lang.functions.vscode import VscodeExtensions
-from tests.lang.support import Texts, envd
+from tests.lang.support import InMemoryLoader, envd
 
 MONITORING = '''
 def tensorboard(
@@ -49,7 +49,6 @@ def test_a_gpu_file_of_language_v0() -> None:
     assert environment.python_packages == (PythonPackages(("tensorflow-gpu",)),)
     assert environment.find(JupyterServer) == JupyterServer()
     assert environment.find(LoginShell) == LoginShell("zsh")
-    assert environment.planned_calls == ()
 
 
 def test_a_library_that_is_included() -> None:
@@ -99,7 +98,6 @@ def test_a_development_file_of_language_v1() -> None:
     assert environment.python_packages == (PythonPackages(("via",)),)
     assert environment.system_packages == (SystemPackages(("screenfetch",)),)
     assert environment.find(VscodeExtensions) == VscodeExtensions(("ms-python.python",))
-    assert environment.planned_calls == ()
 
 
 def test_file_without_base_uses_the_default_image() -> None:
@@ -108,7 +106,7 @@ def test_file_without_base_uses_the_default_image() -> None:
     assert environment.base.span.line == 1
 
 
-def test_several_functions_share_helpers_and_what_the_top_level_declares() -> None:
+def test_several_functions_share_helpers_and_top_level_declarations() -> None:
     text = """
         install.apt_packages(["git"])
         VERSIONS = ["3.10", "3.11"]
@@ -139,7 +137,7 @@ def test_several_functions_share_helpers_and_what_the_top_level_declares() -> No
     assert build.system_packages == serve.system_packages == (SystemPackages(("git",)),)
 
 
-def test_tabs_indent_as_in_envd_and_stay_in_strings() -> None:
+def test_tabs_indent_as_in_envd_and_are_kept_in_strings() -> None:
     environment = envd('def build():\n\trun(["a\tb", """\n\tc"""])\n')
     assert environment.steps == (RunStep(("a\tb", "\n\tc")),)
 
@@ -150,7 +148,7 @@ def test_line_ends_and_byte_order_mark_of_other_systems() -> None:
 
 
 def test_load_is_relative_to_the_loading_file() -> None:
-    loader = Texts(
+    loader = InMemoryLoader(
         {
             "envs/build.envd": 'load("lib/tools.envd", "tools", v="VERSION")\n'
             "def build():\n    tools()\n    install.python(v)\n",
@@ -168,4 +166,4 @@ def test_load_is_relative_to_the_loading_file() -> None:
 
 def test_functions_lists_what_can_be_built() -> None:
     text = "def build():\n  pass\ndef _h():\n  pass\ndef f(a):\n  pass\ndef g(a=1):\n  pass\n"
-    assert list_functions("build.envd", Texts({"build.envd": text})) == ["build", "g"]
+    assert list_functions("build.envd", InMemoryLoader({"build.envd": text})) == ["build", "g"]

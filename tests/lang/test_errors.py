@@ -1,4 +1,4 @@
-"""What is wrong in a build.envd is said once, with its place, its line and the nearest name."""
+"""An error in a build.envd is reported once, with its position, line and nearest name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from danlu.errors import BuildFileError, DanluError, UsageError
 from danlu.lang.evaluation import evaluate, list_functions
 from danlu.lang.loader import RepositoryContent
-from tests.lang.support import Texts, body, finding, marked
+from tests.lang.support import InMemoryLoader, body, finding, get_marked_text
 
 # (a call, what the message says, what is marked, a word of the hint)
 CALLS = [
@@ -95,6 +95,7 @@ CALLS = [
         "sha256:",
     ),
     ("io.copy('', '/a')", "empty source", "''", ""),
+    ("io.copy('a', '~/b')", "~ is not expanded", "'~/b'", '"/home/envd/b"'),
     ("runtime.environ({'A': 1})", "'A' must be text", "{'A': 1}", 'write "1"'),
     ("runtime.environ({'A B': '1'})", "invalid variable name 'A B'", "{'A B': '1'}", ""),
     ("runtime.environ(['A'])", "dictionary of texts, not a list", "['A']", ""),
@@ -128,7 +129,7 @@ def test_invalid_call_is_marked_with_a_suggestion(
     assert error.span is not None
     assert (error.span.file, error.span.line) == ("build.envd", 3)
     assert error.source_line == f"    y = 1; z = {call}"
-    assert mark is None or marked(caught.value) == mark
+    assert mark is None or get_marked_text(caught.value) == mark
 
 
 def test_conflicting_declaration_names_the_first() -> None:
@@ -167,10 +168,10 @@ def test_a_syntax_error_is_marked(text: str, message: str, line: int, mark: str 
     assert "expected one of" not in error.message
     assert error.span is not None
     assert error.span.line == line
-    assert mark is None or marked(error) == mark
+    assert mark is None or get_marked_text(error) == mark
 
 
-def test_an_error_in_a_helper_names_who_called_it() -> None:
+def test_an_error_in_a_helper_names_its_caller() -> None:
     error = finding("def helper(v):\n    install.python(v)\n\ndef build():\n    helper(3)\n")
     assert error.span is not None
     assert error.span.line == 2
@@ -197,14 +198,14 @@ def test_only_functions_without_arguments_are_build_functions() -> None:
 
 def test_missing_file_is_a_usage_error() -> None:
     for attempt in (
-        lambda: evaluate("no.envd", loader=Texts({})),
-        lambda: list_functions("no.envd", Texts({})),
+        lambda: evaluate("no.envd", loader=InMemoryLoader({})),
+        lambda: list_functions("no.envd", InMemoryLoader({})),
     ):
         with pytest.raises(UsageError, match=r"build file 'no\.envd' not found"):
             attempt()
 
 
-class Unreadable:
+class UnreadableLoader:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
@@ -222,7 +223,7 @@ def test_unreadable_file_is_a_usage_error(file: str) -> None:
         UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
     ):
         with pytest.raises(UsageError, match=file):
-            evaluate(file, loader=Unreadable(error))
+            evaluate(file, loader=UnreadableLoader(error))
 
 
 # (what build.envd loads, what the message says)
@@ -244,7 +245,7 @@ def test_invalid_load_is_refused(load: str, message: str) -> None:
         "b.envd": "x = 1\n",
     }
     with pytest.raises(DanluError) as caught:
-        evaluate("build.envd", loader=Texts(files))
+        evaluate("build.envd", loader=InMemoryLoader(files))
     assert message in caught.value.message
     assert caught.value.span is not None
     assert caught.value.exit_code == 2
@@ -253,7 +254,7 @@ def test_invalid_load_is_refused(load: str, message: str) -> None:
 def test_an_error_in_a_loaded_file_is_placed_there() -> None:
     files = {"build.envd": "load('a.envd', 'x')\n", "a.envd": "x = 1\ny = x +\n"}
     with pytest.raises(DanluError) as caught:
-        evaluate("build.envd", loader=Texts(files))
+        evaluate("build.envd", loader=InMemoryLoader(files))
     assert caught.value.span is not None
     assert (caught.value.span.file, caught.value.span.line) == ("a.envd", 2)
     assert caught.value.source_line == "y = x +"

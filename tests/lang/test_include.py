@@ -8,18 +8,20 @@ from danlu.environment.types import IncludeRef, SystemPackages
 from danlu.errors import BuildFileError
 from danlu.lang.evaluation import evaluate
 from danlu.lang.functions.steps import RunStep
-from tests.lang.support import COMMIT, Texts, envd, finding, marked
+from tests.lang.support import COMMIT, InMemoryLoader, envd, finding, get_marked_text
 
 A, B = "https://example.org/a", "https://example.org/b"
 USES_A = f"a = include('{A}')\ndef build():\n    a.tools()\n"
 
 
-def stranger(files: dict[str, str], text: str = USES_A, **more: dict[str, str]) -> Texts:
+def make_loader(
+    files: dict[str, str], text: str = USES_A, **more: dict[str, str]
+) -> InMemoryLoader:
     repositories = {f"https://example.org/{name}": content for name, content in more.items()}
-    return Texts({"build.envd": text}, {A: files, **repositories})
+    return InMemoryLoader({"build.envd": text}, {A: files, **repositories})
 
 
-def refused(loader: Texts) -> BuildFileError:
+def read_expected_error(loader: InMemoryLoader) -> BuildFileError:
     with pytest.raises(BuildFileError) as caught:
         evaluate("build.envd", loader=loader)
     assert caught.value.exit_code == 2
@@ -29,7 +31,7 @@ def refused(loader: Texts) -> BuildFileError:
 def test_all_files_of_a_repository_are_one_module() -> None:
     environment = evaluate(
         "build.envd",
-        loader=stranger(
+        loader=make_loader(
             {
                 "src/tools.envd": "load('names.envd', 'NAMES')\n"
                 "def tools():\n    install.apt_packages(NAMES)\n",
@@ -56,7 +58,7 @@ def test_functions_and_values_pass_between_a_file_and_its_library() -> None:
 
 
 def test_an_included_file_may_include_and_each_is_read_once() -> None:
-    loader = stranger(
+    loader = make_loader(
         {
             "a.envd": f"b = include('{B}', 'v2')\n"
             f"def tools():\n    b.tools()\n    late = include('{B}', 'v2')\n"
@@ -92,7 +94,7 @@ CIRCLES = [
 
 @pytest.mark.parametrize("files", CIRCLES)
 def test_circular_include_is_refused(files: dict[str, str]) -> None:
-    error = refused(stranger(files, b={"b.envd": f"a = include('{A}')\n"}))
+    error = read_expected_error(make_loader(files, b={"b.envd": f"a = include('{A}')\n"}))
     assert "itself (circular" in error.message
     assert error.span is not None
 
@@ -110,8 +112,8 @@ READS = [
 
 @pytest.mark.parametrize("path", READS)
 def test_an_included_file_reads_nothing_but_its_repository(path: str) -> None:
-    loader = stranger({"a.envd": f"load('{path}', 'x')\n"})
-    error = refused(loader)
+    loader = make_loader({"a.envd": f"load('{path}', 'x')\n"})
+    error = read_expected_error(loader)
     assert (
         "outside its repository" in error.message or "not found in the repository" in error.message
     )
@@ -133,8 +135,8 @@ ADDRESSES = [
 
 @pytest.mark.parametrize("url", ADDRESSES)
 def test_an_included_file_includes_nothing_local(url: str) -> None:
-    loader = stranger({"a.envd": f"x = include('{url}')\ndef tools():\n    pass\n"})
-    error = refused(loader)
+    loader = make_loader({"a.envd": f"x = include('{url}')\ndef tools():\n    pass\n"})
+    error = read_expected_error(loader)
     assert "include():" in error.message
     assert loader.asked == ["build.envd", f"{A}@"]
 
@@ -159,14 +161,14 @@ def test_address_with_special_meaning_to_git_is_refused(call: str, message: str)
 
 
 def test_unknown_name_of_a_library_is_marked() -> None:
-    error = refused(stranger({"a.envd": "def tool():\n    pass\n"}))
+    error = read_expected_error(make_loader({"a.envd": "def tool():\n    pass\n"}))
     assert error.message == "'a' has no attribute 'tools'"
     assert error.hint == "did you mean 'tool'?"
-    assert marked(error) == "a.tools()"
+    assert get_marked_text(error) == "a.tools()"
 
 
-def test_an_error_inside_a_library_is_placed_there_and_says_who_called() -> None:
-    error = refused(stranger({"src/a.envd": "def tools():\n    run('x')\n"}))
+def test_an_error_in_a_library_has_its_position_and_the_caller() -> None:
+    error = read_expected_error(make_loader({"src/a.envd": "def tools():\n    run('x')\n"}))
     assert error.span is not None
     assert (error.span.file, error.span.line) == (f"{A}/src/a.envd", 2)
     assert error.source_line == "    run('x')"
@@ -174,17 +176,17 @@ def test_an_error_inside_a_library_is_placed_there_and_says_who_called() -> None
 
 
 def test_a_name_defined_in_two_files_of_a_library_is_refused() -> None:
-    error = refused(stranger({"a.envd": "x = 1\n", "b.envd": "x = 2\n"}))
+    error = read_expected_error(make_loader({"a.envd": "x = 1\n", "b.envd": "x = 2\n"}))
     assert "defines 'x' twice, in a.envd and in b.envd" in error.message
 
 
 def test_a_library_that_loops_for_ever_costs_no_more_than_its_limit() -> None:
-    error = refused(stranger({"a.envd": "x = [y for y in range(1 << 30)]\n"}))
+    error = read_expected_error(make_loader({"a.envd": "x = [y for y in range(1 << 30)]\n"}))
     assert "memory" in error.message or "did not finish" in error.message
     assert error.span is not None
     assert error.span.file == f"{A}/a.envd"
 
 
 def test_unbound_names_of_a_library_do_not_exist() -> None:
-    error = refused(stranger({"a.envd": "if False:\n    tools = 1\n"}))
+    error = read_expected_error(make_loader({"a.envd": "if False:\n    tools = 1\n"}))
     assert error.message == "'a' has no attribute 'tools'"

@@ -22,7 +22,7 @@ JULIA = "1.10.10"
 
 
 class RegistryTexts:
-    """A registry in memory: for each version of a package what it needs, by name."""
+    """A registry in memory: the requirements of each version of a package, by name."""
 
     def __init__(self) -> None:
         self.files = {"Registry.toml": "[packages]\n"}
@@ -39,14 +39,16 @@ class RegistryTexts:
         uuid = make_uuid(name)
         if f"{name}/Versions.toml" not in self.files:
             self.files["Registry.toml"] += f'{uuid} = {{ name = "{name}", path = "{name}" }}\n'
-        self._append(f"{name}/Versions.toml", version, f'git-tree-sha1 = "{"0a" * 20}"', fields)
-        for prefix, listed in (("", needs or {}), ("Weak", weak or {})):
-            uuids = [f'{item} = "{make_uuid(item)}"' for item in listed if item != "julia"]
-            ranges = [f"{item} = {spec}" for item, spec in listed.items()]
-            self._append(f"{name}/{prefix}Deps.toml", version.partition("+")[0], *uuids)
-            self._append(f"{name}/{prefix}Compat.toml", version.partition("+")[0], *ranges)
+        self._append_entry(
+            f"{name}/Versions.toml", version, f'git-tree-sha1 = "{"0a" * 20}"', fields
+        )
+        for prefix, listing in (("", needs or {}), ("Weak", weak or {})):
+            uuids = [f'{item} = "{make_uuid(item)}"' for item in listing if item != "julia"]
+            ranges = [f"{item} = {spec}" for item, spec in listing.items()]
+            self._append_entry(f"{name}/{prefix}Deps.toml", version.partition("+")[0], *uuids)
+            self._append_entry(f"{name}/{prefix}Compat.toml", version.partition("+")[0], *ranges)
 
-    def _append(self, path: str, version: str, *lines: str) -> None:
+    def _append_entry(self, path: str, version: str, *lines: str) -> None:
         text = "\n".join([f'["{version}"]', *lines, ""])
         self.files[path] = self.files.get(path, "") + (text if any(lines) else "")
 
@@ -56,10 +58,10 @@ class RegistryTexts:
         assert release is not None
         files = {path: text.encode() for path, text in self.files.items()}
         universe = PackageUniverse([JuliaRegistry(files)], release)
-        wanted = [JuliaRequirement(name, make_uuid(name)) for name in names]
+        expected = [JuliaRequirement(name, make_uuid(name)) for name in names]
         old = {make_uuid(name): version for name, version in kept.items()}
-        found = select_packages(universe, wanted, old)
-        return {item.package.name: item.version.text for item in found.values()}
+        packages = select_packages(universe, expected, old)
+        return {item.package.name: item.version.text for item in packages.values()}
 
 
 @pytest.mark.parametrize(
@@ -121,8 +123,8 @@ def test_an_older_version_is_chosen_if_the_newest_contradicts_another_package() 
     registry.add("Grimoire", "1.0.0", {"Runes": '"1"'})
     registry.add("Grimoire", "2.0.0", {"Runes": '"2"'})
     registry.add("Alembic", "3.0.0", {"Runes": '"1"'})
-    found = registry.select("Grimoire", "Alembic")
-    assert found == {"Grimoire": "1.0.0", "Alembic": "3.0.0", "Runes": "1.0.0"}
+    result = registry.select("Grimoire", "Alembic")
+    assert result == {"Grimoire": "1.0.0", "Alembic": "3.0.0", "Runes": "1.0.0"}
 
 
 def test_yanked_versions_and_those_for_another_julia_are_not_chosen() -> None:
@@ -169,7 +171,7 @@ def test_contradiction_names_both_sides() -> None:
     }
 
 
-def test_package_that_no_version_of_supports_julia_says_so() -> None:
+def test_package_without_a_version_for_this_julia_is_named() -> None:
     registry = RegistryTexts()
     registry.add("Runes", "1.0.0", {"julia": '"1.11-1"'})
     with pytest.raises(ResolveError) as caught:

@@ -11,10 +11,10 @@ from danlu.environment.types import IncludeRef, PythonInterpreter, PythonPackage
 from danlu.errors import BuildFileError, UsageError
 from danlu.lang.evaluation import evaluate, list_functions
 from danlu.lang.functions.steps import RunStep
-from tests.lang.support import COMMIT, Texts, marked, python
+from tests.lang.support import COMMIT, InMemoryLoader, get_marked_text, python
 
 
-def wrong(text: str, function: str = "build", **files: str) -> BuildFileError:
+def read_error(text: str, function: str = "build", **files: str) -> BuildFileError:
     with pytest.raises(BuildFileError) as caught:
         python(text, function, **files)
     assert caught.value.exit_code == 2
@@ -51,7 +51,7 @@ def test_several_functions_and_ordinary_python() -> None:
     assert build.system_packages[0].span.line == 10
 
 
-def test_it_imports_the_projects_files_and_forgets_them() -> None:
+def test_build_py_imports_the_projects_files_and_unloads_them() -> None:
     text = """
         from danlu import install
         from helpers import add
@@ -146,16 +146,16 @@ WRONG = [
 def test_error_has_its_location(
     text: str, message: str, line: int, mark: str | None, hint: str
 ) -> None:
-    error = wrong(text)
+    error = read_error(text)
     assert message in error.message
     assert hint in error.hint
     assert error.span is not None
     assert (error.span.file, error.span.line) == ("build.py", line)
-    assert mark is None or marked(error) == mark
+    assert mark is None or get_marked_text(error) == mark
 
 
 def test_invalid_call_is_reported_even_if_the_file_catches_everything() -> None:
-    error = wrong(
+    error = read_error(
         "from danlu import run\ndef build():\n    try:\n        run('a')\n"
         "    except Exception:\n        pass\n"
     )
@@ -163,13 +163,13 @@ def test_invalid_call_is_reported_even_if_the_file_catches_everything() -> None:
 
 
 def test_a_syntax_error_in_a_helper_is_placed_there() -> None:
-    error = wrong("import helper\n", helper="x = (\n")
+    error = read_error("import helper\n", helper="x = (\n")
     assert error.span is not None
     assert (error.span.file, error.span.line) == ("helper.py", 1)
 
 
-def test_an_error_in_a_helper_names_who_called_it() -> None:
-    error = wrong(
+def test_an_error_in_a_helper_names_its_caller() -> None:
+    error = read_error(
         "from helper import f\ndef build():\n    f()\n",
         helper="def f():\n    raise ValueError('no')\n",
     )
@@ -188,16 +188,16 @@ def bad():
 """
 
 
-def included(body: str) -> Texts:
+def make_including_project(body: str) -> InMemoryLoader:
     text = (
         "from danlu import include\ndef build():\n"
         f"    lib = include('https://example.org/a', ref='v1')\n    {body}\n"
     )
-    return Texts({"build.py": text}, {"https://example.org/a": {"a.envd": LIBRARY}})
+    return InMemoryLoader({"build.py": text}, {"https://example.org/a": {"a.envd": LIBRARY}})
 
 
 def test_the_functions_and_values_of_an_included_repository() -> None:
-    loader = included(
+    loader = make_including_project(
         "assert lib.tensorboard(8888, name='\U0001f525') == 8889; "
         "assert lib.K['a'] == [1, None, 2.5]; assert dir(lib) == ['K', 'bad', 'tensorboard']"
     )
@@ -219,7 +219,7 @@ def test_the_functions_and_values_of_an_included_repository() -> None:
 )
 def test_invalid_use_of_an_included_repository(body: str, message: str, file: str) -> None:
     with pytest.raises(BuildFileError) as caught:
-        evaluate("build.py", loader=included(body))
+        evaluate("build.py", loader=make_including_project(body))
     assert message in caught.value.message
     assert caught.value.span is not None
     assert caught.value.span.file == file
@@ -230,7 +230,7 @@ def test_calling_outside_a_build_function_has_a_hint() -> None:
         danlu.install.python()
 
 
-def test_help_and_completion_know_the_functions() -> None:
+def test_help_and_completion_include_the_functions() -> None:
     import inspect
 
     assert "python_packages" in dir(danlu.install)
@@ -241,4 +241,4 @@ def test_help_and_completion_know_the_functions() -> None:
 
 def test_functions_lists_what_can_be_built() -> None:
     text = "def build(): pass\nasync def a(): pass\ndef _b(): pass\ndef c(x): pass\n"
-    assert list_functions("build.py", Texts({"build.py": text})) == ["build"]
+    assert list_functions("build.py", InMemoryLoader({"build.py": text})) == ["build"]

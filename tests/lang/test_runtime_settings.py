@@ -1,4 +1,4 @@
-"""What a build file says about the start of its environment, which changes nothing in the image."""
+"""Runtime settings of a build file, which change nothing in the image."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from danlu.environment.types import Environment, RuntimeDeclaration
 from danlu.errors import BuildFileError
 from danlu.lang.evaluation import evaluate
 from danlu.lang.functions import FUNCTIONS
-from tests.lang.support import Texts, body, envd, finding, marked, python_body
+from tests.lang.support import InMemoryLoader, body, envd, finding, get_marked_text, python_body
 
 EVERYTHING = """
 config.gpu(2)
 config.shm_size(512)
-runtime.command({"train": "python train.py", "test": "pytest"})
+runtime.command({"train": "python train.py", "unit tests": "pytest"})
 runtime.expose(8080, service="web")
 runtime.expose(6006, 16006, listen_addr="0.0.0.0")
 runtime.daemon([["tensorboard", "--logdir", "logs"]])
@@ -34,7 +34,7 @@ runtime.init(["mkdir -p /tmp/a", "touch /tmp/a/b"])
 """
 
 SETTINGS = RuntimeSettings(
-    commands=(("train", "python train.py"), ("test", "pytest")),
+    commands=(("train", "python train.py"), ("unit tests", "pytest")),
     mounts=(RuntimeMount("~/data", "/data"), RuntimeMount("data://models", "~/.dgl")),
     init=("mkdir -p /tmp/a", "touch /tmp/a/b"),
     daemons=(("tensorboard", "--logdir", "logs"), ("redis-server",)),
@@ -74,7 +74,6 @@ def test_functions_that_act_at_start_are_listed() -> None:
     runtime_only = sorted(name for name, item in FUNCTIONS.items() if item.runtime_only)
     environment = body(EVERYTHING)
     assert list(environment.start_functions) == runtime_only
-    assert environment.planned_calls == ()
     assert all(isinstance(item, RuntimeDeclaration) for item in environment.declarations)
     assert body("config.jupyter()").start_functions == ("config.jupyter",)
 
@@ -114,7 +113,8 @@ ERRORS = [
         "build.envd:2",
     ),
     ("runtime.command({'-x': 'y'})", "invalid name '-x'", "{'-x': 'y'}", "letters"),
-    ("runtime.command({'a b': 'y'})", "invalid name 'a b'", "{'a b': 'y'}", "letters"),
+    ("runtime.command({'a ': 'y'})", "invalid name 'a '", "{'a ': 'y'}", "letters"),
+    ("runtime.command({'a\\nb': 'y'})", "invalid name", "{'a\\nb': 'y'}", "letters"),
     ("runtime.command({'a': ' '})", "command 'a' is empty", "{'a': ' '}", ""),
     ("runtime.daemon([['a'], []])", "program 2 is empty", "[['a'], []]", "inner list"),
     ("runtime.daemon([['']])", "program 1 is empty", "[['']]", "inner list"),
@@ -144,7 +144,7 @@ def test_invalid_calls_are_errors_with_their_place(
         body(text)
     assert message in caught.value.message
     assert hint in caught.value.hint
-    assert marked(caught.value) == mark
+    assert get_marked_text(caught.value) == mark
 
 
 LIBRARY = """
@@ -196,14 +196,14 @@ def test_a_mount_at_the_top_level_of_an_included_file_is_its_own() -> None:
     ]
 
 
-def test_a_python_file_does_not_vouch_for_what_it_includes() -> None:
+def test_a_python_file_does_not_make_its_includes_trusted() -> None:
     text = (
         "from danlu import include\n"
         "lib = include('https://token@example.org/lib')\n"
         "def build():\n    lib.tools()\n"
     )
     repositories = {"https://token@example.org/lib": {"lib.envd": LIBRARY}}
-    environment = evaluate("build.py", loader=Texts({"build.py": text}, repositories))
+    environment = evaluate("build.py", loader=InMemoryLoader({"build.py": text}, repositories))
     (mount,) = environment.runtime_settings().mounts
     assert mount.included_from == f"{PLACE}:3", "without the credentials"
 

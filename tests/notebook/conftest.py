@@ -1,4 +1,4 @@
-"""What the tests of notebooks share: environments with programs of others, and longer limits."""
+"""Fixtures of the notebook tests: environments with programs of others, longer limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PORTS, _EACH = 20_000, 2_000
 
 @pytest.fixture(scope="session", autouse=True)
 def ports_of_our_own(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have the kernels that tests start use ports which nobody else is given meanwhile.
+    """Let kernels that tests start use ports that no other process gets.
 
     jupyter_client looks for free ones and lets go of them until the kernel, a second later, binds
     them; another worker's kernel may have them by then (jupyter/jupyter_client#487).
@@ -42,11 +42,11 @@ def ports_of_our_own(request: pytest.FixtureRequest) -> Iterator[None]:
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     numbers = count(_PORTS + worker * _EACH)
 
-    def next_free(cache: LocalPortCache, ip: str) -> int:
+    def find_free_port(cache: LocalPortCache, ip: str) -> int:
         return next(number for number in numbers if _is_free(ip, number))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalPortCache, "find_available_port", next_free)
+        patch.setattr(LocalPortCache, "find_available_port", find_free_port)
         yield
 
 
@@ -61,7 +61,7 @@ def _is_free(ip: str, port: int) -> bool:
 
 @pytest.fixture(scope="session")
 def jupyter_env() -> JupyterEnv:
-    """``jupyter_env(name, requirements)``: a virtual environment's directory, made once.
+    """``jupyter_env(name, requirements)``: the directory of a virtual environment, created once.
 
     ``danlu[notebook]`` among the requirements is this checkout.
     """

@@ -26,12 +26,12 @@ KEPT = 14 * 24 * 3600.0
 
 
 class NotSatisfiable(Exception):
-    """No environment holds what was asked for; the text is what uv wrote."""
+    """The requirements have no solution; the text is uv's message."""
 
 
 def uv(*arguments: str, cwd: Path = ROOT) -> str:
     """Run uv under this machine's pip configuration; raises :class:`NotSatisfiable`."""
-    done = subprocess.run(
+    result = subprocess.run(
         [str(find_uv()), *arguments],
         cwd=cwd,
         env=uv_environment(IndexSettings(), cwd),
@@ -39,36 +39,36 @@ def uv(*arguments: str, cwd: Path = ROOT) -> str:
         text=True,
         check=False,
     )
-    if done.returncode:
-        raise NotSatisfiable(done.stderr)
-    return done.stdout + done.stderr
+    if result.returncode:
+        raise NotSatisfiable(result.stderr)
+    return result.stdout + result.stderr
 
 
 def resolve(*requirements: str) -> str:
-    """What these become, a line each; raises :class:`NotSatisfiable` with uv's reason."""
-    with TemporaryDirectory() as place:
-        wanted = Path(place, "requirements.in")
-        wanted.write_text("\n".join(requirements))
-        return uv("pip", "compile", "--quiet", "--no-header", "--no-annotate", str(wanted))
+    """Resolve requirements to pins; raises :class:`NotSatisfiable` with uv's reason."""
+    with TemporaryDirectory() as directory:
+        expected = Path(directory, "requirements.in")
+        expected.write_text("\n".join(requirements))
+        return uv("pip", "compile", "--quiet", "--no-header", "--no-annotate", str(expected))
 
 
 def make(name: str, requirements: Sequence[str], *, python: str = sys.executable) -> Path:
-    """The virtual environment ``name`` with ``requirements``, made once for all runs.
+    """Return the virtual environment ``name`` with ``requirements``, created once for all runs.
 
     ``danlu`` and ``danlu[…]`` are this checkout, editable. It is below ``DANLU_TEST_HOME`` or the
     user's cache directory, called by its name and what is in it; raises :class:`NotSatisfiable`.
     """
-    place = _base() / f"{name}-{_key(requirements, python)}"
-    made = place / ".made"
-    with file_lock(place.with_suffix(".lock")):
-        if not made.exists():
-            _fill(place, requirements, python)
-        made.touch()
-    _forget_unused(place.parent)
-    return place
+    directory = _cache_directory() / f"{name}-{_environment_key(requirements, python)}"
+    result = directory / ".made"
+    with file_lock(directory.with_suffix(".lock")):
+        if not result.exists():
+            _install_requirements(directory, requirements, python)
+        result.touch()
+    _remove_unused_environments(directory.parent)
+    return directory
 
 
-def _base() -> Path:
+def _cache_directory() -> Path:
     kept = os.environ.get("DANLU_TEST_HOME")
     if kept:
         return Path(kept).resolve() / "test-environments"
@@ -76,32 +76,32 @@ def _base() -> Path:
     return cache / "danlu-tests" / "environments"
 
 
-def _key(requirements: Sequence[str], python: str) -> str:
-    said = [python, sys.version, *sorted(requirements)]
+def _environment_key(requirements: Sequence[str], python: str) -> str:
+    output = [python, sys.version, *sorted(requirements)]
     if any(map(_is_ours, requirements)):
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-        said += [str(ROOT), json.dumps(project, sort_keys=True)]
-    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:12]
+        output += [str(ROOT), json.dumps(project, sort_keys=True)]
+    return hashlib.sha256("\n".join(output).encode()).hexdigest()[:12]
 
 
 def _is_ours(requirement: str) -> bool:
     return requirement.partition("[")[0] == "danlu"
 
 
-def _fill(place: Path, requirements: Sequence[str], python: str) -> None:
+def _install_requirements(place: Path, requirements: Sequence[str], python: str) -> None:
     shutil.rmtree(place, ignore_errors=True)
     uv("venv", "--quiet", "--python", python, str(place))
-    wanted: list[str] = []
+    expected: list[str] = []
     for requirement in requirements:
         if _is_ours(requirement):
-            wanted += ["-e", f"{ROOT}{requirement.removeprefix('danlu')}"]
+            expected += ["-e", f"{ROOT}{requirement.removeprefix('danlu')}"]
         else:
-            wanted.append(requirement)
-    uv("pip", "install", "--quiet", "--python", str(place / "bin" / "python"), *wanted)
+            expected.append(requirement)
+    uv("pip", "install", "--quiet", "--python", str(place / "bin" / "python"), *expected)
 
 
-def _forget_unused(base: Path) -> None:
+def _remove_unused_environments(base: Path) -> None:
     """Remove environments not used recently: every changed requirement creates a new one."""
-    for made in base.glob("*/.made"):
-        if time.time() - made.stat().st_mtime > KEPT:
-            shutil.rmtree(made.parent, ignore_errors=True)
+    for result in base.glob("*/.made"):
+        if time.time() - result.stat().st_mtime > KEPT:
+            shutil.rmtree(result.parent, ignore_errors=True)

@@ -19,14 +19,14 @@ from urllib.error import URLError
 
 import aiohttp
 
-__all__ = ["Kernel", "free_port", "serving", "started"]
+__all__ = ["GatewayKernel", "free_port", "run_server", "start_kernel"]
 
 #: Seconds a server or a kernel may take to start on a machine that is busy.
 _START = 60.0
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody has."""
+    """Return a free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(
+def run_server(
     command: Sequence[str | Path], url: str, *, place: Path, environment: Mapping[str, str]
 ) -> Iterator[None]:
     """The server ``command``, which answers at ``url`` in the block and has ended after it."""
@@ -48,14 +48,14 @@ def serving(
             stderr=log,
         )
         try:
-            _await(process, f"{url}/api/kernelspecs", place / "gateway.log")
+            _wait_for_server(process, f"{url}/api/kernelspecs", place / "gateway.log")
             yield
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(_START)
 
 
-def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _wait_for_server(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     limit = time.monotonic() + _START
     while time.monotonic() < limit and process.poll() is None:
         try:
@@ -67,7 +67,7 @@ def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class GatewayKernel:
     """A kernel behind a gateway: its address there, and the socket of its messages."""
 
     http: aiohttp.ClientSession
@@ -97,17 +97,17 @@ class Kernel:
 
     async def messages_of(self, cell: str) -> AsyncIterator[dict[str, Any]]:
         """The messages that a cell causes, to its reply and the end of its output."""
-        wanted = {"execute_reply", "idle"}
-        while wanted:
+        expected = {"execute_reply", "idle"}
+        while expected:
             message = json.loads((await self.messages.receive(_START)).data)
             if message["parent_header"].get("msg_id") != cell:
                 continue
             yield message
-            wanted.discard(message["msg_type"])
-            wanted.discard(message["content"].get("execution_state", ""))
+            expected.discard(message["msg_type"])
+            expected.discard(message["content"].get("execution_state", ""))
 
     async def run(self, code: str) -> tuple[str, str]:
-        """Run a cell: its status, and what it printed."""
+        """Run a cell; return its status and its output."""
         status, texts = "", []
         async for message in self.messages_of(await self.begin(code)):
             if message["msg_type"] == "stream":
@@ -117,13 +117,15 @@ class Kernel:
         return status, "".join(texts).strip()
 
     async def interrupt(self) -> None:
-        """As a front end's square button does."""
+        """Interrupt the kernel, as a front end's stop button does."""
         async with self.http.post(f"{self.address}/interrupt") as answer:
             answer.raise_for_status()
 
 
 @asynccontextmanager
-async def started(url: str, name: str, environment: Mapping[str, str]) -> AsyncIterator[Kernel]:
+async def start_kernel(
+    url: str, name: str, environment: Mapping[str, str]
+) -> AsyncIterator[GatewayKernel]:
     """Start the kernel ``name`` of the gateway at ``url``, and shut it down afterwards."""
     asked = {"name": name, "env": dict(environment)}
     limit = aiohttp.ClientTimeout(total=_START)
@@ -133,7 +135,7 @@ async def started(url: str, name: str, environment: Mapping[str, str]) -> AsyncI
             address = f"{url}/api/kernels/{(await answer.json())['id']}"
         try:
             async with http.ws_connect(f"{address}/channels") as messages:
-                yield Kernel(http, address, messages)
+                yield GatewayKernel(http, address, messages)
         finally:
             async with http.delete(address) as answer:
                 assert answer.status == 204, await answer.text()

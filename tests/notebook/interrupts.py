@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["ANSWERED", "interrupted", "until"]
+__all__ = ["ANSWERED", "interrupt_when", "until"]
 
 #: Seconds within which an interrupt must be handled.
 ANSWERED = 0.5
@@ -23,30 +23,30 @@ def until(done: Callable[[], object], *, limit: float = 10.0) -> None:
 
 
 @contextmanager
-def interrupted(when: Callable[[], object], *, times: int = 1) -> Iterator[None]:
+def interrupt_when(when: Callable[[], object], *, times: int = 1) -> Iterator[None]:
     """Interrupt the block when ``when`` is true; it must then raise KeyboardInterrupt in time."""
     at: list[float] = []
     main = threading.main_thread().ident
     assert main is not None
 
-    def strike() -> None:
+    def send_interrupt() -> None:
         until(when)
         at.append(time.monotonic())
         for _ in range(times):
             signal.pthread_kill(main, signal.SIGINT)
 
-    thread = threading.Thread(target=strike)
+    thread = threading.Thread(target=send_interrupt)
     thread.start()
     try:
         yield
     except KeyboardInterrupt:
         assert time.monotonic() - at[0] < ANSWERED
-        _met(thread)
+        _absorb_interrupts(thread)
     else:
         raise AssertionError("it was not interrupted")
 
 
-def _met(thread: threading.Thread) -> None:
+def _absorb_interrupts(thread: threading.Thread) -> None:
     """Absorb the interrupts after the first one."""
     while True:
         try:

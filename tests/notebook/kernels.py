@@ -16,20 +16,20 @@ from jupyter_client.manager import start_new_kernel
 
 from danlu.notebook.kernelspec import environment_base
 
-__all__ = ["Told", "alone", "json_blocks", "run", "running", "shown"]
+__all__ = ["CellOutcome", "json_blocks", "run", "run_alone", "run_and_read_stdout", "running"]
 
 
 @dataclass(frozen=True)
-class Told:
-    """How a cell ended: its reply's content, and the texts of its streams."""
+class CellOutcome:
+    """The content of a cell's reply, and the texts of its streams."""
 
     reply: dict[str, Any]
     out: str
     err: str
 
 
-def alone(tmp: Path, patch: pytest.MonkeyPatch) -> Path:
-    """Have Jupyter, IPython and danlu see only what is below ``tmp``; gives the prefix to fill."""
+def run_alone(tmp: Path, patch: pytest.MonkeyPatch) -> Path:
+    """Have Jupyter, IPython and danlu see only files below ``tmp``; yields the prefix to fill."""
     prefix = tmp / "prefix"
     patch.setenv("JUPYTER_PATH", str(environment_base(prefix)))
     patch.setenv("JUPYTER_DATA_DIR", str(tmp / "data"))
@@ -53,7 +53,7 @@ def running(name: str, **options: Any) -> Iterator[BlockingKernelClient]:
         manager.cleanup_resources()
 
 
-def run(client: BlockingKernelClient, code: str, *, seconds: float = 60) -> Told:
+def run(client: BlockingKernelClient, code: str, *, seconds: float = 60) -> CellOutcome:
     """Run a cell."""
     texts: dict[str, list[str]] = {"stdout": [], "stderr": []}
 
@@ -62,16 +62,28 @@ def run(client: BlockingKernelClient, code: str, *, seconds: float = 60) -> Told
             texts[message["content"]["name"]].append(message["content"]["text"])
 
     reply = client.execute_interactive(code, output_hook=hook, timeout=seconds)
-    return Told(reply["content"], "".join(texts["stdout"]), "".join(texts["stderr"]))
+    return CellOutcome(reply["content"], "".join(texts["stdout"]), "".join(texts["stderr"]))
 
 
-def shown(client: BlockingKernelClient, code: str) -> str:
-    """What a cell prints; its failure fails the test."""
-    told = run(client, code)
-    assert told.reply["status"] == "ok", told
-    return told.out.strip()
+def wait_for_reply(client: BlockingKernelClient, request: str) -> dict[str, Any]:
+    """Return the content of the reply to a request, given by its message ID.
+
+    Replies to earlier requests can come first: a client asks a kernel repeatedly if it is ready.
+    """
+    while True:
+        message = client.get_shell_msg(timeout=60)
+        if message["parent_header"].get("msg_id") == request:
+            content: dict[str, Any] = message["content"]
+            return content
+
+
+def run_and_read_stdout(client: BlockingKernelClient, code: str) -> str:
+    """Run a cell and return its stdout; fail the test if the cell fails."""
+    result = run(client, code)
+    assert result.reply["status"] == "ok", result
+    return result.out.strip()
 
 
 def json_blocks(page: Path) -> list[dict[str, Any]]:
-    """What the blocks of JSON in a page of the documentation say."""
+    """Return the parsed JSON blocks of a documentation page."""
     return [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page.read_text(), re.S)]

@@ -1,4 +1,4 @@
-"""Notebooks run headless: what a test gives, and what it looks at afterwards."""
+"""Run notebooks headless and read their outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["TENSORFLOW", "TORCH", "Notebooks", "notebook_of", "printed"]
+__all__ = ["TENSORFLOW", "TORCH", "NotebookRunner", "notebook_of", "read_stdout"]
 
 #: What the environments of these names hold.
 TORCH = ("danlu[notebook]", "torch", "scikit-learn", "matplotlib", "papermill")
@@ -22,8 +22,8 @@ LIMIT = 300
 
 
 @dataclass(frozen=True)
-class Notebooks:
-    """Where notebooks run: their ``directory``, the Python of their kernels, a danlu ``home``."""
+class NotebookRunner:
+    """Runs notebooks in ``directory``, with a Python for their kernels and a danlu ``home``."""
 
     directory: Path
     python: Path
@@ -34,7 +34,7 @@ class Notebooks:
         mine = {
             "DANLU_HOME": str(self.home),
             "DANLU_UPKEEP": "off",
-            "JUPYTER_PATH": str(self._kernels()),
+            "JUPYTER_PATH": str(self._write_kernelspecs()),
             "PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}",
         }
         return {**os.environ, **mine}
@@ -43,23 +43,23 @@ class Notebooks:
         """The notebook with its outputs; raises :class:`nbclient.exceptions.CellExecutionError`."""
         import nbclient
 
-        place = {"metadata": {"path": str(self.directory)}}
-        client = nbclient.NotebookClient(notebook, timeout=LIMIT, resources=place)
+        resources = {"metadata": {"path": str(self.directory)}}
+        client = nbclient.NotebookClient(notebook, timeout=LIMIT, resources=resources)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("JUPYTER_PATH", str(self._kernels()))
+            patch.setenv("JUPYTER_PATH", str(self._write_kernelspecs()))
             client.execute(env=self.environment())
         return notebook
 
-    def _kernels(self) -> Path:
-        """A directory for ``JUPYTER_PATH`` with kernels of this Python, made where it is not."""
-        place = self.home / "jupyter"
+    def _write_kernelspecs(self) -> Path:
+        """Return a directory for ``JUPYTER_PATH`` with kernels of this Python."""
+        directory = self.home / "jupyter"
         for name, module in (("python3", "ipykernel_launcher"), ("danlu", "danlu.notebook.kernel")):
-            spec = place / "kernels" / name / "kernel.json"
+            spec = directory / "kernels" / name / "kernel.json"
             spec.parent.mkdir(parents=True, exist_ok=True)
             argv = [str(self.python), "-m", module, "-f", "{connection_file}"]
-            told = {"argv": argv, "display_name": name, "language": "python"}
-            spec.write_text(json.dumps(told))
-        return place
+            output = {"argv": argv, "display_name": name, "language": "python"}
+            spec.write_text(json.dumps(output))
+        return directory
 
 
 def notebook_of(cells: Sequence[str], *, kernel: str = "python3") -> Any:
@@ -73,14 +73,14 @@ def notebook_of(cells: Sequence[str], *, kernel: str = "python3") -> Any:
         "outputs": [],
         "execution_count": None,
     }
-    told = [{**code, "id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
+    output = [{**code, "id": f"cell-{number}", "source": cell} for number, cell in enumerate(cells)]
     metadata = {"kernelspec": spec}
-    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": told}
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": output}
     return from_dict(notebook)  # type: ignore[no-untyped-call]
 
 
-def printed(cell: Any) -> str:
-    """What a cell wrote to stdout."""
+def read_stdout(cell: Any) -> str:
+    """Return what a cell wrote to stdout."""
     return "".join(
         output.text
         for output in cell.outputs

@@ -1,4 +1,4 @@
-"""Processes as the kernel tells of them in ``/proc``: who lives, and who works in a directory."""
+"""Processes in ``/proc``: which are alive, and which have a working directory."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["at_work_in", "living", "until"]
+__all__ = ["find_processes_in", "list_living_processes", "until"]
 
 
-def living(pids: set[int]) -> set[int]:
-    """Those that run: not gone, and not only waiting to be reaped."""
-    return {pid for pid in pids if _state(pid) not in ("", "Z", "X")}
+def list_living_processes(pids: set[int]) -> set[int]:
+    """Return the processes that run, without zombies."""
+    return {pid for pid in pids if _read_state(pid) not in ("", "Z", "X")}
 
 
-def at_work_in(place: Path) -> set[int]:
-    """Processes whose command names ``place`` or what is in it."""
+def find_processes_in(place: Path) -> set[int]:
+    """Return the processes whose command names ``place`` or something in it."""
     pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
-    return {pid for pid in living(pids) if os.fsencode(place) in _command(pid)}
+    return {pid for pid in list_living_processes(pids) if os.fsencode(place) in _read_command(pid)}
 
 
 def until(done: Callable[[], bool], *, limit: float) -> None:
@@ -29,14 +29,14 @@ def until(done: Callable[[], bool], *, limit: float) -> None:
         time.sleep(0.05)
 
 
-def _command(pid: int) -> bytes:
+def _read_command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 
 
-def _state(pid: int) -> str:
+def _read_state(pid: int) -> str:
     """The letter of a process's state (proc(5)); nothing for none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

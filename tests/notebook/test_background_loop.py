@@ -12,10 +12,10 @@ import pytest
 
 from danlu.errors import UsageError
 from danlu.notebook import background_loop
-from tests.notebook.interrupts import interrupted, until
+from tests.notebook.interrupts import interrupt_when, until
 
 
-async def forever() -> None:
+async def sleep_forever() -> None:
     await anyio.sleep_forever()
 
 
@@ -62,7 +62,7 @@ def test_tick_is_called_regularly() -> None:
 
 def test_interrupt_is_raised_while_cleanup_continues() -> None:
     running, cleaning, clean = threading.Event(), threading.Event(), threading.Event()
-    told: list[str] = []
+    output: list[str] = []
 
     async def act() -> None:
         running.set()
@@ -70,19 +70,19 @@ def test_interrupt_is_raised_while_cleanup_continues() -> None:
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                told.append("cleaning")
+                output.append("cleaning")
                 while not cleaning.is_set():
                     await anyio.sleep(0.01)
                 clean.set()
 
-    with interrupted(running.is_set):
-        background_loop.run(act, stopping=lambda: told.append("stopping"))
+    with interrupt_when(running.is_set):
+        background_loop.run(act, stopping=lambda: output.append("stopping"))
     assert background_loop.has_pending_cleanup()
     assert not clean.is_set()
     cleaning.set()
     until(clean.is_set)
     until(lambda: not background_loop.has_pending_cleanup())
-    assert told == ["stopping", "cleaning"]
+    assert output == ["stopping", "cleaning"]
 
 
 def test_interrupt_before_the_start_cancels() -> None:
@@ -94,30 +94,30 @@ def test_interrupt_before_the_start_cancels() -> None:
 
     start = background_loop._BackgroundTask.start
 
-    def struck(work: background_loop._BackgroundTask[None]) -> None:
+    def start_and_interrupt(work: background_loop._BackgroundTask[None]) -> None:
         signal.raise_signal(signal.SIGINT)
         start(work)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(background_loop._BackgroundTask, "start", struck)
+        patch.setattr(background_loop._BackgroundTask, "start", start_and_interrupt)
         with pytest.raises(KeyboardInterrupt):
             background_loop.run(act)
     assert not began.is_set()
 
 
 def test_two_interrupts_are_handled() -> None:
-    running, ended = threading.Event(), threading.Event()
+    running, result = threading.Event(), threading.Event()
 
     async def act() -> None:
         running.set()
         try:
             await anyio.sleep_forever()
         finally:
-            ended.set()
+            result.set()
 
-    with interrupted(running.is_set, times=2):
+    with interrupt_when(running.is_set, times=2):
         background_loop.run(act)
-    until(ended.is_set)
+    until(result.is_set)
     until(lambda: not background_loop.has_pending_cleanup())
 
 
@@ -136,7 +136,7 @@ def test_interrupt_between_cells_reaches_the_cleanup() -> None:
 
     async def kernel() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        with interrupted(running.is_set):
+        with interrupt_when(running.is_set):
             background_loop.run(act)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -165,39 +165,39 @@ def test_interrupt_handler_is_restored() -> None:
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
 def test_exception_in_the_main_thread_cancels_the_task(raised: type[BaseException]) -> None:
-    running, ended = threading.Event(), threading.Event()
+    running, result = threading.Event(), threading.Event()
 
     async def act() -> None:
         running.set()
         try:
             await anyio.sleep_forever()
         finally:
-            ended.set()
+            result.set()
 
-    def heard(number: int, frame: object) -> None:
+    def raise_in_handler(number: int, frame: object) -> None:
         raise raised
 
-    before = signal.signal(signal.SIGINT, heard)
+    before = signal.signal(signal.SIGINT, raise_in_handler)
     try:
         strike: Callable[[], object] = running.is_set
         if raised is KeyboardInterrupt:
-            with interrupted(strike):
+            with interrupt_when(strike):
                 background_loop.run(act)
         else:
-            with pytest.raises(SystemExit), interrupted(strike):
+            with pytest.raises(SystemExit), interrupt_when(strike):
                 background_loop.run(act)
     finally:
         signal.signal(signal.SIGINT, before)
-    until(ended.is_set)
+    until(result.is_set)
 
 
 def test_run_works_in_another_thread() -> None:
-    found: list[int] = []
+    results: list[int] = []
 
     async def act() -> int:
         return 7
 
-    thread = threading.Thread(target=lambda: found.append(background_loop.run(act)))
+    thread = threading.Thread(target=lambda: results.append(background_loop.run(act)))
     thread.start()
     thread.join()
-    assert found == [7]
+    assert results == [7]

@@ -11,7 +11,7 @@ import pytest
 from danlu.errors import UsageError
 from danlu.notebook.bundle import replica_command
 from danlu.notebook.cells import unpack_results
-from tests.replica_runtime.bundles import run, sent
+from tests.replica_runtime.bundles import run, write_cell_bundle
 
 LOSSES = """
 from helper import VALUE
@@ -25,17 +25,17 @@ words = pkg.words.read()
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Path:
-    place = tmp_path / "notebook"
-    (place / "pkg" / "data").mkdir(parents=True)
-    (place / "helper.py").write_text("from layers import scale\nVALUE = scale(1)\n")
-    (place / "layers.py").write_text("def scale(x):\n    return 2 * x\n")
-    (place / "pkg" / "__init__.py").write_text("")
-    (place / "pkg" / "words.py").write_text(
+    directory = tmp_path / "notebook"
+    (directory / "pkg" / "data").mkdir(parents=True)
+    (directory / "helper.py").write_text("from layers import scale\nVALUE = scale(1)\n")
+    (directory / "layers.py").write_text("def scale(x):\n    return 2 * x\n")
+    (directory / "pkg" / "__init__.py").write_text("")
+    (directory / "pkg" / "words.py").write_text(
         "from pathlib import Path\n\ndef read():\n"
         "    return (Path(__file__).parent / 'data' / 'wörter.txt').read_text().split()\n"
     )
-    (place / "pkg" / "data" / "wörter.txt").write_text("eins zwei")
-    return place
+    (directory / "pkg" / "data" / "wörter.txt").write_text("eins zwei")
+    return directory
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -47,15 +47,17 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_modules_package_data_and_variables_are_sent(notebook: Path) -> None:
-    bundle = sent(notebook, LOSSES, variables={"xs": [1, 2]}, returns=("losses", "words"))
+    bundle = write_cell_bundle(
+        notebook, LOSSES, variables={"xs": [1, 2]}, returns=("losses", "words")
+    )
     assert bundle.modules == ("helper", "layers", "pkg")
     assert bundle.values == ("xs",)
     assert bundle.size == sum(map(len, contents(bundle.directory).values()))
     for path in notebook.rglob("*.py"):
         path.unlink()  # nothing is read from here any more
-    done = run(bundle)
-    assert done.code == 0, done.err
-    assert unpack_results(done.result(), ["losses", "words"]) == {
+    result = run(bundle)
+    assert result.code == 0, result.err
+    assert unpack_results(result.result(), ["losses", "words"]) == {
         "losses": [4, 8],
         "words": ["eins", "zwei"],
     }
@@ -69,32 +71,35 @@ def test_edited_module_is_sent_as_it_is_on_disk(
     __import__("edited9")
     monkeypatch.delitem(sys.modules, "edited9")
     (notebook / "edited9.py").write_text("x = 'new and longer'\n")
-    assert run(sent(notebook, "import edited9\nprint(edited9.x)\n")).out == "new and longer\n"
+    assert (
+        run(write_cell_bundle(notebook, "import edited9\nprint(edited9.x)\n")).out
+        == "new and longer\n"
+    )
 
 
 def test_bundle_is_deterministic(notebook: Path) -> None:
     variables = {"xs": [1, 2], "f": lambda: 1, "a": {"b": 2}}
     first, second = (
-        contents(sent(notebook, LOSSES, variables=variables, target=name).directory)
+        contents(write_cell_bundle(notebook, LOSSES, variables=variables, target=name).directory)
         for name in ("first", "second")
     )
     assert first == second
 
 
 def test_bundle_has_the_documented_files(notebook: Path) -> None:
-    found = contents(sent(notebook, "import helper\n", name="my-job").directory)
-    assert set(found) == {
-        "again/danlu_cell.py",
+    result = contents(write_cell_bundle(notebook, "import helper\n", name="my-job").directory)
+    assert set(result) == {
+        "spawned_main/danlu_cell.py",
         "cell/my-job.py",
         *(
             f"danlu_replica/{name}.py"
             for name in ("__init__", "cell_entry", "encoding", "exit", "pickles", "results")
         ),
         *(f"danlu_replica/{name}.py" for name in ("display", "matplotlib_backend")),
-        "last/danlu.py",
+        "fallback/danlu.py",
         "modules/helper.py",
         "modules/layers.py",
-        "order.json",
+        "manifest.json",
         "run.py",
     }
     assert replica_command("python3") == ("python3", "$(DANLU_FILES)/run.py")
@@ -104,7 +109,7 @@ def test_executable_bit_of_package_data_is_kept(notebook: Path) -> None:
     script = notebook / "pkg" / "tool.sh"
     script.write_text("#!/bin/sh\n")
     script.chmod(0o700)
-    sent_ = sent(notebook, "import pkg\n").directory / "modules" / "pkg"
+    sent_ = write_cell_bundle(notebook, "import pkg\n").directory / "modules" / "pkg"
     assert (sent_ / "tool.sh").stat().st_mode & 0o111
     assert not (sent_ / "words.py").stat().st_mode & 0o111
 
@@ -115,11 +120,11 @@ def test_module_of_a_sent_objects_class_is_sent(
     (notebook / "shapes9.py").write_text("__version__ = '1'\n\nclass Box:\n    side = 3\n")
     monkeypatch.syspath_prepend(str(notebook))
     box = __import__("shapes9").Box()
-    bundle = sent(notebook, "print(box.side)\n", variables={"box": box})
+    bundle = write_cell_bundle(notebook, "print(box.side)\n", variables={"box": box})
     monkeypatch.delitem(sys.modules, "shapes9")
     assert bundle.modules == ("shapes9",)
-    told = json.loads((bundle.directory / "order.json").read_text())["values"]["box"]
-    assert (told["modules"], told["libraries"]) == ([], {})
+    output = json.loads((bundle.directory / "manifest.json").read_text())["values"]["box"]
+    assert (output["modules"], output["libraries"]) == ([], {})
     assert run(bundle).out == "3\n"
 
 
@@ -127,20 +132,20 @@ def test_unreadable_module_is_named(notebook: Path) -> None:
     (notebook / "gone.py").symlink_to(notebook / "pkg")
     (notebook / "pkg" / "gone.txt").symlink_to("/proc/self/mem")
     with pytest.raises(UsageError, match=r"cannot read .*gone\.txt to send it with the job"):
-        sent(notebook, "import pkg\n")
+        write_cell_bundle(notebook, "import pkg\n")
 
 
 def test_invalid_python_is_reported_with_its_line(notebook: Path) -> None:
     with pytest.raises(SyntaxError) as caught:
-        sent(notebook, "\n\nx = = 1\n")
+        write_cell_bundle(notebook, "\n\nx = = 1\n")
     assert caught.value.lineno == 3
 
 
 def test_job_names_become_valid_file_names(notebook: Path) -> None:
     for number, name in enumerate(("../x/y", "实验 1", "n" * 300, "...")):
-        directory = sent(notebook, "", name=name, target=f"sent{number}").directory
+        directory = write_cell_bundle(notebook, "", name=name, target=f"sent{number}").directory
         (file,) = (directory / "cell").iterdir()
-        assert json.loads((directory / "order.json").read_text())["code"] == f"cell/{file.name}"
+        assert json.loads((directory / "manifest.json").read_text())["code"] == f"cell/{file.name}"
 
 
 # -- what is refused before anything runs ---------------------------------------------------------
@@ -158,7 +163,7 @@ def test_returning_an_unset_variable_is_an_error(
     notebook: Path, code: str, returns: str, hint: str
 ) -> None:
     with pytest.raises(UsageError, match=f"cannot return {returns}: ") as caught:
-        sent(notebook, code, returns=(returns,))
+        write_cell_bundle(notebook, code, returns=(returns,))
     assert caught.value.hint == hint
 
 
@@ -185,25 +190,25 @@ def test_returning_an_unset_variable_is_an_error(
     ],
 )
 def test_dynamic_assignment_allows_any_return_name(notebook: Path, code: str) -> None:
-    bundle = sent(notebook, code, returns=("y",))
-    assert json.loads((bundle.directory / "order.json").read_text())["returns"] == ["y"]
+    bundle = write_cell_bundle(notebook, code, returns=("y",))
+    assert json.loads((bundle.directory / "manifest.json").read_text())["returns"] == ["y"]
 
 
 def test_sent_variables_and_sweep_parameters_can_be_returned(notebook: Path) -> None:
     variables, sweep = {"x": 1}, ("learning-rate=1,2",)
     returns = ("x", "learning_rate")
-    bundle = sent(notebook, "", variables=variables, sweep=sweep, returns=returns)
-    done = run(bundle, "--learning-rate", "2")
-    assert unpack_results(done.result(), returns) == {"x": 1, "learning_rate": 2}
+    bundle = write_cell_bundle(notebook, "", variables=variables, sweep=sweep, returns=returns)
+    result = run(bundle, "--learning-rate", "2")
+    assert unpack_results(result.result(), returns) == {"x": 1, "learning_rate": 2}
 
 
 def test_invalid_variable_name_of_an_option_is_an_error(notebook: Path) -> None:
     with pytest.raises(UsageError, match="invalid variable name 'lambda'"):
-        sent(notebook, "", sweep=("lambda=1,2",))
+        write_cell_bundle(notebook, "", sweep=("lambda=1,2",))
 
 
 def test_too_large_variable_is_named_with_its_size(notebook: Path) -> None:
     with pytest.raises(UsageError, match=r"it takes 3\.0 MiB, but the limit is 1\.0") as e:
-        sent(notebook, "", variables={"xs": bytes(3 << 20)}, limit=1 << 20)
+        write_cell_bundle(notebook, "", variables={"xs": bytes(3 << 20)}, limit=1 << 20)
     assert "write it to a file" in e.value.hint
     assert not list(notebook.parent.glob("sent/*"))

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from danlu.commands.settings import Settings, load_settings
+from danlu.graph.progress import Finished
 from danlu.notebook import cells
 from danlu.notebook.parser import parse_distributed
 from danlu.util.paths import Paths
-from tests.notebook.contexts import FakeCellContext
+from tests.notebook.cell_context import FakeCellContext
 
 pytestmark = pytest.mark.real
 
@@ -56,6 +57,7 @@ def test_cell_runs_in_the_environment_it_names(
     assert context.names["python"] == "3.11"
     assert context.names["twice"] == 42
     assert context.last_view.phases == ["Preparing", "Building", "Submitting", "Pending"]
+    assert Finished in map(type, context.last_view.build_events)
     cells.run_cell(parse_distributed(line, CODE), context)
     again = ["Building"] if file.endswith(".py") else []
     assert context.last_view.phases == ["Preparing", *again, "Submitting", "Pending"]

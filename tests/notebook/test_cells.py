@@ -16,8 +16,8 @@ from danlu.errors import UsageError
 from danlu.notebook import background_loop, cells
 from danlu.notebook.errors import CellFailed
 from danlu.notebook.parser import parse_cell, parse_distributed
-from tests.notebook.contexts import FakeCellContext, RecordingView
-from tests.notebook.interrupts import interrupted, until
+from tests.notebook.cell_context import FakeCellContext, RecordingView
+from tests.notebook.interrupts import interrupt_when, until
 
 #: A loop that no end comes to, and that says where it is.
 ENDLESS = """
@@ -72,9 +72,9 @@ def test_undefined_name_hints_at_sending_the_variable(context: FakeCellContext) 
         ("print(y)\n", "to get a command that reruns only"),
         ("raise NameError('x')\n", "to get a command that reruns only"),
     ):
-        with pytest.raises(CellFailed) as raised:
+        with pytest.raises(CellFailed) as error:
             run(context, "", code)
-        assert raised.value.hint.startswith(hint)
+        assert error.value.hint.startswith(hint)
 
 
 def test_transfer_limit_applies_in_both_directions(
@@ -111,10 +111,10 @@ def test_values_of_every_replica_are_returned_by_name(context: FakeCellContext) 
 
 
 def test_failed_job_fails_the_cell_and_sets_nothing(context: FakeCellContext) -> None:
-    with pytest.raises(CellFailed) as raised:
+    with pytest.raises(CellFailed) as error:
         run(context, "--return y", "y = 1\nraise LookupError('no way')\n")
-    assert raised.value.line == 3
-    assert isinstance(raised.value.__cause__, LookupError)
+    assert error.value.line == 3
+    assert isinstance(error.value.__cause__, LookupError)
     assert "y" not in context.names
     ((state, words),) = context.last_view.ends
     assert state == "Failed"
@@ -165,7 +165,7 @@ def test_attaching_to_an_unknown_job_lists_existing_jobs(context: FakeCellContex
 def test_interrupt_stops_the_job_and_its_processes(
     context: FakeCellContext, tmp_path: Path
 ) -> None:
-    with interrupted(lambda: len(alive(tmp_path)) == 2):
+    with interrupt_when(lambda: len(alive(tmp_path)) == 2):
         run(context, "--name gone --worker 2", ENDLESS)
     until(lambda: context.last_view.ends)
     assert context.last_view.ends == [("Stopped", "gone was interrupted and has stopped")]
@@ -175,7 +175,7 @@ def test_interrupt_stops_the_job_and_its_processes(
 
 @pytest.mark.real
 def test_name_of_an_interrupted_job_can_be_reused(context: FakeCellContext, tmp_path: Path) -> None:
-    with interrupted(lambda: alive(tmp_path)):
+    with interrupt_when(lambda: alive(tmp_path)):
         run(context, "--name mine", ENDLESS)
     run(context, "--name mine", "print('again')\n")
     assert context.last_view.lines == ["worker-0 │ again"]
@@ -187,7 +187,7 @@ def test_interrupt_while_attached_leaves_the_job_running(
     run(context, "--name left --detach", ENDLESS)
     until(lambda: alive(tmp_path))
     context.last_view = RecordingView()
-    with interrupted(lambda: context.last_view.views):
+    with interrupt_when(lambda: context.last_view.views):
         cells.attach_cell("left", context)
     until(lambda: context.last_view.ends)
     assert context.last_view.ends == [("Detached", "detached from left, which keeps running")]
@@ -196,7 +196,7 @@ def test_interrupt_while_attached_leaves_the_job_running(
 
 
 def test_interrupt_during_submission_leaves_no_job(context: FakeCellContext) -> None:
-    with interrupted(lambda: "Submitting" in context.last_view.phases):
+    with interrupt_when(lambda: "Submitting" in context.last_view.phases):
         run(context, "--name early --worker 2", ENDLESS)
     until(lambda: context.last_view.ends)
     assert context.last_view.ends[-1][0] == "Stopped"
@@ -214,14 +214,14 @@ def test_sweep_returns_the_variables_of_the_best_job(context: FakeCellContext) -
 
 
 def test_sweep_with_a_failed_job_fails_the_cell(context: FakeCellContext) -> None:
-    with pytest.raises(CellFailed, match="1 of 2 jobs of the sweep failed") as raised:
+    with pytest.raises(CellFailed, match="1 of 2 jobs of the sweep failed") as error:
         run(context, "--name sw --sweep lr=0,1 --return y", "y = 1 / lr\n")
-    assert "sw-1 Failed" in raised.value.details[0]
+    assert "sw-1 Failed" in error.value.details[0]
     assert "y" not in context.names
 
 
 def test_interrupt_stops_the_jobs_of_a_sweep(context: FakeCellContext, tmp_path: Path) -> None:
-    with interrupted(lambda: alive(tmp_path)):
+    with interrupt_when(lambda: alive(tmp_path)):
         run(context, "--name sw --sweep lr=0,1,2 --parallel 1", ENDLESS)
     until(lambda: context.last_view.ends)
     assert context.last_view.ends == [

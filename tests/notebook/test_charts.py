@@ -20,16 +20,16 @@ def texts(picture: str) -> list[str]:
 
 
 def line(picture: str) -> list[tuple[float, float]]:
-    found = ElementTree.fromstring(picture).find(f"{_SVG}polyline")
-    assert found is not None
-    pairs = [pair.split(",") for pair in found.attrib["points"].split()]
+    result = ElementTree.fromstring(picture).find(f"{_SVG}polyline")
+    assert result is not None
+    pairs = [pair.split(",") for pair in result.attrib["points"].split()]
     return [(float(x), float(y)) for x, y in pairs]
 
 
 def test_chart_has_name_last_value_and_axis_labels() -> None:
     series = MetricSeries("loss", ((0.0, 4.0), (30.0, 1.0), (90.0, 2.0)), 2.0)
-    said = texts(render_svg(series))
-    assert said == ["loss 2", "4", "1", "0 s", "1:30 min", "time"]
+    output = texts(render_svg(series))
+    assert output == ["loss 2", "4", "1", "0 s", "1:30 min", "time"]
 
 
 def test_chart_axes_point_up_and_right() -> None:
@@ -62,7 +62,7 @@ def test_extreme_values_are_drawn(value: float) -> None:
     assert all(math.isfinite(y) for _, y in points)
 
 
-def told(*points: tuple[float, float], last: float | None = None) -> TrainingProgress:
+def make_progress(*points: tuple[float, float], last: float | None = None) -> TrainingProgress:
     """Return progress with a history of the metric ``loss``."""
     return TrainingProgress(metrics={"loss": last or points[-1][1]}, history={"loss": points})
 
@@ -70,8 +70,8 @@ def told(*points: tuple[float, float], last: float | None = None) -> TrainingPro
 def test_all_points_are_drawn_relative_to_the_start() -> None:
     history = MetricHistory()
     points = [(1000.0 + epoch, 1.0 / (epoch + 1)) for epoch in range(15)]
-    history.update(told(*points[:6]), 1000.0)
-    history.update(told(*points), 1000.0)
+    history.update(make_progress(*points[:6]), 1000.0)
+    history.update(make_progress(*points), 1000.0)
     (series,) = history.series()
     assert series == MetricSeries(
         "loss", tuple((at - 1000.0, value) for at, value in points), 1 / 15
@@ -91,8 +91,8 @@ def test_many_points_are_thinned_to_ends_and_extremes() -> None:
 
 def test_reports_of_another_replica_start_a_new_series() -> None:
     history = MetricHistory()
-    history.update(told((1.0, 5.0), (2.0, 4.0)), 0.0)
-    history.update(told((1.5, 1.0)), 0.0)
+    history.update(make_progress((1.0, 5.0), (2.0, 4.0)), 0.0)
+    history.update(make_progress((1.5, 1.0)), 0.0)
     assert history.series()[0].points == ((1.5, 1.0),)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.conftest import ROOT, missing_for_real
 from tests.notebook.conftest import JupyterEnv
-from tests.notebook.notebooks import TENSORFLOW, TORCH, Notebooks, notebook_of, printed
+from tests.notebook.notebooks import TENSORFLOW, TORCH, NotebookRunner, notebook_of, read_stdout
 
 EXAMPLES = ROOT / "examples" / "notebook"
 NAMES = ("pytorch", "sweep", "tensorflow")
@@ -25,21 +25,21 @@ NEEDS_ONE_WORKER = "%%distributed --framework pytorch --worker 1"
 
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
-    """A copy of the example's directory: what a person would copy."""
+    """A copy of the example's directory, as a user would copy it."""
     leave = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     return Path(shutil.copytree(EXAMPLES, tmp_path / "notebook", ignore=leave))
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> Notebooks:
+def plain(tmp_path: Path) -> NotebookRunner:
     """Notebooks in the Python that runs the tests, which has no framework."""
     directory = tmp_path / "notebook"
     directory.mkdir()
-    return Notebooks(directory, Path(sys.executable), tmp_path / "home")
+    return NotebookRunner(directory, Path(sys.executable), tmp_path / "home")
 
 
-def in_environment(environment: Path, directory: Path) -> Notebooks:
-    return Notebooks(directory, environment / "bin" / "python", directory.parent / "home")
+def in_environment(environment: Path, directory: Path) -> NotebookRunner:
+    return NotebookRunner(directory, environment / "bin" / "python", directory.parent / "home")
 
 
 def read(path: Path) -> Any:
@@ -63,14 +63,14 @@ def test_example_notebook_is_committed_without_outputs(name: str) -> None:
 @pytest.mark.notebook
 def test_pytorch_trains_on_two_workers(jupyter_env: JupyterEnv, example: Path) -> None:
     where = in_environment(jupyter_env("torch", TORCH), example)
-    done = where.run(read(example / "pytorch.ipynb"))
+    result = where.run(read(example / "pytorch.ipynb"))
 
-    said = printed(cell_of(done, "accuracy"))
-    assert float(said.split()[-1]) > 0.9
-    kinds = [set(output.get("data", ())) for output in cell_of(done, "accuracy").outputs]
+    text = read_stdout(cell_of(result, "accuracy"))
+    assert float(text.split()[-1]) > 0.9
+    kinds = [set(output.get("data", ())) for output in cell_of(result, "accuracy").outputs]
     assert any("image/png" in kind for kind in kinds)
 
-    scores = [line.split(" ", 1) for line in printed(cell_of(done, "compared")).splitlines()]
+    scores = [line.split(" ", 1) for line in read_stdout(cell_of(result, "compared")).splitlines()]
     assert [name for name, _ in scores] == ["worker-0", "worker-1"]
     assert [ast.literal_eval(score)["rank"] for _, score in scores] == [0, 1]
 
@@ -78,11 +78,11 @@ def test_pytorch_trains_on_two_workers(jupyter_env: JupyterEnv, example: Path) -
 @pytest.mark.notebook
 def test_tensorflow_trains_with_a_parameter_server(jupyter_env: JupyterEnv, example: Path) -> None:
     where = in_environment(jupyter_env("tensorflow", TENSORFLOW), example)
-    done = where.run(read(example / "tensorflow.ipynb"))
+    result = where.run(read(example / "tensorflow.ipynb"))
 
     found = re.fullmatch(
         r"accuracy ([\d.]+); the workers took \[(\d+), (\d+)\] steps\n",
-        printed(cell_of(done, "accuracy")),
+        read_stdout(cell_of(result, "accuracy")),
     )
     assert found
     assert float(found[1]) > 0.9
@@ -92,9 +92,11 @@ def test_tensorflow_trains_with_a_parameter_server(jupyter_env: JupyterEnv, exam
 @pytest.mark.notebook
 def test_sweep_finds_the_best_point(jupyter_env: JupyterEnv, example: Path) -> None:
     where = in_environment(jupyter_env("torch", TORCH), example)
-    done = where.run(read(example / "sweep.ipynb"))
+    result = where.run(read(example / "sweep.ipynb"))
 
-    found = re.search(r"best: rate (\S+), hidden (\d+), accuracy ([\d.]+)", printed(done.cells[-1]))
+    found = re.search(
+        r"best: rate (\S+), hidden (\d+), accuracy ([\d.]+)", read_stdout(result.cells[-1])
+    )
     assert found
     assert float(found[1]) > 1e-4
     assert float(found[3]) > 0.9
@@ -107,27 +109,27 @@ def test_papermill_parameters_reach_the_job(jupyter_env: JupyterEnv, example: Pa
     command = ["papermill", "pytorch.ipynb", "out.ipynb", "-p", "epochs", "8", "--no-progress-bar"]
     subprocess.run(command, cwd=example, env=where.environment(), check=True, capture_output=True)
 
-    done = read(example / "out.ipynb")
-    assert done.metadata.papermill.exception is None
-    assert "rank" in printed(cell_of(done, "compared"))
+    result = read(example / "out.ipynb")
+    assert result.metadata.papermill.exception is None
+    assert "rank" in read_stdout(cell_of(result, "compared"))
 
 
 # -- what is refused, and what fails --------------------------------------------------------------
 
 
-def failure_of(where: Notebooks, *cells: str) -> str:
-    """What nbclient raises for a notebook, as text without colours."""
+def failure_of(where: NotebookRunner, *cells: str) -> str:
+    """Return nbclient's error for a notebook, as text without colours."""
     from nbclient.exceptions import CellExecutionError
 
     notebook = notebook_of(["%load_ext danlu.notebook", *cells, "print('not to be reached')"])
-    with pytest.raises(CellExecutionError) as raised:
+    with pytest.raises(CellExecutionError) as error:
         where.run(notebook)
     assert not notebook.cells[-1].outputs
-    return re.sub(r"\x1b\[[0-9;]*m", "", str(raised.value))
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error.value))
 
 
 @pytest.mark.notebook
-def test_failing_cell_fails_the_notebook_with_its_line(plain: Notebooks) -> None:
+def test_failing_cell_fails_the_notebook_with_its_line(plain: NotebookRunner) -> None:
     text = failure_of(plain, f"{NEEDS_ONE_WORKER}\nx = 0\n\n\ny = 1 / x\n")
     assert "CellFailed" in text
     assert "worker-0" in text
@@ -136,7 +138,7 @@ def test_failing_cell_fails_the_notebook_with_its_line(plain: Notebooks) -> None
 
 
 @pytest.mark.notebook
-def test_too_large_variable_fails_before_anything_starts(plain: Notebooks) -> None:
+def test_too_large_variable_fails_before_anything_starts(plain: NotebookRunner) -> None:
     text = failure_of(
         plain, "x = bytes(65 << 20)", f"{NEEDS_ONE_WORKER} --limit 64MiB --send x\nprint(len(x))"
     )
@@ -147,7 +149,7 @@ def test_too_large_variable_fails_before_anything_starts(plain: Notebooks) -> No
 
 
 @pytest.mark.notebook
-def test_too_large_result_is_an_error(plain: Notebooks) -> None:
+def test_too_large_result_is_an_error(plain: NotebookRunner) -> None:
     text = failure_of(plain, f"{NEEDS_ONE_WORKER} --limit 64MiB --return x\nx = bytes(65 << 20)")
     assert re.search(r"\bx\b.* 65", text)
     assert "the limit is 64.0 MiB" in text
@@ -164,11 +166,11 @@ def build():
 @pytest.mark.notebook
 @pytest.mark.skipif(bool(missing_for_real()), reason=missing_for_real() or "nothing is missing")
 def test_version_conflict_with_the_jobs_environment_is_an_error(
-    plain: Notebooks, real_home: Path
+    plain: NotebookRunner, real_home: Path
 ) -> None:
     import numpy as np
 
-    where = Notebooks(plain.directory, plain.python, real_home)
+    where = NotebookRunner(plain.directory, plain.python, real_home)
     (where.directory / "build.envd").write_text(BUILD)
     text = failure_of(
         where,

@@ -16,8 +16,8 @@ from danlu.notebook.kernelspec import environment_base, install_kernel
 from tests.conftest import ROOT
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.environments import NotSatisfiable, resolve
-from tests.notebook.gateways import Kernel, free_port, serving, started
-from tests.notebook.kernels import alone, json_blocks
+from tests.notebook.gateways import GatewayKernel, free_port, run_server, start_kernel
+from tests.notebook.kernels import json_blocks, run_alone
 
 pytestmark = pytest.mark.notebook
 
@@ -28,17 +28,17 @@ USER = {"KERNEL_USERNAME": "someone"}
 
 
 @contextmanager
-def enterprise(place: Path, env: Path) -> Iterator[str]:
+def serve_enterprise_gateway(place: Path, env: Path) -> Iterator[str]:
     """Enterprise Gateway in an environment without danlu, with the kernel of this environment."""
     port = free_port()
     command = (env / "bin/jupyter-enterprisegateway", "--ip=127.0.0.1", f"--port={port}")
     url = f"http://127.0.0.1:{port}"
-    with serving((*command, "--port_retries=0"), url, place=place, environment={}):
+    with run_server((*command, "--port_retries=0"), url, place=place, environment={}):
         yield url
 
 
 @contextmanager
-def provisioned(place: Path, env: Path) -> Iterator[str]:
+def start_gateway(place: Path, env: Path) -> Iterator[str]:
     """A Kernel Gateway whose kernels the distributed provisioner starts, here on this host.
 
     After any kernel's end, ipykernel's own too, the provisioner waits 30 s for its listener.
@@ -57,26 +57,26 @@ def provisioned(place: Path, env: Path) -> Iterator[str]:
         "GP_RESPONSE_PORT": str(free_port()),
     }
     url = f"http://127.0.0.1:{port}"
-    with serving(command, url, place=place, environment=variables):
+    with run_server(command, url, place=place, environment=variables):
         yield url
 
 
-async def works(url: str) -> None:
+async def check_kernel(url: str) -> None:
     """A cell runs, another is interrupted, a third runs in the same kernel, which then ends."""
-    async with started(url, "danlu", USER) as kernel:
-        told = await kernel.run("print(get_ipython().kernel.implementation, 6 * 7)")
-        assert told == ("ok", "danlu 42")
-        assert await _interrupted(kernel) == "KeyboardInterrupt"
+    async with start_kernel(url, "danlu", USER) as kernel:
+        result = await kernel.run("print(get_ipython().kernel.implementation, 6 * 7)")
+        assert result == ("ok", "danlu 42")
+        assert await _read_interrupt_status(kernel) == "KeyboardInterrupt"
         assert await kernel.run("import os; print(os.environ['KERNEL_USERNAME'])") == (
             "ok",
             USER["KERNEL_USERNAME"],
         )
         status, pid = await kernel.run("import os; print(os.getpid())")
-    await _gone(int(pid))
+    await _wait_until_gone(int(pid))
     assert status == "ok"
 
 
-async def _interrupted(kernel: Kernel) -> str:
+async def _read_interrupt_status(kernel: GatewayKernel) -> str:
     status = ""
     cell = await kernel.begin("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     async for message in kernel.messages_of(cell):
@@ -87,7 +87,7 @@ async def _interrupted(kernel: Kernel) -> str:
     return status
 
 
-async def _gone(pid: int) -> None:
+async def _wait_until_gone(pid: int) -> None:
     async with asyncio.timeout(30):
         while Path(f"/proc/{pid}").exists():
             await asyncio.sleep(0.05)
@@ -96,18 +96,18 @@ async def _gone(pid: int) -> None:
 def test_enterprise_gateway_runs_cells_of_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
-    install_kernel(environment_base(alone(tmp_path, monkeypatch)))
+    install_kernel(environment_base(run_alone(tmp_path, monkeypatch)))
     env = jupyter_env("enterprise-gateway", ("jupyter_enterprise_gateway",))
-    with enterprise(tmp_path, env) as url:
-        asyncio.run(works(url))
+    with serve_enterprise_gateway(tmp_path, env) as url:
+        asyncio.run(check_kernel(url))
 
 
 def test_gateway_provisioner_starts_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
-    wanted = ("danlu[notebook]", "gateway_provisioners", "jupyter_kernel_gateway")
-    env = jupyter_env("gateway-provisioners", wanted)
-    prefix = alone(tmp_path, monkeypatch)
+    expected = ("danlu[notebook]", "gateway_provisioners", "jupyter_kernel_gateway")
+    env = jupyter_env("gateway-provisioners", expected)
+    prefix = run_alone(tmp_path, monkeypatch)
     specify = (
         f"--prefix={prefix}",
         "--kernel-name=danlu",
@@ -118,10 +118,10 @@ def test_gateway_provisioner_starts_the_kernel(
     )
     program = env / "bin/jupyter-ssh-spec"
     subprocess.run([program, "install", *specify], check=True, capture_output=True)
-    written = (environment_base(prefix) / "kernels/danlu/kernel.json").read_text()
-    assert json.loads(written.replace(str(prefix), "/opt/danlu")) == json_blocks(GUIDE)[1]
-    with provisioned(tmp_path, env) as url:
-        asyncio.run(works(url))
+    text = (environment_base(prefix) / "kernels/danlu/kernel.json").read_text()
+    assert json.loads(text.replace(str(prefix), "/opt/danlu")) == json_blocks(GUIDE)[1]
+    with start_gateway(tmp_path, env) as url:
+        asyncio.run(check_kernel(url))
 
 
 def test_enterprise_gateway_conflicts_with_current_ipykernel() -> None:

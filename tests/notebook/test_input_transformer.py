@@ -14,47 +14,51 @@ CIAO = "\n\n%framework=pytorch\n%worker=2\n\n    \nx = '''\n%ps=1\n'''\n"
 
 
 def ipython() -> Any:
-    """How IPython reads cells by itself."""
+    """IPython's own input transformer."""
     return TransformerManager()  # type: ignore[no-untyped-call]
 
 
-class Shell:
-    """As much of a shell as the transformation needs."""
+class TransformerShell:
+    """The part of a shell that the transformation needs."""
 
     def __init__(self) -> None:
         self.manager: Any = ipython()
 
     @property
     def input_transformers_cleanup(self) -> list[Any]:
-        found: list[Any] = self.manager.cleanup_transforms
-        return found
+        results: list[Any] = self.manager.cleanup_transforms
+        return results
 
 
 @pytest.fixture
-def shell() -> Shell:
-    shell = Shell()
+def shell() -> TransformerShell:
+    shell = TransformerShell()
     input_transformer.install_transformers(shell)
     return shell
 
 
-def called(text: str) -> tuple[str, str, str]:
-    """What the call of a cell magic is given: its name, line and body."""
-    found: list[tuple[str, str, str]] = []
+def parse_magic_call(text: str) -> tuple[str, str, str]:
+    """Return the name, line and body in the call of a cell magic."""
+    results: list[tuple[str, str, str]] = []
 
     class IPython:
         def run_cell_magic(self, name: str, line: str, cell: str) -> None:
-            found.append((name, line, cell))
+            results.append((name, line, cell))
 
     exec(text, {"get_ipython": IPython})
-    return found[0]
+    return results[0]
 
 
 OPTIONS = "%%distributed --worker 2\n\n    \nx = '''\n   \n>>> y\n'''\n"
 
 
 @pytest.mark.parametrize("text", [CIAO, OPTIONS, f"\n \n{OPTIONS}", "%%distributed\nx = 1\n"])
-def test_job_cell_becomes_a_call_with_unchanged_text(shell: Shell, text: str) -> None:
-    assert called(shell.manager.transform_cell(text)) == (input_transformer.CELL_MAGIC, "", text)
+def test_job_cell_becomes_a_call_with_unchanged_text(shell: TransformerShell, text: str) -> None:
+    assert parse_magic_call(shell.manager.transform_cell(text)) == (
+        input_transformer.CELL_MAGIC,
+        "",
+        text,
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,19 +74,23 @@ def test_job_cell_becomes_a_call_with_unchanged_text(shell: Shell, text: str) ->
         "%%distributedly\nx\n",
     ],
 )
-def test_ordinary_cells_are_not_transformed(shell: Shell, text: str) -> None:
+def test_ordinary_cells_are_not_transformed(shell: TransformerShell, text: str) -> None:
     assert shell.manager.transform_cell(text) == ipython().transform_cell(text)
 
 
-def test_invalid_job_cell_fails_when_it_runs(shell: Shell) -> None:
+def test_invalid_job_cell_fails_when_it_runs(shell: TransformerShell) -> None:
     text = "%framework=pytorch\n%wroker=2\nx\n"
-    assert called(shell.manager.transform_cell(text)) == (input_transformer.CELL_MAGIC, "", text)
+    assert parse_magic_call(shell.manager.transform_cell(text)) == (
+        input_transformer.CELL_MAGIC,
+        "",
+        text,
+    )
     with pytest.raises(UsageError, match="line 2: unknown option %wroker"):
         input_transformer.parse_job_cell(text)
 
 
 @pytest.mark.parametrize("first", ["%framework=pytorch\n%worker=2", "%%distributed --worker 2"])
-def test_job_cell_at_a_prompt_ends_with_an_empty_line(shell: Shell, first: str) -> None:
+def test_job_cell_at_a_prompt_ends_with_an_empty_line(shell: TransformerShell, first: str) -> None:
     assert shell.manager.check_complete(f"{first}\nx = 1")[0] == "incomplete"
     assert shell.manager.check_complete(f"{first}\nx = 1\n\n")[0] == "complete"
 
@@ -101,7 +109,7 @@ def test_parsing_an_ordinary_cell_as_a_job_is_an_error() -> None:
 
 
 def test_transformers_are_installed_once_and_removed() -> None:
-    shell: Any = Shell()
+    shell: Any = TransformerShell()
     before = list(shell.input_transformers_cleanup)
     input_transformer.install_transformers(shell)
     input_transformer.install_transformers(shell)

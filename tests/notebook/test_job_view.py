@@ -20,15 +20,15 @@ from danlu.notebook.job_view import (
 )
 from danlu.notebook.rendering import render_mime_bundle
 from danlu.training.progress import TrainingProgress
-from tests.commands.fakejobs import START, line, replica, view
+from tests.commands.fake_jobs import START, line, replica, view
 
 
-class Screen:
+class FakeScreen:
     def __init__(self) -> None:
         self.boards: list[JobSnapshot] = []
 
 
-class Clock:
+class ManualClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -36,32 +36,32 @@ class Clock:
         return self.now
 
 
-def live(screen: Screen, clock: Clock | None = None, **options: Any) -> LiveJobView:
-    return LiveJobView(screen.boards.append, clock=clock or Clock(), **options)
+def live(screen: FakeScreen, clock: ManualClock | None = None, **options: Any) -> LiveJobView:
+    return LiveJobView(screen.boards.append, clock=clock or ManualClock(), **options)
 
 
 def test_live_view_draws_at_most_four_times_a_second() -> None:
-    screen, clock = Screen(), Clock()
-    shown = live(screen, clock)
+    screen, clock = FakeScreen(), ManualClock()
+    output = live(screen, clock)
     for step in range(1000):
         clock.now = step / 1000
-        shown.line(line(f"{step}", number=step))
-        shown.view(view())
-        shown.tick()
+        output.line(line(f"{step}", number=step))
+        output.view(view())
+        output.tick()
     assert len(screen.boards) == 4
 
 
 def test_log_flood_is_bounded_and_decoded_only_when_drawn() -> None:
-    screen = Screen()
-    shown = live(screen, lines=50)
+    screen = FakeScreen()
+    text = live(screen, lines=50)
     unreadable: Any = object()
     flood = LogLine(replica(0), 0, 0, START, unreadable)
     for number in range(50_000):
-        shown.line(replace(flood, number=number))
+        text.line(replace(flood, number=number))
     last = [line(f"line {number}", number=number) for number in range(50_000, 50_050)]
     for log_line in last:
-        shown.line(log_line)
-    board = shown.snapshot()
+        text.line(log_line)
+    board = text.snapshot()
     assert [output.text for output in board.lines] == [
         f"line {number}" for number in range(50_000, 50_050)
     ]
@@ -69,37 +69,37 @@ def test_log_flood_is_bounded_and_decoded_only_when_drawn() -> None:
 
 
 def test_lines_before_the_tail_are_counted() -> None:
-    shown = live(Screen())
-    shown.line(line("a", number=9))
-    shown.line(line("b", 1, number=4))
-    assert shown.snapshot().written == 15
+    output = live(FakeScreen())
+    output.line(line("a", number=9))
+    output.line(line("b", 1, number=4))
+    assert output.snapshot().written == 15
 
 
 def test_idle_redraws_become_less_frequent() -> None:
-    screen, clock = Screen(), Clock()
-    shown = live(screen, clock)
-    shown.view(view())
+    screen, clock = FakeScreen(), ManualClock()
+    output = live(screen, clock)
+    output.view(view())
     drawn = len(screen.boards)
     for step in range(100):
         clock.now = step / 10
-        shown.tick()
+        output.tick()
     assert len(screen.boards) - drawn <= 10
     drawn = len(screen.boards)
     for step in range(600):
         clock.now = 3600 + step / 10
-        shown.tick()
+        output.tick()
     assert 5 <= len(screen.boards) - drawn <= 7
 
 
 def test_phase_is_drawn_immediately_and_kept() -> None:
-    screen = Screen()
-    shown = live(screen)
-    shown.view(view())
-    shown.phase("Stopping")
-    shown.view(view("Failed"))
-    assert shown.snapshot().state == "Stopping"
-    shown.finish("Stopped", "demo was interrupted")
-    shown.tick()
+    screen = FakeScreen()
+    output = live(screen)
+    output.view(view())
+    output.phase("Stopping")
+    output.view(view("Failed"))
+    assert output.snapshot().state == "Stopping"
+    output.finish("Stopped", "demo was interrupted")
+    output.tick()
     assert (screen.boards[-1].state, screen.boards[-1].summary) == (
         "Stopped",
         "demo was interrupted",
@@ -107,19 +107,19 @@ def test_phase_is_drawn_immediately_and_kept() -> None:
 
 
 def test_metrics_become_charts_by_report_time() -> None:
-    shown = live(Screen())
+    output = live(FakeScreen())
     for seconds, loss in ((1, 4.0), (1, 4.0), (3, 2.0)):
         at = START + timedelta(seconds=seconds)
-        shown.view(view(progress=TrainingProgress(metrics={"loss": loss}, updated=at)))
-    (series,) = shown.snapshot().series
+        output.view(view(progress=TrainingProgress(metrics={"loss": loss}, updated=at)))
+    (series,) = output.snapshot().series
     assert series.points == ((1.0, 4.0), (3.0, 2.0))
 
 
 def test_warnings_are_shown_once() -> None:
-    shown = live(Screen())
-    shown.view(view(warnings=("not enforced",)))
-    shown.view(view(warnings=("not enforced", "no GPU")))
-    assert shown.snapshot().notes == ("not enforced", "no GPU")
+    output = live(FakeScreen())
+    output.view(view(warnings=("not enforced",)))
+    output.view(view(warnings=("not enforced", "no GPU")))
+    assert output.snapshot().notes == ("not enforced", "no GPU")
 
 
 def test_long_log_line_is_truncated() -> None:
@@ -133,19 +133,19 @@ def test_log_line_is_stripped_of_control_sequences() -> None:
 
 
 def test_elapsed_time_of_a_finished_job_is_constant() -> None:
-    shown = live(Screen())
-    shown.view(view("Succeeded", seconds=2.5))
-    assert shown.snapshot().seconds == 2.5
-    shown.view(replace(view(), created=datetime.now(UTC)))
-    assert (shown.snapshot().seconds or 0.0) < 2
+    output = live(FakeScreen())
+    output.view(view("Succeeded", seconds=2.5))
+    assert output.snapshot().seconds == 2.5
+    output.view(replace(view(), created=datetime.now(UTC)))
+    assert (output.snapshot().seconds or 0.0) < 2
 
 
 def test_log_links_exist_only_below_the_notebook(tmp_path: Path) -> None:
-    for place in ("jobs/my job/logs", ".home/jobs/x/logs"):
-        (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "worker-0.log").touch()
-    found = log_links(tmp_path / "jobs/my job/logs", tmp_path)
-    assert found == {"worker-0": "jobs/my%20job/logs/worker-0.log"}
+    for log_directory in ("jobs/my job/logs", ".home/jobs/x/logs"):
+        (tmp_path / log_directory).mkdir(parents=True)
+        (tmp_path / log_directory / "worker-0.log").touch()
+    result = log_links(tmp_path / "jobs/my job/logs", tmp_path)
+    assert result == {"worker-0": "jobs/my%20job/logs/worker-0.log"}
     assert log_links(tmp_path / ".home/jobs/x/logs", tmp_path) == {}
     assert log_links(tmp_path / "jobs/my job/logs", tmp_path / ".home") == {}
     assert log_links(tmp_path / "jobs/my job/logs", None) == {}
@@ -154,11 +154,11 @@ def test_log_links_exist_only_below_the_notebook(tmp_path: Path) -> None:
 def test_cell_output_is_replaced_in_place() -> None:
     published: list[dict[str, Any]] = []
 
-    class Publisher:
+    class RecordingPublisher:
         def publish(self, **message: Any) -> None:
             published.append(message)
 
-    output = CellOutput(Publisher())
+    output = CellOutput(RecordingPublisher())
     output.show(render_mime_bundle(JobSnapshot(name="demo", state="Running")))
     output.show(render_mime_bundle(JobSnapshot(name="demo", state="Succeeded")))
     first, second = published
@@ -169,13 +169,13 @@ def test_cell_output_is_replaced_in_place() -> None:
 
 def test_terminal_view_writes_lines_states_and_end() -> None:
     out = io.StringIO()
-    shown = TerminalJobView(out)
-    shown.phase("Submitting", name="demo")
-    shown.view(view(warnings=("not enforced",)))
-    shown.line(line("hello \x1b[31mred"))
-    shown.view(view())
-    shown.tick()
-    shown.finish("Succeeded", "demo succeeded in 2.5 s")
+    output = TerminalJobView(out)
+    output.phase("Submitting", name="demo")
+    output.view(view(warnings=("not enforced",)))
+    output.line(line("hello \x1b[31mred"))
+    output.view(view())
+    output.tick()
+    output.finish("Succeeded", "demo succeeded in 2.5 s")
     assert out.getvalue().splitlines() == [
         "demo: Submitting",
         "! not enforced",

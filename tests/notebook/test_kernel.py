@@ -18,14 +18,16 @@ from jupyter_client.blocking.client import BlockingKernelClient
 import danlu
 from danlu.notebook.kernelspec import environment_base, install_kernel
 from tests.notebook.conftest import JupyterEnv
-from tests.notebook.kernels import alone, running, shown
+from tests.notebook.kernels import run_alone, run_and_read_stdout, running
 
 pytestmark = pytest.mark.notebook
 
 
 @contextmanager
-def started(tmp: Path, patch: pytest.MonkeyPatch, **options: Any) -> Iterator[BlockingKernelClient]:
-    install_kernel(environment_base(alone(tmp, patch)))
+def start_danlu_kernel(
+    tmp: Path, patch: pytest.MonkeyPatch, **options: Any
+) -> Iterator[BlockingKernelClient]:
+    install_kernel(environment_base(run_alone(tmp, patch)))
     with running("danlu", **options) as client:
         yield client
 
@@ -41,7 +43,7 @@ class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
         cls.patch, cls.place = pytest.MonkeyPatch(), tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.place.cleanup)
         cls.addClassCleanup(cls.patch.undo)
-        install_kernel(environment_base(alone(Path(cls.place.name), cls.patch)))
+        install_kernel(environment_base(run_alone(Path(cls.place.name), cls.patch)))
         super().setUpClass()
 
     @classmethod
@@ -84,7 +86,7 @@ class TestConformance(jupyter_kernel_test.KernelTests):  # type: ignore[misc]
 def test_kernel_info_names_danlu_and_supports_debugging(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started(tmp_path, monkeypatch) as client:
+    with start_danlu_kernel(tmp_path, monkeypatch) as client:
         content = client.kernel_info(reply=True, timeout=30)["content"]
     assert content["implementation"] == "danlu"
     assert content["implementation_version"] == danlu.__version__
@@ -96,52 +98,54 @@ def test_kernel_info_names_danlu_and_supports_debugging(
 def test_magics_are_preloaded_in_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with started(tmp_path, monkeypatch) as client:
-        cells = shown(client, "print(*get_ipython().magics_manager.magics['cell'])")
+    with start_danlu_kernel(tmp_path, monkeypatch) as client:
+        cells = run_and_read_stdout(client, "print(*get_ipython().magics_manager.magics['cell'])")
     assert "distributed" in cells.split()
 
 
 def test_module_next_to_the_notebook_does_not_shadow_libraries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
+    directory = tmp_path / "place"
+    directory.mkdir()
     for name in ("random", "zmq", "ipykernel"):
-        (place / f"{name}.py").write_text("raise SystemExit('taken for the library')\n")
-    (place / "mine.py").write_text("value = 'found'\n")
-    with started(tmp_path, monkeypatch, cwd=str(place)) as client:
-        assert shown(client, "import random, mine; print(random.random() < 1, mine.value)") == (
-            "True found"
-        )
+        (directory / f"{name}.py").write_text("raise SystemExit('taken for the library')\n")
+    (directory / "mine.py").write_text("value = 'found'\n")
+    with start_danlu_kernel(tmp_path, monkeypatch, cwd=str(directory)) as client:
+        assert run_and_read_stdout(
+            client, "import random, mine; print(random.random() < 1, mine.value)"
+        ) == ("True found")
 
 
 def test_functions_of_main_can_be_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import pickle\ndef f(): return 7\nprint(pickle.loads(pickle.dumps(f))(), __name__)"
-    with started(tmp_path, monkeypatch) as client:
-        assert shown(client, code) == "7 __main__"
+    with start_danlu_kernel(tmp_path, monkeypatch) as client:
+        assert run_and_read_stdout(client, code) == "7 __main__"
 
 
 def test_jupyter_finds_the_kernelspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from jupyter_client.kernelspec import KernelSpecManager
 
-    install_kernel(environment_base(alone(tmp_path, monkeypatch)))
-    found = KernelSpecManager().get_kernel_spec("danlu")
-    assert found.display_name == "danlu"
-    assert found.argv[0] == sys.executable
-    assert found.metadata == {"debugger": True, "supported_encryption": ["curve"]}
-    told = json.loads((Path(found.resource_dir) / "kernel.json").read_text())
-    assert told["kernel_protocol_version"] == "5.5"
+    install_kernel(environment_base(run_alone(tmp_path, monkeypatch)))
+    kernel_spec = KernelSpecManager().get_kernel_spec("danlu")
+    assert kernel_spec.display_name == "danlu"
+    assert kernel_spec.argv[0] == sys.executable
+    assert kernel_spec.metadata == {"debugger": True, "supported_encryption": ["curve"]}
+    output = json.loads((Path(kernel_spec.resource_dir) / "kernel.json").read_text())
+    assert output["kernel_protocol_version"] == "5.5"
 
 
 def test_oldest_supported_ipykernel_runs_the_kernel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jupyter_env: JupyterEnv
 ) -> None:
     env = jupyter_env("oldest", ("danlu[notebook]", "ipykernel==6.29.*"))
-    prefix = alone(tmp_path, monkeypatch)
+    prefix = run_alone(tmp_path, monkeypatch)
     command = [str(env / "bin/danlu"), "kernel", "install", "--prefix", str(prefix)]
     subprocess.run(command, check=True, capture_output=True)
     cell = "%%distributed --framework pytorch --worker 1 --return rank\nimport os\nrank = "
     with running("danlu") as client:
-        assert shown(client, "import ipykernel; print(ipykernel.__version__)").startswith("6.29.")
-        shown(client, cell + "os.environ['RANK']")
-        assert shown(client, "print(rank)") == "0"
+        assert run_and_read_stdout(
+            client, "import ipykernel; print(ipykernel.__version__)"
+        ).startswith("6.29.")
+        run_and_read_stdout(client, cell + "os.environ['RANK']")
+        assert run_and_read_stdout(client, "print(rank)") == "0"

@@ -26,31 +26,31 @@ from tests.cli.conftest import Cli
 from tests.cli.conftest import cli as cli
 from tests.cli.conftest import home as home
 from tests.conftest import ROOT
-from tests.notebook.kernels import alone, json_blocks
+from tests.notebook.kernels import json_blocks, run_alone
 
 
-def told(place: Path) -> dict[str, object]:
-    found = json.loads((place / "kernel.json").read_text())
-    assert isinstance(found, dict)
-    return found
+def read_kernelspec(place: Path) -> dict[str, object]:
+    document = json.loads((place / "kernel.json").read_text())
+    assert isinstance(document, dict)
+    return document
 
 
-def foreign(base: Path, name: str) -> Path:
+def write_foreign_kernelspec(base: Path, name: str) -> Path:
     """Another program's kernel."""
-    place = base / "kernels" / name
-    place.mkdir(parents=True)
-    (place / "kernel.json").write_text('{"argv": ["go-kernel"], "display_name": "Other"}')
-    return place
+    directory = base / "kernels" / name
+    directory.mkdir(parents=True)
+    (directory / "kernel.json").write_text('{"argv": ["go-kernel"], "display_name": "Other"}')
+    return directory
 
 
 def test_installed_kernelspec_has_this_python_and_logos(tmp_path: Path) -> None:
-    place = install_kernel(tmp_path)
-    assert place == tmp_path / "kernels" / "danlu"
-    argv = told(place)["argv"]
+    directory = install_kernel(tmp_path)
+    assert directory == tmp_path / "kernels" / "danlu"
+    argv = read_kernelspec(directory)["argv"]
     assert isinstance(argv, list)
     assert argv[0] == sys.executable
     assert argv[-4:] == ["-m", "danlu.notebook.kernel", "-f", "{connection_file}"]
-    assert sorted(path.name for path in place.iterdir()) == [
+    assert sorted(path.name for path in directory.iterdir()) == [
         "kernel.json",
         "logo-32x32.png",
         "logo-64x64.png",
@@ -59,8 +59,8 @@ def test_installed_kernelspec_has_this_python_and_logos(tmp_path: Path) -> None:
 
 
 def test_guide_shows_the_installed_kernelspec(tmp_path: Path) -> None:
-    (shown, *_) = json_blocks(ROOT / "docs/guides/kernels.md")
-    assert shown == kernel_json("danlu", python="/opt/danlu/bin/python")
+    (output, *_) = json_blocks(ROOT / "docs/guides/kernels.md")
+    assert output == kernel_json("danlu", python="/opt/danlu/bin/python")
 
 
 @pytest.mark.parametrize("side", [32, 64])
@@ -71,10 +71,10 @@ def test_logos_have_their_nominal_size(tmp_path: Path, side: int) -> None:
 
 
 def test_kernel_can_be_installed_under_another_name(tmp_path: Path) -> None:
-    place = install_kernel(tmp_path, "KubeFlow", display_name="Kubeflow-Python3")
-    assert place.name == "kubeflow"
-    assert told(place)["display_name"] == "Kubeflow-Python3"
-    assert told(install_kernel(tmp_path, "old"))["display_name"] == "old (danlu)"
+    directory = install_kernel(tmp_path, "KubeFlow", display_name="Kubeflow-Python3")
+    assert directory.name == "kubeflow"
+    assert read_kernelspec(directory)["display_name"] == "Kubeflow-Python3"
+    assert read_kernelspec(install_kernel(tmp_path, "old"))["display_name"] == "old (danlu)"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../up", "炉", "a/b"])
@@ -87,27 +87,29 @@ def test_invalid_kernel_name_is_an_error(tmp_path: Path, name: str) -> None:
 def test_install_updates_our_kernel_but_not_another_programs(tmp_path: Path) -> None:
     (install_kernel(tmp_path) / "left-over").touch()
     assert not (install_kernel(tmp_path) / "left-over").exists()
-    place = foreign(tmp_path, "python3")
+    directory = write_foreign_kernelspec(tmp_path, "python3")
     with pytest.raises(UsageError, match="another program") as caught:
         install_kernel(tmp_path, "python3")
     assert "--replace" in caught.value.hint
-    assert told(place)["display_name"] == "Other"
+    assert read_kernelspec(directory)["display_name"] == "Other"
     install_kernel(tmp_path, "python3", replace=True)
-    assert told(place)["display_name"] == "python3 (danlu)"
+    assert read_kernelspec(directory)["display_name"] == "python3 (danlu)"
 
 
 def test_list_shows_only_our_kernels_with_readiness(tmp_path: Path) -> None:
-    foreign(tmp_path, "other")
+    write_foreign_kernelspec(tmp_path, "other")
     (tmp_path / "kernels" / "broken").mkdir()
-    place = install_kernel(tmp_path, "gone")
-    changed = told(place) | {"argv": ["/nowhere/python", "-m", "danlu.notebook.kernel"]}
-    (place / "kernel.json").write_text(json.dumps(changed))
+    directory = install_kernel(tmp_path, "gone")
+    changed = read_kernelspec(directory) | {
+        "argv": ["/nowhere/python", "-m", "danlu.notebook.kernel"]
+    }
+    (directory / "kernel.json").write_text(json.dumps(changed))
     install_kernel(tmp_path)
-    found = {
+    results = {
         kernel.name: (kernel.python, kernel.ready)
         for kernel in list_kernels([tmp_path, tmp_path / "none"])
     }
-    assert found == {"danlu": (sys.executable, True), "gone": ("/nowhere/python", False)}
+    assert results == {"danlu": (sys.executable, True), "gone": ("/nowhere/python", False)}
 
 
 def test_uninstall_removes_the_first_match_of_ours_only(tmp_path: Path) -> None:
@@ -115,7 +117,7 @@ def test_uninstall_removes_the_first_match_of_ours_only(tmp_path: Path) -> None:
     first, second = install_kernel(near), install_kernel(far)
     assert uninstall_kernel((near, far)) == first
     assert second.exists()
-    foreign(near, "other")
+    write_foreign_kernelspec(near, "other")
     with pytest.raises(UsageError, match="was not installed by danlu") as caught:
         uninstall_kernel((near,), "other")
     assert "jupyter kernelspec remove other" in caught.value.hint
@@ -141,10 +143,10 @@ def test_unwritable_directory_is_an_error_with_a_hint(tmp_path: Path) -> None:
 
 
 def test_sos_entry_point_loads_the_language_module() -> None:
-    (found,) = entry_points(group="sos_languages", name="Danlu") or [None]
-    if found is None:
+    (result,) = entry_points(group="sos_languages", name="Danlu") or [None]
+    if result is None:
         pytest.skip("this environment was made before the entry point: make setup")
-    language = found.load()
+    language = result.load()
     # SoS takes a kernel's language only under a name that differs from the kernel's.
     assert language.supported_kernels == {"Danlu": [kernelspec.DEFAULT_NAME]}
 
@@ -152,31 +154,31 @@ def test_sos_entry_point_loads_the_language_module() -> None:
 def test_cli_installs_lists_and_removes_kernels(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prefix = alone(tmp_path, monkeypatch)
-    place = environment_base(prefix) / "kernels" / "danlu"
-    done = cli("kernel", "install", "--prefix", str(prefix))
-    assert (done.code, done.out.strip()) == (0, str(place))
-    assert "installed kernel danlu" in done.err
+    prefix = run_alone(tmp_path, monkeypatch)
+    directory = environment_base(prefix) / "kernels" / "danlu"
+    result = cli("kernel", "install", "--prefix", str(prefix))
+    assert (result.code, result.out.strip()) == (0, str(directory))
+    assert "installed kernel danlu" in result.err
     (row,) = json.loads(cli("kernel", "ls", "--format", "json").out)
     assert row == {
         "name": "danlu",
         "display_name": "danlu",
         "python": sys.executable,
         "environment": "",
-        "directory": str(place),
+        "directory": str(directory),
         "ready": True,
     }
     assert "danlu" in cli("kernel", "ls").out
     assert cli("kernel", "ls", "-q").out == "danlu\n"
-    done = cli("kernel", "uninstall")
-    assert (done.code, f"removed {place}" in done.err) == (0, True)
+    result = cli("kernel", "uninstall")
+    assert (result.code, f"removed {directory}" in result.err) == (0, True)
     assert cli("kernel", "uninstall").code == 2
 
 
 def test_install_defaults_to_the_user_directory(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone(tmp_path, monkeypatch)
+    run_alone(tmp_path, monkeypatch)
     mine = str(tmp_path / "data" / "kernels" / "danlu")
     assert cli("kernel", "install").out.strip() == mine
     assert cli("kernel", "install", "--user").out.strip() == mine
@@ -185,38 +187,38 @@ def test_install_defaults_to_the_user_directory(
 def test_install_warns_about_an_unsearched_prefix(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone(tmp_path, monkeypatch)
-    done = cli("kernel", "install", "--prefix", str(tmp_path / "elsewhere"))
-    assert done.code == 0
-    assert f"JUPYTER_PATH={tmp_path / 'elsewhere/share/jupyter'}" in done.err
+    run_alone(tmp_path, monkeypatch)
+    result = cli("kernel", "install", "--prefix", str(tmp_path / "elsewhere"))
+    assert result.code == 0
+    assert f"JUPYTER_PATH={tmp_path / 'elsewhere/share/jupyter'}" in result.err
 
 
 def test_install_locations_are_mutually_exclusive(cli: Cli, tmp_path: Path) -> None:
-    done = cli("kernel", "install", "--user", "--sys-prefix")
-    assert done.code == 2
-    assert "only one of --user, --prefix and --sys-prefix" in done.err
+    result = cli("kernel", "install", "--user", "--sys-prefix")
+    assert result.code == 2
+    assert "only one of --user, --prefix and --sys-prefix" in result.err
 
 
 def test_kernel_of_an_environment_is_listed_and_removed(tmp_path: Path) -> None:
-    place = install_kernel(tmp_path, "digits", environment="digits")
-    spec = told(place)
+    directory = install_kernel(tmp_path, "digits", environment="digits")
+    spec = read_kernelspec(directory)
     assert spec["argv"] == [
         *(sys.executable, "-P", "-m", "danlu"),
         *("kernel", "run", "--env", "digits", "{connection_file}"),
     ]
     (kernel,) = list_kernels([tmp_path])
     assert (kernel.environment, kernel.display_name) == ("digits", "digits (danlu)")
-    assert install_kernel(tmp_path, "digits", environment="digits") == place
-    assert uninstall_kernel([tmp_path], "digits") == place
-    assert not place.exists()
+    assert install_kernel(tmp_path, "digits", environment="digits") == directory
+    assert uninstall_kernel([tmp_path], "digits") == directory
+    assert not directory.exists()
 
 
 def test_kernel_of_an_environment_does_not_replace_the_notebook_kernel(tmp_path: Path) -> None:
-    place = install_kernel(tmp_path)
-    before = told(place)
+    directory = install_kernel(tmp_path)
+    before = read_kernelspec(directory)
     with pytest.raises(UsageError, match="is the kernel of the notebook"):
         install_kernel(tmp_path, "danlu", environment="danlu")
-    assert told(place) == before
+    assert read_kernelspec(directory) == before
     install_kernel(tmp_path, "danlu", environment="danlu", replace=True)
     with pytest.raises(UsageError, match="is the kernel of environment danlu"):
         install_kernel(tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.notebook.processes import at_work_in, living, until
+from tests.notebook.processes import find_processes_in, list_living_processes, until
 
 pytestmark = pytest.mark.notebook
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.notebook
 ENDED = 10.0
 WORKERS = 2
 
-#: Each worker tells its process and a child's, then waits to be let go.
+#: Each worker writes its pid and that of a child, then waits.
 CODE = """\
 import os, pathlib, subprocess, time
 place = pathlib.Path(place)
@@ -42,33 +42,33 @@ losses = [float(rank), 0.5]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """Where the test happens; what a test that fails leaves of its workers ends after it."""
+    """The test's directory; workers that a failed test leaves there are killed afterwards."""
     yield tmp_path
     (tmp_path / "go").touch()
-    until(lambda: not at_work_in(tmp_path), limit=ENDED)
+    until(lambda: not find_processes_in(tmp_path), limit=ENDED)
 
 
 def test_replicas_stop_when_the_kernel_is_killed(place: Path) -> None:
-    with a_kernel(place) as kernel:
+    with start_child_kernel(place) as kernel:
         kernel.start(cell(""))
-        pids = the_processes(place)
+        pids = list_cell_processes(place)
         kernel.kill()
-        until(lambda: not living(pids) and not at_work_in(place), limit=ENDED)
+        until(lambda: not list_living_processes(pids) and not find_processes_in(place), limit=ENDED)
 
 
 def test_detached_job_can_be_attached_from_another_kernel(place: Path) -> None:
-    with a_kernel(place) as kernel:
+    with start_child_kernel(place) as kernel:
         kernel.run(cell("--detach"))
-        pids = the_processes(place)
+        pids = list_cell_processes(place)
         kernel.kill()
-    assert living(pids) == pids
-    with a_kernel(place) as other:
+    assert list_living_processes(pids) == pids
+    with start_child_kernel(place) as other:
         other.start("%jobs attach left")
         (place / "go").touch()
-        said = other.ended()
-        assert "after" in said
+        output = other.wait_for_end()
+        assert "after" in output
         assert "[0.0, 0.5]" in other.run("print(losses)")
-    assert not living(pids)
+    assert not list_living_processes(pids)
 
 
 def cell(options: str) -> str:
@@ -76,8 +76,8 @@ def cell(options: str) -> str:
     return f"%%distributed {line} {options}\n{CODE}"
 
 
-class Kernel:
-    """An IPython kernel of this Python, and who asks it."""
+class ChildKernel:
+    """An IPython kernel of this Python and its client."""
 
     def __init__(self, manager: Any, client: Any, place: Path) -> None:
         self._manager = manager
@@ -86,26 +86,26 @@ class Kernel:
         self.run(f"place = {str(place)!r}\n%load_ext danlu.notebook")
 
     def start(self, code: str) -> None:
-        """Have ``code`` run, and wait for nothing."""
+        """Run ``code`` without waiting."""
         self._asked = self._client.execute(code, allow_stdin=False)
 
     def run(self, code: str) -> str:
-        """What ``code`` put out, at its end."""
+        """Run ``code`` and return its output."""
         self.start(code)
-        return self.ended()
+        return self.wait_for_end()
 
-    def ended(self, *, limit: float = 30.0) -> str:
-        """All that was put out until the end of what was started; it did not fail."""
-        said, end = "", time.monotonic() + limit
+    def wait_for_end(self, *, limit: float = 30.0) -> str:
+        """Wait for the end of the started code and return its output; it must not fail."""
+        output, end = "", time.monotonic() + limit
         while True:
             message = self._client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
             if message["parent_header"].get("msg_id") != self._asked:
                 continue
             content = message["content"]
             if message["msg_type"] == "status" and content["execution_state"] == "idle":
-                return said
+                return output
             assert message["msg_type"] != "error", "\n".join(content["traceback"])
-            said += content.get("text", "") + json.dumps(content.get("data", {}))
+            output += content.get("text", "") + json.dumps(content.get("data", {}))
 
     def kill(self) -> None:
         """End it as a machine out of memory does."""
@@ -113,8 +113,8 @@ class Kernel:
 
 
 @contextmanager
-def a_kernel(place: Path) -> Iterator[Kernel]:
-    """A kernel with a danlu home of this test; it and its channels are gone after the block."""
+def start_child_kernel(place: Path) -> Iterator[ChildKernel]:
+    """A kernel with a separate danlu home; it and its channels are closed after the block."""
     from jupyter_client.manager import start_new_kernel
 
     environment = {
@@ -125,16 +125,16 @@ def a_kernel(place: Path) -> Iterator[Kernel]:
     }
     manager, client = start_new_kernel(kernel_name="python3", env=environment, cwd=str(place))
     try:
-        yield Kernel(manager, client, place)
+        yield ChildKernel(manager, client, place)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
         manager.cleanup_resources()
 
 
-def the_processes(place: Path) -> set[int]:
+def list_cell_processes(place: Path) -> set[int]:
     """Return the processes of all workers once all have started."""
     until(lambda: len(list(place.glob("*.pids"))) == WORKERS, limit=30)
     pids = {int(pid) for file in place.glob("*.pids") for pid in file.read_text().split()}
-    assert living(pids) == pids
+    assert list_living_processes(pids) == pids
     return pids

@@ -11,29 +11,29 @@ from danlu.errors import UsageError
 from danlu.notebook import background_loop, cells, jobs_magic
 from danlu.notebook.errors import CellFailed
 from danlu.notebook.parser import parse_cell, parse_distributed
-from tests.jobs.kubernetes.support import Site, kubeconfig, site_in_threads
-from tests.notebook.contexts import FakeCellContext
+from tests.jobs.kubernetes.support import JobNamespace, kubeconfig, open_site_in_threads
+from tests.notebook.cell_context import FakeCellContext
 from tests.notebook.interrupts import until
 
 ON = "--framework pytorch --on kubernetes --image team/env:1"
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    with site_in_threads(tmp_path / "pods", reports=True) as site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobNamespace]:
+    with open_site_in_threads(tmp_path / "pods", reports=True) as site:
         monkeypatch.setenv("KUBECONFIG", str(kubeconfig(site, tmp_path / "kubeconfig")))
         yield site
 
 
 @pytest.fixture
 def context(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: JobNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[FakeCellContext]:
-    place = tmp_path / "notebook"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(str(place))
-    yield FakeCellContext(place)
+    directory = tmp_path / "notebook"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    monkeypatch.syspath_prepend(str(directory))
+    yield FakeCellContext(directory)
     until(lambda: not background_loop.has_pending_cleanup(), limit=15)
 
 
@@ -63,10 +63,10 @@ def test_cell_with_on_directive_runs_on_the_cluster(context: FakeCellContext) ->
 
 
 def test_exception_on_a_cluster_has_the_cells_line(context: FakeCellContext) -> None:
-    with pytest.raises(CellFailed) as raised:
+    with pytest.raises(CellFailed) as error:
         run(context, "--return y", "y = 1\nraise LookupError('no way')\n")
-    assert raised.value.line == 3
-    assert isinstance(raised.value.__cause__, LookupError)
+    assert error.value.line == 3
+    assert isinstance(error.value.__cause__, LookupError)
 
 
 def test_detached_cell_on_a_cluster_can_be_attached(context: FakeCellContext) -> None:
@@ -76,9 +76,9 @@ def test_detached_cell_on_a_cluster_can_be_attached(context: FakeCellContext) ->
     assert "%jobs attach left --on kubernetes" in words
     jobs_magic.run_jobs_magic("attach left --on kubernetes", context, lambda data: None)
     assert context.names["y"] == 3
-    shown: list[dict[str, str]] = []
-    jobs_magic.run_jobs_magic("list --on kubernetes", context, shown.append)
-    assert "left" in shown[0]["text/plain"]
+    output: list[dict[str, str]] = []
+    jobs_magic.run_jobs_magic("list --on kubernetes", context, output.append)
+    assert "left" in output[0]["text/plain"]
 
 
 def test_cell_on_a_cluster_without_an_image_is_an_error(context: FakeCellContext) -> None:

@@ -14,11 +14,11 @@ from danlu.errors import Span, UsageError
 from danlu.notebook import jobs_magic
 from danlu.notebook.errors import hide_traceback
 from danlu.notebook.magics import DanluMagics, NotebookContext, load, unload
-from tests.notebook.contexts import FakeCellContext
+from tests.notebook.cell_context import FakeCellContext
 
 
-class Shell:
-    """As much of IPython's shell as is used at a terminal."""
+class TerminalShell:
+    """The part of IPython's shell that a terminal uses."""
 
     def __init__(self) -> None:
         self.user_ns: dict[str, Any] = {}
@@ -35,13 +35,13 @@ class Shell:
 
 
 @pytest.fixture
-def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TerminalShell:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DANLU_HOME", str(tmp_path / "home"))
-    return Shell()
+    return TerminalShell()
 
 
-def test_load_registers_magics_and_unload_removes_them(shell: Shell) -> None:
+def test_load_registers_magics_and_unload_removes_them(shell: TerminalShell) -> None:
     load(shell)
     load(shell)
     assert set(shell.magics["cell"]) == {"distributed", "danlu_cell"}
@@ -53,11 +53,13 @@ def test_load_registers_magics_and_unload_removes_them(shell: Shell) -> None:
 
 def test_importing_the_package_does_not_import_ipython() -> None:
     code = "import danlu.notebook, danlu.api, sys; print([m for m in sys.modules if 'IPy' in m])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ast.literal_eval(done.stdout) == []
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert ast.literal_eval(result.stdout) == []
 
 
-def test_variables_in_braces_are_expanded_in_options(shell: Shell) -> None:
+def test_variables_in_braces_are_expanded_in_options(shell: TerminalShell) -> None:
     shell.user_ns |= {"n": 3, "table": [1]}
     line = NotebookContext(shell).expand_variables(
         r"--worker {n} --pattern 'loss \d{3} {table} {n:d} {none}'"
@@ -66,14 +68,14 @@ def test_variables_in_braces_are_expanded_in_options(shell: Shell) -> None:
 
 
 def test_help_prints_options_and_runs_nothing(
-    shell: Shell, capsys: pytest.CaptureFixture[str]
+    shell: TerminalShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     DanluMagics(shell).run_distributed("--help", "raise SystemExit\n")
     assert "--framework" in capsys.readouterr().out
 
 
 def test_job_cell_in_a_terminal_prints_lines(
-    shell: Shell, capsys: pytest.CaptureFixture[str]
+    shell: TerminalShell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     DanluMagics(shell).run_distributed(
         "--framework pytorch --name x --return y", "print('hi')\ny = 2\n"
@@ -86,18 +88,18 @@ def test_job_cell_in_a_terminal_prints_lines(
 
 def test_errors_are_shown_without_our_traceback() -> None:
     span = Span("cell", 2)
-    with pytest.raises(UsageError) as raised, hide_traceback():
+    with pytest.raises(UsageError) as error, hide_traceback():
         raise UsageError("no", hint="do\nthat", span=span, source_line="%no=1", details=("why",))
-    rendered: Any = raised.value
+    rendered: Any = error.value
     lines = rendered._render_traceback_()
     assert lines[0].endswith(": no")
     assert lines[1:] == ["", "    %no=1", "", "why", "", "hint: do", "hint: that"]
 
 
 def test_interrupt_is_shown_as_one_line() -> None:
-    with pytest.raises(KeyboardInterrupt) as raised, hide_traceback():
+    with pytest.raises(KeyboardInterrupt) as error, hide_traceback():
         raise KeyboardInterrupt
-    rendered: Any = raised.value
+    rendered: Any = error.value
     assert len(rendered._render_traceback_()) == 1
 
 
@@ -112,13 +114,13 @@ def test_interrupt_is_shown_as_one_line() -> None:
     ],
 )
 def test_invalid_jobs_magic_has_a_hint(tmp_path: Path, line: str, message: str, hint: str) -> None:
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(UsageError) as error:
         jobs_magic.run_jobs_magic(line, FakeCellContext(tmp_path), lambda data: None)
-    assert message in raised.value.message
-    assert hint in raised.value.hint
+    assert message in error.value.message
+    assert hint in error.value.hint
 
 
 def test_empty_job_list_is_shown_as_text(tmp_path: Path) -> None:
-    shown: list[dict[str, str]] = []
-    jobs_magic.run_jobs_magic("", FakeCellContext(tmp_path), shown.append)
-    assert shown[0]["text/plain"] == "no jobs"
+    output: list[dict[str, str]] = []
+    jobs_magic.run_jobs_magic("", FakeCellContext(tmp_path), output.append)
+    assert output[0]["text/plain"] == "no jobs"

@@ -32,7 +32,7 @@ def tree(place: Path, files: Mapping[str, str]) -> Path:
     return place
 
 
-def found(
+def find_modules(
     code: str, place: Path, *further: Path, limit: TransferLimit | None = None
 ) -> LocalModules:
     path = [*map(str, further), *sys.path, ""]
@@ -41,7 +41,7 @@ def found(
 
 
 def files(code: str, place: Path, *further: Path) -> list[str]:
-    return list(found(code, place, *further).files)
+    return list(find_modules(code, place, *further).files)
 
 
 # -- what a text imports --------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_all_imports_are_found(code: str, names: set[str]) -> None:
 
 
 def test_imported_modules_are_sent_transitively(tmp_path: Path) -> None:
-    place = tree(
+    path = tree(
         tmp_path,
         {
             "one.py": "import two\n",
@@ -81,14 +81,14 @@ def test_imported_modules_are_sent_transitively(tmp_path: Path) -> None:
             "other.py": "",
         },
     )
-    assert found("import one, json, numpy", place) == LocalModules(
-        {f"{name}.py": place / f"{name}.py" for name in ("one", "three", "two")},
+    assert find_modules("import one, json, numpy", path) == LocalModules(
+        {f"{name}.py": path / f"{name}.py" for name in ("one", "three", "two")},
         ("one", "three", "two"),
     )
 
 
 def test_package_is_sent_with_its_data(tmp_path: Path) -> None:
-    place = tree(
+    path = tree(
         tmp_path,
         {
             "pkg/__init__.py": "",
@@ -104,7 +104,7 @@ def test_package_is_sent_with_its_data(tmp_path: Path) -> None:
             "beside.py": "",
         },
     )
-    assert files("from pkg import a", place) == [
+    assert files("from pkg import a", path) == [
         "beside.py",
         "pkg/__init__.py",
         "pkg/a.py",
@@ -115,7 +115,7 @@ def test_package_is_sent_with_its_data(tmp_path: Path) -> None:
 
 
 def test_only_imported_modules_of_a_namespace_package_are_sent(tmp_path: Path) -> None:
-    place = tree(
+    path = tree(
         tmp_path / "place",
         {
             "src/model.py": "from src import layers\n",
@@ -128,16 +128,16 @@ def test_only_imported_modules_of_a_namespace_package_are_sent(tmp_path: Path) -
             "src/whole/d.txt": "",
         },
     )
-    assert files("import src.model, src.deep.er.x", place) == [
+    assert files("import src.model, src.deep.er.x", path) == [
         "src/deep/er/x.py",
         "src/deep/y.py",
         "src/layers.py",
         "src/model.py",
     ]
-    assert files("from src import whole", place) == ["src/whole/__init__.py", "src/whole/d.txt"]
-    assert files("import src", place) == []
+    assert files("from src import whole", path) == ["src/whole/__init__.py", "src/whole/d.txt"]
+    assert files("import src", path) == []
     more = tree(tmp_path / "more", {"src/third.py": ""})
-    assert files("import src.model, src.third", place, more) == [
+    assert files("import src.model, src.third", path, more) == [
         "src/layers.py",
         "src/model.py",
         "src/third.py",
@@ -145,24 +145,24 @@ def test_only_imported_modules_of_a_namespace_package_are_sent(tmp_path: Path) -
 
 
 def test_installed_package_wins_over_a_directory_of_the_same_name(tmp_path: Path) -> None:
-    place = tree(tmp_path, {"numpy/core.py": "", "numpy/images/1.png": ""})
-    assert files("import numpy, numpy.core", place) == []
+    path = tree(tmp_path, {"numpy/core.py": "", "numpy/images/1.png": ""})
+    assert files("import numpy, numpy.core", path) == []
 
 
 def test_first_match_on_the_search_path_is_sent(tmp_path: Path) -> None:
     first = tree(tmp_path / "first", {"x.py": "1"})
-    place = tree(tmp_path / "place", {"x.py": "2"})
-    assert found("import x", place, first).files == {"x.py": first / "x.py"}
+    path = tree(tmp_path / "place", {"x.py": "2"})
+    assert find_modules("import x", path, first).files == {"x.py": first / "x.py"}
 
 
 def test_package_wins_over_module_and_module_over_namespace(tmp_path: Path) -> None:
-    place = tree(tmp_path, {"x.py": "", "x/__init__.py": "", "y.py": "", "y/z.py": ""})
-    assert files("import x, y.z", place) == ["x/__init__.py", "y.py"]
+    path = tree(tmp_path, {"x.py": "", "x/__init__.py": "", "y.py": "", "y/z.py": ""})
+    assert files("import x, y.z", path) == ["x/__init__.py", "y.py"]
 
 
 def test_file_named_like_a_standard_module_is_not_sent(tmp_path: Path) -> None:
-    place = tree(tmp_path, {"random.py": "", "sys.py": "", "danlu.py": ""})
-    assert files("import random, sys, danlu", place, place) == []
+    path = tree(tmp_path, {"random.py": "", "sys.py": "", "danlu.py": ""})
+    assert files("import random, sys, danlu", path, path) == []
 
 
 def test_installed_modules_are_never_sent(tmp_path: Path) -> None:
@@ -184,21 +184,21 @@ def test_editable_modules_outside_the_notebook_are_sent_only_to_other_environmen
         {"a.pth": f"{inside}\n", "b.pth": f"# {tmp_path}\nimport sys\n{outside}\n"},
     )
     monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages)])
-    path, place = [str(inside), str(outside)], tmp_path / "place"
+    path, directory = [str(inside), str(outside)], tmp_path / "place"
     for elsewhere, expected in ((False, ["near.py"]), (True, ["far.py", "near.py"])):
-        places = classify_search_path(path, place=place, elsewhere=elsewhere)
+        places = classify_search_path(path, place=directory, elsewhere=elsewhere)
         assert list(find_local_modules(["near", "far"], places).files) == expected
 
 
 def test_module_of_an_editable_finder_is_sent_to_other_environments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tree(tmp_path, {"flat/pkg8/__init__.py": "", "flat/pkg8/d.txt": ""})
+    file = tree(tmp_path, {"flat/pkg8/__init__.py": "", "flat/pkg8/d.txt": ""})
 
     def find_spec(name: str, path: object = None) -> importlib.machinery.ModuleSpec | None:
         if name != "pkg8":
             return None
-        origin = str(place / "flat" / "pkg8" / "__init__.py")
+        origin = str(file / "flat" / "pkg8" / "__init__.py")
         return importlib.machinery.ModuleSpec(name, None, origin=origin)
 
     finder = types.SimpleNamespace(__module__="__editable___pkg8_finder", find_spec=find_spec)
@@ -221,34 +221,34 @@ def test_relative_path_entries_are_relative_to_the_notebook(tmp_path: Path) -> N
 
 def test_extension_modules_and_bytecode_are_sent(tmp_path: Path) -> None:
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
-    place = tree(tmp_path, {f"fast{suffix}": "", "数据.py": "", "only.pyc": ""})
-    assert files("import fast, 数据, only", place) == [f"fast{suffix}", "only.pyc", "数据.py"]
+    path = tree(tmp_path, {f"fast{suffix}": "", "数据.py": "", "only.pyc": ""})
+    assert files("import fast, 数据, only", path) == [f"fast{suffix}", "only.pyc", "数据.py"]
 
 
 def test_file_with_invalid_syntax_is_sent_without_its_imports(tmp_path: Path) -> None:
-    place = tree(tmp_path, {"old.py": "print 'x'\nimport other\n", "other.py": ""})
+    path = tree(tmp_path, {"old.py": "print 'x'\nimport other\n", "other.py": ""})
     (tmp_path / "latin.py").write_bytes("# coding: latin-1\nimport other\n# ä\n".encode("latin-1"))
-    assert files("import old", place) == ["old.py"]
-    assert files("import latin", place) == ["latin.py", "other.py"]
+    assert files("import old", path) == ["old.py"]
+    assert files("import latin", path) == ["latin.py", "other.py"]
 
 
 def test_symlinks_are_followed_without_cycles(tmp_path: Path) -> None:
-    place = tree(tmp_path / "place", {"pkg/__init__.py": "", "real/data.txt": "1"})
-    (place / "pkg" / "data").symlink_to("../real")
-    (place / "pkg" / "self").symlink_to(".")
-    (place / "pkg" / "nowhere").symlink_to("gone")
+    path = tree(tmp_path / "place", {"pkg/__init__.py": "", "real/data.txt": "1"})
+    (path / "pkg" / "data").symlink_to("../real")
+    (path / "pkg" / "self").symlink_to(".")
+    (path / "pkg" / "nowhere").symlink_to("gone")
     with socket.socket(socket.AF_UNIX) as unix_socket:
-        unix_socket.bind(str(place / "pkg" / "socket"))
-        assert files("import pkg", place) == ["pkg/__init__.py", "pkg/data/data.txt"]
+        unix_socket.bind(str(path / "pkg" / "socket"))
+        assert files("import pkg", path) == ["pkg/__init__.py", "pkg/data/data.txt"]
 
 
 # -- limits ---------------------------------------------------------------------------------------
 
 
 def test_too_large_package_names_its_largest_files(tmp_path: Path) -> None:
-    place = tree(tmp_path, {"pkg/__init__.py": "", "pkg/a.bin": "x" * 900, "pkg/b.bin": "x" * 300})
+    path = tree(tmp_path, {"pkg/__init__.py": "", "pkg/a.bin": "x" * 900, "pkg/b.bin": "x" * 300})
     with pytest.raises(UsageError) as caught:
-        found("import pkg", place, limit=TransferLimit(size=1000))
+        find_modules("import pkg", path, limit=TransferLimit(size=1000))
     assert "(pkg) are too large to send: 3 files of 1.2 kB" in caught.value.message
     assert caught.value.details[:2] == ("pkg/a.bin: 900 B", "pkg/b.bin: 300 B")
     assert "volume" in caught.value.hint
@@ -257,7 +257,7 @@ def test_too_large_package_names_its_largest_files(tmp_path: Path) -> None:
 def test_package_with_too_many_files_is_an_error(tmp_path: Path) -> None:
     tree(tmp_path, {f"pkg/d{number}/x": "" for number in range(9)} | {"pkg/__init__.py": ""})
     with pytest.raises(UsageError, match="5 files of"):
-        found("import pkg", tmp_path, limit=TransferLimit(count=5))
+        find_modules("import pkg", tmp_path, limit=TransferLimit(count=5))
 
 
 # -- named by the order ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Every key: what is good of it, what is bad, and that the reference says so."""
+"""Every option: valid and invalid values, and its text in the reference."""
 
 from __future__ import annotations
 

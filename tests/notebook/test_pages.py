@@ -1,4 +1,4 @@
-"""What the pages about notebooks say is tried: their commands, and their cells, in their order."""
+"""The commands and cells of the pages about notebooks, run in their order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from danlu.notebook.parser import parse_cell, parse_distributed
 from tests.conftest import ROOT
+from tests.notebook.code_blocks import blocks_of
 from tests.notebook.conftest import JupyterEnv
-from tests.notebook.notebooks import TORCH, Notebooks, notebook_of
-from tests.notebook.pages import blocks_of
+from tests.notebook.notebooks import TORCH, NotebookRunner, notebook_of
 
 GUIDES = ROOT / "docs" / "guides"
 PAGES = ("notebook.md", "notebook.zh.md", "from-ciao.md", "from-kubeflow-sdk.md")
@@ -54,14 +54,14 @@ def test_ciao_cell_and_its_options_are_the_same_job() -> None:
     ciao, options = cells_of("from-ciao.md")
     first, _, rest = options.partition("\n")
     asked = parse_distributed(first.removeprefix("%%distributed"), rest).options
-    wanted = parse_cell(ciao)
-    assert wanted
-    assert asked.clean_pod_policy == wanted.options.clean_pod_policy
+    expected = parse_cell(ciao)
+    assert expected
+    assert asked.clean_pod_policy == expected.options.clean_pod_policy
     assert {name: replica.replicas for name, replica in asked.replicas.items()} == {
         "ps": 1,
         "worker": 2,
     }
-    assert {name: replica.replicas for name, replica in wanted.options.replicas.items()} == {
+    assert {name: replica.replicas for name, replica in expected.options.replicas.items()} == {
         "ps": 1,
         "worker": 2,
     }
@@ -70,25 +70,25 @@ def test_ciao_cell_and_its_options_are_the_same_job() -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Copy the repository's files, so that an installation writes nothing next to the sources."""
-    place = tmp_path / "danlu"
+    directory = tmp_path / "danlu"
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", place / "src", ignore=leave)
+    shutil.copytree(ROOT / "src", directory / "src", ignore=leave)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, place)
-    return place
+        shutil.copy(ROOT / name, directory)
+    return directory
 
 
 @pytest.mark.notebook
 @pytest.mark.timeout(900)  # pip unpacks JupyterLab and PyTorch
 def test_notebook_guide_trains_a_model(checkout: Path, tmp_path: Path) -> None:
-    """Its commands in one shell, from an empty home, with the notebook saved where it says so."""
+    """Run its commands in one shell, from an empty home, with the notebook at the stated path."""
     home = tmp_path / "home"
     (home / "digits").mkdir(parents=True)
     nbformat.write(  # type: ignore[no-untyped-call]
         notebook_of(cells_of("notebook.md")), home / "digits" / "digits.ipynb"
     )
     commands = [block.text for block in blocks_of(GUIDES / "notebook.md") if block.kind == "sh"]
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-euc", "".join(commands)],
         cwd=checkout,
         env={**os.environ, "HOME": str(home), "DANLU_UPKEEP": "off"},
@@ -96,7 +96,7 @@ def test_notebook_guide_trains_a_model(checkout: Path, tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert (home / "digits" / "digits.pt").stat().st_size > 10_000
     saved = (home / "digits" / "digits.ipynb").read_text()
     assert "accuracy 0.9" in saved
@@ -108,13 +108,13 @@ def test_kubeflow_sdk_function_runs_as_function_and_cell(
     jupyter_env: JupyterEnv, tmp_path: Path
 ) -> None:
     python = jupyter_env("torch", TORCH) / "bin" / "python"
-    where = Notebooks(tmp_path, python, tmp_path / "home")
-    done = where.run(notebook_of(cells_of("from-kubeflow-sdk.md")))
-    assert all(cell.execution_count for cell in done.cells)
+    where = NotebookRunner(tmp_path, python, tmp_path / "home")
+    result = where.run(notebook_of(cells_of("from-kubeflow-sdk.md")))
+    assert all(cell.execution_count for cell in result.cells)
 
 
 @pytest.mark.notebook
 def test_ciao_cell_runs_unchanged(tmp_path: Path) -> None:
-    where = Notebooks(tmp_path, Path(sys.executable), tmp_path / "home")
-    done = where.run(notebook_of(cells_of("from-ciao.md"), kernel="danlu"))
-    assert all("byte for byte" in str(cell.outputs) for cell in done.cells)
+    where = NotebookRunner(tmp_path, Path(sys.executable), tmp_path / "home")
+    result = where.run(notebook_of(cells_of("from-ciao.md"), kernel="danlu"))
+    assert all("byte for byte" in str(cell.outputs) for cell in result.cells)

@@ -348,7 +348,7 @@ def test_invalid_directives_are_reported_with_their_line(
     assert error.source_line == text.splitlines()[line - 1]
 
 
-def test_all_problems_are_reported_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     error = refusal("%framework=pytorch\n%wroker=2\n%ps=1\n%cpu=a\n")
     assert error.message == "line 2: unknown option %wroker"
     assert error.details == (
@@ -357,7 +357,7 @@ def test_all_problems_are_reported_at_once() -> None:
     )
 
 
-def test_ipython_magics_stay_in_the_code_of_a_job() -> None:
+def test_ipython_magics_are_kept_in_the_code_of_a_job() -> None:
     assert (
         job("%worker=1\n%matplotlib inline\n%env A=1\n").code == "\n%matplotlib inline\n%env A=1\n"
     )

@@ -1,4 +1,4 @@
-"""What holds of every cell: bytes stay, and both ways of writing an order mean the same."""
+"""Properties of every cell: code is unchanged, and both spellings of options are equivalent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANY_CELL = st.lists(st.sampled_from(PIECES), max_size=30).map("".join) | st.text
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call gives, or the error that a user would see."""
+    """Return the result of a call, or the error that a user would see."""
     try:
         return call()
     except (UsageError, SyntaxError) as error:
@@ -68,17 +68,17 @@ def test_errors_always_have_a_line(text: str) -> None:
 
 @given(ANY_CELL, st.text(alphabet="-=; \"'\\worker2cpu%", max_size=20))
 def test_distributed_never_changes_the_body(body: str, line: str) -> None:
-    found = outcome(lambda: parse_distributed(line, body))
-    if isinstance(found, UsageError):
-        assert found.message.startswith("line 1: ")
+    result = outcome(lambda: parse_distributed(line, body))
+    if isinstance(result, UsageError):
+        assert result.message.startswith("line 1: ")
     else:
-        assert found.code == "\n" + body
+        assert result.code == "\n" + body
 
 
 @given(ANY_CELL)
 def test_code_is_parsed_or_rejected_with_a_line(text: str) -> None:
-    found = outcome(lambda: parse_code(text))
-    assert isinstance(found, ast.Module) or found.lineno >= 1
+    result = outcome(lambda: parse_code(text))
+    assert isinstance(result, ast.Module) or result.lineno >= 1
 
 
 @given(ANY_CELL)
@@ -114,7 +114,7 @@ SEVERAL = st.lists(NAMES, max_size=3, unique=True).map(tuple)
 
 @st.composite
 def orders(draw: st.DrawFn) -> CellOptions:
-    """An order that a cell can say, of any keys."""
+    """Options that a cell can set, with any keys."""
     swept = draw(st.lists(NAMES, max_size=2, unique=True))
     built: dict[str, Any] = draw(
         st.sampled_from([{}, {"env": "build.envd:gpu"}, {"image": "a/b:1@sha256:0"}])
@@ -153,30 +153,30 @@ def orders(draw: st.DrawFn) -> CellOptions:
     )
 
 
-def said(order: CellOptions) -> list[tuple[str, str]]:
+def write_directives(order: CellOptions) -> list[tuple[str, str]]:
     """Return the directives that produce the given options."""
     words = {
         "clean_pod_policy": "cleanPolicy",
         "backoff_limit": "backoff-limit",
         "pattern": "metric-pattern",
     }
-    found = [(name, _role(role)) for name, role in order.replicas.items()]
-    found += [("env", f"{name}={value}") for name, value in order.variables.items()]
-    found += [("volume", volume) for volume in order.volumes]
-    found += [("sweep", axis) for axis in order.sweep]
+    results = [(name, _format_role(role)) for name, role in order.replicas.items()]
+    results += [("env", f"{name}={value}") for name, value in order.variables.items()]
+    results += [("volume", volume) for volume in order.volumes]
+    results += [("sweep", axis) for axis in order.sweep]
     for name, several in (("send", order.send), ("return", order.returns)):
-        found += [(name, ", ".join(several))] if several else []
-    found += [("module", module) for module in order.modules]
+        results += [(name, ", ".join(several))] if several else []
+    results += [("module", module) for module in order.modules]
     for field in (*words, "framework", "cpu", "memory", "gpu", "image", "env", "on", "name"):
         value = getattr(order, field)
-        found += [] if value in ("", None) else [(words.get(field, field), str(value))]
+        results += [] if value in ("", None) else [(words.get(field, field), str(value))]
     for field in ("restart", "deadline", "lines", "metric", "goal", "parallel", "trials"):
         value = getattr(order, field)
-        found += [] if value in ("", None) else [(field, str(value))]
-    return found + [(field, "true") for field in ("every", "detach") if getattr(order, field)]
+        results += [] if value in ("", None) else [(field, str(value))]
+    return results + [(field, "true") for field in ("every", "detach") if getattr(order, field)]
 
 
-def _role(role: ReplicaOptions) -> str:
+def _format_role(role: ReplicaOptions) -> str:
     shares = {"cpu": role.cpu, "memory": role.memory, "gpu": role.gpu}
     given = (f";%{name}={value}" for name, value in shares.items() if value not in ("", None))
     return f"{role.replicas}{''.join(given)}"
@@ -187,7 +187,7 @@ def _role(role: ReplicaOptions) -> str:
 def test_directives_and_options_round_trip(
     order: CellOptions, places: list[str], sign: str
 ) -> None:
-    words = sorted(said(order), key=lambda pair: places.index(pair[0]))
+    words = sorted(write_directives(order), key=lambda pair: places.index(pair[0]))
     cell = parse_cell("".join(f"%{word}{sign}{value}\n" for word, value in words) + "x = 1\n")
     assert cell is not None
     assert cell.options == order

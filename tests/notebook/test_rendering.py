@@ -12,26 +12,29 @@ from danlu.commands.job_view_model import JobSnapshot, MetricSeries, OutputLine,
 from danlu.jobs.types import ReplicaView
 from danlu.notebook.rendering import MAX_BYTES, json_size, render_html, render_mime_bundle
 from danlu.training.progress import TrainingProgress
-from tests.commands.fakejobs import replica
-from tests.golden import write_if_asked
-from tests.notebook.snapshots import ATTRIBUTES, TAGS, full, read
+from tests.commands.fake_jobs import replica
+from tests.golden import write_on_request
+from tests.notebook.job_snapshots import ATTRIBUTES, TAGS, full, read
 
 GOLDEN = Path(__file__).parent / "golden"
 
 ENDED = replace(full(), state="Failed", summary="digits failed after 72.4 s: worker-1 failed first")
 
 
-def broad(html: str) -> str:
+def make_wide_view(html: str) -> str:
     """Put each element on a separate line, for readable diffs."""
     return html.replace("><", ">\n<") + "\n"
 
 
 @pytest.mark.parametrize(("name", "board"), [("running", full()), ("ended", ENDED)])
 def test_rendering_matches_golden_files(name: str, board: JobSnapshot) -> None:
-    shown = render_mime_bundle(board)
-    for suffix, text in ((".html", broad(shown["text/html"])), (".txt", shown["text/plain"])):
+    output = render_mime_bundle(board)
+    for suffix, text in (
+        (".html", make_wide_view(output["text/html"])),
+        (".txt", output["text/plain"]),
+    ):
         golden = GOLDEN / f"board-{name}{suffix}"
-        write_if_asked(golden, text)
+        write_on_request(golden, text)
         assert golden.read_text() == text
 
 
@@ -95,27 +98,27 @@ def test_rendering_never_exceeds_the_message_size(letter: str) -> None:
         summary=text,
         logs=text,
     )
-    shown = render_mime_bundle(board)
-    assert len(json.dumps(shown, ensure_ascii=False).encode()) <= MAX_BYTES
-    read(shown["text/html"])
+    output = render_mime_bundle(board)
+    assert len(json.dumps(output, ensure_ascii=False).encode()) <= MAX_BYTES
+    read(output["text/html"])
 
 
 def test_newest_log_lines_are_shown_and_others_counted() -> None:
     lines = tuple(OutputLine("worker-0", f"line {number} {'x' * 500}") for number in range(1000))
     board = replace(full(), lines=lines, written=5000)
     text = read(render_html(board)).text
-    shown = text.count("line ")
-    assert 20 < shown < 100
+    output = text.count("line ")
+    assert 20 < output < 100
     assert "line 999 " in text
-    assert f"… {5000 - shown:,} earlier lines" in text
+    assert f"… {5000 - output:,} earlier lines" in text
 
 
 def test_failed_replicas_are_shown_first() -> None:
     replicas = [ReplicaView(replica(index), "Running") for index in range(100)]
     replicas[77] = ReplicaView(replica(77), "Failed", exit_code=1)
-    shown = visible_replicas(replicas, 40)
-    assert len(shown) == 40
-    assert replicas[77] in shown
+    output = visible_replicas(replicas, 40)
+    assert len(output) == 40
+    assert replicas[77] in output
     text = read(render_html(replace(full(), replicas=tuple(replicas)))).text
     assert "… and 60 more: 60 Running" in text
 

@@ -12,21 +12,21 @@ import pytest
 from danlu.errors import DanluError, MachineError, OutsideError, StepFailed, UsageError
 from danlu.notebook import background_loop, subprocesses
 from danlu.notebook.subprocesses import ThrottledOutput
-from tests.notebook.interrupts import interrupted, until
+from tests.notebook.interrupts import interrupt_when, until
 
-#: Prints its process ID, and "heard" when interrupted.
-HEEDS = """
+#: Prints its process ID, and "interrupted" when it is.
+INTERRUPTIBLE = """
 import os, time
-print(os.getpid(), flush=True)
 try:
+    print(os.getpid(), flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
-    print("heard", flush=True)
+    print("interrupted", flush=True)
     raise SystemExit(130)
 """
 
 
-def ran(code: str, lines: list[str], directory: Path) -> int:
+def run_process(code: str, lines: list[str], directory: Path) -> int:
     act = partial(
         subprocesses.run_program, [sys.executable, "-c", code], lines.append, directory=directory
     )
@@ -36,16 +36,16 @@ def ran(code: str, lines: list[str], directory: Path) -> int:
 def test_run_program_passes_lines_and_exit_code(tmp_path: Path) -> None:
     lines: list[str] = []
     code = "import os,sys; print(os.getcwd()); print('a\\rb', file=sys.stderr, end=''); sys.exit(3)"
-    assert ran(code, lines, tmp_path) == 3
+    assert run_process(code, lines, tmp_path) == 3
     assert lines == [str(tmp_path), "a", "b"]
 
 
 def test_interrupted_program_may_finish_its_output(tmp_path: Path) -> None:
     lines: list[str] = []
-    with interrupted(lambda: lines):
-        ran(HEEDS, lines, tmp_path)
+    with interrupt_when(lambda: lines):
+        run_process(INTERRUPTIBLE, lines, tmp_path)
     until(lambda: not background_loop.has_pending_cleanup())
-    assert lines[1:] == ["heard"]
+    assert lines[1:] == ["interrupted"]
     assert not os.path.exists(f"/proc/{lines[0]}/cmdline")
 
 
@@ -54,9 +54,9 @@ def test_program_that_ignores_the_interrupt_is_killed(
 ) -> None:
     monkeypatch.setattr(subprocesses, "_GRACE_SECONDS", 0.05)
     lines: list[str] = []
-    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + HEEDS
-    with interrupted(lambda: lines):
-        ran(code, lines, tmp_path)
+    code = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + INTERRUPTIBLE
+    with interrupt_when(lambda: lines):
+        run_process(code, lines, tmp_path)
     until(lambda: not background_loop.has_pending_cleanup())
     assert not os.path.exists(f"/proc/{lines[0]}/cmdline")
 
@@ -80,9 +80,9 @@ def test_danlu_command_ignores_modules_in_the_directory(tmp_path: Path) -> None:
     [(1, StepFailed), (2, UsageError), (3, OutsideError), (4, MachineError), (130, StepFailed)],
 )
 def test_exit_code_is_mapped_to_an_error(code: int, error: type[DanluError]) -> None:
-    with pytest.raises(error, match=f"danlu build failed with exit code {code}") as raised:
+    with pytest.raises(error, match=f"danlu build failed with exit code {code}") as failure:
         subprocesses.raise_for_exit_code(code, "danlu build", lines=["why"])
-    assert raised.value.details == ("why",)
+    assert failure.value.details == ("why",)
 
 
 def test_exit_code_zero_raises_nothing() -> None:
@@ -90,27 +90,27 @@ def test_exit_code_zero_raises_nothing() -> None:
 
 
 def test_throttled_output_is_written_in_batches() -> None:
-    written: list[str] = []
-    out = ThrottledOutput(written.append)
+    content: list[str] = []
+    out = ThrottledOutput(content.append)
     out.line("a")
     out.line("b")
     out.tick()
     out.tick()
     out.line("c")
     out.end()
-    assert written == ["a\nb\n", "c\n"]
+    assert content == ["a\nb\n", "c\n"]
 
 
 def test_throttled_output_keeps_beginning_and_end() -> None:
-    written: list[str] = []
-    out = ThrottledOutput(written.append, max_characters=100)
+    content: list[str] = []
+    out = ThrottledOutput(content.append, max_characters=100)
     for number in range(100_000):
         out.line(f"line {number}")
         out.tick()
     out.end()
-    lines = "".join(written).splitlines()
+    lines = "".join(content).splitlines()
     assert lines[0] == "line 0"
     assert lines[-1] == "line 99999"
     assert len(lines) < 500
-    told = next(line for line in lines if line.startswith("… "))
-    assert int(told.split()[1].replace(",", "")) == 100_000 - len(lines) + 1
+    output = next(line for line in lines if line.startswith("… "))
+    assert int(output.split()[1].replace(",", "")) == 100_000 - len(lines) + 1

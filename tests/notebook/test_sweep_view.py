@@ -1,4 +1,4 @@
-"""The table of a sweep: what is shown of it, and how large that is."""
+"""The table of a sweep: visible rows and size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from danlu.commands.sweep.report import SweepObjective, SweepReport, SweepTrial
 from danlu.notebook.rendering import MAX_BYTES
 from danlu.notebook.sweeps import LiveSweepView, TerminalSweepView, render_sweep
 from danlu.training.progress import TrainingProgress
-from tests.notebook.snapshots import ATTRIBUTES, TAGS, read
+from tests.notebook.job_snapshots import ATTRIBUTES, TAGS, read
 
 REPORT = SweepReport(
     SweepObjective("loss", asked=True),
@@ -25,7 +25,7 @@ REPORT = SweepReport(
 )
 
 
-class Shown:
+class RecordingDisplay:
     def __init__(self) -> None:
         self.pieces: list[dict[str, str]] = []
 
@@ -50,8 +50,8 @@ def test_text_of_a_sweep_is_escaped_in_html() -> None:
     bad = "<script>'\""
     trial = SweepTrial(1, {bad: bad}, bad, "Failed", 1.0, 1.0, bad)
     report = SweepReport(SweepObjective(bad), (trial,), 1)
-    shown = render_sweep(report, name=bad, state=bad, summary=bad, lines=[OutputLine(bad, bad)])
-    reader = read(shown["text/html"])
+    output = render_sweep(report, name=bad, state=bad, summary=bad, lines=[OutputLine(bad, bad)])
+    reader = read(output["text/html"])
     assert reader.tags <= TAGS
     assert set(reader.attributes) <= ATTRIBUTES
     assert reader.text.count(bad) >= 9
@@ -62,9 +62,9 @@ def test_sweep_never_exceeds_the_message_size() -> None:
     point = {f"{text}{number}": text for number in range(30)}
     trials = tuple(SweepTrial(n, point, text, "Failed", 1.0, 1.0, text) for n in range(1, 500))
     report = SweepReport(SweepObjective(text), trials, 10_000)
-    shown = render_sweep(report, name="demo", state="Running", summary=text * 20)
-    assert len(json.dumps(shown, ensure_ascii=False).encode()) <= MAX_BYTES
-    assert "… and " in read(shown["text/html"]).text
+    output = render_sweep(report, name="demo", state="Running", summary=text * 20)
+    assert len(json.dumps(output, ensure_ascii=False).encode()) <= MAX_BYTES
+    assert "… and " in read(output["text/html"]).text
 
 
 def test_running_and_best_trials_are_shown_first() -> None:
@@ -82,15 +82,15 @@ def test_running_and_best_trials_are_shown_first() -> None:
 
 
 def test_live_sweep_draws_at_most_four_times_a_second() -> None:
-    shown, now = Shown(), [0.0]
-    live = LiveSweepView(shown.pieces.append, clock=lambda: now[0])
+    output, now = RecordingDisplay(), [0.0]
+    live = LiveSweepView(output.pieces.append, clock=lambda: now[0])
     live.phase("Running", name="demo")
     for step in range(1000):
         now[0] = step / 1000
         live.update(REPORT)
-    assert 1 < len(shown.pieces) <= 5
+    assert 1 < len(output.pieces) <= 5
     live.finish("Succeeded", "best: demo-1")
-    assert shown.pieces[-1]["text/plain"].endswith("best: demo-1")
+    assert output.pieces[-1]["text/plain"].endswith("best: demo-1")
 
 
 def test_terminal_sweep_writes_each_state_change() -> None:
@@ -98,7 +98,7 @@ def test_terminal_sweep_writes_each_state_change() -> None:
     view = TerminalSweepView(out)
     view.update(REPORT)
     view.update(REPORT)
-    ended = replace(REPORT.trials[2], state="Succeeded", value=0.5, seconds=2.0)
-    view.update(replace(REPORT, trials=(*REPORT.trials[:2], ended)))
+    result = replace(REPORT.trials[2], state="Succeeded", value=0.5, seconds=2.0)
+    view.update(replace(REPORT, trials=(*REPORT.trials[:2], result)))
     lines = out.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["demo-1", "demo-2", "demo-3", "demo-3"]

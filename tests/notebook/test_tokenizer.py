@@ -1,4 +1,4 @@
-"""Which lines of a cell begin code: the same as Python says, and more than Python reads."""
+"""The lines of a cell that begin code: as in Python, also for cells that Python cannot parse."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ LAYOUT = {tokenize.ENCODING, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKE
 
 def beginnings(source: str) -> set[int]:
     """The lines where Python's tokenizer begins a logical line, empty ones and comments too."""
-    found, fresh = set(), True
+    result, fresh = set(), True
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in LAYOUT:
             continue
         if fresh:
-            found.add(token.start[0])
+            result.add(token.start[0])
         if token.type == tokenize.NEWLINE:
             fresh = True
         elif token.type not in (tokenize.NL, tokenize.COMMENT):
             fresh = False
-    return found
+    return result
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -174,9 +174,9 @@ def test_tokenizer_agrees_with_python(source: str) -> None:
     except (SyntaxError, ValueError, tokenize.TokenError):
         return
     # The tokenizer has its own mind of a last line of blanks.
-    written = [line for line in split_lines(source) if line.text.strip()]
-    assert {line.number for line in written if line.starts_logical_line} == expected & {
-        line.number for line in written
+    content = [line for line in split_lines(source) if line.text.strip()]
+    assert {line.number for line in content if line.starts_logical_line} == expected & {
+        line.number for line in content
     }
 
 

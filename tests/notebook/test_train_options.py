@@ -1,7 +1,7 @@
 """From a cell to the manifest of its job: ciao's documented cells and danlu's own options.
 
 The magic lines of ``golden/*.cell`` are ciao's own (its README, its demo of 2018 and of 2019, its
-two example notebooks, its tests); the code below them stands for the long examples there.
+two example notebooks, its tests); the code below them replaces the long examples there.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    found = tmp_path / "files"
-    (found / "cell").mkdir(parents=True)
-    return found
+    result = tmp_path / "files"
+    (result / "cell").mkdir(parents=True)
+    return result
 
 
-def ordered(order: CellOptions, files: Path) -> TrainOptions:
+def build_options(order: CellOptions, files: Path) -> TrainOptions:
     return build_train_options(
         order, directory=files.parent, command=COMMAND, python="/opt/bin/python", files=files
     )
@@ -56,7 +56,7 @@ def test_cell_becomes_the_expected_manifest(name: str, files: Path, settings: Se
     cell = cell_of(name)
     parse_code(cell.code)
     (files / "cell" / "cell.py").write_text(cell.code, encoding="utf-8")
-    order = ordered(cell.options, files)
+    order = build_options(cell.options, files)
     order = msgspec.structs.replace(order, name=order.name or name)
     manifest = format_manifest(plan_job(order, settings=settings), "yaml")
     assert manifest == (GOLDEN / f"{name}.yaml").read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def test_every_cell_option_is_passed_on(files: Path) -> None:
         backoff_limit=3,
         deadline=90.0,
     )
-    assert ordered(order, files) == TrainOptions(
+    assert build_options(order, files) == TrainOptions(
         directory=files.parent,
         command=COMMAND,
         framework="tensorflow",
@@ -131,18 +131,18 @@ def test_every_cell_option_is_passed_on(files: Path) -> None:
 def test_values_are_requested_from_the_right_replicas(
     order: CellOptions, value: str, files: Path
 ) -> None:
-    assert ordered(order, files).value == value
+    assert build_options(order, files).value == value
 
 
 def test_detached_job_does_not_stop_with_the_kernel(files: Path) -> None:
-    assert ordered(CellOptions(framework="jax"), files).tied
-    assert not ordered(CellOptions(framework="jax", detach=True), files).tied
+    assert build_options(CellOptions(framework="jax"), files).tied
+    assert not build_options(CellOptions(framework="jax", detach=True), files).tied
 
 
 def test_framework_is_detected_from_imports(files: Path) -> None:
     (files / "cell" / "cell.py").write_text("\nimport xgboost\n")
-    assert ordered(CellOptions(), files).framework == "xgboost"
-    assert ordered(CellOptions(framework="jax"), files).framework == "jax"
+    assert build_options(CellOptions(), files).framework == "xgboost"
+    assert build_options(CellOptions(framework="jax"), files).framework == "jax"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_framework_is_detected_from_imports(files: Path) -> None:
 def test_cell_without_a_known_framework_is_an_error(code: str, message: str, files: Path) -> None:
     (files / "cell" / "cell.py").write_text(code)
     with pytest.raises(UsageError) as caught:
-        ordered(CellOptions(), files)
+        build_options(CellOptions(), files)
     assert caught.value.message == message
     assert "%framework=" in caught.value.hint
 

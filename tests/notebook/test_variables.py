@@ -20,11 +20,11 @@ from danlu.notebook.cells import unpack_results
 from danlu.replica_runtime import encoding, pickles
 from danlu.training.types import JobStatus, ReplicaId, ReplicaType
 from danlu.util.config import TRANSFER_LIMIT
-from tests.replica_runtime.bundles import Variables
+from tests.replica_runtime.bundles import NotebookVariables
 
 
-def packed(value: Any, limit: int = TRANSFER_LIMIT) -> Any:
-    return pickle_variables(["x"], Variables({"x": value}), limit=limit)[0]
+def pickle_variable(value: Any, limit: int = TRANSFER_LIMIT) -> Any:
+    return pickle_variables(["x"], NotebookVariables({"x": value}), limit=limit)[0]
 
 
 class Nested:
@@ -32,7 +32,7 @@ class Nested:
         self.inner = {"a": [0, threading.Lock()]}
 
 
-def deep() -> list[Any]:
+def make_deep_value() -> list[Any]:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
@@ -49,14 +49,14 @@ def deep() -> list[Any]:
         (threading.Lock, "cannot send x: cannot pickle '_thread.lock' object", "plain values"),
         (Nested, "'_thread.lock' object (x.inner['a'][1])", "plain values"),
         (lambda: {"k" * 200: threading.Lock()}, "(x['kkkk", "plain values"),
-        (deep, "cannot send x: it is nested too deeply", "file"),
+        (make_deep_value, "cannot send x: it is nested too deeply", "file"),
     ],
 )
 def test_unpicklable_part_is_named_with_its_path(
     make: Callable[[], Any], message: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        packed(make())
+        pickle_variable(make())
     assert message in caught.value.message
     assert len(caught.value.message) < 300
     assert hint in caught.value.hint
@@ -64,15 +64,15 @@ def test_unpicklable_part_is_named_with_its_path(
 
 def test_limit_error_names_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"it takes 2\.0 KiB, but the limit is 1\.0 KiB"):
-        packed(b"x" * 2000, limit=1024)
+        pickle_variable(b"x" * 2000, limit=1024)
     with pytest.raises(
         UsageError, match=r"it takes more than \d\d\.\d KiB, but the limit is 0\.1 KiB"
     ):
-        packed([b"x" * 1000] * 2 + [bytes([n]) * 1000 for n in range(200)], limit=100)
+        pickle_variable([b"x" * 1000] * 2 + [bytes([n]) * 1000 for n in range(200)], limit=100)
 
 
 def test_all_variables_together_have_a_limit() -> None:
-    values = Variables({"a": b"a" * 1000, "b": b"b" * 1000})
+    values = NotebookVariables({"a": b"a" * 1000, "b": b"b" * 1000})
     with pytest.raises(UsageError, match=r"cannot send b: .* only 0\.5 KiB are left"):
         pickle_variables(["a", "b"], values, limit=1500)
     assert [variable.name for variable in pickle_variables(["b", "a", "b"], values)] == ["a", "b"]
@@ -80,18 +80,18 @@ def test_all_variables_together_have_a_limit() -> None:
 
 def test_sending_an_undefined_variable_is_an_error() -> None:
     with pytest.raises(UsageError, match="variable y is not defined"):
-        pickle_variables(["y"], Variables({}))
+        pickle_variables(["y"], NotebookVariables({}))
 
 
 def test_without_cloudpickle_only_importable_values_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    assert pickle.loads(packed([1, 2]).data) == [1, 2]
+    assert pickle.loads(pickle_variable([1, 2]).data) == [1, 2]
     main = type("Own", (), {"__module__": "__main__"})
     monkeypatch.setattr(sys.modules["__main__"], "Own", main, raising=False)
     with pytest.raises(UsageError, match="was not imported from a module") as caught:
-        packed(main())
+        pickle_variable(main())
     assert "cloudpickle" in caught.value.hint
 
 
@@ -108,7 +108,7 @@ def test_without_cloudpickle_only_importable_values_are_sent(
     ],
 )
 def test_modules_of_a_pickle_are_listed(value: Any, modules: list[str]) -> None:
-    assert list(packed(value).modules) == modules
+    assert list(pickle_variable(value).modules) == modules
 
 
 def test_modules_of_a_pickled_function_are_listed_without_import(
@@ -116,7 +116,7 @@ def test_modules_of_a_pickled_function_are_listed_without_import(
 ) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec("import colorsys\ndef f(x): return colorsys.rgb_to_hsv(x, x, x)", namespace)
-    data = packed(namespace["f"]).data
+    data = pickle_variable(namespace["f"]).data
     monkeypatch.delitem(sys.modules, "colorsys")
     assert "colorsys" in pickles.list_modules(data)
     assert "colorsys" not in sys.modules
@@ -155,10 +155,10 @@ def test_versions_are_compared_by_their_first_two_numbers(
     monkeypatch: pytest.MonkeyPatch, wrote: str, here: str, same: bool
 ) -> None:
     monkeypatch.setattr(pickles, "_version_here", lambda module, distribution: here)
-    found = pickles.find_version_conflicts(
+    version_conflicts = pickles.find_version_conflicts(
         pickles.python_version(), ["lib"], {"lib": ["Lib", wrote]}
     )
-    assert found == ([] if same else [("Lib", wrote, here)])
+    assert version_conflicts == ([] if same else [("Lib", wrote, here)])
 
 
 def test_python_before_38_conflicts_with_newer_versions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,11 @@ def test_python_before_38_conflicts_with_newer_versions(monkeypatch: pytest.Monk
 
 def returns(python: str = "", **values: Any) -> bytes:
     """Encode results like a replica in a trusted environment."""
-    told = {
+    output = {
         name: {"form": "pickle", **pickles.pickle_value(name, value, max_bytes=9999, room=9999)}
         for name, value in values.items()
     }
-    return bytes(encoding.encode({"python": python or pickles.python_version(), "values": told}))
+    return bytes(encoding.encode({"python": python or pickles.python_version(), "values": output}))
 
 
 def result(**each: bytes) -> JobResult:
@@ -202,9 +202,9 @@ def test_results_of_the_leader_are_unpacked_by_name() -> None:
 def test_results_of_every_replica_are_ordered_by_replica() -> None:
     each = {f"worker_{number}": returns(rank=number) for number in (10, 2, 0)}
     each["worker_2"] = returns(rank=2, only="here")
-    found = unpack_results(result(**each), ["rank", "only"], every=True)
-    assert found["only"] == {"worker-2": "here"}
-    assert list(found["rank"].items()) == [("worker-0", 0), ("worker-2", 2), ("worker-10", 10)]
+    results = unpack_results(result(**each), ["rank", "only"], every=True)
+    assert results["only"] == {"worker-2": "here"}
+    assert list(results["rank"].items()) == [("worker-0", 0), ("worker-2", 2), ("worker-10", 10)]
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -225,8 +225,8 @@ def test_pickles_of_another_python_are_rejected_but_plain_values_are_not() -> No
 
 
 def test_unreadable_result_is_named_with_its_reason() -> None:
-    told = {"form": "pickle", "data": b"cno_such_module\nBox\n."}
-    data = bytes(encoding.encode({"python": pickles.python_version(), "values": {"box": told}}))
+    output = {"form": "pickle", "data": b"cno_such_module\nBox\n."}
+    data = bytes(encoding.encode({"python": pickles.python_version(), "values": {"box": output}}))
     with pytest.raises(
         UsageError, match="cannot read box, which the job returned: ModuleNotFoundError"
     ):

@@ -14,7 +14,7 @@ from danlu.oci.tar import LayerSummary, write_layer
 
 
 @dataclass
-class Trees:
+class TreeLayerSource:
     """A layer source over trees below ``place``; ``written`` are the layers it wrote tars of."""
 
     place: Path
@@ -50,16 +50,16 @@ class Trees:
 
 
 def image_of(
-    source: Trees,
+    source: TreeLayerSource,
     layers: Sequence[Mapping[str, str | bytes]],
     *,
     command: Sequence[str] = ("/hello",),
     architecture: str = "amd64",
 ) -> Image:
     """An image of such layers."""
-    made = [(source.add(files), f"layer {number}") for number, files in enumerate(layers)]
+    results = [(source.add(files), f"layer {number}") for number, files in enumerate(layers)]
     return make_image(
-        made,
+        results,
         architecture=architecture,
         created=1_700_000_000,
         environment=[("PATH", "/bin")],

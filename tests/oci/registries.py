@@ -59,35 +59,35 @@ def debian_registry(*, htpasswd: str = "", log: Path | None = None) -> Iterator[
 
     ``log`` gets its access log, a line a request.
     """
-    place = Path(tempfile.mkdtemp(prefix="danlu-registry-"))
+    directory = Path(tempfile.mkdtemp(prefix="danlu-registry-"))
     port = free_port()
     config: dict[str, object] = {
         "version": "0.1",
-        "storage": {"filesystem": {"rootdirectory": str(place / "data")}},
+        "storage": {"filesystem": {"rootdirectory": str(directory / "data")}},
         "http": {"addr": f"127.0.0.1:{port}"},
         "log": {"level": "error", "accesslog": {"disabled": log is None}},
     }
     if htpasswd:
-        (place / "htpasswd").write_text(htpasswd)
-        config["auth"] = {"htpasswd": {"realm": "real", "path": str(place / "htpasswd")}}
-    (place / "config.yml").write_text(json.dumps(config))
+        (directory / "htpasswd").write_text(htpasswd)
+        config["auth"] = {"htpasswd": {"realm": "real", "path": str(directory / "htpasswd")}}
+    (directory / "config.yml").write_text(json.dumps(config))
     program = shutil.which("docker-registry")
     assert program is not None
     with (log or Path(os.devnull)).open("ab") as output:
         process = subprocess.Popen(
-            [program, "serve", str(place / "config.yml")], stdout=output, stderr=output
+            [program, "serve", str(directory / "config.yml")], stdout=output, stderr=output
         )
     try:
-        _wait(port)
+        _wait_for_port(port)
         yield f"localhost:{port}"
     finally:
         process.terminate()
         process.wait(10)
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
 
 
-def _wait(port: int) -> None:
-    """Until it answers; the kernel tells no one when a port begins to listen."""
+def _wait_for_port(port: int) -> None:
+    """Wait until it answers; the kernel does not report when a port begins to listen."""
     end = time.monotonic() + 20
     while True:
         try:

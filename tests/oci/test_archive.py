@@ -125,10 +125,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_tars_are_rejected_and_write_nothing_outside(tmp_path: Path, what: str) -> None:
-    with pytest.raises(OutsideError, match=r"cannot unpack tool\.archive: ") as raised:
+    with pytest.raises(OutsideError, match=r"cannot unpack tool\.archive: ") as error:
         unpack(tmp_path, archive(HOSTILE[what]), strip_components=1)
-    assert raised.value.exit_code == 3
-    assert "layer" not in raised.value.message.replace("image layers", "")
+    assert error.value.exit_code == 3
+    assert "layer" not in error.value.message.replace("image layers", "")
     assert sorted(os.listdir(tmp_path)) == ["root", "tool.archive"]
 
 
@@ -156,13 +156,13 @@ def test_truncated_archives_are_rejected(tmp_path: Path, kind: str) -> None:
         if kind == "zip"
         else PACKERS[kind](archive([("file", "a", content)]))
     )
-    with pytest.raises(OutsideError, match="cannot unpack") as raised:
+    with pytest.raises(OutsideError, match="cannot unpack") as error:
         unpack(tmp_path, data[: len(data) * 2 // 3])
-    assert "damaged" in raised.value.hint
+    assert "damaged" in error.value.hint
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>404</html>", b"PK\x03\x04", b"\x1f\x8b\x08\0"])
-def test_what_is_not_an_archive_is_rejected(tmp_path: Path, data: bytes) -> None:
+def test_file_that_is_not_an_archive_is_rejected(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(OutsideError, match="cannot unpack"):
         unpack(tmp_path, data)
 

@@ -29,7 +29,7 @@ from danlu.oci.tar import (
     write_layer,
 )
 from danlu.oci.tar.write import block_padding, encode_header
-from tests.oci.trees import Node, children, make
+from tests.oci.trees import TreeNode, child_trees, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
 TYPES = {
@@ -219,8 +219,8 @@ def test_whiteout_in_an_opaque_directory_leaves_it_opaque(tmp_path: Path) -> Non
     entries: list[E] = [("dir", "d"), ("file", "d/.wh..wh..opq", ""), ("file", "d/.wh.x", "")]
     first = extract(tmp_path / "1", *entries)
     again = extract(tmp_path / "2", entries[0], entries[2], entries[1])
-    for place, summary in (("1", first), ("2", again)):
-        assert os.getxattr(tmp_path / place / "d", "user.overlay.opaque") == b"y"
+    for directory, summary in (("1", first), ("2", again)):
+        assert os.getxattr(tmp_path / directory / "d", "user.overlay.opaque") == b"y"
         assert summary.files == 3
     assert write_layer(tmp_path / "1", None) == write_layer(tmp_path / "2", None)
 
@@ -284,7 +284,7 @@ def test_layer_above_the_limits_is_rejected(tmp_path: Path) -> None:
 
 
 def test_endless_padding_is_rejected(tmp_path: Path) -> None:
-    class Endless:
+    class EndlessStream:
         sent = 0
 
         def read(self, size: int, /) -> bytes:
@@ -293,7 +293,7 @@ def test_endless_padding_is_rejected(tmp_path: Path) -> None:
             return bytes(size)
 
     with pytest.raises(LayerError, match="exceeds the limit of"):
-        extract_layer(Endless(), tmp_path, limits=LayerLimits(size=1 << 24))
+        extract_layer(EndlessStream(), tmp_path, limits=LayerLimits(size=1 << 24))
 
 
 @settings(deadline=None)
@@ -355,10 +355,10 @@ def test_extracted_tar_is_reproduced_from_its_tree(tmp_path: Path, kind: int) ->
 
 @needs_root
 @settings(deadline=None, max_examples=60)
-@given(children())
-def test_any_layer_is_reproduced_from_its_tar_split(tree: Mapping[bytes, Node]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        first, second = Path(place, "1"), Path(place, "2")
+@given(child_trees())
+def test_any_layer_is_reproduced_from_its_tar_split(tree: Mapping[bytes, TreeNode]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        first, second = Path(directory, "1"), Path(directory, "2")
         first.mkdir()
         second.mkdir()
         make(first, tree)
@@ -404,16 +404,16 @@ def test_oversized_extension_headers_are_rejected(tmp_path: Path) -> None:
 
 
 def test_data_after_the_end_does_not_fill_the_memory(tmp_path: Path) -> None:
-    class Long:
-        left = 1 << 28
+    class LongStream:
+        remaining = 1 << 28
 
         def read(self, size: int, /) -> bytes:
-            size = min(size, self.left)
-            self.left -= size
+            size = min(size, self.remaining)
+            self.remaining -= size
             return bytes(size)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    extracted = extract_with_tar_split(Long(), tmp_path)
+    extracted = extract_with_tar_split(LongStream(), tmp_path)
     assert extracted.recipe is not None
     assert len(extracted.recipe.records) < 1 << 20
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10

@@ -33,21 +33,21 @@ def test_hash_is_gits() -> None:
         "Ünïcode.txt": "4",
         "src/deep/er/x.jl": "",
     }
-    found = read_archive_tree(
+    archive_tree = read_archive_tree(
         io.BytesIO(pack_files(files)), lambda path: path == "a/b", name="archive"
     )
-    assert found.sha1 == hash_files(files)
-    assert found.paths == frozenset(files)
-    assert found.files == {"a/b": b"1"}
+    assert archive_tree.sha1 == hash_files(files)
+    assert archive_tree.paths == frozenset(files)
+    assert archive_tree.files == {"a/b": b"1"}
 
 
 def test_links_count_and_empty_directories_do_not() -> None:
     link = ("run", tarfile.SYMTYPE, "bin/run")
-    found = read_archive_tree(make_tar(link), lambda path: True, name="x")
+    archive_tree = read_archive_tree(make_tar(link), lambda path: True, name="x")
     # git mktree <<< "120000 blob $(printf bin/run | git hash-object --stdin)\trun"
-    assert found.sha1 == "188211c6c8fbfb083210e8ea846b4b5eb15d6cb2"
+    assert archive_tree.sha1 == "188211c6c8fbfb083210e8ea846b4b5eb15d6cb2"
     with_directory = make_tar(("empty/", tarfile.DIRTYPE, ""), link)
-    assert read_archive_tree(with_directory, lambda path: True, name="x").sha1 == found.sha1
+    assert read_archive_tree(with_directory, lambda path: True, name="x").sha1 == archive_tree.sha1
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_links_count_and_empty_directories_do_not() -> None:
         (io.BytesIO(b"<html>" * 100), "cannot read evil"),
     ],
 )
-def test_what_git_does_not_store_is_refused(data: io.BytesIO, message: str) -> None:
+def test_files_that_git_cannot_store_are_rejected(data: io.BytesIO, message: str) -> None:
     with pytest.raises(OutsideError, match=message):
         read_archive_tree(data, lambda path: True, name="evil")
 

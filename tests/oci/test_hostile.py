@@ -12,7 +12,15 @@ import pytest
 
 from danlu.errors import DanluError
 from danlu.oci.tar import LayerLimits, extract_layer, extract_with_tar_split
-from tests.hostile import CASES, SECRET, Case, Item, Sandpit, named, tar_of
+from tests.hostile_archives import (
+    CASES,
+    SECRET,
+    ArchiveEntry,
+    ExtractionDirectory,
+    HostileArchive,
+    find_case,
+    tar_of,
+)
 
 REFUSED = {
     "parent": "a path that leads outside",
@@ -79,16 +87,18 @@ KEPT = {
 def paths(root: Path) -> set[bytes]:
     top = os.fsencode(root)
     return {
-        os.path.join(place, name)[len(top) + 1 :]
-        for place, directories, files in os.walk(top)
+        os.path.join(directory, name)[len(top) + 1 :]
+        for directory, directories, files in os.walk(top)
         for name in directories + files
     }
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("extract", [extract_layer, extract_with_tar_split])
-def test_hostile_layer_stays_below_its_root(tmp_path: Path, case: Case, extract: object) -> None:
-    pit = Sandpit(tmp_path)
+def test_hostile_layer_writes_nothing_outside_its_root(
+    tmp_path: Path, case: HostileArchive, extract: object
+) -> None:
+    pit = ExtractionDirectory(tmp_path)
     limits = LayerLimits(entries=100, size=32 << 20)
     stream = io.BytesIO(tar_of(case))
     if case.name in KEPT:
@@ -98,42 +108,42 @@ def test_hostile_layer_stays_below_its_root(tmp_path: Path, case: Case, extract:
         with pytest.raises(DanluError, match=REFUSED[case.name]) as caught:
             extract(stream, pit.root, limits=limits)  # type: ignore[operator]
         assert str(caught.value).isprintable()
-    pit.check_untouched()
+    pit.check_outside_is_intact()
     pit.check_no_secret()
 
 
-def extract_named(pit: Sandpit, name: str) -> None:
-    extract_layer(io.BytesIO(tar_of(named(name))), pit.root)
+def extract_case(pit: ExtractionDirectory, name: str) -> None:
+    extract_layer(io.BytesIO(tar_of(find_case(name))), pit.root)
 
 
 def test_setuid_bits_of_the_image_are_kept(tmp_path: Path) -> None:
-    pit = Sandpit(tmp_path)
-    extract_named(pit, "setuid")
+    pit = ExtractionDirectory(tmp_path)
+    extract_case(pit, "setuid")
     assert stat.S_IMODE((pit.root / "su").stat().st_mode) == 0o6755
 
 
 def test_last_of_duplicate_entries_wins(tmp_path: Path) -> None:
-    pit = Sandpit(tmp_path)
-    extract_named(pit, "duplicate")
+    pit = ExtractionDirectory(tmp_path)
+    extract_case(pit, "duplicate")
     assert (pit.root / "f").read_bytes() == b"second"
 
 
 def test_overlay_attributes_are_dropped(tmp_path: Path) -> None:
     for number, name in enumerate(("overlay-xattr", "user-overlay-xattr")):
-        pit = Sandpit(tmp_path / str(number))
-        extract_named(pit, name)
+        pit = ExtractionDirectory(tmp_path / str(number))
+        extract_case(pit, name)
         assert os.listxattr(pit.root / "f") == []
 
 
 def test_file_over_a_link_or_hard_link_is_a_new_file(tmp_path: Path) -> None:
     for number, name in enumerate(("file-replaced-by-link", "link-to-file-out")):
-        pit = Sandpit(tmp_path / str(number))
-        extract_named(pit, name)
-        (made,) = pit.root.iterdir()
-        assert made.read_bytes() == b"hostile"
+        pit = ExtractionDirectory(tmp_path / str(number))
+        extract_case(pit, name)
+        (result,) = pit.root.iterdir()
+        assert result.read_bytes() == b"hostile"
         assert (pit.outside / "secret").read_bytes() == SECRET
-    pit = Sandpit(tmp_path / "hard")
-    extract_named(pit, "hard-link-to-link")
+    pit = ExtractionDirectory(tmp_path / "hard")
+    extract_case(pit, "hard-link-to-link")
     assert (pit.root / "l").is_symlink()
     assert not (pit.root / "h").is_symlink()
 
@@ -142,8 +152,10 @@ def test_file_over_a_link_or_hard_link_is_a_new_file(tmp_path: Path) -> None:
 def test_file_capabilities_survive_the_change_of_owner(tmp_path: Path) -> None:
     # struct vfs_cap_data, revision 2, with CAP_NET_RAW (linux/capability.h)
     capability = struct.pack("<IIIII", 0x02000001, 1 << 13, 0, 0, 0)
-    item = Item("file", b"ping", b"", 0o4755, {"security.capability": capability}, owner=1000)
-    extract_layer(io.BytesIO(tar_of(Case("capability", (item,)))), tmp_path)
+    item = ArchiveEntry(
+        "file", b"ping", b"", 0o4755, {"security.capability": capability}, owner=1000
+    )
+    extract_layer(io.BytesIO(tar_of(HostileArchive("capability", (item,)))), tmp_path)
     status = (tmp_path / "ping").stat()
     assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (1000, 0o4755)
     assert os.getxattr(tmp_path / "ping", "security.capability") == capability
@@ -151,22 +163,22 @@ def test_file_capabilities_survive_the_change_of_owner(tmp_path: Path) -> None:
 
 def test_replaced_directory_is_resolved_again(tmp_path: Path) -> None:
     items = (
-        Item("file", b"d/e/1"),
-        Item("dir", b"d/e", mode=0o700),
-        Item("file", b"d"),
-        Item("file", b"x/1"),
+        ArchiveEntry("file", b"d/e/1"),
+        ArchiveEntry("dir", b"d/e", mode=0o700),
+        ArchiveEntry("file", b"d"),
+        ArchiveEntry("file", b"x/1"),
     )
-    extract_layer(io.BytesIO(tar_of(Case("replaced", items))), tmp_path)
+    extract_layer(io.BytesIO(tar_of(HostileArchive("replaced", items))), tmp_path)
     assert paths(tmp_path) == {b"d", b"x", b"x/1"}
     items = (
-        Item("file", b"d/e/1"),
-        Item("dir", b"d/e", mode=0o700),
-        Item("link", b"d", b"x"),
-        Item("file", b"d/e/2"),
+        ArchiveEntry("file", b"d/e/1"),
+        ArchiveEntry("dir", b"d/e", mode=0o700),
+        ArchiveEntry("link", b"d", b"x"),
+        ArchiveEntry("file", b"d/e/2"),
     )
     root = tmp_path / "again"
     root.mkdir()
-    extract_layer(io.BytesIO(tar_of(Case("replaced", items))), root)
+    extract_layer(io.BytesIO(tar_of(HostileArchive("replaced", items))), root)
     assert paths(root) == {b"d", b"x", b"x/e", b"x/e/2"}
     # What was said of the directory that is gone does not count for the new one.
     assert stat.S_IMODE((root / "x/e").stat().st_mode) == 0o755

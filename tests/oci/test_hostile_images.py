@@ -14,16 +14,17 @@ from danlu.errors import ChecksumError, OutsideError
 from danlu.oci import docker_archive, layout
 from danlu.oci.digest import Digest, sha256
 from danlu.oci.image import make_image, select_platform
-from danlu.oci.registry.auth import AuthChallenge, Authorizer, RegistryCredentials
+from danlu.oci.registry import RegistryCredentials
+from danlu.oci.registry.auth import AuthChallenge, Authorizer
 from danlu.oci.tar import LayerError, extract_layer
 from danlu.oci.types import Descriptor, Index, MediaType, Platform, encode_json
-from tests.hostile import Case, Item, tar_of
-from tests.oci.layers import Trees, image_of
+from tests.hostile_archives import ArchiveEntry, HostileArchive, tar_of
+from tests.oci.layers import TreeLayerSource, image_of
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Trees:
-    return Trees(tmp_path / "trees")
+def source(tmp_path: Path) -> TreeLayerSource:
+    return TreeLayerSource(tmp_path / "trees")
 
 
 def put(directory: Path, data: bytes) -> Digest:
@@ -44,34 +45,36 @@ def nest(directory: Path, inner: Descriptor, times: int) -> Descriptor:
     return inner
 
 
-def test_nested_indexes_in_a_layout_are_read_up_to_a_limit(tmp_path: Path, source: Trees) -> None:
+def test_nested_indexes_in_a_layout_are_read_up_to_a_limit(
+    tmp_path: Path, source: TreeLayerSource
+) -> None:
     out = tmp_path / "out"
-    written = layout.write_layout(out, image_of(source, [{"a": "1"}]), source)
-    inner = written.manifest
+    content = layout.write_layout(out, image_of(source, [{"a": "1"}]), source)
+    inner = content.manifest
     manifest = Descriptor(MediaType.MANIFEST, inner.digest, inner.size)
     replace_index(out, nest(out, manifest, 4))
-    (found,) = layout.read_layout(out)
-    assert found.manifest.digest == written.manifest.digest
+    (result,) = layout.read_layout(out)
+    assert result.manifest.digest == content.manifest.digest
     replace_index(out, nest(out, manifest, 5))
     with pytest.raises(OutsideError, match="too deep"):
         layout.read_layout(out)
 
 
 def test_layout_with_different_layers_in_manifest_and_config_is_rejected(
-    tmp_path: Path, source: Trees
+    tmp_path: Path, source: TreeLayerSource
 ) -> None:
     out = tmp_path / "out"
-    written = layout.write_layout(out, image_of(source, [{"a": "1"}, {"b": "2"}]), source)
-    (found,) = layout.read_layout(out)
-    data = encode_json(replace(found.manifest.value, layers=found.manifest.value.layers[:1]))
+    content = layout.write_layout(out, image_of(source, [{"a": "1"}, {"b": "2"}]), source)
+    (result,) = layout.read_layout(out)
+    data = encode_json(replace(result.manifest.value, layers=result.manifest.value.layers[:1]))
     replace_index(out, Descriptor(MediaType.MANIFEST, put(out, data), len(data)))
-    assert written.manifest.digest != sha256(data)
+    assert content.manifest.digest != sha256(data)
     with pytest.raises(OutsideError, match="list different layers"):
         layout.read_layout(out)
 
 
 def test_writing_a_layout_replaces_only_the_unnamed_entry_of_the_same_image(
-    tmp_path: Path, source: Trees
+    tmp_path: Path, source: TreeLayerSource
 ) -> None:
     out = tmp_path / "out"
     first, two = image_of(source, [{"a": "1"}]), image_of(source, [{"a": "2"}])
@@ -97,14 +100,14 @@ def rewrite_archive(data: bytes, change: dict[str, bytes]) -> bytes:
 
 
 def test_docker_archive_with_different_layers_in_manifest_and_config_is_rejected(
-    tmp_path: Path, source: Trees
+    tmp_path: Path, source: TreeLayerSource
 ) -> None:
     out = io.BytesIO()
     docker_archive.write_archive(image_of(source, [{"a": "1"}, {"b": "2"}]), source, out.write)
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as tar:
-        listed = tar.extractfile("manifest.json")
-        assert listed is not None
-        (entry,) = json.loads(listed.read())
+        listing = tar.extractfile("manifest.json")
+        assert listing is not None
+        (entry,) = json.loads(listing.read())
     path = tmp_path / "image.tar"
     for layers in (entry["Layers"][:1], [*entry["Layers"], entry["Layers"][0]]):
         changed = json.dumps([{**entry, "Layers": layers}]).encode()
@@ -123,7 +126,7 @@ def test_docker_archive_with_different_layers_in_manifest_and_config_is_rejected
 # -- platforms
 
 
-def described(text: str) -> Descriptor:
+def make_descriptor(text: str) -> Descriptor:
     words = [*text.split("/"), ""]
     platform = Platform(words[1], words[0], words[2]) if text else None
     return Descriptor(MediaType.MANIFEST, sha256(text.encode()), 1, platform=platform)
@@ -145,18 +148,18 @@ def described(text: str) -> Descriptor:
     ],
 )
 def test_manifest_is_selected_by_platform(has: list[str], wanted: str, found: str) -> None:
-    index = Index(manifests=tuple(described(text) for text in has))
+    index = Index(manifests=tuple(make_descriptor(text) for text in has))
     words = [*wanted.split("/"), ""]
     if found:
         chosen = select_platform(index, os=words[0], architecture=words[1], variant=words[2])
-        assert chosen == described(found)
+        assert chosen == make_descriptor(found)
     else:
         with pytest.raises(OutsideError, match=f"not available for {wanted}"):
             select_platform(index, os=words[0], architecture=words[1], variant=words[2])
 
 
 def test_manifest_without_a_platform_is_selected_only_if_it_is_the_only_one() -> None:
-    nameless, attestation = described(""), described("unknown/unknown")
+    nameless, attestation = make_descriptor(""), make_descriptor("unknown/unknown")
     for manifests in ((nameless,), (nameless, attestation)):
         assert (
             select_platform(Index(manifests=manifests), os="linux", architecture="amd64")
@@ -170,32 +173,45 @@ def test_manifest_without_a_platform_is_selected_only_if_it_is_the_only_one() ->
 # -- limits of what a layer may hold
 
 
-def extract(root: Path, *items: Item) -> None:
+def extract(root: Path, *items: ArchiveEntry) -> None:
     root.mkdir()
-    extract_layer(io.BytesIO(tar_of(Case("", items))), root)
+    extract_layer(io.BytesIO(tar_of(HostileArchive("", items))), root)
 
 
 def test_layer_path_may_pass_through_at_most_forty_symlinks(tmp_path: Path) -> None:
-    chain = [Item("link", b"l%d" % number, b"l%d" % (number - 1)) for number in range(1, 45)]
-    start = Item("dir", b"l0", mode=0o755)
-    extract(tmp_path / "a", start, *chain, Item("file", b"l40/f"))
+    chain = [
+        ArchiveEntry("link", b"l%d" % number, b"l%d" % (number - 1)) for number in range(1, 45)
+    ]
+    start = ArchiveEntry("dir", b"l0", mode=0o755)
+    extract(tmp_path / "a", start, *chain, ArchiveEntry("file", b"l40/f"))
     assert (tmp_path / "a/l0/f").exists()
     with pytest.raises(LayerError, match="loop"):
-        extract(tmp_path / "b", start, *chain, Item("file", b"l41/f"))
+        extract(tmp_path / "b", start, *chain, ArchiveEntry("file", b"l41/f"))
 
 
 def test_layer_may_be_four_hundred_directories_deep(tmp_path: Path) -> None:
-    extract(tmp_path / "a", Item("file", b"d/" * 399 + b"f"))
+    extract(tmp_path / "a", ArchiveEntry("file", b"d/" * 399 + b"f"))
     with pytest.raises(LayerError, match="401 directories deep"):
-        extract(tmp_path / "b", Item("file", b"d/" * 400 + b"f"))
-    link = Item("link", b"l", b"d/" * 399)
-    extract(tmp_path / "c", Item("dir", b"d/" * 399 + b"d"), link, Item("file", b"l/x"))
+        extract(tmp_path / "b", ArchiveEntry("file", b"d/" * 400 + b"f"))
+    link = ArchiveEntry("link", b"l", b"d/" * 399)
+    extract(
+        tmp_path / "c", ArchiveEntry("dir", b"d/" * 399 + b"d"), link, ArchiveEntry("file", b"l/x")
+    )
     with pytest.raises(LayerError, match="too deep"):
-        extract(tmp_path / "d", Item("dir", b"d/" * 399 + b"d"), link, Item("file", b"l/d/e/x"))
+        extract(
+            tmp_path / "d",
+            ArchiveEntry("dir", b"d/" * 399 + b"d"),
+            link,
+            ArchiveEntry("file", b"l/d/e/x"),
+        )
 
 
 def test_directory_entry_of_the_oldest_format_ends_with_a_slash(tmp_path: Path) -> None:
-    data = bytearray(tar_of(Case("", (Item("file", b"d/", b""), Item("file", b"f", b"1")))))
+    data = bytearray(
+        tar_of(
+            HostileArchive("", (ArchiveEntry("file", b"d/", b""), ArchiveEntry("file", b"f", b"1")))
+        )
+    )
     for at in (0, 512):
         data[at + 156] = 0
         total = sum(data[at : at + 512]) - sum(data[at + 148 : at + 156]) + 256

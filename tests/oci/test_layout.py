@@ -9,7 +9,7 @@ import pytest
 from danlu.errors import ChecksumError, DanluError, OutsideError, StoreError, UsageError
 from danlu.oci import layout
 from danlu.oci.compress import Compression
-from tests.oci.layers import Trees, image_of
+from tests.oci.layers import TreeLayerSource, image_of
 
 LAYERS: list[dict[str, str | bytes]] = [{"a": "1"}, {"b/c": "2" * 5000}]
 
@@ -29,23 +29,23 @@ def names_in(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["none", "gzip", "zstd"])
-def test_what_was_written_is_read(tmp_path: Path, kind: Compression) -> None:
-    source = Trees(tmp_path / "trees")
+def test_written_archive_is_read_back(tmp_path: Path, kind: Compression) -> None:
+    source = TreeLayerSource(tmp_path / "trees")
     image = image_of(source, LAYERS)
-    written = layout.write_layout(
+    content = layout.write_layout(
         tmp_path / "out", image, source, kind=kind, names=["me/app:1", "b"]
     )
-    (found,) = layout.read_layout(tmp_path / "out")
-    assert found.image == image
-    assert found.manifest.digest == written.manifest.digest
-    assert [layer.digest for layer, _ in found.layers] == [
-        descriptor.digest for descriptor in written.layers
+    (result,) = layout.read_layout(tmp_path / "out")
+    assert result.image == image
+    assert result.manifest.digest == content.manifest.digest
+    assert [layer.digest for layer, _ in result.layers] == [
+        descriptor.digest for descriptor in content.layers
     ]
-    assert found.names == ("docker.io/library/b:latest", "docker.io/me/app:1")
+    assert result.names == ("docker.io/library/b:latest", "docker.io/me/app:1")
 
 
 def test_equal_images_give_equal_bytes(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
+    source = TreeLayerSource(tmp_path / "trees")
     image = image_of(source, LAYERS)
     layout.write_layout(tmp_path / "one", image, source, names=["x"])
     source.blobs.clear()
@@ -54,7 +54,7 @@ def test_equal_images_give_equal_bytes(tmp_path: Path) -> None:
 
 
 def test_second_write_compresses_and_writes_nothing(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
+    source = TreeLayerSource(tmp_path / "trees")
     image = image_of(source, LAYERS)
     first = layout.write_layout(tmp_path / "out", image, source, names=["x"])
     before = files(tmp_path / "out")
@@ -67,7 +67,7 @@ def test_second_write_compresses_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_changed_layer_is_the_only_one_written(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
+    source = TreeLayerSource(tmp_path / "trees")
     layout.write_layout(tmp_path / "out", image_of(source, LAYERS), source, names=["x"])
     source.written.clear()
     changed = layout.write_layout(
@@ -75,12 +75,12 @@ def test_changed_layer_is_the_only_one_written(tmp_path: Path) -> None:
     )
     assert len(source.written) == 1
     assert names_in(tmp_path / "out") == ["docker.io/library/x:latest"]
-    (found,) = layout.read_layout(tmp_path / "out")
-    assert found.manifest.digest == changed.manifest.digest
+    (result,) = layout.read_layout(tmp_path / "out")
+    assert result.manifest.digest == changed.manifest.digest
 
 
 def test_images_with_other_names_are_kept(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
+    source = TreeLayerSource(tmp_path / "trees")
     layout.write_layout(tmp_path / "out", image_of(source, [{"a": "1"}]), source, names=["one"])
     layout.write_layout(tmp_path / "out", image_of(source, [{"a": "2"}]), source, names=["two"])
     layout.write_layout(tmp_path / "out", image_of(source, [{"a": "3"}]), source)
@@ -92,7 +92,7 @@ def test_images_with_other_names_are_kept(tmp_path: Path) -> None:
 
 
 def test_concurrent_writers_keep_all_names(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
+    source = TreeLayerSource(tmp_path / "trees")
     images = [image_of(source, [{"a": str(number)}]) for number in range(8)]
     failures: list[BaseException] = []
 
@@ -115,14 +115,14 @@ def test_concurrent_writers_keep_all_names(tmp_path: Path) -> None:
 
 def test_directory_with_other_content_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
-    source = Trees(tmp_path.parent / f"{tmp_path.name}-trees")
+    source = TreeLayerSource(tmp_path.parent / f"{tmp_path.name}-trees")
     with pytest.raises(UsageError, match="not an OCI layout"):
         layout.write_layout(tmp_path, image_of(source, LAYERS), source)
     assert files(tmp_path) == {"precious": b"x"}
 
 
 def test_layer_with_changed_files_is_not_written(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
+    source = TreeLayerSource(tmp_path / "trees")
     image = image_of(source, LAYERS)
     (source.trees[image.diff_ids[0]] / "a").write_text("changed")
     with pytest.raises(StoreError, match="is damaged"):
@@ -132,9 +132,9 @@ def test_layer_with_changed_files_is_not_written(tmp_path: Path) -> None:
 
 
 def test_damaged_blob_is_detected(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
-    written = layout.write_layout(tmp_path / "out", image_of(source, LAYERS), source)
-    blob = tmp_path / "out/blobs/sha256" / written.layers[1].digest[7:]
+    source = TreeLayerSource(tmp_path / "trees")
+    content = layout.write_layout(tmp_path / "out", image_of(source, LAYERS), source)
+    blob = tmp_path / "out/blobs/sha256" / content.layers[1].digest[7:]
     data = bytearray(blob.read_bytes())
     data[-1] ^= 1
     blob.write_bytes(data)
@@ -149,9 +149,9 @@ def test_damaged_blob_is_detected(tmp_path: Path) -> None:
 
 
 def test_symlink_in_an_untrusted_layout_is_not_followed(tmp_path: Path) -> None:
-    source = Trees(tmp_path / "trees")
-    written = layout.write_layout(tmp_path / "out", image_of(source, LAYERS), source)
-    blob = tmp_path / "out/blobs/sha256" / written.layers[0].digest[7:]
+    source = TreeLayerSource(tmp_path / "trees")
+    content = layout.write_layout(tmp_path / "out", image_of(source, LAYERS), source)
+    blob = tmp_path / "out/blobs/sha256" / content.layers[0].digest[7:]
     blob.rename(tmp_path / "elsewhere")
     blob.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutsideError, match="has no blob"):

@@ -19,45 +19,45 @@ from danlu.oci.registry import push_image, push_index
 from danlu.oci.tar import extract_layer
 from danlu.oci.types import Manifest
 from tests import engines
-from tests.engines import short_place
-from tests.oci.layers import Trees, image_of
+from tests.engines import make_short_directory
+from tests.oci.layers import TreeLayerSource, image_of
 from tests.oci.registries import client, debian_registry
 
 pytestmark = pytest.mark.real
 
 
 def run(*command: str | Path, env: dict[str, str] | None = None) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [str(argument) for argument in command],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, **(env or {})},
     )
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
+    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
+    return result.stdout
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Trees:
-    return Trees(tmp_path / "trees")
+def source(tmp_path: Path) -> TreeLayerSource:
+    return TreeLayerSource(tmp_path / "trees")
 
 
 @pytest.fixture
-def image(source: Trees) -> Image:
+def image(source: TreeLayerSource) -> Image:
     return image_of(source, [{"etc/one": "1\n", "é" * 70: "2"}, {"etc/two": "x" * 100_000}])
 
 
 @pytest.fixture
 def place() -> Iterator[Path]:
     """A directory of a short name, as buildah needs it."""
-    with short_place() as place:
-        yield place
+    with make_short_directory() as directory:
+        yield directory
 
 
 @pytest.fixture
 def podman() -> Iterator[list[str]]:
-    """podman's command with a store of its own."""
+    """Return podman's command with a separate store."""
     if reason := engines.missing("podman"):
         pytest.skip(reason)
     with engines.podman(storage="vfs") as engine:
@@ -66,7 +66,7 @@ def podman() -> Iterator[list[str]]:
 
 @pytest.fixture
 def docker() -> Iterator[list[str]]:
-    """docker's command with a daemon of its own."""
+    """Return docker's command with a separate daemon."""
     if reason := engines.missing("docker"):
         pytest.skip(reason)
     with engines.docker_daemon(storage="vfs") as engine:
@@ -82,34 +82,36 @@ def host() -> Iterator[str]:
 @pytest.mark.needs("skopeo")
 @pytest.mark.parametrize("kind", ["none", "gzip", "zstd"])
 def test_skopeo_reads_our_layout(
-    tmp_path: Path, source: Trees, image: Image, kind: Compression
+    tmp_path: Path, source: TreeLayerSource, image: Image, kind: Compression
 ) -> None:
-    written = layout.write_layout(tmp_path / "out", image, source, kind=kind, names=["me/app:v1"])
+    content = layout.write_layout(tmp_path / "out", image, source, kind=kind, names=["me/app:v1"])
     seen = json.loads(run("skopeo", "inspect", f"oci:{tmp_path}/out:v1"))
-    assert seen["Digest"] == written.manifest.digest
+    assert seen["Digest"] == content.manifest.digest
     config = run("skopeo", "inspect", "--config", "--raw", f"oci:{tmp_path}/out:v1")
     assert config.encode() == image.config
     run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"dir:{tmp_path}/dir")
 
 
 @pytest.mark.needs("skopeo")
-def test_we_read_the_layout_of_skopeo(tmp_path: Path, source: Trees, image: Image) -> None:
+def test_we_read_the_layout_of_skopeo(
+    tmp_path: Path, source: TreeLayerSource, image: Image
+) -> None:
     layout.write_layout(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])
     run("skopeo", "copy", f"oci:{tmp_path}/out:v1", f"oci:{tmp_path}/copy:other")
-    (found,) = layout.read_layout(tmp_path / "copy")
-    assert found.image == image
-    assert found.names == ("other",)
+    (result,) = layout.read_layout(tmp_path / "copy")
+    assert result.image == image
+    assert result.names == ("other",)
 
 
 @pytest.mark.needs("skopeo")
 def test_skopeo_and_we_read_each_others_docker_archives(
-    tmp_path: Path, source: Trees, image: Image
+    tmp_path: Path, source: TreeLayerSource, image: Image
 ) -> None:
     with (tmp_path / "ours.tar").open("wb") as file:
         docker_archive.write_archive(image, source, file.write, names=["me/app:v1"])
     run("skopeo", "copy", f"docker-archive:{tmp_path}/ours.tar", f"oci:{tmp_path}/copy:x")
-    (found,) = layout.read_layout(tmp_path / "copy")
-    assert found.image.diff_ids == image.diff_ids
+    (result,) = layout.read_layout(tmp_path / "copy")
+    assert result.image.diff_ids == image.diff_ids
     run(
         "skopeo",
         "copy",
@@ -127,7 +129,7 @@ def test_skopeo_and_we_read_each_others_docker_archives(
 
 @pytest.mark.needs("podman")
 def test_podman_loads_our_docker_archive(
-    tmp_path: Path, source: Trees, image: Image, podman: list[str]
+    tmp_path: Path, source: TreeLayerSource, image: Image, podman: list[str]
 ) -> None:
     with (tmp_path / "image.tar").open("wb") as file:
         docker_archive.write_archive(image, source, file.write, names=["me/app:v1"])
@@ -140,7 +142,12 @@ def test_podman_loads_our_docker_archive(
 @pytest.mark.needs("podman", "docker-registry", "root")  # only root mounts an image
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_podman_pulls_what_we_pushed(
-    tmp_path: Path, source: Trees, image: Image, podman: list[str], host: str, kind: Compression
+    tmp_path: Path,
+    source: TreeLayerSource,
+    image: Image,
+    podman: list[str],
+    host: str,
+    kind: Compression,
 ) -> None:
     async def push() -> None:
         async with client(host) as registry:
@@ -159,7 +166,9 @@ def test_podman_pulls_what_we_pushed(
 
 
 @pytest.mark.needs("buildah")
-def test_buildah_pulls_our_layout(tmp_path: Path, source: Trees, image: Image, place: Path) -> None:
+def test_buildah_pulls_our_layout(
+    tmp_path: Path, source: TreeLayerSource, image: Image, place: Path
+) -> None:
     layout.write_layout(tmp_path / "out", image, source, names=["me/app:v1"])
     buildah = ["buildah", "--root", str(place / "root"), "--runroot", str(place / "run")]
     buildah += ["--storage-driver", "vfs"]
@@ -169,7 +178,7 @@ def test_buildah_pulls_our_layout(tmp_path: Path, source: Trees, image: Image, p
 
 @pytest.mark.needs("docker", "dockerd", "root")
 def test_docker_loads_and_saves_our_archive(
-    tmp_path: Path, source: Trees, image: Image, docker: list[str]
+    tmp_path: Path, source: TreeLayerSource, image: Image, docker: list[str]
 ) -> None:
     with (tmp_path / "ours.tar").open("wb") as file:
         docker_archive.write_archive(image, source, file.write, names=["me/app:v1"])
@@ -189,7 +198,7 @@ def test_docker_loads_and_saves_our_archive(
 
 @pytest.mark.needs("docker", "dockerd", "docker-registry", "root")
 def test_docker_pulls_what_we_pushed(
-    tmp_path: Path, source: Trees, image: Image, docker: list[str], host: str
+    tmp_path: Path, source: TreeLayerSource, image: Image, docker: list[str], host: str
 ) -> None:
     # Docker before 23 unpacks no zstd.
     async def push() -> None:
@@ -205,7 +214,9 @@ def test_docker_pulls_what_we_pushed(
 
 
 @pytest.mark.needs("skopeo", "docker-registry")
-def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image, host: str) -> None:
+def test_we_pull_what_skopeo_pushed(
+    tmp_path: Path, source: TreeLayerSource, image: Image, host: str
+) -> None:
     layout.write_layout(tmp_path / "out", image, source, kind="none", names=["me/app:v1"])
     run(
         "skopeo",
@@ -228,7 +239,7 @@ def test_we_pull_what_skopeo_pushed(tmp_path: Path, source: Trees, image: Image,
 
 @pytest.mark.needs("skopeo", "docker-registry")
 def test_skopeo_selects_a_platform_of_an_index_that_we_pushed(
-    tmp_path: Path, source: Trees, image: Image, host: str
+    tmp_path: Path, source: TreeLayerSource, image: Image, host: str
 ) -> None:
     other = image_of(source, [{"etc/one": "1\n"}], architecture="arm64")
 
@@ -250,7 +261,9 @@ def test_skopeo_selects_a_platform_of_an_index_that_we_pushed(
 
 
 @pytest.mark.needs("skopeo")
-def test_real_tools_use_the_fake_registry(tmp_path: Path, source: Trees, image: Image) -> None:
+def test_real_tools_use_the_fake_registry(
+    tmp_path: Path, source: TreeLayerSource, image: Image
+) -> None:
     import sys
 
     layout.write_layout(tmp_path / "out", image, source, kind="gzip", names=["me/app:v1"])

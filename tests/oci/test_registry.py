@@ -13,11 +13,12 @@ import pytest
 from danlu.errors import OutsideError
 from danlu.oci import blob_export
 from danlu.oci.compress import Compression
-from danlu.oci.digest import Digest, sha256
+from danlu.oci.digest import DiffId, Digest, sha256
+from danlu.oci.layer_status import LayerStatus
 from danlu.oci.registry import RegistryNotFound, push_image
 from danlu.oci.types import Descriptor, Index, Manifest, MediaType
 from tests.fakes.registry import FakeRegistry
-from tests.oci.layers import Trees, image_of
+from tests.oci.layers import TreeLayerSource, image_of
 from tests.oci.registries import client, debian_registry
 
 pytestmark = pytest.mark.anyio
@@ -45,8 +46,8 @@ async def host(request: pytest.FixtureRequest) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Trees:
-    return Trees(tmp_path / "trees")
+def source(tmp_path: Path) -> TreeLayerSource:
+    return TreeLayerSource(tmp_path / "trees")
 
 
 async def test_registry_responds(host: str) -> None:
@@ -100,7 +101,7 @@ async def test_blob_is_mounted_from_another_repository(host: str) -> None:
 
 @pytest.mark.parametrize("kind", ["none", "gzip", "zstd"])
 async def test_pushed_image_is_pulled_by_tag_and_by_digest(
-    host: str, source: Trees, tmp_path: Path, kind: Compression
+    host: str, source: TreeLayerSource, tmp_path: Path, kind: Compression
 ) -> None:
     image = image_of(source, [{"a": "1"}, {"b": BIG}])
     async with client(host) as registry:
@@ -115,11 +116,27 @@ async def test_pushed_image_is_pulled_by_tag_and_by_digest(
             assert await registry.get_image(f"i/{kind}", document.value) == image
 
 
+class RememberedLocations:
+    """The store's record of blob locations, in memory."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, Digest], list[str]] = {}
+
+    def find_repositories(self, registry: str, digest: Digest) -> list[str]:
+        return self.known.get((registry, digest), [])
+
+    def record_repository(
+        self, registry: str, repository: str, digest: Digest, diff_id: DiffId
+    ) -> None:
+        self.known.setdefault((registry, digest), []).append(repository)
+
+
 async def test_only_missing_layers_are_compressed_and_sent(
-    host: str, source: Trees, tmp_path: Path
+    host: str, source: TreeLayerSource, tmp_path: Path
 ) -> None:
     layers: list[dict[str, str | bytes]] = [{"a": "1"}, {"b": "2"}]
-    sizes: list[int] = []
+    statuses: list[LayerStatus] = []
+    locations = RememberedLocations()
     async with client(host) as registry:
         first = image_of(source, layers)
         await push_image(registry, "once", first, source, scratch=tmp_path, tags=["1"])
@@ -131,10 +148,11 @@ async def test_only_missing_layers_are_compressed_and_sent(
             source,
             scratch=tmp_path,
             tags=["1"],
-            progress=lambda done, all_of_it: sizes.append(done),
+            locations=locations,
+            report=statuses.append,
         )
         assert source.written == []
-        assert sizes == []
+        assert {status.state for status in statuses} == {"waiting", "exists"}
         new = source.add({"c": "3"})
         from danlu.oci.image import make_image
 
@@ -144,8 +162,18 @@ async def test_only_missing_layers_are_compressed_and_sent(
         await push_image(registry, "once", second, source, scratch=tmp_path, tags=["2"])
         assert source.written == [new]
         source.written.clear()
-        await push_image(registry, "other", second, source, scratch=tmp_path, mount_from=["once"])
+        statuses.clear()
+        await push_image(
+            registry,
+            "other",
+            first,
+            source,
+            scratch=tmp_path,
+            locations=locations,
+            report=statuses.append,
+        )
         assert source.written == []
+        assert {status.state for status in statuses} == {"waiting", "mounted"}
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -153,7 +181,7 @@ async def test_concurrent_transfers(host: str) -> None:
     contents = [random.Random(n).randbytes(50_000 + n) for n in range(24)]
     async with client(host) as registry:
 
-        async def there_and_back(content: bytes) -> None:
+        async def push_and_pull(content: bytes) -> None:
             digest = Digest("sha256:" + hashlib.sha256(content).hexdigest())
             pieces: list[bytes] = []
             await registry.push_blob("many", digest, content)
@@ -164,10 +192,10 @@ async def test_concurrent_transfers(host: str) -> None:
 
         async with anyio.create_task_group() as group:
             for content in contents:
-                group.start_soon(there_and_back, content)
+                group.start_soon(push_and_pull, content)
 
 
-async def test_manifest_without_its_blobs_is_rejected(host: str, source: Trees) -> None:
+async def test_manifest_without_its_blobs_is_rejected(host: str, source: TreeLayerSource) -> None:
     image = image_of(source, [])
     manifest = blob_export.make_manifest(image, [])
     async with client(host) as registry:
@@ -176,7 +204,7 @@ async def test_manifest_without_its_blobs_is_rejected(host: str, source: Trees) 
 
 
 async def test_index_is_distinguished_from_a_manifest(
-    host: str, source: Trees, tmp_path: Path
+    host: str, source: TreeLayerSource, tmp_path: Path
 ) -> None:
     from danlu.oci.types import ParsedDocument, encode_json
 
@@ -186,5 +214,5 @@ async def test_index_is_distinguished_from_a_manifest(
         index = Index(manifests=(descriptor,), media_type=MediaType.INDEX)
         document = ParsedDocument(encode_json(index), MediaType.INDEX, index)
         await registry.push_manifest("multi", document, "all")
-        found = await registry.get_manifest("multi", "all")
-    assert found.value == index
+        manifest = await registry.get_manifest("multi", "all")
+    assert manifest.value == index

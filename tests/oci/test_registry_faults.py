@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import random
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +26,7 @@ from danlu.oci.registry import (
     find_docker_credentials,
 )
 from danlu.oci.registry.auth import parse_challenges
+from danlu.oci.registry.credentials import CredentialHelperError
 from danlu.oci.registry.transfer import BlobUpload
 from danlu.oci.registry.transport import RegistryTransport
 from danlu.oci.types import (
@@ -37,7 +40,7 @@ from danlu.oci.types import (
 from danlu.util.retry import RetryPolicy
 from danlu.util.tasks import run_concurrently
 from tests.fakes.registry import FakeRegistry, RegistryFault
-from tests.oci.registries import client
+from tests.oci.registries import ROUTINE, client, no_pause
 
 pytestmark = pytest.mark.anyio
 BIG = random.Random(3).randbytes(3 << 20)
@@ -109,7 +112,7 @@ async def test_lasting_temporary_error_contains_the_registrys_message(
     fake: FakeRegistry,
 ) -> None:
     fake.faults = [RegistryFault(path="/blobs/", status=503, times=99)]
-    with pytest.raises(TemporaryError, match=r"unavailable .* HTTP 503: told to fail"):
+    with pytest.raises(TemporaryError, match=r"unavailable .* HTTP 503: injected fault"):
         await fetch(fake)
 
 
@@ -215,6 +218,164 @@ async def test_upload_survives_temporary_errors(
     assert fake.blobs[sha256(content)] == content
 
 
+async def test_upload_whose_response_was_lost_is_not_sent_again(fake: FakeRegistry) -> None:
+    content = random.Random(8).randbytes(2 << 20)
+    fake.faults = [RegistryFault(method="PUT", drop_response=True)]
+    async with client(fake.host) as registry:
+        await registry.push_blob("r", sha256(content), content)
+    assert fake.blobs[sha256(content)] == content
+    assert len(fake.requests("PATCH")) == 1
+
+
+async def test_blob_is_sent_in_parts_if_the_registry_refuses_long_requests(
+    fake: FakeRegistry,
+) -> None:
+    content = random.Random(9).randbytes(40 << 20)
+    fake.max_request = 16 << 20
+    sent: list[int] = []
+    async with client(fake.host) as registry:
+        await registry.push_blob("r", sha256(content), content, progress=sent.append)
+    assert fake.blobs[sha256(content)] == content
+    accepted = [request for request in fake.requests("PATCH") if request.status == 202]
+    assert [request.headers["Content-Range"] for request in accepted] == [
+        "0-16777215",
+        "16777216-33554431",
+        "33554432-41943039",
+    ]
+    assert sum(sent) == len(content)
+
+
+async def test_parts_have_at_least_the_length_that_the_registry_asks_for(
+    fake: FakeRegistry,
+) -> None:
+    content = random.Random(9).randbytes(40 << 20)
+    fake.max_request, fake.min_part = 21 << 20, 20 << 20
+    async with client(fake.host) as registry:
+        await registry.push_blob("r", sha256(content), content)
+    lengths = [request.headers["Content-Length"] for request in fake.requests("PATCH")]
+    assert lengths == [str(40 << 20), str(20 << 20), str(20 << 20)]
+
+
+async def test_registry_that_refuses_every_part_is_an_error(fake: FakeRegistry) -> None:
+    content = random.Random(9).randbytes(20 << 20)
+    fake.max_request = 1 << 20
+    async with client(fake.host) as registry:
+        with pytest.raises(OutsideError, match="refuses a request of this size") as caught:
+            await registry.push_blob("r", sha256(content), content)
+    assert "client_max_body_size" in caught.value.hint
+
+
+async def test_stalled_upload_is_given_up_and_repeated(fake: FakeRegistry) -> None:
+    content = random.Random(10).randbytes(48 << 20)
+    fake.faults = [RegistryFault(method="PATCH", stall=True)]
+    async with Registry(
+        RegistryEndpoint(fake.host), backoff=ROUTINE, sleep=no_pause, read_timeout=0.5
+    ) as registry:
+        await registry.push_blob("r", sha256(content), content)
+    assert fake.blobs[sha256(content)] == content
+
+
+async def test_registry_that_stalls_every_upload_is_an_error(fake: FakeRegistry) -> None:
+    content = random.Random(10).randbytes(48 << 20)
+    fake.faults = [RegistryFault(method="PATCH", stall=True, times=99)]
+    async with Registry(
+        RegistryEndpoint(fake.host), backoff=ROUTINE, sleep=no_pause, read_timeout=0.1
+    ) as registry:
+        with pytest.raises(TemporaryError, match=r"took no data for 0\.1 seconds"):
+            await registry.push_blob("r", sha256(content), content)
+
+
+async def test_upload_that_the_registry_keeps_losing_fails(
+    fake: FakeRegistry,
+) -> None:
+    content = random.Random(11).randbytes(8 << 20)
+    # Each time some of the upload arrives and is confirmed, and is then forgotten.
+    for _ in range(50):
+        fake.faults += [
+            RegistryFault(method="PATCH", drop_after=1 << 20),
+            RegistryFault(method="GET", path="/uploads/", status=404),
+        ]
+    async with client(fake.host) as registry:
+        with pytest.raises(TemporaryError):
+            await registry.push_blob("r", sha256(content), content)
+    assert len(fake.requests("PATCH")) < 20
+
+
+async def test_download_continues_after_the_bytes_of_an_earlier_one(fake: FakeRegistry) -> None:
+    pieces: list[bytes] = []
+    counts: list[int] = []
+    async with client(fake.host) as registry:
+        await registry.download_blob(
+            "r",
+            Descriptor("x", BIG_DIGEST, len(BIG)),
+            pieces.append,
+            received=io.BytesIO(BIG[: 2 << 20]),
+            progress=counts.append,
+        )
+    assert b"".join(pieces) == BIG[2 << 20 :]
+    assert sum(counts) == len(BIG)
+    (request,) = fake.requests("GET", "/blobs/")
+    assert request.headers["Range"] == f"bytes={2 << 20}-"
+
+
+async def test_wrong_bytes_of_an_earlier_download_are_found(fake: FakeRegistry) -> None:
+    async with client(fake.host) as registry:
+        with pytest.raises(ChecksumError):
+            await registry.download_blob(
+                "r",
+                Descriptor("x", BIG_DIGEST, len(BIG)),
+                lambda data: None,
+                received=io.BytesIO(b"x" * 100),
+            )
+
+
+@pytest.mark.parametrize("status", [400, 500, 503])
+async def test_registry_that_fails_to_mount_gets_the_blob(fake: FakeRegistry, status: int) -> None:
+    digest = Digest(fake.put_blob("source", b"mounted"))
+    fake.faults = [RegistryFault(method="POST", path="/uploads/", status=status)]
+    async with client(fake.host) as registry:
+        assert not await registry.mount_blob("r", digest, "source")
+        await registry.push_blob("r", digest, b"mounted")
+    assert digest in fake.linked["r"]
+
+
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ("7", "in 7.0 s"),
+        ("9" * 400, "in 1 h"),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", "in 1 h"),
+        ("Mon, 01 Jan 0001 00:00:00 GMT", "later"),
+        ("-5", "later"),
+        ("²", "later"),
+        ("soon", "later"),
+    ],
+)
+async def test_wait_that_the_registry_asks_for_is_in_the_hint(
+    fake: FakeRegistry, header: str, hint: str
+) -> None:
+    fake.faults = [RegistryFault(status=429, times=99, headers={"Retry-After": header})]
+    async with client(fake.host) as registry:
+        with pytest.raises(TemporaryError) as caught:
+            await registry.list_tags("r")
+    assert hint in caught.value.hint
+
+
+async def test_retries_are_reported(fake: FakeRegistry) -> None:
+    reports: list[str] = []
+    fake.faults = [RegistryFault(path="/tags/", status=503, times=2)]
+    fake.put_manifest("r", b"{}", tag="t")
+    async with Registry(
+        RegistryEndpoint(fake.host),
+        backoff=ROUTINE,
+        sleep=no_pause,
+        on_retry=lambda error, wait: reports.append(error.message),
+    ) as registry:
+        await registry.list_tags("r")
+    assert len(reports) == 2
+    assert "HTTP 503" in reports[0]
+
+
 async def test_unreachable_registry_is_a_temporary_error(fake: FakeRegistry) -> None:
     from tests.oci.registries import free_port
 
@@ -313,7 +474,7 @@ async def test_password_is_not_sent_unencrypted(tmp_path: Path) -> None:
 
 
 def certificate(place: Path) -> tuple[ssl.SSLContext, Path]:
-    """A certificate for localhost that nobody has signed."""
+    """A self-signed certificate for localhost."""
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     key, certificate = place / "key.pem", place / "cert.pem"
@@ -422,7 +583,7 @@ def config(place: Path, value: object) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(place), "HOME": str(place), "PATH": os.environ["PATH"]}
 
 
-def encoded(text: str) -> str:
+def encode_base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
@@ -437,17 +598,17 @@ def encoded(text: str) -> str:
     ],
 )
 async def test_docker_logins_are_found(tmp_path: Path, host: str, key: str) -> None:
-    environ = config(tmp_path, {"auths": {"other": {}, key: {"auth": encoded("me:pa:ss")}}})
+    environ = config(tmp_path, {"auths": {"other": {}, key: {"auth": encode_base64("me:pa:ss")}}})
     assert await find_docker_credentials(host, environ) == RegistryCredentials("me", "pa:ss")
     assert await find_docker_credentials("elsewhere.example.com", environ) is None
 
 
 async def test_identity_tokens_are_found(tmp_path: Path) -> None:
-    entry = {"auth": encoded("00000000:"), "identitytoken": "refresh"}
+    entry = {"auth": encode_base64("00000000:"), "identitytoken": "refresh"}
     environ = config(tmp_path, {"auths": {"h": entry}})
-    found = await find_docker_credentials("h", environ)
-    assert found is not None
-    assert found.identity_token == "refresh"
+    docker_credentials = await find_docker_credentials("h", environ)
+    assert docker_credentials is not None
+    assert docker_credentials.identity_token == "refresh"
 
 
 def helper(place: Path, name: str, script: str) -> None:
@@ -476,11 +637,10 @@ async def test_credential_helpers_are_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        {"credsStore": "missing"},
         {"credsStore": "../../bin/sh"},
         {"credsStore": 5, "auths": []},
         {"auths": {"h": {"auth": "!!!"}}},
-        {"auths": {"h": {"auth": encoded("nocolon")}}},
+        {"auths": {"h": {"auth": encode_base64("nocolon")}}},
         {"auths": {"h": None}},
         [],
     ],
@@ -492,11 +652,126 @@ async def test_broken_login_is_ignored(tmp_path: Path, value: object) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo no AWS keys; echo noise >&2; exit 1", "docker-credential-x failed: no AWS keys"),
+        ("printf 'first\\nlast\\033[2J' >&2; exit 3", r"failed: last\\x1b\[2J"),
+        ("exit 7", "failed: exit code 7"),
+        ("echo hello", "printed no JSON"),
+        ("echo '[]'", "printed no Username and Secret"),
+        ("exec sleep 1000", r"did not answer within 0\.2 seconds"),
+    ],
+)
+async def test_failure_of_a_credential_helper_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    monkeypatch.setattr("danlu.oci.registry.credentials._HELPER_TIMEOUT", 0.2)
+    if "sleep" not in script:
+        monkeypatch.undo()
+    helper(tmp_path, "x", script)
+    environ = config(tmp_path, {"credHelpers": {"h": "x"}})
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+    with pytest.raises(CredentialHelperError, match=message):
+        await find_docker_credentials("h", environ)
+
+
+async def test_missing_credential_helper_is_reported(tmp_path: Path) -> None:
+    environ = config(tmp_path, {"credsStore": "missing"})
+    with pytest.raises(CredentialHelperError, match="docker-credential-missing is not on PATH"):
+        await find_docker_credentials("h", environ)
+
+
+async def test_helper_without_credentials_leaves_the_login_of_the_file(tmp_path: Path) -> None:
+    helper(tmp_path, "x", "echo credentials not found in native keychain; exit 1")
+    auths = {"h": {"auth": encode_base64("me:s")}}
+    environ = config(tmp_path, {"credsStore": "x", "auths": auths})
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
+    assert await find_docker_credentials("h", environ) == RegistryCredentials("me", "s")
+    assert await find_docker_credentials("elsewhere", environ) is None
+
+
+async def test_login_after_a_failed_helper_is_used(tmp_path: Path) -> None:
+    auths = {"h": {"auth": encode_base64("me:s")}}
+    environ = config(tmp_path, {"credsStore": "missing", "auths": auths})
+    assert await find_docker_credentials("h", environ) == RegistryCredentials("me", "s")
+
+
+async def test_helper_returns_an_identity_token_that_is_exchanged(
+    fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    helper(tmp_path, "acr", """cat >&2; echo '{"Username":"<token>","Secret":"refresh"}'""")
+    for name, value in config(tmp_path, {"credHelpers": {fake.host: "acr"}}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake.users, fake.identity_tokens = {"x": "y"}, {"refresh": "me"}
+    async with Registry(fake.host, backoff=ROUTINE, sleep=no_pause) as registry:
+        assert await registry.has_blob("r", BIG_DIGEST)
+    assert [request.method for request in fake.requests(path="/token")] == ["POST"]
+
+
+@pytest.mark.parametrize("tokens", [True, False])
+async def test_denied_access_reports_the_failed_credential_helper(
+    fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tokens: bool
+) -> None:
+    helper(tmp_path, "x", "echo the session expired; exit 1")
+    for name, value in config(tmp_path, {"credHelpers": {fake.host: "x"}}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fake.users, fake.tokens, fake.public = {"x": "y"}, tokens, True
+    async with Registry(fake.host, backoff=ROUTINE, sleep=no_pause) as registry:
+        assert await registry.has_blob("r", BIG_DIGEST)
+        with pytest.raises(OutsideError, match="denied access") as caught:
+            await registry.push_blob("r", sha256(b"new"), b"new")
+    assert caught.value.details == ("docker-credential-x failed: the session expired",)
+
+
+async def test_rejected_token_is_replaced_once_for_all_requests(fake: FakeRegistry) -> None:
+    fake.users = {"me": "secret"}
+    async with client(fake.host, login=ME) as registry:
+        await registry.has_blob("r", BIG_DIGEST)
+        fake.revoke_tokens()
+        job = partial(registry.has_blob, "r", BIG_DIGEST)
+        assert await run_concurrently([job] * 8) == [True] * 8
+    assert len(fake.requests(path="/token")) == 2
+
+
+@pytest.mark.parametrize("size", [1000, 3 << 20])
+async def test_token_that_expires_during_an_upload_is_renewed(
+    fake: FakeRegistry, size: int
+) -> None:
+    content = random.Random(12).randbytes(size)
+    fake.users = {"me": "secret"}
+    fake.revoke_before = ("PATCH", "PUT")
+    async with client(fake.host, login=ME) as registry:
+        await registry.push_blob("r", sha256(content), content)
+    assert fake.blobs[sha256(content)] == content
+
+
+@pytest.mark.parametrize(
+    ("repository", "user"),
+    [("team/a", "team"), ("team/a/b", "team"), ("teams", "all"), ("team/c", "c"), ("", "all")],
+)
+async def test_login_for_a_namespace_wins_over_that_for_the_registry(
+    tmp_path: Path, repository: str, user: str
+) -> None:
+    users = {"h": "all", "h/team": "team", "h/team/c": "c", "https://h/v1/": "legacy"}
+    auths = {key: {"auth": encode_base64(f"{name}:s")} for key, name in users.items()}
+    environ = config(tmp_path, {"auths": auths})
+    docker_credentials = await find_docker_credentials("h", environ, repository=repository)
+    assert docker_credentials == RegistryCredentials(user, "s")
+
+
+async def test_login_for_another_namespace_is_not_used(tmp_path: Path) -> None:
+    environ = config(tmp_path, {"auths": {"h/team": {"auth": encode_base64("me:s")}}})
+    assert await find_docker_credentials("h", environ, repository="other/a") is None
+
+
 async def test_podman_logins_are_found_too(tmp_path: Path) -> None:
     environ = config(tmp_path, {})
     (tmp_path / "containers").mkdir()
     (tmp_path / "containers/auth.json").write_text(
-        json.dumps({"auths": {"h": {"auth": encoded("pod:man")}}})
+        json.dumps({"auths": {"h": {"auth": encode_base64("pod:man")}}})
     )
     environ["XDG_RUNTIME_DIR"] = str(tmp_path)
     assert await find_docker_credentials("h", environ) == RegistryCredentials("pod", "man")
@@ -633,7 +908,7 @@ async def test_token_is_renewed_shortly_before_it_expires(
         ("/u?x=1", "https://r.example/u?x=1"),
     ],
 )
-async def test_upload_location_behind_a_tls_proxy_stays_https(said: str, taken: str) -> None:
+async def test_upload_location_behind_a_tls_proxy_keeps_https(said: str, taken: str) -> None:
     upload = BlobUpload(
         RegistryTransport(RegistryEndpoint("r.example")),
         "r",

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from danlu.errors import UsageError
 from danlu.oci.tar import LayerSummary, NormalizeOptions, extract_layer, write_layer
-from tests.oci.trees import Node, children, describe, make
+from tests.oci.trees import TreeNode, child_trees, describe, make
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="makes device nodes and owners")
 
@@ -35,31 +35,31 @@ def members(data: bytes) -> dict[str, tarfile.TarInfo]:
 
 @needs_root
 @settings(deadline=None, max_examples=150)
-@given(children())
+@given(child_trees())
 def test_extracting_a_written_layer_restores_tree_and_digest(
-    tree: Mapping[bytes, Node],
+    tree: Mapping[bytes, TreeNode],
 ) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        first, second = Path(place, "1"), Path(place, "2")
+    with tempfile.TemporaryDirectory() as directory:
+        first, second = Path(directory, "1"), Path(directory, "2")
         first.mkdir()
         second.mkdir()
         make(first, tree)
-        data, written = tar_of(first)
+        data, content = tar_of(first)
         read = extract_layer(io.BytesIO(data), second)
         assert describe(second) == describe(first)
-        assert read == written
-        assert tar_of(second) == (data, written)
-        assert written.diff_id == "sha256:" + hashlib.sha256(data).hexdigest()
-        assert written.size == len(data)
-        assert write_layer(first, None) == written
+        assert read == content
+        assert tar_of(second) == (data, content)
+        assert content.diff_id == "sha256:" + hashlib.sha256(data).hexdigest()
+        assert content.size == len(data)
+        assert write_layer(first, None) == content
 
 
 @needs_root
 @settings(deadline=None, max_examples=60)
-@given(children())
-def test_tarfile_reads_every_name_and_content(tree: Mapping[bytes, Node]) -> None:
-    with tempfile.TemporaryDirectory() as place:
-        root = Path(place, "1")
+@given(child_trees())
+def test_tarfile_reads_every_name_and_content(tree: Mapping[bytes, TreeNode]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory, "1")
         root.mkdir()
         make(root, tree)
         data, summary = tar_of(root)
@@ -91,11 +91,13 @@ def test_gnu_tar_extracts_our_layers(tmp_path: Path) -> None:
     make(
         root,
         {
-            b"a": Node("file", content=b"1", xattrs=(("user.x", b"\0y=\n"),), mtime=-5),
-            b"b": Node("same"),
-            "d\xe9".encode(): Node("dir", children={b"n" * 200: Node("file", uid=3_000_000)}),
-            b"l": Node("link", target=b"t" * 300),
-            b"p" * 90: Node("dir", children={b"q" * 90: Node("file", content=b"2" * 600)}),
+            b"a": TreeNode("file", content=b"1", xattrs=(("user.x", b"\0y=\n"),), mtime=-5),
+            b"b": TreeNode("same"),
+            "d\xe9".encode(): TreeNode(
+                "dir", children={b"n" * 200: TreeNode("file", uid=3_000_000)}
+            ),
+            b"l": TreeNode("link", target=b"t" * 300),
+            b"p" * 90: TreeNode("dir", children={b"q" * 90: TreeNode("file", content=b"2" * 600)}),
         },
     )
     data, _ = tar_of(root)
@@ -171,32 +173,32 @@ def test_name_reserved_for_whiteouts_is_rejected(tmp_path: Path) -> None:
         tar_of(tmp_path)
 
 
-DEVICE = Node("gone")
-ATTRIBUTE = Node("file", xattrs=(("user.overlay.whiteout", b"y"),))
+DEVICE = TreeNode("gone")
+ATTRIBUTE = TreeNode("file", xattrs=(("user.overlay.whiteout", b"y"),))
 
 
 @needs_root
 @pytest.mark.parametrize("gone", [DEVICE, ATTRIBUTE], ids=["device", "attribute"])
-def test_overlayfs_whiteouts_become_oci_whiteouts(tmp_path: Path, gone: Node) -> None:
-    make(tmp_path, {b"d": Node("dir", mode=0o755, opaque=True, children={b"x": gone})})
+def test_overlayfs_whiteouts_become_oci_whiteouts(tmp_path: Path, gone: TreeNode) -> None:
+    make(tmp_path, {b"d": TreeNode("dir", mode=0o755, opaque=True, children={b"x": gone})})
     os.setxattr(tmp_path, "user.overlay.opaque", b"y")
-    found = members(tar_of(tmp_path)[0])
-    assert list(found) == [".wh..wh..opq", "d", "d/.wh..wh..opq", "d/.wh.x"]
+    result = members(tar_of(tmp_path)[0])
+    assert list(result) == [".wh..wh..opq", "d", "d/.wh..wh..opq", "d/.wh.x"]
     assert all(
-        member.isreg() and member.size == 0 for name, member in found.items() if ".wh." in name
+        member.isreg() and member.size == 0 for name, member in result.items() if ".wh." in name
     )
-    assert not any("overlay" in key for member in found.values() for key in member.pax_headers)
+    assert not any("overlay" in key for member in result.values() for key in member.pax_headers)
 
 
 def test_both_forms_of_a_whiteout_give_the_same_layer(tmp_path: Path) -> None:
     for name, gone in (("1", DEVICE), ("2", ATTRIBUTE)):
         (tmp_path / name).mkdir()
-        inside = {b"x": gone, b"y": Node("file")}
-        make(tmp_path / name, {b"d": Node("dir", mode=0o755, children=inside)})
+        inside = {b"x": gone, b"y": TreeNode("file")}
+        make(tmp_path / name, {b"d": TreeNode("dir", mode=0o755, children=inside)})
     os.setxattr(tmp_path / "2/d", "user.overlay.opaque", b"x")
     assert tar_of(tmp_path / "2") == tar_of(tmp_path / "1")
 
 
 def test_file_with_content_is_not_a_whiteout(tmp_path: Path) -> None:
-    make(tmp_path, {b"x": Node("file", b"1", xattrs=ATTRIBUTE.xattrs)})
+    make(tmp_path, {b"x": TreeNode("file", b"1", xattrs=ATTRIBUTE.xattrs)})
     assert list(members(tar_of(tmp_path)[0])) == ["x"]

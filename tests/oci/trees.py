@@ -15,7 +15,7 @@ Kind = Literal["file", "dir", "link", "fifo", "gone", "same"]
 
 
 @dataclass(frozen=True)
-class Node:
+class TreeNode:
     kind: Kind
     content: bytes = b""
     target: bytes = b""
@@ -25,20 +25,20 @@ class Node:
     gid: int = 0
     opaque: bool = False
     xattrs: tuple[tuple[str, bytes], ...] = ()
-    children: Mapping[bytes, Node] = field(default_factory=dict)
+    children: Mapping[bytes, TreeNode] = field(default_factory=dict)
 
 
-def make(root: Path, children: Mapping[bytes, Node]) -> None:
+def make(root: Path, children: Mapping[bytes, TreeNode]) -> None:
     """Make ``children`` below ``root``; a ``same`` node is a hard link to the file before it."""
-    _make(os.fsencode(root), children, [])
+    _make_nodes(os.fsencode(root), children, [])
 
 
-def _make(place: bytes, children: Mapping[bytes, Node], files: list[bytes]) -> None:
+def _make_nodes(place: bytes, children: Mapping[bytes, TreeNode], files: list[bytes]) -> None:
     for name, node in sorted(children.items()):
         path = place + b"/" + name
         if node.kind == "dir":
             os.mkdir(path)
-            _make(path, node.children, files)
+            _make_nodes(path, node.children, files)
             if node.opaque:
                 os.setxattr(path, "user.overlay.opaque", b"y")
         elif node.kind == "file" or (node.kind == "same" and not files):
@@ -67,18 +67,18 @@ def _make(place: bytes, children: Mapping[bytes, Node], files: list[bytes]) -> N
 
 def describe(root: Path) -> dict[str, object]:
     """Everything of the tree that a layer keeps, hard links as equal numbers."""
-    found: dict[str, object] = {}
+    results: dict[str, object] = {}
     numbers: dict[tuple[int, int], int] = {}
     top = os.fsencode(root)
-    for place, directories, files in os.walk(top):
+    for directory, directories, files in os.walk(top):
         directories.sort()
         for name in sorted(directories + files):
-            path = place + b"/" + name
-            found[os.fsdecode(path[len(top) + 1 :])] = _describe(path, numbers)
-    return found
+            path = directory + b"/" + name
+            results[os.fsdecode(path[len(top) + 1 :])] = _describe_node(path, numbers)
+    return results
 
 
-def _describe(path: bytes, numbers: dict[tuple[int, int], int]) -> object:
+def _describe_node(path: bytes, numbers: dict[tuple[int, int], int]) -> object:
     status = os.lstat(path)
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFCHR and status.st_rdev == 0:
@@ -116,11 +116,11 @@ _attributes = st.lists(
 ).map(tuple)
 
 
-def nodes(depth: int = 3) -> st.SearchStrategy[Node]:
+def nodes(depth: int = 3) -> st.SearchStrategy[TreeNode]:
     """Any node, directories up to ``depth``."""
     modes = st.sampled_from([0o644, 0o755, 0o600, 0o4755, 0o2755, 0o1777, 0o000])
     file = st.builds(
-        Node,
+        TreeNode,
         kind=st.just("file"),
         content=st.one_of(st.binary(max_size=1100), st.sampled_from([b"x" * 512, b"y" * 70000])),
         mode=modes,
@@ -130,23 +130,23 @@ def nodes(depth: int = 3) -> st.SearchStrategy[Node]:
         xattrs=_attributes,
     )
     target = st.binary(min_size=1, max_size=150).filter(lambda path: b"\0" not in path)
-    link = st.builds(Node, kind=st.just("link"), target=target, mtime=_times, uid=_owners)
-    plain = st.sampled_from([Node("gone"), Node("same"), Node("fifo", mode=0o600)])
+    link = st.builds(TreeNode, kind=st.just("link"), target=target, mtime=_times, uid=_owners)
+    plain = st.sampled_from([TreeNode("gone"), TreeNode("same"), TreeNode("fifo", mode=0o600)])
     if not depth:
         return st.one_of(file, link, plain)
     directory = st.builds(
-        Node,
+        TreeNode,
         kind=st.just("dir"),
         mode=modes,
         mtime=_times,
         gid=_owners,
         opaque=st.booleans(),
         xattrs=_attributes,
-        children=children(depth - 1),
+        children=child_trees(depth - 1),
     )
     return st.one_of(file, link, plain, directory)
 
 
-def children(depth: int = 3) -> st.SearchStrategy[Mapping[bytes, Node]]:
+def child_trees(depth: int = 3) -> st.SearchStrategy[Mapping[bytes, TreeNode]]:
     """The content of a directory."""
     return st.dictionaries(names(), nodes(depth), max_size=5)

@@ -21,9 +21,9 @@ from danlu.operator.crds import custom_resource_definitions
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
 from tests.kube.objects import eventually
-from tests.kube.servers import Server, real_server
+from tests.kube.servers import ApiServer, real_server
+from tests.operator.operator_namespace import OperatorNamespace
 from tests.operator.permissions import USER
-from tests.operator.site import Site
 
 _numbers = itertools.count(1)
 
@@ -34,8 +34,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def real_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A real server, one for the whole session."""
+def real_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A real API server, one per session."""
     with real_server(tmp_path_factory.mktemp("operator")) as server:
         yield server
 
@@ -47,18 +47,18 @@ def clock(request: pytest.FixtureRequest) -> VirtualClock:
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
-async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
     if request.param == "fake":
         held = request.getfixturevalue("clock")
         async with FakeKubernetes(now=held.now) as fake:
-            yield Server(ClusterConfig(server=fake.url), fake, collecting=True)
+            yield ApiServer(ClusterConfig(server=fake.url), fake, collecting=True)
     else:
         yield request.getfixturevalue("real_site")
 
 
 @pytest.fixture
-async def operator_access(server: Server) -> ClusterConfig:
-    """As whom operators ask: one who may do, on a real server, what their manifests say."""
+async def operator_access(server: ApiServer) -> ClusterConfig:
+    """The operators' access: on a real server, with the permissions of their manifests."""
     if server.fake is not None:
         return server.access
     return replace(server.access, credentials=StaticCredentials(token=USER))
@@ -66,56 +66,58 @@ async def operator_access(server: Server) -> ClusterConfig:
 
 @pytest.fixture
 async def site(
-    server: Server, operator_access: ClusterConfig, clock: VirtualClock
-) -> AsyncIterator[Site]:
-    """A namespace of this test alone, on a server that has all kinds."""
-    async with _site(server, operator_access, clock) as site:
+    server: ApiServer, operator_access: ClusterConfig, clock: VirtualClock
+) -> AsyncIterator[OperatorNamespace]:
+    """A namespace for one test, on a server with all kinds."""
+    async with _open_site(server, operator_access, clock) as site:
         yield site
 
 
 @pytest.fixture
-async def fake_site(clock: VirtualClock) -> AsyncIterator[Site]:
+async def fake_site(clock: VirtualClock) -> AsyncIterator[OperatorNamespace]:
     """The same on the fake only, which injects faults and counts requests."""
     async with FakeKubernetes(now=clock.now) as fake:
         access = ClusterConfig(server=fake.url)
-        async with _site(Server(access, fake, collecting=True), access, clock) as site:
+        async with _open_site(ApiServer(access, fake, collecting=True), access, clock) as site:
             yield site
 
 
 @pytest.fixture
-async def fake_site_in_time() -> AsyncIterator[Site]:
+async def fake_site_in_time() -> AsyncIterator[OperatorNamespace]:
     """The same in real time, for operators that are processes of their own."""
     async with _fake_in_time() as site:
         yield site
 
 
 @pytest.fixture(params=["fake", "real"])
-async def site_in_time(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+async def site_in_time(request: pytest.FixtureRequest) -> AsyncIterator[OperatorNamespace]:
     """Either, in real time."""
     if request.param == "fake":
         async with _fake_in_time() as site:
             yield site
     else:
         server = request.getfixturevalue("real_site")
-        async with _site(server, server.access, REAL_CLOCK) as site:
+        async with _open_site(server, server.access, REAL_CLOCK) as site:
             yield site
 
 
 @asynccontextmanager
-async def _fake_in_time() -> AsyncIterator[Site]:
+async def _fake_in_time() -> AsyncIterator[OperatorNamespace]:
     async with FakeKubernetes() as fake:
-        server = Server(ClusterConfig(server=fake.url), fake, collecting=True)
-        async with _site(server, server.access, REAL_CLOCK) as site:
+        server = ApiServer(ClusterConfig(server=fake.url), fake, collecting=True)
+        async with _open_site(server, server.access, REAL_CLOCK) as site:
             yield site
 
 
 @asynccontextmanager
-async def _site(server: Server, operator: ClusterConfig, clock: Clock) -> AsyncIterator[Site]:
+async def _open_site(
+    server: ApiServer, operator: ClusterConfig, clock: Clock
+) -> AsyncIterator[OperatorNamespace]:
     async with Client(server.access, manager="tests") as client:
-        await _defined(client)
+        await _create_crds(client)
         space = f"test-{next(_numbers)}"
         await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": space}}))
-        yield Site(
+        yield OperatorNamespace(
             access=server.access,
             operator=operator,
             client=client,
@@ -126,29 +128,29 @@ async def _site(server: Server, operator: ClusterConfig, clock: Clock) -> AsyncI
 
 
 @pytest.fixture
-async def operator(site: Site) -> AsyncIterator[Manager]:
+async def operator(site: OperatorNamespace) -> AsyncIterator[Manager]:
     """An operator of all kinds."""
     async with site.operator_runs() as manager:
         yield manager
 
 
-async def _defined(client: Client) -> None:
-    """Have the definitions of all kinds."""
-    there = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
+async def _create_crds(client: Client) -> None:
+    """Create the CRDs of all kinds."""
+    existing = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
     for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
-        if document["metadata"]["name"] not in there:
+        if document["metadata"]["name"] not in existing:
             await client.create(_CRDS, document)
-    await eventually(lambda: _established(client))
+    await eventually(lambda: _crds_are_ready(client))
 
 
-async def _established(client: Client) -> bool:
-    found = (await client.list(_CRDS)).items
+async def _crds_are_ready(client: Client) -> bool:
+    result = (await client.list(_CRDS)).items
     return all(
         any(
             condition["type"] == "Established" and condition["status"] == "True"
             for condition in (document.get("status") or {}).get("conditions") or ()
         )
-        for document in found
+        for document in result
     )
 
 

@@ -39,18 +39,22 @@ async def grant(client: Client, operator: Client, settings: OperatorSettings) ->
     space = settings.namespace
     needed = operator_rules(list_frameworks(), settings)
     rules = [*needed.jobs, *needed.own]
-    await _bind(client, ROLES, ROLE_BINDINGS, space, rules)
+    await _create_binding(client, ROLES, ROLE_BINDINGS, space, rules)
     if needed.cluster:
-        await _bind(client, _CLUSTER_ROLES, _CLUSTER_ROLE_BINDINGS, "", list(needed.cluster))
+        await _create_binding(
+            client, _CLUSTER_ROLES, _CLUSTER_ROLE_BINDINGS, "", list(needed.cluster)
+        )
 
-    async def effective() -> bool:
-        return all([await _may(operator, space, rule) for rule in (*rules, *needed.cluster)])
+    async def effective_rules() -> bool:
+        return all(
+            [await _check_access(operator, space, rule) for rule in (*rules, *needed.cluster)]
+        )
 
     # The server learns of a role a moment after it was made.
-    await eventually(effective)
+    await eventually(effective_rules)
 
 
-async def _bind(
+async def _create_binding(
     client: Client,
     roles: Resource[Manifest],
     bindings: Resource[Manifest],
@@ -58,8 +62,8 @@ async def _bind(
     rules: list[Manifest],
 ) -> None:
     name = f"operator-{next(_numbers)}"
-    place = {"namespace": space} if space else {}
-    metadata = {"name": name, **place, "labels": {MARK: "yes"}}
+    location = {"namespace": space} if space else {}
+    metadata = {"name": name, **location, "labels": {MARK: "yes"}}
     await client.create(roles, roles.to_manifest({"metadata": metadata, "rules": rules}))
     binding = {
         "metadata": metadata,
@@ -69,7 +73,7 @@ async def _bind(
     await client.create(bindings, bindings.to_manifest(binding))
 
 
-async def _may(operator: Client, space: str, rule: dict[str, Any]) -> bool:
+async def _check_access(operator: Client, space: str, rule: dict[str, Any]) -> bool:
     resource, _, subresource = rule["resources"][0].partition("/")
     attributes = {
         "namespace": space,
@@ -80,5 +84,5 @@ async def _may(operator: Client, space: str, rule: dict[str, Any]) -> bool:
         "name": (rule.get("resourceNames") or [""])[0],
     }
     review = _REVIEWS.to_manifest({"spec": {"resourceAttributes": attributes}})
-    found = await operator.create(_REVIEWS, review)
-    return bool(found["status"]["allowed"])
+    result = await operator.create(_REVIEWS, review)
+    return bool(result["status"]["allowed"])

@@ -11,15 +11,15 @@ import pytest
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from danlu.operator.crds import custom_resource_definition
 from danlu.training.registry import find_framework, list_frameworks
-from tests.operator.site import Site
+from tests.operator.operator_namespace import OperatorNamespace
 
 pytestmark = pytest.mark.anyio
 EXAMPLE = Path(__file__).parents[2] / "examples" / "add-a-framework" / "danlu_lightgbm.py"
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an installer leaves of the example's package."""
+def example_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example's package as an installer does."""
     shutil.copy(EXAMPLE, tmp_path)
     info = tmp_path / "danlu_lightgbm-1.0.dist-info"
     info.mkdir()
@@ -30,8 +30,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
 
 
-@pytest.mark.usefixtures("installed")
-async def test_a_kind_of_a_plugin_has_a_crd_and_is_reconciled(fake_site: Site) -> None:
+@pytest.mark.usefixtures("example_package")
+async def test_a_kind_of_a_plugin_has_a_crd_and_is_reconciled(fake_site: OperatorNamespace) -> None:
     site = fake_site
     assert "LightGBMJob" in [framework.kind for framework in list_frameworks()]
     framework = find_framework("LightGBMJob")
@@ -40,12 +40,12 @@ async def test_a_kind_of_a_plugin_has_a_crd_and_is_reconciled(fake_site: Site) -
     worker = {"replicas": 2, "template": {"spec": {"containers": [container]}}}
     async with site.operator_runs():
         await site.create(framework, {framework.replicas_field: {"Worker": worker}})
-        await site.until_pods("job-worker-0", "job-worker-1")
-        await site.until_services("job-worker-0", "job-worker-1")
+        await site.wait_for_pods("job-worker-0", "job-worker-1")
+        await site.wait_for_services("job-worker-0", "job-worker-1")
         env = (await site.pod("job-worker-1"))["spec"]["containers"][0]["env"]
         machines = "job-worker-0:12400,job-worker-1:12400"
         assert {"name": "LIGHTGBM_MACHINES", "value": machines} in env
         await site.run()
-        await site.until("Running", "LightGBMJob")
+        await site.wait_for_state("Running", "LightGBMJob")
         await site.end()
-        await site.until("Succeeded", "LightGBMJob")
+        await site.wait_for_state("Succeeded", "LightGBMJob")

@@ -25,7 +25,7 @@ from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
 from danlu.training.types import MANAGER
 from tests.fakes.kubernetes import FakeKubernetes
 from tests.kube.objects import eventually
-from tests.kube.servers import Server, real_server
+from tests.kube.servers import ApiServer, real_server
 from tests.training.manifests import KINDS, SIZES, manifest
 from tests.training.mistakes import jobs, kinds, pods
 
@@ -44,7 +44,7 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-def real_crds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def real_crds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with real_server(tmp_path_factory.mktemp("crds")) as server:
         yield server
 
@@ -53,10 +53,10 @@ def real_crds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     if request.param == "fake":
         async with FakeKubernetes() as fake, Client(ClusterConfig(server=fake.url)) as client:
-            yield await defined(client)
+            yield await create_crds(client)
     else:
         async with Client(request.getfixturevalue("real_crds").access) as client:
-            yield await defined(client)
+            yield await create_crds(client)
 
 
 @pytest.fixture
@@ -66,11 +66,11 @@ async def space(client: Client) -> str:
     return name
 
 
-async def defined(client: Client) -> Client:
+async def create_crds(client: Client) -> Client:
     for crd in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
         await client.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, force=True)
 
-    async def served() -> bool:
+    async def is_available() -> bool:
         try:
             for framework in BUILT_IN_FRAMEWORKS:
                 await client.list(resource(framework), ListOptions("default"))
@@ -78,11 +78,11 @@ async def defined(client: Client) -> Client:
             return False
         return True
 
-    await eventually(served)
+    await eventually(is_available)
     return client
 
 
-def placed(document: dict[str, Any], space: str) -> dict[str, Any]:
+def with_namespace(document: dict[str, Any], space: str) -> dict[str, Any]:
     return {**document, "metadata": {**document["metadata"], "namespace": space}}
 
 
@@ -90,30 +90,30 @@ def placed(document: dict[str, Any], space: str) -> dict[str, Any]:
 async def test_a_job_of_every_kind_is_kept_as_it_was_written(
     client: Client, space: str, kind: str
 ) -> None:
-    written = manifest(kind)
-    made = await client.create(resource(KINDS[kind]), placed(written, space))
-    assert made["spec"] == written["spec"]
+    content = manifest(kind)
+    result = await client.create(resource(KINDS[kind]), with_namespace(content, space))
+    assert result["spec"] == content["spec"]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 async def test_kubeflow_s_examples_lose_nothing(client: Client, space: str, path: Path) -> None:
-    written = read_manifest_file(path.read_text(), path.name).job
-    framework = find_framework(written["kind"])
-    plain = msgspec.json.decode(msgspec.json.encode(dict(written)))
-    made = await client.create(resource(framework), placed(plain, space))
-    kept = read_job({**made, "metadata": written["metadata"]}, framework)
-    assert kept == read_job(written, framework)
+    content = read_manifest_file(path.read_text(), path.name).job
+    framework = find_framework(content["kind"])
+    plain = msgspec.json.decode(msgspec.json.encode(dict(content)))
+    result = await client.create(resource(framework), with_namespace(plain, space))
+    kept = read_job({**result, "metadata": content["metadata"]}, framework)
+    assert kept == read_job(content, framework)
 
 
 @pytest.mark.parametrize("kind", ["PyTorchJob", "PaddleJob", "JAXJob"])
 async def test_a_job_that_can_grow_is_scaled(client: Client, space: str, kind: str) -> None:
     framework = KINDS[kind]
-    await client.create(resource(framework), placed(manifest(kind), space))
+    await client.create(resource(framework), with_namespace(manifest(kind), space))
     patch = merge_patch({"spec": {"replicas": 5}})
     scale = Resource("kubeflow.org", "v1", framework.plural, "Scale", Manifest)
     await client.patch(scale, "job", patch, namespace=space, subresource="scale")
-    made = await client.get(resource(framework), "job", namespace=space)
-    assert made["spec"][framework.replicas_field]["Worker"]["replicas"] == 5
+    result = await client.get(resource(framework), "job", namespace=space)
+    assert result["spec"][framework.replicas_field]["Worker"]["replicas"] == 5
 
 
 def test_a_definition_is_small_enough_for_plain_apply() -> None:
@@ -122,7 +122,7 @@ def test_a_definition_is_small_enough_for_plain_apply() -> None:
 
 
 async def test_values_out_of_bounds_are_rejected(client: Client, space: str) -> None:
-    wrong = placed(manifest("PyTorchJob"), space)
+    wrong = with_namespace(manifest("PyTorchJob"), space)
     wrong["spec"]["runPolicy"] = {"cleanPodPolicy": "Some", "backoffLimit": -1}
     with pytest.raises(Invalid) as caught:
         await client.create(resource(KINDS["PyTorchJob"]), wrong)
@@ -151,18 +151,18 @@ MISTAKES = {
 
 async def test_the_server_rejects_what_danlu_rejects(client: Client, space: str) -> None:
     if not client.config.server.startswith("https"):
-        pytest.skip("the fake knows no rules in CEL")
+        pytest.skip("the fake API server does not evaluate CEL rules")
     accepted = set()
     for case, (kind, spoil, path, *_) in MISTAKES.items():
-        document = placed(manifest(kind), space)
+        document = with_namespace(manifest(kind), space)
         spoil(document)
-        if await is_taken(client, kind, document) and ".template." not in path:
+        if await server_accepts(client, kind, document) and ".template." not in path:
             accepted.add(case)
     assert accepted == OURS_ALONE
 
 
-async def is_taken(client: Client, kind: str, document: Manifest) -> bool:
-    """Whether a server takes it, as strictly as kubectl asks."""
+async def server_accepts(client: Client, kind: str, document: Manifest) -> bool:
+    """Return whether a server accepts it with strict validation, as kubectl requests."""
     namespace = document["metadata"].get("namespace", "default")
     request = ApiRequest(
         method="POST",
@@ -181,8 +181,8 @@ async def is_taken(client: Client, kind: str, document: Manifest) -> bool:
 def test_singleton_replica_types_are_checked_by_server_and_operator_alike(kind: str) -> None:
     for type in KINDS[kind].singleton_types:
         others = {name: number for name, number in SIZES[kind].items() if name != type}
-        found = validate(manifest(kind, **{type: 2}, **others), KINDS[kind])
-        assert f"[{type}].replicas" in "".join(error.path for error in found)
+        result = validate(manifest(kind, **{type: 2}, **others), KINDS[kind])
+        assert f"[{type}].replicas" in "".join(error.path for error in result)
 
 
 @pytest.mark.parametrize("field", ["managedBy", "queue"])
@@ -190,9 +190,9 @@ async def test_immutable_fields_of_a_job_cannot_change(
     client: Client, space: str, field: str
 ) -> None:
     if not client.config.server.startswith("https"):
-        pytest.skip("the fake knows no rules in CEL")
+        pytest.skip("the fake API server does not evaluate CEL rules")
     first = {"managedBy": MANAGER, "schedulingPolicy": {"queue": "a"}}
-    document = placed(manifest(), space)
+    document = with_namespace(manifest(), space)
     document["spec"]["runPolicy"] = first
     torch = resource(KINDS["PyTorchJob"])
     await client.create(torch, document)

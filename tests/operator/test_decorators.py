@@ -21,7 +21,7 @@ from danlu.operator.pod_decorators import open_decorators
 from danlu.operator.types import DecoratorError, DecoratorSpec, PodDecorator
 from danlu.util.certificate import create_certificate, extract_certificate
 from tests.conftest import ROOT
-from tests.operator.site import Site
+from tests.operator.operator_namespace import OperatorNamespace
 
 pytestmark = pytest.mark.anyio
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -46,7 +46,7 @@ def pod() -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def answering(answer: Answer, pem: bytes = b"") -> AsyncIterator[str]:
+async def serve_answers(answer: Answer, pem: bytes = b"") -> AsyncIterator[str]:
     """A server of pods, over TLS with a key and its certificate; gives its URL."""
     tls = None
     if pem:
@@ -64,14 +64,14 @@ async def answering(answer: Answer, pem: bytes = b"") -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def decorated(answer: Answer, **options: Any) -> AsyncIterator[PodDecorator]:
-    async with answering(answer) as address:
+async def open_decorator(answer: Answer, **options: Any) -> AsyncIterator[PodDecorator]:
+    async with serve_answers(answer) as address:
         url = address.replace("//", f"//user:{SECRET}@")
         async with open_decorators([DecoratorSpec(url, **options)]) as (decorator,):
             yield decorator
 
 
-def patching(*operations: dict[str, Any]) -> Answer:
+def serve_patch(*operations: dict[str, Any]) -> Answer:
     async def answer(request: web.Request) -> web.Response:
         asked = await request.json()
         assert asked["job"] == JOB
@@ -89,43 +89,43 @@ async def fail(request: web.Request) -> web.Response:
     return web.Response(status=500, text=SECRET)
 
 
-async def babble(request: web.Request) -> web.Response:
+async def send_secret(request: web.Request) -> web.Response:
     return web.Response(text=f"<{SECRET}>")
 
 
-async def flood(request: web.Request) -> web.Response:
+async def send_too_much(request: web.Request) -> web.Response:
     return web.Response(body=b" " * (2 << 20))
 
 
-async def elsewhere(request: web.Request) -> web.Response:
+async def redirect(request: web.Request) -> web.Response:
     raise web.HTTPFound("/other")
 
 
-async def hang(request: web.Request) -> web.Response:
+async def never_answer(request: web.Request) -> web.Response:
     await anyio.sleep(60)
     raise AssertionError
 
 
-async def silent(request: web.Request) -> web.Response:
+async def send_nothing(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
 async def test_a_server_changes_a_pod() -> None:
     tolerate = {"op": "add", "path": "/spec/tolerations", "value": [{"key": "gpu"}]}
-    given = pod()
-    async with decorated(patching(tolerate)) as decorator:
-        changed = await decorator(JOB, given)
+    value = pod()
+    async with open_decorator(serve_patch(tolerate)) as decorator:
+        changed = await decorator(JOB, value)
     assert changed["spec"]["tolerations"] == [{"key": "gpu"}]
-    assert given == pod()
+    assert value == pod()
 
 
 async def test_an_empty_answer_changes_nothing() -> None:
-    async with decorated(silent) as decorator:
+    async with open_decorator(send_nothing) as decorator:
         assert await decorator(JOB, pod()) == pod()
 
 
-async def test_only_its_kinds_are_asked_about() -> None:
-    async with decorated(refuse, kinds=("tfjob",)) as decorator:
+async def test_a_decorator_is_called_only_for_its_kinds() -> None:
+    async with open_decorator(refuse, kinds=("tfjob",)) as decorator:
         assert await decorator(JOB, pod()) == pod()
         with pytest.raises(DecoratorError):
             await decorator({**JOB, "kind": "TFJob"}, pod())
@@ -134,25 +134,25 @@ async def test_only_its_kinds_are_asked_about() -> None:
 FAILURES: dict[str, Answer] = {
     "refused": refuse,
     "failed": fail,
-    "no JSON": babble,
-    "too much": flood,
-    "redirected": elsewhere,
-    "late": hang,
-    "renamed": patching({"op": "replace", "path": "/metadata/name", "value": "x"}),
-    "moved": patching({"op": "replace", "path": "/metadata/namespace", "value": "x"}),
-    "adopted": patching({"op": "add", "path": "/metadata/ownerReferences", "value": []}),
-    "unlabelled": patching({"op": "remove", "path": "/metadata/labels"}),
-    "labelled as ours": patching(
+    "no JSON": send_secret,
+    "too much": send_too_much,
+    "redirected": redirect,
+    "late": never_answer,
+    "renamed": serve_patch({"op": "replace", "path": "/metadata/name", "value": "x"}),
+    "moved": serve_patch({"op": "replace", "path": "/metadata/namespace", "value": "x"}),
+    "adopted": serve_patch({"op": "add", "path": "/metadata/ownerReferences", "value": []}),
+    "unlabelled": serve_patch({"op": "remove", "path": "/metadata/labels"}),
+    "labelled as ours": serve_patch(
         {"op": "add", "path": "/metadata/labels/training.kubeflow.org~1x", "value": "y"}
     ),
-    "no such path": patching({"op": "remove", "path": "/spec/nothing"}),
-    "no operation": patching({"op": "burn", "path": "/spec"}),
+    "no such path": serve_patch({"op": "remove", "path": "/spec/nothing"}),
+    "no operation": serve_patch({"op": "burn", "path": "/spec"}),
 }
 
 
 @pytest.mark.parametrize("case", FAILURES)
 async def test_a_failing_decorator_blocks_the_pod_with_failure_policy_fail(case: str) -> None:
-    async with decorated(FAILURES[case], timeout_seconds=0.3) as decorator:
+    async with open_decorator(FAILURES[case], timeout_seconds=0.3) as decorator:
         with pytest.raises(DecoratorError, match="decorator http://127") as caught:
             await decorator(JOB, pod())
     assert SECRET not in str(caught.value)
@@ -164,7 +164,7 @@ async def test_a_failing_decorator_is_ignored_with_failure_policy_ignore(
 ) -> None:
     policy: Any = "Ignore"
     with caplog.at_level(logging.DEBUG):
-        async with decorated(
+        async with open_decorator(
             FAILURES[case], timeout_seconds=0.3, failure_policy=policy
         ) as decorator:
             assert await decorator(JOB, pod()) == pod()
@@ -176,7 +176,7 @@ async def test_a_server_is_trusted_by_its_authority() -> None:
     pem, other = [await create_certificate(["IP:127.0.0.1"], days=1) for _ in range(2)]
     assert pem is not None
     assert other is not None
-    async with answering(silent, pem) as url:
+    async with serve_answers(send_nothing, pem) as url:
         ca = extract_certificate(pem).decode()
         async with open_decorators([DecoratorSpec(url, ca=ca)]) as (decorator,):
             assert await decorator(JOB, pod()) == pod()
@@ -186,7 +186,7 @@ async def test_a_server_is_trusted_by_its_authority() -> None:
                     await decorator(JOB, pod())
 
 
-async def test_a_server_that_is_not_there_follows_the_policy() -> None:
+async def test_an_unreachable_decorator_follows_the_failure_policy() -> None:
     async with open_decorators([DecoratorSpec("http://127.0.0.1:1/")]) as (decorator,):
         with pytest.raises(DecoratorError, match="cannot reach"):
             await decorator(JOB, pod())
@@ -234,7 +234,7 @@ async def test_the_example_decorates_a_pod() -> None:
         asked = await request.json()
         return web.json_response({"patch": [*example().decorate(asked["job"], asked["pod"])]})
 
-    async with decorated(answer) as decorator:
+    async with open_decorator(answer) as decorator:
         changed = await decorator({**JOB, "metadata": {"labels": {"team": "vision"}}}, pod())
     (container,) = changed["spec"]["containers"]
     assert changed["spec"]["priorityClassName"] == "training-vision"
@@ -251,7 +251,7 @@ def test_the_example_s_configuration_is_read() -> None:
 # -- with the operator ----------------------------------------------------------------------------
 
 
-async def test_every_pod_of_a_job_is_decorated_in_turn(site: Site) -> None:
+async def test_every_pod_of_a_job_is_decorated_in_turn(site: OperatorNamespace) -> None:
     async def first(request: web.Request) -> web.Response:
         asked = await request.json()
         assert asked["job"]["metadata"]["name"] == "job"
@@ -264,28 +264,30 @@ async def test_every_pod_of_a_job_is_decorated_in_turn(site: Site) -> None:
         patch = {"op": "add", "path": "/metadata/annotations", "value": {"seen": "yes"}}
         return web.json_response({"patch": [patch]})
 
-    async with answering(first) as first_url, answering(second) as second_url:
+    async with serve_answers(first) as first_url, serve_answers(second) as second_url:
         specs = (DecoratorSpec(first_url), DecoratorSpec(second_url))
         async with site.operator_runs(asking=specs):
             await site.submit(Master=1, Worker=2)
             names = ("job-master-0", "job-worker-0", "job-worker-1")
-            await site.until_pods(*names)
+            await site.wait_for_pods(*names)
     for name in names:
-        found = await site.pod(name)
-        assert found["metadata"]["annotations"]["seen"] == "yes"
-        assert "cache" in [volume["name"] for volume in found["spec"]["volumes"]]
+        result = await site.pod(name)
+        assert result["metadata"]["annotations"]["seen"] == "yes"
+        assert "cache" in [volume["name"] for volume in result["spec"]["volumes"]]
 
 
-async def test_a_failing_decorator_leaves_the_job_pending_with_an_event(site: Site) -> None:
+async def test_a_failing_decorator_leaves_the_job_pending_with_an_event(
+    site: OperatorNamespace,
+) -> None:
     works = False
 
     async def answer(request: web.Request) -> web.Response:
         return web.Response(status=204 if works else 500)
 
-    async with answering(answer) as url, site.operator_runs(asking=[DecoratorSpec(url)]):
+    async with serve_answers(answer) as url, site.operator_runs(asking=[DecoratorSpec(url)]):
         await site.submit(Worker=1)
-        said = await site.until_event("FailedCreatePod")
-        assert "answered 500" in said
+        output = await site.wait_for_event("FailedCreatePod")
+        assert "answered 500" in output
         assert await site.pods() == []
         works = True
-        await site.until_pods("job-worker-0")
+        await site.wait_for_pods("job-worker-0")

@@ -15,30 +15,30 @@ from danlu.kube.resources import EVENTS, PODS, SERVICES
 from danlu.kube.watch import ListOptions
 from danlu.operator.reconcile import Reconciler
 from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
-from tests.operator.site import Site, jobs
+from tests.operator.operator_namespace import OperatorNamespace, jobs
 
 pytestmark = pytest.mark.anyio
 NAMES = ("job-master-0", "job-worker-0", "job-worker-1")
 
 
 @pytest.fixture
-def site(fake_site: Site) -> Site:
+def site(fake_site: OperatorNamespace) -> OperatorNamespace:
     return fake_site
 
 
 @pytest.fixture
-def fake(site: Site) -> FakeKubernetes:
+def fake(site: OperatorNamespace) -> FakeKubernetes:
     assert site.fake is not None
     return site.fake
 
 
 @pytest.fixture
-def held(clock: VirtualClock) -> VirtualClock:
+def virtual_clock(clock: VirtualClock) -> VirtualClock:
     return clock
 
 
-def asked(fake: FakeKubernetes) -> Counter[tuple[str, str]]:
-    """What operators write: what the tests ask for is reads, and the status of pods."""
+def count_requests(fake: FakeKubernetes) -> Counter[tuple[str, str]]:
+    """Count the operators' writes: tests only read, and write the status of pods."""
     return Counter(
         {
             obj: number
@@ -48,23 +48,23 @@ def asked(fake: FakeKubernetes) -> Counter[tuple[str, str]]:
     )
 
 
-async def whole_life(site: Site) -> None:
+async def run_whole_job(site: OperatorNamespace) -> None:
     """A job of three replicas, from its submission to its success."""
     await site.submit("PyTorchJob", Master=1, Worker=2)
-    await site.until_pods(*NAMES)
+    await site.wait_for_pods(*NAMES)
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     await site.end()
-    await site.until("Succeeded")
+    await site.wait_for_state("Succeeded")
 
 
 async def test_a_job_without_faults_costs_twelve_requests(
-    site: Site, fake: FakeKubernetes, operator: Manager
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
-    before = asked(fake)
-    await whole_life(site)
+    before = count_requests(fake)
+    await run_whole_job(site)
     await site.pass_time(5)
-    spent = asked(fake) - before
+    spent = count_requests(fake) - before
     assert spent["create", "pytorchjobs"] == 1
     del spent["create", "pytorchjobs"]
     assert (spent["create", "pods"], spent["create", "services"]) == (3, 3)
@@ -95,36 +95,36 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 async def test_a_job_comes_to_its_end_all_the_same(
-    fault: ApiFault, site: Site, fake: FakeKubernetes, operator: Manager
+    fault: ApiFault, site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     fake.faults.append(replace(fault))
-    before = asked(fake)
-    await whole_life(site)
-    spent = asked(fake) - before
+    before = count_requests(fake)
+    await run_whole_job(site)
+    spent = count_requests(fake) - before
     assert fake.faults[0].times == 0
     assert await site.pods() == sorted(NAMES)
     assert await site.services() == sorted(NAMES)
     # A failure only costs the failed request and those in its batch.
     assert spent.total() <= 13 + 3 * fault.times
-    await site.until_event("PyTorchJobSucceeded")
+    await site.wait_for_event("PyTorchJobSucceeded")
     assert len(await site.messages("PyTorchJobSucceeded")) == 1
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["written", "lost"])
 async def test_an_event_is_recorded_once_when_its_status_write_gets_no_response(
-    arrives: bool, site: Site, fake: FakeKubernetes, operator: Manager
+    arrives: bool, site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1)
-    await site.until_pods("job-master-0")
+    await site.wait_for_pods("job-master-0")
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     await site.pass_time(2)
     fake.faults.append(
         ApiFault(verb="patch", resource="pytorchjobs/status", drop=True, after=arrives, times=1)
     )
     await site.end()
-    await site.until("Succeeded")
-    await site.until_event("PyTorchJobSucceeded")
+    await site.wait_for_state("Succeeded")
+    await site.wait_for_event("PyTorchJobSucceeded")
     await site.pass_time(5)
     assert fake.faults[0].times == 0
     (event,) = [
@@ -133,13 +133,13 @@ async def test_an_event_is_recorded_once_when_its_status_write_gets_no_response(
     assert event["count"] == 1
 
 
-async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
-    site: Site, fake: FakeKubernetes, operator: Manager
+async def test_a_persistent_rejection_is_retried_with_backoff(
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     fault = ApiFault(verb="create", resource="pods", status=403, times=10_000)
     fake.faults.append(fault)
     await site.submit("PyTorchJob", Worker=50)
-    await site.until_event("FailedCreatePod")
+    await site.wait_for_event("FailedCreatePod")
     await site.pass_time(600)
     tries = 10_000 - fault.times
     # 5 ms doubled up to 1000 s: 17 times in ten minutes, two pods at most each.
@@ -149,48 +149,48 @@ async def test_a_refusal_that_stays_is_tried_ever_more_seldom(
 
 
 async def test_an_exceeded_quota_is_retried_with_backoff(
-    site: Site, fake: FakeKubernetes, operator: Manager
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     full = ApiFault(verb="create", resource="pods", status=403, times=10_000)
     fake.faults += [ApiFault(verb="create", resource="pods", delay=1e-6, times=110), full]
     await site.submit("PyTorchJob", Worker=140)
-    await site.until_event("FailedCreatePod")
-    before = asked(fake)
+    await site.wait_for_event("FailedCreatePod")
+    before = count_requests(fake)
     await site.pass_time(300)
     assert len(await site.pods()) == 110
-    assert (asked(fake) - before)["create", "pods"] <= 60
+    assert (count_requests(fake) - before)["create", "pods"] <= 60
     full.times = 0
     await site.pass_time(400)
     assert len(await site.pods()) == 140
 
 
 async def test_a_job_of_many_replicas_is_not_written_for_each(
-    site: Site, fake: FakeKubernetes, operator: Manager
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
-    before = asked(fake)
+    before = count_requests(fake)
     await site.submit("PyTorchJob", Worker=120)
 
-    async def made() -> bool:
+    async def all_pods_exist() -> bool:
         return len(await site.pods()) == 120
 
-    await site.eventually(made)
+    await site.eventually(all_pods_exist)
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     await site.end()
-    await site.until("Succeeded")
-    spent = asked(fake) - before
+    await site.wait_for_state("Succeeded")
+    spent = count_requests(fake) - before
     assert (spent["create", "pods"], spent["create", "services"]) == (120, 120)
     assert spent["patch", "pytorchjobs/status"] <= 60
 
 
 @pytest.mark.parametrize("forgotten", [False, True], ids=["dropped", "expired"])
 async def test_changes_between_two_watches_are_seen(
-    forgotten: bool, site: Site, fake: FakeKubernetes, operator: Manager
+    forgotten: bool, site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1, Worker=2)
-    await site.until_pods(*NAMES)
+    await site.wait_for_pods(*NAMES)
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     refused = ApiFault(verb="watch", times=40, status=503)
     fake.faults.append(refused)
     fake.cluster.storage.end_watches()
@@ -201,45 +201,45 @@ async def test_changes_between_two_watches_are_seen(
         fake.cluster.storage.compact()
     await site.pass_time(1)
     refused.times = 0
-    await site.until_pods(*NAMES)
+    await site.wait_for_pods(*NAMES)
     assert await site.services() == before
     records = (await site.status())["records"]
     assert records["worker-0"]["completed"]
     assert records["worker-1"]["restarts"] == 1
     await site.end("job-master-0")
-    await site.until("Succeeded")
+    await site.wait_for_state("Succeeded")
 
 
 async def test_a_server_that_was_restarted_is_followed_again(
-    site: Site, fake: FakeKubernetes, operator: Manager
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1, Worker=2)
-    await site.until_pods(*NAMES)
+    await site.wait_for_pods(*NAMES)
     uids = [await site.uid(name) for name in NAMES]
     await fake.__aexit__(None, None, None)
     await site.pass_time(10)
     await fake.__aenter__()
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     assert [await site.uid(name) for name in NAMES] == uids
     await site.end()
-    await site.until("Succeeded")
+    await site.wait_for_state("Succeeded")
 
 
 async def test_a_config_map_that_is_too_large_is_recorded_and_retried_with_backoff(
-    site: Site, fake: FakeKubernetes, operator: Manager
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     fault = ApiFault(verb="create", resource="configmaps", status=413, times=10_000)
     fake.faults.append(fault)
     await site.submit("MPIJob", Launcher=1, Worker=1)
-    await site.until_event("FailedCreateConfigMap")
+    await site.wait_for_event("FailedCreateConfigMap")
     await site.pass_time(60)
     assert 10_000 - fault.times <= 20
     assert await site.pods() == []
 
 
-async def test_a_job_that_is_deleted_while_its_pods_are_made_leaves_nothing(
-    site: Site, fake: FakeKubernetes, operator: Manager
+async def test_a_job_that_is_deleted_while_its_pods_are_created_leaves_nothing(
+    site: OperatorNamespace, fake: FakeKubernetes, operator: Manager
 ) -> None:
     # The first two rounds are quick; the others last so long that the deletion comes between.
     fake.faults += [
@@ -248,37 +248,37 @@ async def test_a_job_that_is_deleted_while_its_pods_are_made_leaves_nothing(
     ]
     await site.submit("PyTorchJob", Worker=60)
 
-    async def begun() -> bool:
+    async def pods_appear() -> bool:
         return len(await site.pods()) > 3
 
-    await site.eventually(begun)
+    await site.eventually(pods_appear)
     await site.client.delete(jobs("PyTorchJob"), "job", namespace=site.space)
-    await site.until_pods()
-    await site.until_services()
-    before = asked(fake)
+    await site.wait_for_pods()
+    await site.wait_for_services()
+    before = count_requests(fake)
     assert before["create", "pods"] < 60
     await site.pass_time(10)
-    assert not asked(fake) - before
+    assert not count_requests(fake) - before
     assert await site.pods() == await site.services() == []
 
 
-async def test_a_successor_of_the_same_name_gets_pods_of_its_own(
-    site: Site, operator: Manager
+async def test_a_successor_of_the_same_name_gets_new_pods(
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     first = await site.submit("PyTorchJob", Worker=2)
-    await site.until_pods("job-worker-0", "job-worker-1")
+    await site.wait_for_pods("job-worker-0", "job-worker-1")
     await site.client.delete(jobs("PyTorchJob"), "job", namespace=site.space)
     second = await site.submit("PyTorchJob", Worker=2)
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
 
-    async def owned() -> bool:
+    async def pods_have_new_owner() -> bool:
         owners = [pod["metadata"]["ownerReferences"][0]["uid"] for pod in await site.all_of(PODS)]
         return owners == [second["metadata"]["uid"]] * 2
 
-    await site.eventually(owned)
+    await site.eventually(pods_have_new_owner)
     await site.run()
     await site.end()
-    await site.until("Succeeded")
+    await site.wait_for_state("Succeeded")
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,11 @@ async def test_a_successor_of_the_same_name_gets_pods_of_its_own(
     ids=["seen", "unseen"],
 )
 async def test_a_name_that_became_free_is_not_waited_for_long(
-    labels: dict[str, str], seconds: float, site: Site, fake: FakeKubernetes, operator: Manager
+    labels: dict[str, str],
+    seconds: float,
+    site: OperatorNamespace,
+    fake: FakeKubernetes,
+    operator: Manager,
 ) -> None:
     metadata = {"name": "job-worker-0", "namespace": site.space, "labels": labels}
     containers = [{"name": "other", "image": "example/other:1"}]
@@ -295,7 +299,7 @@ async def test_a_name_that_became_free_is_not_waited_for_long(
     await site.client.create(PODS, foreign)
     before = await site.uid("job-worker-0")
     await site.submit("PyTorchJob", Worker=1)
-    await site.until_event("FailedCreatePod")
+    await site.wait_for_event("FailedCreatePod")
     await site.pass_time(900)
     tries = fake.counts["create", "pods"]
     assert tries < 40
@@ -304,21 +308,21 @@ async def test_a_name_that_became_free_is_not_waited_for_long(
     assert await site.uid("job-worker-0") != before
 
 
-async def test_pods_that_vanish_all_at_once_come_back_and_count_once(
-    site: Site, operator: Manager
+async def test_pods_that_vanish_together_are_recreated_and_count_once(
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", Master=1, Worker=2)
-    await site.until_pods(*NAMES)
+    await site.wait_for_pods(*NAMES)
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     uids = {await site.uid(name) for name in NAMES}
     await site.client.delete_all(PODS, ListOptions(site.space))
 
-    async def back() -> bool:
-        found = await site.all_of(PODS)
-        return len(found) == 3 and not uids & {obj["metadata"]["uid"] for obj in found}
+    async def pods_are_recreated() -> bool:
+        result = await site.all_of(PODS)
+        return len(result) == 3 and not uids & {obj["metadata"]["uid"] for obj in result}
 
-    await site.eventually(back)
+    await site.eventually(pods_are_recreated)
     records = (await site.status())["records"]
     assert {name: record["restarts"] for name, record in records.items()} == {
         "master-0": 1,
@@ -328,40 +332,40 @@ async def test_pods_that_vanish_all_at_once_come_back_and_count_once(
 
 
 async def test_a_day_that_jumps_changes_no_count(
-    site: Site, held: VirtualClock, operator: Manager
+    site: OperatorNamespace, virtual_clock: VirtualClock, operator: Manager
 ) -> None:
     await site.submit("PyTorchJob", run={"activeDeadlineSeconds": 36_000}, Worker=2)
-    await site.until_pods("job-worker-0", "job-worker-1")
+    await site.wait_for_pods("job-worker-0", "job-worker-1")
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     for seconds in (3600, -7200, 1800):
-        held.jump(seconds)
+        virtual_clock.jump(seconds)
         await site.pass_time(700)
     assert await site.state() == "Running"
-    held.jump(40_000)
+    virtual_clock.jump(40_000)
     # It is noticed without a timer for it: no delay is longer than this.
     await site.pass_time(601)
-    await site.until("Failed")
+    await site.wait_for_state("Failed")
 
 
 @pytest.mark.real
 async def test_a_day_passes_without_growth(
-    site: Site, fake: FakeKubernetes, held: VirtualClock
+    site: OperatorNamespace, fake: FakeKubernetes, virtual_clock: VirtualClock
 ) -> None:
     async with site.operator_runs(kinds=("PyTorchJob",)) as manager:
         await site.submit("PyTorchJob", "long", Worker=1)
         await site.submit("PyTorchJob", run={"ttlSecondsAfterFinished": 60}, Worker=1)
-        await site.until_pods("job-worker-0", "long-worker-0")
+        await site.wait_for_pods("job-worker-0", "long-worker-0")
         await site.run()
         await site.end("job-worker-0")
         await site.eventually(site.is_gone)
         await site.pass_time(120)
-        before, timers = asked(fake), held.pending_timers
+        before, timers = count_requests(fake), virtual_clock.pending_timers
         for _ in range(24 * 6):
-            await held.advance(600)
+            await virtual_clock.advance(600)
             await anyio.sleep(0.002)
-        assert not asked(fake) - before
-        assert held.pending_timers <= timers + 2
+        assert not count_requests(fake) - before
+        assert virtual_clock.pending_timers <= timers + 2
         (controller,) = [
             controller
             for controller in manager._controllers
@@ -375,15 +379,15 @@ async def test_a_day_passes_without_growth(
         assert len(reconciler.applier.dependents) <= 1
 
 
-async def test_existing_pods_of_the_job_are_not_created_twice(site: Site) -> None:
+async def test_existing_pods_of_the_job_are_not_created_twice(site: OperatorNamespace) -> None:
     async with site.operator_runs():
         await site.submit("PyTorchJob", Master=1, Worker=2)
-        await site.until_pods(*NAMES)
-        await site.until_services(*NAMES)
+        await site.wait_for_pods(*NAMES)
+        await site.wait_for_services(*NAMES)
     uids = [await site.uid(name) for name in NAMES]
     async with site.operator_runs():
         await site.run()
-        await site.until("Running")
+        await site.wait_for_state("Running")
         assert [await site.uid(name) for name in NAMES] == uids
         assert len(await site.all_of(SERVICES)) == 3
         async with Client(site.operator, manager="tests") as client:
@@ -415,17 +419,17 @@ LISTED = {
     ],
 )
 async def test_only_recent_events_of_the_job_itself_are_taken_from_its_status(
-    site: Site, listed: object, told: int
+    site: OperatorNamespace, listed: object, told: int
 ) -> None:
-    """Who may write a status must not have the operator write other objects' events."""
+    """Users who may write a status must not make the operator write events of other objects."""
     await site.submit("PyTorchJob", Worker=1)
     patch = merge_patch({"status": {"recentEvents": listed}})
     await site.client.patch(
         jobs("PyTorchJob"), "job", patch, namespace=site.space, subresource="status"
     )
     async with site.operator_runs():
-        await site.until_pods("job-worker-0")
+        await site.wait_for_pods("job-worker-0")
         await site.run()
-        await site.until("Running")
+        await site.wait_for_state("Running")
         await site.pass_time(5)
         assert len(await site.messages("Listed")) == told

@@ -1,4 +1,4 @@
-"""What the manifests install, run with its service account and arguments."""
+"""The manifests' installation, run with its service account and arguments."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from danlu.training.manifest import read_manifest_file
 from danlu.training.names import REPORTS_ANNOTATION
 from tests.conftest import ROOT
 from tests.kube.objects import eventually
-from tests.kube.servers import Server, free_port, real_server
+from tests.kube.servers import ApiServer, free_port, real_server
 from tests.operator.clients.kubeconfigs import kubeconfig
-from tests.operator.cluster.operators import operating
+from tests.operator.cluster.operator_process import run_operator
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 _PLURALS = {
@@ -36,7 +36,7 @@ _PLURALS = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with real_server(tmp_path_factory.mktemp("installed")) as server:
         yield server
 
@@ -52,10 +52,10 @@ async def token(client: Client) -> str:
     """A token of the operator's service account, as a pod has one."""
     accounts = Resource("", "v1", "serviceaccounts", "TokenRequest", Manifest)
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    made = await client.create(
+    result = await client.create(
         accounts, request, namespace="danlu-system", name="danlu-operator", subresource="token"
     )
-    return str(made["status"]["token"])
+    return str(result["status"]["token"])
 
 
 def example(name: str) -> Manifest:
@@ -65,8 +65,8 @@ def example(name: str) -> Manifest:
     return job
 
 
-async def test_the_operator_runs_jobs_with_the_rights_it_is_given(
-    server: Server, tmp_path: Path
+async def test_the_operator_runs_jobs_with_the_permissions_of_its_role(
+    server: ApiServer, tmp_path: Path
 ) -> None:
     settings = OperatorSettings(
         metrics_address="",
@@ -75,32 +75,32 @@ async def test_the_operator_runs_jobs_with_the_rights_it_is_given(
         reports_url="https://127.0.0.1:1",
     )
     async with Client(server.access) as client:
-        arguments = await installed(client, settings)
+        arguments = await install_operator(client, settings)
         access = replace(server.access, credentials=StaticCredentials(token=await token(client)))
         config = kubeconfig(
             access, tmp_path / "config", namespace="danlu-system", token=await token(client)
         )
-        async with operating(config, tmp_path / "log", *arguments):
+        async with run_operator(config, tmp_path / "log", *arguments):
             for name in ("pytorchjob-elastic.yaml", "mpijob.yaml", "tfjob.yaml"):
-                await submitted(client, example(name))
+                await submit_job(client, example(name))
             await eventually(lambda: are_there(client, pods=9))
         await check_own(client, access)
-    said = (tmp_path / "log").read_text()
-    assert "orbidden" not in said, said[-3000:]
+    output = (tmp_path / "log").read_text()
+    assert "orbidden" not in output, output[-3000:]
 
 
-async def installed(client: Client, settings: OperatorSettings) -> list[str]:
+async def install_operator(client: Client, settings: OperatorSettings) -> list[str]:
     """Apply the manifests; gives the arguments of the Deployment."""
     documents: list[Any] = [*list_manifests(settings, OperatorDeployment(image="example/danlu:1"))]
     for document in documents:
         await client.apply(kind_of(document), document, manager="kubectl")
     container = documents[-1]["spec"]["template"]["spec"]["containers"][0]
-    found: list[str] = container["args"]
-    return [obj for obj in found if "address=" not in obj or "reports" in obj]
+    results: list[str] = container["args"]
+    return [obj for obj in results if "address=" not in obj or "reports" in obj]
 
 
-async def submitted(client: Client, job: Manifest) -> None:
-    async def taken() -> bool:
+async def submit_job(client: Client, job: Manifest) -> None:
+    async def server_accepts() -> bool:
         try:
             await client.create(kind_of(job), job)
         except ApiError:
@@ -108,7 +108,7 @@ async def submitted(client: Client, job: Manifest) -> None:
             return False
         return True
 
-    await eventually(taken)
+    await eventually(server_accepts)
 
 
 async def are_there(client: Client, *, pods: int) -> bool:
@@ -116,7 +116,7 @@ async def are_there(client: Client, *, pods: int) -> bool:
 
 
 async def check_own(client: Client, access: ClusterConfig) -> None:
-    """What it may do besides jobs, and what it may not."""
+    """Check its permissions besides jobs."""
     lease = Resource("coordination.k8s.io", "v1", "leases", "Lease", Manifest)
     held = await client.get(lease, "danlu-operator", namespace="danlu-system")
     # Given back when it ended.

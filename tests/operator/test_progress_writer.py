@@ -17,7 +17,7 @@ from danlu.kube.types import Key
 from danlu.operator.progress.report import ProgressReport, ReportSource
 from danlu.operator.progress.writer import ReportingJob, ReportWriter
 from danlu.training.progress import TrainingProgress
-from tests.operator.site import Site
+from tests.operator.operator_namespace import OperatorNamespace
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ LEADER, FIRST, SECOND = (
 )
 
 
-def told(speaker: ReportSource, percentage: int, *, after: float = 0) -> ProgressReport:
+def make_report(speaker: ReportSource, percentage: int, *, after: float = 0) -> ProgressReport:
     updated = START + timedelta(seconds=after)
     return ProgressReport.from_progress(
         speaker, TrainingProgress(percentage=percentage, updated=updated)
@@ -37,13 +37,13 @@ def told(speaker: ReportSource, percentage: int, *, after: float = 0) -> Progres
 
 
 @pytest.fixture
-async def reporter(site: Site) -> ReportingJob:
+async def reporter(site: OperatorNamespace) -> ReportingJob:
     job = await site.submit(Worker=2)
     return ReportingJob("PyTorchJob", Key(site.space, "job"), job["metadata"]["uid"])
 
 
 @asynccontextmanager
-async def two(site: Site) -> AsyncIterator[tuple[ReportWriter, ReportWriter]]:
+async def two(site: OperatorNamespace) -> AsyncIterator[tuple[ReportWriter, ReportWriter]]:
     async with (
         Client(site.access, clock=site.clock) as client,
         anyio.create_task_group() as group,
@@ -56,88 +56,88 @@ async def two(site: Site) -> AsyncIterator[tuple[ReportWriter, ReportWriter]]:
         group.cancel_scope.cancel()
 
 
-async def kept(site: Site) -> int | None:
+async def read_percentage(site: OperatorNamespace) -> int | None:
     try:
-        found = await site.client.get(CONFIG_MAPS, "job-reports", namespace=site.space)
+        result = await site.client.get(CONFIG_MAPS, "job-reports", namespace=site.space)
     except NotFound:
         return None
-    return msgspec.json.decode(found["data"]["progress"], type=TrainingProgress).percentage
+    return msgspec.json.decode(result["data"]["progress"], type=TrainingProgress).percentage
 
 
-async def until(site: Site, percentage: int) -> None:
+async def until(site: OperatorNamespace, percentage: int) -> None:
     async def there() -> bool:
-        return await kept(site) == percentage
+        return await read_percentage(site) == percentage
 
     await site.eventually(there)
 
 
 @pytest.mark.parametrize(("counts", "other"), [(LEADER, FIRST), (FIRST, SECOND)])
 async def test_one_speaker_counts_for_all_processes(
-    site: Site, reporter: ReportingJob, counts: ReportSource, other: ReportSource
+    site: OperatorNamespace, reporter: ReportingJob, counts: ReportSource, other: ReportSource
 ) -> None:
     async with two(site) as (a, b):
-        b.submit_progress(reporter, told(other, 1))
+        b.submit_progress(reporter, make_report(other, 1))
         await until(site, 1)
-        a.submit_progress(reporter, told(counts, 2))
+        a.submit_progress(reporter, make_report(counts, 2))
         await until(site, 2)
         for number in range(3, 6):
-            b.submit_progress(reporter, told(other, 90 + number, after=number))
+            b.submit_progress(reporter, make_report(other, 90 + number, after=number))
             await site.pass_time(1.5)
-            assert await kept(site) == number - 1
-            a.submit_progress(reporter, told(counts, number, after=number))
+            assert await read_percentage(site) == number - 1
+            a.submit_progress(reporter, make_report(counts, number, after=number))
             await until(site, number)
 
 
 async def test_an_older_report_does_not_replace_a_newer_one(
-    site: Site, reporter: ReportingJob
+    site: OperatorNamespace, reporter: ReportingJob
 ) -> None:
     async with two(site) as (a, b):
-        a.submit_progress(reporter, told(LEADER, 10))
+        a.submit_progress(reporter, make_report(LEADER, 10))
         await until(site, 10)
         # In its pause, so that it writes last what it heard first.
-        a.submit_progress(reporter, told(LEADER, 50, after=1))
-        b.submit_progress(reporter, told(LEADER, 100, after=2))
+        a.submit_progress(reporter, make_report(LEADER, 50, after=1))
+        b.submit_progress(reporter, make_report(LEADER, 100, after=2))
         await until(site, 100)
         await site.pass_time(3.0)
-        assert await kept(site) == 100
+        assert await read_percentage(site) == 100
 
 
 async def test_a_single_writer_needs_one_request_per_report(
-    site: Site, reporter: ReportingJob
+    site: OperatorNamespace, reporter: ReportingJob
 ) -> None:
     if site.fake is None:
         pytest.skip("requests are counted on the fake")
     log = site.fake.log
     expected: list[str] = []
 
-    def asked() -> list[str]:
+    def list_verbs() -> list[str]:
         return [request.verb for request in log if request.resource == "configmaps"]
 
-    async def all_asked() -> bool:
-        return len(asked()) >= len(expected)
+    async def all_requests_are_made() -> bool:
+        return len(list_verbs()) >= len(expected)
 
     async with two(site) as (a, _):
         for number in range(4):
-            a.submit_progress(reporter, told(LEADER, number))
+            a.submit_progress(reporter, make_report(LEADER, number))
             expected += ["patch"] if number else ["get", "create"]
-            await site.eventually(all_asked)
-    assert asked() == expected
+            await site.eventually(all_requests_are_made)
+    assert list_verbs() == expected
 
 
-async def test_a_replica_whose_clock_was_set_back_is_heard_again(
-    site: Site, reporter: ReportingJob
+async def test_reports_of_a_replica_whose_clock_was_set_back_are_accepted(
+    site: OperatorNamespace, reporter: ReportingJob
 ) -> None:
     async with two(site) as (a, _):
-        a.submit_progress(reporter, told(LEADER, 10, after=1000))
+        a.submit_progress(reporter, make_report(LEADER, 10, after=1000))
         await until(site, 10)
-        a.submit_progress(reporter, told(LEADER, 11))
+        a.submit_progress(reporter, make_report(LEADER, 11))
         await until(site, 11)
 
 
 @pytest.mark.parametrize("speaker", [LEADER, SECOND, ReportSource.from_path(None, None)])
 def test_speakers_are_read_as_they_are_written(speaker: ReportSource) -> None:
     assert ReportSource.parse(str(speaker)) == speaker
-    assert ProgressReport.from_data(told(speaker, 7).to_data()) == told(speaker, 7)
+    assert ProgressReport.from_data(make_report(speaker, 7).to_data()) == make_report(speaker, 7)
 
 
 @pytest.mark.parametrize(

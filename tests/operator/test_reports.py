@@ -26,7 +26,7 @@ from danlu.operator.rbac import REPORTS_SECRET
 from danlu.training.names import MAX_RESULT_BYTES, REPORTS_ANNOTATION
 from danlu.training.progress import TrainingProgress
 from tests.kube.servers import free_port
-from tests.operator.site import Site, jobs
+from tests.operator.operator_namespace import OperatorNamespace, jobs
 
 pytestmark = pytest.mark.anyio
 BOTH = {"annotations": {REPORTS_ANNOTATION: "progress,values"}}
@@ -34,10 +34,10 @@ MOUNT = "/var/run/danlu/reports"
 
 
 @dataclass
-class Replica:
-    """What the program in a replica finds: variables, and the files they name."""
+class FakeReplica:
+    """The environment of a program in a replica: variables, and the files they name."""
 
-    site: Site
+    site: OperatorNamespace
     variables: dict[str, str]
     files: dict[str, bytes]
 
@@ -69,8 +69,8 @@ class Replica:
         )
 
 
-async def replica(site: Site, name: str) -> Replica:
-    """As a kubelet would set it up."""
+async def replica(site: OperatorNamespace, name: str) -> FakeReplica:
+    """A replica with the environment that a kubelet would set."""
     pod = await site.pod(name)
     container = pod["spec"]["containers"][0]
     mount = next(mount for mount in container["volumeMounts"] if mount["mountPath"] == MOUNT)
@@ -81,23 +81,23 @@ async def replica(site: Site, name: str) -> Replica:
     variables = {variable["name"]: variable.get("value", "") for variable in container["env"]}
     for variable in ("KUBEFLOW_TRAINER_SERVER_CA_CERT", "KUBEFLOW_TRAINER_SERVER_TOKEN"):
         assert variables[variable].removeprefix(f"{MOUNT}/") in files
-    return Replica(site, variables, files)
+    return FakeReplica(site, variables, files)
 
 
-async def kept(site: Site) -> dict[str, Any]:
+async def read_report_data(site: OperatorNamespace) -> dict[str, Any]:
     try:
-        found = await site.client.get(CONFIG_MAPS, "job-reports", namespace=site.space)
+        result = await site.client.get(CONFIG_MAPS, "job-reports", namespace=site.space)
     except NotFound:
         return {}
-    return {**found.get("data", {}), **found.get("binaryData", {})}
+    return {**result.get("data", {}), **result.get("binaryData", {})}
 
 
-async def percentage(site: Site) -> int | None:
-    text = (await kept(site)).get("progress", "{}")
+async def percentage(site: OperatorNamespace) -> int | None:
+    text = (await read_report_data(site)).get("progress", "{}")
     return msgspec.json.decode(text, type=TrainingProgress).percentage
 
 
-async def until(site: Site, number: int) -> None:
+async def until(site: OperatorNamespace, number: int) -> None:
     async def there() -> bool:
         return await percentage(site) == number
 
@@ -105,27 +105,27 @@ async def until(site: Site, number: int) -> None:
 
 
 @pytest.fixture
-async def reporting(site: Site) -> AsyncIterator[Site]:
+async def reporting(site: OperatorNamespace) -> AsyncIterator[OperatorNamespace]:
     async with site.operator_runs(reports_address=f"127.0.0.1:{free_port()}"):
         yield site
 
 
-async def test_progress_is_stored_in_the_config_map(reporting: Site) -> None:
+async def test_progress_is_stored_in_the_config_map(reporting: OperatorNamespace) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     assert await worker.tell(40) == 200
     await until(reporting, 40)
     assert await worker.tell(41) == 200
     await until(reporting, 41)
-    found = await reporting.client.get(CONFIG_MAPS, "job-reports", namespace=reporting.space)
+    result = await reporting.client.get(CONFIG_MAPS, "job-reports", namespace=reporting.space)
     uid = (await reporting.job())["metadata"]["uid"]
-    assert found["metadata"]["ownerReferences"][0]["uid"] == uid
+    assert result["metadata"]["ownerReferences"][0]["uid"] == uid
 
 
-async def test_danlu_report_is_understood(reporting: Site, tmp_path: Path) -> None:
+async def test_danlu_report_is_understood(reporting: OperatorNamespace, tmp_path: Path) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     for name, data in worker.files.items():
         (tmp_path / name).write_bytes(data)
@@ -146,7 +146,7 @@ async def test_danlu_report_is_understood(reporting: Site, tmp_path: Path) -> No
     await until(reporting, 7)
 
 
-def posted(*points: tuple[float, float]) -> TrainingProgress:
+def make_progress(*points: tuple[float, float]) -> TrainingProgress:
     return TrainingProgress(metrics={"loss": points[-1][1]}, history={"loss": points})
 
 
@@ -155,44 +155,44 @@ def test_stored_progress_includes_earlier_points_of_the_same_replica() -> None:
         ReportSource.from_path("leader", "master-0"),
         ReportSource.from_path("replicas", "worker-0"),
     )
-    first = ProgressReport.from_progress(leader, posted((1.0, 5.0), (2.0, 4.0)))
-    second = ProgressReport.from_progress(leader, posted((2.0, 4.0), (3.0, 3.0))).merge_history(
-        first
-    )
+    first = ProgressReport.from_progress(leader, make_progress((1.0, 5.0), (2.0, 4.0)))
+    second = ProgressReport.from_progress(
+        leader, make_progress((2.0, 4.0), (3.0, 3.0))
+    ).merge_history(first)
     read = ProgressReport.from_data(second.to_data())
     assert read == second
     assert '"history":{"loss":[[1.0,5.0],[2.0,4.0],[3.0,3.0]]}' in second.text
-    assert ProgressReport.from_progress(leader, posted((9.0, 1.0))).merge_history(
-        ProgressReport.from_progress(worker, posted((1.0, 5.0)))
+    assert ProgressReport.from_progress(leader, make_progress((9.0, 1.0))).merge_history(
+        ProgressReport.from_progress(worker, make_progress((1.0, 5.0)))
     ).text == ('{"metrics":{"loss":1.0},"history":{"loss":[[9.0,1.0]]}}')
 
 
-async def test_points_of_many_reports_are_kept(reporting: Site) -> None:
+async def test_points_of_many_reports_are_kept(reporting: OperatorNamespace) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     url = worker.variables["KUBEFLOW_TRAINER_SERVER_URL"]
-    told = {"lastUpdatedTime": "2026-01-01T00:00:00Z"}
+    output = {"lastUpdatedTime": "2026-01-01T00:00:00Z"}
     for number in range(5):
         points = [[number + 0.25, number], [number + 0.5, -number]]
         report = {
-            "trainerStatus": {**told, "progressPercentage": number},
+            "trainerStatus": {**output, "progressPercentage": number},
             "danluPoints": {"loss": points},
         }
         assert (await worker.send("POST", url, json.dumps(report).encode()))[0] == 200
     await until(reporting, 4)
-    found = await reporting.client.get(CONFIG_MAPS, "job-reports", namespace=reporting.space)
-    history = json.loads(found["data"]["progress"])["history"]
+    result = await reporting.client.get(CONFIG_MAPS, "job-reports", namespace=reporting.space)
+    history = json.loads(result["data"]["progress"])["history"]
     assert [at for at, _ in history["loss"]] == [
         number + part for number in range(5) for part in (0.25, 0.5)
     ]
 
 
-async def test_many_reports_are_few_writes(reporting: Site) -> None:
+async def test_many_reports_are_few_writes(reporting: OperatorNamespace) -> None:
     if reporting.fake is None:
         pytest.skip("requests are counted on the fake")
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     for number in range(30):
         assert await worker.tell(number) == 200
@@ -213,12 +213,12 @@ async def test_many_reports_are_few_writes(reporting: Site) -> None:
     ],
     ids=["the leader", "the lower number"],
 )
-async def test_the_first_replica_counts_where_another_spoke_before_it(
-    reporting: Site, replicas: Any, first: str, later: str
+async def test_the_first_replica_counts_even_if_another_reported_earlier(
+    reporting: OperatorNamespace, replicas: Any, first: str, later: str
 ) -> None:
     await reporting.submit(metadata=BOTH, **replicas)
     kinds = [(kind.lower(), index) for kind, count in replicas.items() for index in range(count)]
-    await reporting.until_pods(*(f"job-{kind}-{index}" for kind, index in kinds))
+    await reporting.wait_for_pods(*(f"job-{kind}-{index}" for kind, index in kinds))
     other = await replica(reporting, later)
     counting = await replica(reporting, first)
     await other.tell(10)
@@ -230,21 +230,23 @@ async def test_the_first_replica_counts_where_another_spoke_before_it(
     assert await percentage(reporting) == 20
 
 
-async def test_values_are_kept_by_replica(reporting: Site) -> None:
+async def test_values_are_kept_by_replica(reporting: OperatorNamespace) -> None:
     await reporting.submit(metadata=BOTH, Worker=2)
-    await reporting.until_pods("job-worker-0", "job-worker-1")
+    await reporting.wait_for_pods("job-worker-0", "job-worker-1")
     worker = await replica(reporting, "job-worker-0")
     assert (await worker.put("worker-0/value", b"\x80\x00one"))[0] == 200
     assert (await worker.put("worker-1/raised", b"two"))[0] == 200
     assert (await worker.put("worker-0/value", b"three"))[0] == 200
-    found = await kept(reporting)
-    assert base64.b64decode(found["value.worker-0"]) == b"three"
-    assert base64.b64decode(found["raised.worker-1"]) == b"two"
+    report_data = await read_report_data(reporting)
+    assert base64.b64decode(report_data["value.worker-0"]) == b"three"
+    assert base64.b64decode(report_data["raised.worker-1"]) == b"two"
 
 
-async def test_results_that_are_too_large_are_rejected_with_advice(reporting: Site) -> None:
+async def test_results_that_are_too_large_are_rejected_with_advice(
+    reporting: OperatorNamespace,
+) -> None:
     await reporting.submit(metadata=BOTH, Worker=2)
-    await reporting.until_pods("job-worker-0", "job-worker-1")
+    await reporting.wait_for_pods("job-worker-0", "job-worker-1")
     worker = await replica(reporting, "job-worker-0")
     assert (await worker.put("worker-0/value", os.urandom(MAX_RESULT_BYTES - 1000)))[0] == 200
     code, status = await worker.put("worker-1/value", b"x" * 2000)
@@ -254,17 +256,17 @@ async def test_results_that_are_too_large_are_rejected_with_advice(reporting: Si
     assert (await worker.put("worker-0/value", os.urandom(MAX_RESULT_BYTES)))[0] == 200
 
 
-async def test_a_wrong_token_is_rejected(reporting: Site) -> None:
+async def test_a_wrong_token_is_rejected(reporting: OperatorNamespace) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
     await reporting.submit(name="other", metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0", "other-worker-0")
+    await reporting.wait_for_pods("job-worker-0", "other-worker-0")
     worker, other = [await replica(reporting, f"{name}-worker-0") for name in ("job", "other")]
     for token in (other.token, "x", "é"):
         assert await worker.tell(50, token=token) == 401
         assert (await worker.put("worker-0/value", b"x", token=token))[0] == 401
     url = worker.variables["KUBEFLOW_TRAINER_SERVER_URL"]
     assert (await worker.send("POST", url.replace("/job/", "/nobody/"), b"{}"))[0] == 401
-    assert await kept(reporting) == {}
+    assert await read_report_data(reporting) == {}
 
 
 @pytest.mark.parametrize(
@@ -277,10 +279,10 @@ async def test_a_wrong_token_is_rejected(reporting: Site) -> None:
     ],
 )
 async def test_invalid_reports_are_rejected(
-    reporting: Site, method: str, path: str, body: bytes, code: int
+    reporting: OperatorNamespace, method: str, path: str, body: bytes, code: int
 ) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     url = f"{worker.variables['DANLU_RESULTS_URL']}/{path}"
     assert (await worker.send(method, url, body))[0] == code
@@ -288,7 +290,9 @@ async def test_invalid_reports_are_rejected(
     assert (await worker.send("POST", url, b'{"trainerStatus": 7}'))[0] == 422
 
 
-async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reporting: Site) -> None:
+async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(
+    reporting: OperatorNamespace,
+) -> None:
     old = {
         "name": "job-reports",
         "namespace": reporting.space,
@@ -299,46 +303,50 @@ async def test_reports_of_an_earlier_job_of_the_name_are_not_this_one_s(reportin
         CONFIG_MAPS, CONFIG_MAPS.to_manifest({"metadata": old, "binaryData": data})
     )
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     await worker.tell(1)
     await until(reporting, 1)
-    assert "value.worker-0" not in await kept(reporting)
+    assert "value.worker-0" not in await read_report_data(reporting)
 
 
-async def test_a_config_map_that_is_not_the_jobs_is_not_changed(reporting: Site) -> None:
-    theirs = {"name": "job-reports", "namespace": reporting.space}
-    document = CONFIG_MAPS.to_manifest({"metadata": theirs, "data": {"mine": "1"}})
+async def test_a_config_map_that_is_not_the_jobs_is_not_changed(
+    reporting: OperatorNamespace,
+) -> None:
+    other = {"name": "job-reports", "namespace": reporting.space}
+    document = CONFIG_MAPS.to_manifest({"metadata": other, "data": {"mine": "1"}})
     await reporting.client.create(CONFIG_MAPS, document)
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     worker = await replica(reporting, "job-worker-0")
     code, status = await worker.put("worker-0/value", b"x")
     assert (code, status["message"].endswith("does not belong to this job")) == (409, True)
     assert await worker.tell(1) == 200
     await reporting.pass_time(2.0)
-    assert await kept(reporting) == {"mine": "1"}
+    assert await read_report_data(reporting) == {"mine": "1"}
 
 
-async def test_a_secret_that_is_not_the_jobs_is_not_changed(reporting: Site) -> None:
-    theirs = {"name": "job-reports", "namespace": reporting.space}
-    document = SECRETS.to_manifest({"metadata": theirs, "stringData": {"mine": "1"}})
-    made = await reporting.client.create(SECRETS, document)
+async def test_a_secret_that_is_not_the_jobs_is_not_changed(reporting: OperatorNamespace) -> None:
+    other = {"name": "job-reports", "namespace": reporting.space}
+    document = SECRETS.to_manifest({"metadata": other, "stringData": {"mine": "1"}})
+    result = await reporting.client.create(SECRETS, document)
     await reporting.submit(metadata=BOTH, Worker=1)
-    said = await reporting.until_event("FailedCreatePod")
-    assert "Secret job-reports already exists" in said
+    output = await reporting.wait_for_event("FailedCreatePod")
+    assert "Secret job-reports already exists" in output
     found = await reporting.client.get(SECRETS, "job-reports", namespace=reporting.space)
-    assert found == made
+    assert found == result
 
 
-async def test_a_job_of_an_earlier_one_s_name_has_a_token_of_its_own(reporting: Site) -> None:
+async def test_a_job_that_reuses_a_name_has_a_new_token(
+    reporting: OperatorNamespace,
+) -> None:
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     first = await replica(reporting, "job-worker-0")
     await reporting.client.delete(jobs("PyTorchJob"), "job", namespace=reporting.space)
-    await reporting.until_pods()
+    await reporting.wait_for_pods()
     await reporting.submit(metadata=BOTH, Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     second = await replica(reporting, "job-worker-0")
     assert first.token != second.token
     assert await second.tell(5, token=first.token) == 401
@@ -346,20 +354,22 @@ async def test_a_job_of_an_earlier_one_s_name_has_a_token_of_its_own(reporting: 
     await until(reporting, 5)
 
 
-async def test_a_job_that_requests_no_reports_gets_no_credentials(reporting: Site) -> None:
+async def test_a_job_that_requests_no_reports_gets_no_credentials(
+    reporting: OperatorNamespace,
+) -> None:
     await reporting.submit(Worker=1)
-    await reporting.until_pods("job-worker-0")
+    await reporting.wait_for_pods("job-worker-0")
     pod = await reporting.pod("job-worker-0")
     assert MOUNT not in json.dumps(pod["spec"])
     with pytest.raises(NotFound):
         await reporting.client.get(SECRETS, "job-reports", namespace=reporting.space)
 
 
-async def test_a_second_operator_has_the_same_key(site: Site) -> None:
+async def test_a_second_operator_has_the_same_key(site: OperatorNamespace) -> None:
     address = f"127.0.0.1:{free_port()}"
     async with site.operator_runs(reports_address=address):
         await site.submit(metadata=BOTH, Worker=1)
-        await site.until_pods("job-worker-0")
+        await site.wait_for_pods("job-worker-0")
     worker = await replica(site, "job-worker-0")
     async with site.operator_runs(reports_address=address) as manager:
 
@@ -371,10 +381,12 @@ async def test_a_second_operator_has_the_same_key(site: Site) -> None:
         await until(site, 3)
 
 
-async def test_no_secret_is_logged(reporting: Site, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_logged(
+    reporting: OperatorNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.DEBUG):
         await reporting.submit(metadata=BOTH, Worker=1)
-        await reporting.until_pods("job-worker-0")
+        await reporting.wait_for_pods("job-worker-0")
         worker = await replica(reporting, "job-worker-0")
         await worker.tell(1, token="wrong-token")
         await worker.put("worker-0/value", b"returned")

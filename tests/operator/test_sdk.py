@@ -15,11 +15,11 @@ import pytest
 
 from danlu.kube.clock import REAL_CLOCK, Clock
 from danlu.kube.watch import ListOptions
-from tests.fakes.kubernetes import Kubelet
+from tests.fakes.kubernetes import FakeKubelet
 from tests.fakes.kubernetes.pod_script import PodScript
 from tests.notebook.environments import NotSatisfiable, make
 from tests.operator.clients.kubeconfigs import kubeconfig
-from tests.operator.site import Site, jobs
+from tests.operator.operator_namespace import OperatorNamespace, jobs
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 CLIENTS = Path(__file__).parent / "clients"
@@ -27,11 +27,11 @@ CLIENTS = Path(__file__).parent / "clients"
 
 @pytest.fixture(scope="session")
 def sdk() -> Path:
-    """Its environment; made once."""
+    """The environment of the SDK, created once."""
     try:
         return make("kubeflow-sdk", ["kubeflow-training==1.9.4"])
     except NotSatisfiable as error:
-        pytest.skip(f"the SDK cannot be had here: {error}")
+        pytest.skip(f"cannot install the SDK: {error}")
 
 
 @pytest.fixture
@@ -41,43 +41,45 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def config(site: Site, tmp_path: Path) -> Path:
+def config(site: OperatorNamespace, tmp_path: Path) -> Path:
     return kubeconfig(site.access, tmp_path / "config", namespace=site.space)
 
 
-async def test_jobs_are_made_followed_and_deleted(site: Site, sdk: Path, config: Path) -> None:
-    async with site.operator_runs(), playing(site):
-        found = await run_client(sdk, "train.py", config, site.space)
-    assert found.keys() == {"PyTorchJob", "TFJob", "XGBoostJob", "function"}
-    for told in found.values():
-        assert told["state"][-1] == "Succeeded"
-        assert told["succeeded"] is True
-        assert "epoch 1" in str(told["logs"])
-    torch = found["PyTorchJob"]
+async def test_jobs_are_created_followed_and_deleted(
+    site: OperatorNamespace, sdk: Path, config: Path
+) -> None:
+    async with site.operator_runs(), run_simulated_kubelet(site):
+        client = await run_client(sdk, "train.py", config, site.space)
+    assert client.keys() == {"PyTorchJob", "TFJob", "XGBoostJob", "function"}
+    for output in client.values():
+        assert output["state"][-1] == "Succeeded"
+        assert output["succeeded"] is True
+        assert "epoch 1" in str(output["logs"])
+    torch = client["PyTorchJob"]
     assert torch["reasons"][-1] == "PyTorchJobSucceeded"
     assert torch["pods"] == ["py-master-0", "py-worker-0", "py-worker-1"]
     assert torch["master"] == ["py-master-0"]
     assert torch["listed"] == ["py"]
     assert torch["replicas"]["Master"] == 1
-    assert found["TFJob"]["pods"] == ["tf-ps-0", "tf-worker-0", "tf-worker-1"]
-    assert found["XGBoostJob"]["master"] == ["xgb-master-0"]
-    assert found["function"]["pods"] == ["function-master-0", "function-worker-0"]
+    assert client["TFJob"]["pods"] == ["tf-ps-0", "tf-worker-0", "tf-worker-1"]
+    assert client["XGBoostJob"]["master"] == ["xgb-master-0"]
+    assert client["function"]["pods"] == ["function-master-0", "function-worker-0"]
     for kind in ("PyTorchJob", "TFJob", "XGBoostJob"):
         assert await site.names(jobs(kind)) == []
 
 
 async def test_the_end_to_end_tests_of_kubeflows_operator_pass(
-    site: Site, sdk: Path, config: Path
+    site: OperatorNamespace, sdk: Path, config: Path
 ) -> None:
-    async with site.operator_runs(), playing(site):
-        found = await run_client(sdk, "e2e.py", config, site.space)
-    managed, changed = found.pop("managed"), found["changed"]
+    async with site.operator_runs(), run_simulated_kubelet(site):
+        client = await run_client(sdk, "e2e.py", config, site.space)
+    managed, changed = client.pop("managed"), client["changed"]
     assert managed["listed"] == ["ours", "theirs"]
     assert "Failed to create PyTorchJob" in managed["refused"]
     assert managed["theirs"] == []
     assert "Suspended" in changed["suspended"]
     assert "Running" not in changed["suspended"]
-    for name, result in {**found, "ours": managed["ours"]}.items():
+    for name, result in {**client, "ours": managed["ours"]}.items():
         flags = {
             flag: result[flag]
             for flag in ("created", "succeeded", "running", "restarting", "failed")
@@ -91,7 +93,7 @@ async def test_the_end_to_end_tests_of_kubeflows_operator_pass(
         }, name
         assert result["conditions"] >= 2, name
         assert "epoch 1" in str(result["logs"]), name
-    pods = {name: result["pods"] for name, result in found.items()}
+    pods = {name: result["pods"] for name, result in client.items()}
     assert pods == {
         "changed": ["changed-master-0", "changed-worker-0"],
         "PyTorchJob": ["pytorchjob-master-0", "pytorchjob-worker-0"],
@@ -105,10 +107,10 @@ async def test_the_end_to_end_tests_of_kubeflows_operator_pass(
     }
 
 
-def playing(site: Site) -> Kubelet:
+def run_simulated_kubelet(site: OperatorNamespace) -> FakeKubelet:
     """Return a kubelet whose containers write a line and end well."""
     course = PodScript(run=2.0, log="epoch 1\n")
-    return Kubelet(
+    return FakeKubelet(
         site.access,
         behaviour=lambda pod: course,
         selection=ListOptions(site.space),
@@ -117,12 +119,12 @@ def playing(site: Site) -> Kubelet:
 
 
 async def run_client(sdk: Path, program: str, config: Path, space: str) -> dict[str, Any]:
-    """Return what the user's program found."""
-    done = await anyio.run_process(
+    """Return the output of the user's program."""
+    result = await anyio.run_process(
         [str(sdk / "bin" / "python"), str(CLIENTS / program), str(config), space],
         env={"PATH": os.environ["PATH"], "HOME": str(config.parent)},
         check=False,
     )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.decode().splitlines()[-1])
-    return found
+    assert result.returncode == 0, result.stderr.decode()[-3000:]
+    document: dict[str, Any] = json.loads(result.stdout.decode().splitlines()[-1])
+    return document

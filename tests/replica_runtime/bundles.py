@@ -19,7 +19,7 @@ from danlu.training.types import JobStatus
 from danlu.util.config import TRANSFER_LIMIT
 
 
-class Variables:
+class NotebookVariables:
     """Notebook variables in a mapping."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -35,7 +35,7 @@ class Variables:
 
 
 @dataclass
-class Ran:
+class CellResult:
     """The outcome of a cell: its output, results and exception, and whether it is trusted."""
 
     code: int
@@ -52,7 +52,7 @@ class Ran:
         return JobResult(view, self.value, values, trusted=self.trusted)
 
 
-def sent(
+def write_cell_bundle(
     place: Path,
     code: str,
     *,
@@ -67,7 +67,7 @@ def sent(
     cell = Cell(CellOptions(send=tuple(known), **order), code)
     return write_bundle(
         cell,
-        Variables(known),
+        NotebookVariables(known),
         target=place.with_name(target),
         place=place,
         path=[*sys.path, ""] if path is None else path,
@@ -82,27 +82,27 @@ def run(
     environ: Mapping[str, str] | None = None,
     name: str = "run.py",
     trusted: bool = False,
-) -> Ran:
+) -> CellResult:
     """Run a cell as a replica whose values are requested."""
     results = bundle.directory.with_name(f"{bundle.directory.name}-results")
     results.mkdir(exist_ok=True)
     value, raised = results / "value", results / "raised"
-    told = {"DANLU_VALUE_FILE": str(value), "DANLU_RAISED_FILE": str(raised)}
+    output = {"DANLU_VALUE_FILE": str(value), "DANLU_RAISED_FILE": str(raised)}
     if trusted:
-        told["DANLU_RESULT_FORM"] = "pickle"
-    done = subprocess.run(
+        output["DANLU_RESULT_FORM"] = "pickle"
+    result = subprocess.run(
         [python, str(bundle.directory / name), *words],
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
-        env={**os.environ, **told, **(environ or {})},
+        env={**os.environ, **output, **(environ or {})},
         cwd=results,
     )
-    return Ran(
-        done.returncode,
-        done.stdout,
-        done.stderr,
+    return CellResult(
+        result.returncode,
+        result.stdout,
+        result.stderr,
         value.read_bytes() if value.exists() else None,
         encoding.decode(raised.read_bytes()) if raised.exists() else {},
         trusted,

@@ -7,6 +7,6 @@ import pytest
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Path:
-    place = tmp_path / "notebook"
-    place.mkdir()
-    return place
+    directory = tmp_path / "notebook"
+    directory.mkdir()
+    return directory

@@ -9,37 +9,37 @@ from pathlib import Path
 import pytest
 
 from danlu.notebook.cells import unpack_results
-from tests.replica_runtime.bundles import run, sent
+from tests.replica_runtime.bundles import run, write_cell_bundle
 
 
 def test_code_runs_as_main_with_the_sent_variables(notebook: Path) -> None:
-    bundle = sent(notebook, "print(__name__, x + 1)\n", variables={"x": 41})
-    done = run(bundle)
-    assert (done.code, done.out, done.err) == (0, "__main__ 42\n", "")
+    bundle = write_cell_bundle(notebook, "print(__name__, x + 1)\n", variables={"x": 41})
+    result = run(bundle)
+    assert (result.code, result.out, result.err) == (0, "__main__ 42\n", "")
 
 
 def test_code_is_sent_byte_for_byte(notebook: Path) -> None:
     code = "\n\n# ä\r\ntext = '''a\n\n  %x=1\n'''\n\tif_ = 1" + "\n" * 3
     code = code.replace("\tif_", "if_")
-    bundle = sent(notebook, code)
+    bundle = write_cell_bundle(notebook, code)
     assert (bundle.directory / "cell" / "cell.py").read_bytes() == code.encode()
 
 
 def test_coding_line_is_ignored(notebook: Path) -> None:
-    done = run(sent(notebook, "# -*- coding: latin-1 -*-\nprint(len('ä'))\n"))
-    assert done.out == "1\n"
+    result = run(write_cell_bundle(notebook, "# -*- coding: latin-1 -*-\nprint(len('ä'))\n"))
+    assert result.out == "1\n"
 
 
 def test_arguments_become_variables_with_literal_values(notebook: Path) -> None:
-    bundle = sent(notebook, "print([lr, kind, deep_er, empty])\n")
-    done = run(bundle, "--lr", "1e-3", "--kind", "adam", "--deep-er=[1, 2]", "--empty", "")
-    assert done.out == "[0.001, 'adam', [1, 2], '']\n"
+    bundle = write_cell_bundle(notebook, "print([lr, kind, deep_er, empty])\n")
+    result = run(bundle, "--lr", "1e-3", "--kind", "adam", "--deep-er=[1, 2]", "--empty", "")
+    assert result.out == "[0.001, 'adam', [1, 2], '']\n"
 
 
 def test_invalid_variable_name_of_an_option_is_an_error(notebook: Path) -> None:
-    done = run(sent(notebook, "print('never')\n"), "--lambda", "1")
-    assert (done.code, done.out) == (1, "")
-    assert done.err.startswith("danlu: --lambda is not a valid variable name\nhint: ")
+    result = run(write_cell_bundle(notebook, "print('never')\n"), "--lambda", "1")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("danlu: --lambda is not a valid variable name\nhint: ")
 
 
 def test_inspect_finds_the_source_of_functions_and_classes(notebook: Path) -> None:
@@ -47,7 +47,10 @@ def test_inspect_finds_the_source_of_functions_and_classes(notebook: Path) -> No
         "\nimport inspect\n\ndef f():\n    return 1\n\nclass C:\n    x = 2\n\n"
         "print(inspect.getsource(f) + inspect.getsource(C), end='')\n"
     )
-    assert run(sent(notebook, code)).out == "def f():\n    return 1\nclass C:\n    x = 2\n"
+    assert (
+        run(write_cell_bundle(notebook, code)).out
+        == "def f():\n    return 1\nclass C:\n    x = 2\n"
+    )
 
 
 SPAWNING = """
@@ -73,10 +76,12 @@ if __name__ == "__main__":
 )
 def test_multiprocessing_children_have_the_same_main(notebook: Path, kind: str, name: str) -> None:
     variables = {"x": 10, "KIND": kind}
-    bundle = sent(notebook, SPAWNING, variables=variables, returns=("found",), sweep=("lr=1",))
-    done = run(bundle, "--lr", "0.5")
-    assert done.code == 0, done.err
-    assert unpack_results(done.result(), ["found"]) == {"found": [(10.5, name), (20.5, name)]}
+    bundle = write_cell_bundle(
+        notebook, SPAWNING, variables=variables, returns=("found",), sweep=("lr=1",)
+    )
+    result = run(bundle, "--lr", "0.5")
+    assert result.code == 0, result.err
+    assert unpack_results(result.result(), ["found"]) == {"found": [(10.5, name), (20.5, name)]}
 
 
 def test_nested_multiprocessing_children_have_the_same_main(notebook: Path) -> None:
@@ -98,19 +103,19 @@ if __name__ == "__main__":
     print(*queue.get(timeout=20))
     process.join()
 """
-    assert run(sent(notebook, code, variables={"x": 7})).out == "7 __mp_main__\n"
+    assert run(write_cell_bundle(notebook, code, variables={"x": 7})).out == "7 __mp_main__\n"
 
 
 def test_cell_started_by_another_cell_finds_its_own_main(notebook: Path) -> None:
-    outer = sent(notebook, "raise SystemExit('outer')\n", target="outer").directory
-    bundle = sent(notebook, SPAWNING, variables={"x": 1, "lr": 2, "KIND": "spawn"})
+    outer = write_cell_bundle(notebook, "raise SystemExit('outer')\n", target="outer").directory
+    bundle = write_cell_bundle(notebook, SPAWNING, variables={"x": 1, "lr": 2, "KIND": "spawn"})
     environ = {
-        "PYTHONPATH": str(outer / "again"),
+        "PYTHONPATH": str(outer / "spawned_main"),
         "DANLU_CELL": str(outer),
         "DANLU_CELL_ARGUMENTS": '["--x", "5"]',
     }
-    done = run(bundle, environ=environ)
-    assert (done.code, done.err) == (0, "")
+    result = run(bundle, environ=environ)
+    assert (result.code, result.err) == (0, "")
 
 
 def test_relaunched_program_runs_the_cell_but_returns_once(
@@ -128,14 +133,18 @@ if not child:
 value = x, lr, child
 print(*value, flush=True)
 """
-    bundle = sent(notebook, code, variables={"x": 1}, returns=("value",), sweep=("lr=1",))
-    done = run(bundle, "--lr", "2")
-    assert (done.err, done.out) == ("", "1 2 \n1 2 1\n")
-    assert unpack_results(done.result(), ["value"]) == {"value": (1, 2, "")}
+    bundle = write_cell_bundle(
+        notebook, code, variables={"x": 1}, returns=("value",), sweep=("lr=1",)
+    )
+    result = run(bundle, "--lr", "2")
+    assert (result.err, result.out) == ("", "1 2 \n1 2 1\n")
+    assert unpack_results(result.result(), ["value"]) == {"value": (1, 2, "")}
 
 
 def test_only_local_rank_0_returns_variables(notebook: Path) -> None:
-    bundle = sent(notebook, "import os\nrank = os.environ['LOCAL_RANK']\n", returns=("rank",))
+    bundle = write_cell_bundle(
+        notebook, "import os\nrank = os.environ['LOCAL_RANK']\n", returns=("rank",)
+    )
     assert run(bundle, environ={"LOCAL_RANK": "1"}).value is None
     assert unpack_results(run(bundle, environ={"LOCAL_RANK": "0"}).result(), ["rank"]) == {
         "rank": "0"
@@ -143,7 +152,7 @@ def test_only_local_rank_0_returns_variables(notebook: Path) -> None:
 
 
 def test_first_failure_of_a_launchers_processes_is_kept(notebook: Path) -> None:
-    bundle = sent(notebook, "import os\nraise OSError(os.environ['LOCAL_RANK'])\n")
+    bundle = write_cell_bundle(notebook, "import os\nraise OSError(os.environ['LOCAL_RANK'])\n")
     assert run(bundle, environ={"LOCAL_RANK": "1"}).raised["message"] == "1"
     assert run(bundle, environ={"LOCAL_RANK": "0"}).raised["message"] == "1"
     again = {"LOCAL_RANK": "0", "TORCHELASTIC_RESTART_COUNT": "1"}
@@ -151,19 +160,21 @@ def test_first_failure_of_a_launchers_processes_is_kept(notebook: Path) -> None:
 
 
 def test_danlu_report_works_without_danlu_installed(notebook: Path) -> None:
-    bundle = sent(notebook, "import danlu\ndanlu.report(loss=1)\nprint(danlu.__file__)\n")
+    bundle = write_cell_bundle(
+        notebook, "import danlu\ndanlu.report(loss=1)\nprint(danlu.__file__)\n"
+    )
     # Without site-packages nothing is installed.
     words = [sys.executable, "-S", "-E", str(bundle.directory / "run.py")]
-    done = subprocess.run(
+    result = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=30, cwd=notebook
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{bundle.directory / 'last' / 'danlu.py'}\n"
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == f"{bundle.directory / 'fallback' / 'danlu.py'}\n"
 
 
 def test_installed_danlu_is_preferred(notebook: Path) -> None:
-    done = run(sent(notebook, "import danlu\nprint(danlu.__file__)\n"))
-    assert Path(done.out.strip()).name == "__init__.py"
+    result = run(write_cell_bundle(notebook, "import danlu\nprint(danlu.__file__)\n"))
+    assert Path(result.out.strip()).name == "__init__.py"
 
 
 def test_working_directory_does_not_shadow_the_standard_library(notebook: Path) -> None:
@@ -171,5 +182,5 @@ def test_working_directory_does_not_shadow_the_standard_library(notebook: Path) 
     results.mkdir()
     (results / "colorsys.py").write_text("raise SystemExit(9)\n")
     (results / "beside.py").write_text("name = 'beside'\n")
-    done = run(sent(notebook, "import colorsys, beside\nprint(beside.name)\n"))
-    assert (done.code, done.out) == (0, "beside\n")
+    result = run(write_cell_bundle(notebook, "import colorsys, beside\nprint(beside.name)\n"))
+    assert (result.code, result.out) == (0, "beside\n")

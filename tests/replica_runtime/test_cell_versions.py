@@ -9,33 +9,37 @@ import sys
 from pathlib import Path
 
 from danlu.notebook.bundle import CellBundle
-from tests.replica_runtime.bundles import run, sent
+from tests.replica_runtime.bundles import run, write_cell_bundle
 
 
-def altered(directory: Path, **changes: object) -> None:
-    file = directory / "order.json"
+def change_manifest(directory: Path, **changes: object) -> None:
+    file = directory / "manifest.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
 
 
 def test_python_version_conflict_is_found_before_unpickling(notebook: Path) -> None:
-    bundle = sent(notebook, "print('never')\n", variables={"f": lambda: 1, "plain": [1]})
-    altered(bundle.directory, python="2.9.1")
+    bundle = write_cell_bundle(
+        notebook, "print('never')\n", variables={"f": lambda: 1, "plain": [1]}
+    )
+    change_manifest(bundle.directory, python="2.9.1")
     (bundle.directory / "values" / "f.pickle").write_bytes(b"no pickle")
-    done = run(bundle)
+    result = run(bundle)
     here = ".".join(map(str, sys.version_info[:3]))
-    assert (done.code, done.out) == (1, "")
-    assert done.err == (
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
         "danlu: cannot send f between different versions\n"
         f"  Python: 2.9.1 in the notebook, {here} in the job's environment\n"
         "hint: use an environment with the notebook's versions,"
         " or send plain numbers, strings and lists\n"
     )
-    assert done.raised["refused"]
+    assert result.raised["refused"]
 
 
 def test_plain_values_are_readable_by_another_python(notebook: Path) -> None:
-    bundle = sent(notebook, "print(x)\n", variables={"x": {"a": [1, 2.0, None, {"s"}]}})
-    altered(bundle.directory, python="3.99.0")
+    bundle = write_cell_bundle(
+        notebook, "print(x)\n", variables={"x": {"a": [1, 2.0, None, {"s"}]}}
+    )
+    change_manifest(bundle.directory, python="3.99.0")
     assert run(bundle).out == "{'a': [1, 2.0, None, {'s'}]}\n"
 
 
@@ -43,10 +47,10 @@ def test_library_version_conflict_names_the_library(notebook: Path, tmp_path: Pa
     library(tmp_path / "here", "2.1.0")
     library(tmp_path / "there", "1.26.4")
     bundle = made_by("import lib8a\nx = lib8a.Box()", notebook, tmp_path / "here")
-    for found, expected in (("here", "box\n"), ("there", "")):
-        done = run(bundle, environ={"PYTHONPATH": str(tmp_path / found / "site-packages")})
-        assert done.out == expected
-    assert "  lib8a: 2.1.0 in the notebook, 1.26.4 in the job's environment\n" in done.err
+    for result, expected in (("here", "box\n"), ("there", "")):
+        outcome = run(bundle, environ={"PYTHONPATH": str(tmp_path / result / "site-packages")})
+        assert outcome.out == expected
+    assert "  lib8a: 2.1.0 in the notebook, 1.26.4 in the job's environment\n" in outcome.err
     absent = run(bundle)
     assert "  lib8a: 2.1.0 in the notebook, not installed in the job" in absent.err
 
@@ -55,16 +59,17 @@ def library(place: Path, version: str) -> None:
     """A distribution ``lib8a``, installed below ``place/site-packages``."""
     site = place / "site-packages"
     (site / f"lib8a-{version}.dist-info").mkdir(parents=True)
-    told = f"Metadata-Version: 2.1\nName: lib8a\nVersion: {version}\n"
-    (site / f"lib8a-{version}.dist-info" / "METADATA").write_text(told)
+    output = f"Metadata-Version: 2.1\nName: lib8a\nVersion: {version}\n"
+    (site / f"lib8a-{version}.dist-info" / "METADATA").write_text(output)
     (site / "lib8a.py").write_text("class Box:\n    def __str__(self): return 'box'\n")
 
 
 def made_by(code: str, notebook: Path, place: Path) -> CellBundle:
     """The bundle that a process with the library of ``place`` makes, and sends ``x``."""
     program = (
-        f"{code}\nimport pathlib, sys\nfrom tests.replica_runtime.bundles import sent\n"
-        f"sent(pathlib.Path({str(notebook)!r}), 'print(x)\\n', variables={{'x': x}})\n"
+        f"{code}\nimport pathlib, sys\n"
+        "from tests.replica_runtime.bundles import write_cell_bundle\n"
+        f"write_cell_bundle(pathlib.Path({str(notebook)!r}), 'print(x)\\n', variables={{'x': x}})\n"
     )
     root = Path(__file__).resolve().parents[2]
     paths = os.pathsep.join([str(place / "site-packages"), str(root), *sys.path])
@@ -78,9 +83,9 @@ def made_by(code: str, notebook: Path, place: Path) -> CellBundle:
 
 
 def test_value_with_a_missing_module_is_an_error(notebook: Path) -> None:
-    bundle = sent(notebook, "print(x)\n", variables={"x": 1})
+    bundle = write_cell_bundle(notebook, "print(x)\n", variables={"x": 1})
     (bundle.directory / "values" / "x.pickle").write_bytes(b"cno_such_module\nBox\n.")
-    done = run(bundle)
-    assert done.code == 1
-    assert "cannot load x in the job's environment" in done.err
-    assert "ModuleNotFoundError: No module named 'no_such_module'" in done.err
+    result = run(bundle)
+    assert result.code == 1
+    assert "cannot load x in the job's environment" in result.err
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in result.err

@@ -1,4 +1,4 @@
-"""What rank 0 displays: written for the notebook, printed where nobody asks for it."""
+"""Displays of rank 0: written for the notebook, else printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from danlu.notebook.display_reader import DisplayReader, sanitize_output
 from danlu.replica_runtime import encoding
 from danlu.replica_runtime.display import FILE, MAX_OUTPUT
-from tests.replica_runtime.bundles import Ran, run, sent
+from tests.replica_runtime.bundles import CellResult, run, write_cell_bundle
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"picture"
 
@@ -36,25 +36,27 @@ MATPLOTLIB = {
 }
 
 
-def displayed(notebook: Path, code: str, **environ: str) -> tuple[Ran, list[dict[str, Any]]]:
-    """How a cell ended that is asked for what it displays, and that."""
+def run_and_read_displays(
+    notebook: Path, code: str, **environ: str
+) -> tuple[CellResult, list[dict[str, Any]]]:
+    """Run a cell whose displays are recorded; return its result and the displays."""
     path = notebook / "displays"
     for name, text in MATPLOTLIB.items():
         file = notebook / "site" / "matplotlib" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     environ = {FILE: str(path), "PYTHONPATH": str(notebook / "site"), **environ}
-    done = run(sent(notebook, code, path=[]), environ=environ)
-    return done, [encoding.decode(data) for data in records(path)]
+    result = run(write_cell_bundle(notebook, code, path=[]), environ=environ)
+    return result, [encoding.decode(data) for data in records(path)]
 
 
 def records(path: Path) -> list[bytes]:
-    data, found = path.read_bytes() if path.exists() else b"", []
+    data, result = path.read_bytes() if path.exists() else b"", []
     while data:
         length = 8 + int.from_bytes(data[:8], "big")
-        found.append(data[8:length])
+        result.append(data[8:length])
         data = data[length:]
-    return found
+    return result
 
 
 def test_displayed_objects_are_written_in_order(notebook: Path) -> None:
@@ -65,9 +67,9 @@ def test_displayed_objects_are_written_in_order(notebook: Path) -> None:
         f"    def _repr_png_(self): return {PNG!r}\n"
         "display(Table(), Table)\nfrom builtins import display as again\nagain('text')\n"
     )
-    done, found = displayed(notebook, code)
-    assert (done.code, done.out) == (0, "")
-    assert done.err == "danlu: Table._repr_latex_ failed: division by zero\n"
+    result, found = run_and_read_displays(notebook, code)
+    assert (result.code, result.out) == (0, "")
+    assert result.err == "danlu: Table._repr_latex_ failed: division by zero\n"
     assert found == [
         {"text/plain": "table", "image/png": PNG, "text/html": "<b>table</b>"},
         {"text/plain": "<class '__main__.Table'>"},
@@ -81,26 +83,30 @@ def test_figures_are_displayed_on_show_and_at_the_end(notebook: Path) -> None:
         "plt.figure()\nplt.show()\ndisplay(1)\nplt.figure()\n"
         "print(matplotlib.rcParams['backend'])\n"
     )
-    done, found = displayed(notebook, code)
-    assert (done.code, done.out, done.err) == (0, "module://danlu_replica.matplotlib_backend\n", "")
+    result, found = run_and_read_displays(notebook, code)
+    assert (result.code, result.out, result.err) == (
+        0,
+        "module://danlu_replica.matplotlib_backend\n",
+        "",
+    )
     assert [forms.get("image/png") for forms in found] == [PNG, None, PNG]
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "PMI_RANK"])
 def test_other_ranks_display_nothing(notebook: Path, name: str) -> None:
-    done, found = displayed(notebook, "display(1)\n", **{name: "1"})
-    assert (done.code, done.out, found) == (0, "1\n", [])
+    result, found = run_and_read_displays(notebook, "display(1)\n", **{name: "1"})
+    assert (result.code, result.out, found) == (0, "1\n", [])
 
 
 def test_without_display_file_values_are_printed(notebook: Path) -> None:
-    done = run(sent(notebook, "display({'a': 1}, 'text')\n"), environ={})
-    assert (done.out, done.err) == ("{'a': 1}\ntext\n", "")
+    result = run(write_cell_bundle(notebook, "display({'a': 1}, 'text')\n"), environ={})
+    assert (result.out, result.err) == ("{'a': 1}\ntext\n", "")
 
 
 def test_patched_module_keeps_its_own_loader(notebook: Path) -> None:
     code = "import matplotlib\nprint(type(matplotlib.__loader__).__name__)\n"
-    done, _ = displayed(notebook, code)
-    assert done.out == "SourceFileLoader\n"
+    result, _ = run_and_read_displays(notebook, code)
+    assert result.out == "SourceFileLoader\n"
 
 
 def test_too_large_output_is_skipped(notebook: Path) -> None:
@@ -108,9 +114,9 @@ def test_too_large_output_is_skipped(notebook: Path) -> None:
         "class Big:\n    def __repr__(self): return 'big'\n"
         f"    def _repr_png_(self): return bytes({MAX_OUTPUT})\ndisplay(Big(), 1)\n"
     )
-    done, found = displayed(notebook, code)
-    assert (done.code, len(found)) == (0, 1)
-    assert "output not displayed" in done.err
+    result, found = run_and_read_displays(notebook, code)
+    assert (result.code, len(found)) == (0, 1)
+    assert "output not displayed" in result.err
 
 
 # -- in the notebook ------------------------------------------------------------------------------
@@ -140,31 +146,31 @@ def test_markup_requires_a_trusted_environment() -> None:
         sanitize_output([], trusted=True)
 
 
-def written(value: Any) -> bytes:
+def encode_frame(value: Any) -> bytes:
     data = bytes(encoding.encode(value))
     return len(data).to_bytes(8, "big") + data
 
 
 def reader(path: Path) -> tuple[DisplayReader, list[str]]:
-    shown: list[str] = []
-    found = DisplayReader(
-        lambda job: (path, False), lambda data: shown.append(data["text/plain"][:60])
+    output: list[str] = []
+    result = DisplayReader(
+        lambda job: (path, False), lambda data: output.append(data["text/plain"][:60])
     )
-    return found, shown
+    return result, output
 
 
 def test_complete_outputs_are_shown_once(tmp_path: Path) -> None:
     path = tmp_path / "displays"
-    show, shown = reader(path)
+    show, output = reader(path)
     show.show_new("job")
-    first, second = written({"text/plain": "one"}), written({"text/plain": "two"})
+    first, second = encode_frame({"text/plain": "one"}), encode_frame({"text/plain": "two"})
     path.write_bytes(first + second[:12])
     show.show_new("job")
     show.show_new("job")
-    assert shown == ["one"]
+    assert output == ["one"]
     path.write_bytes(first + second)
     show.show_new("job")
-    assert shown == ["one", "two"]
+    assert output == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -175,30 +181,30 @@ def test_complete_outputs_are_shown_once(tmp_path: Path) -> None:
             (10).to_bytes(8, "big") + b"no output!",
             ["cannot read an output of job: the signature of an encoded va"],
         ),
-        (written([1]), ["cannot read an output of job: not a mapping by MIME type"]),
-        (written({"text/plain": b"no text"}), [""]),
+        (encode_frame([1]), ["cannot read an output of job: not a mapping by MIME type"]),
+        (encode_frame({"text/plain": b"no text"}), [""]),
     ],
 )
 def test_invalid_output_is_reported(data: bytes, shown: list[str], tmp_path: Path) -> None:
     path = tmp_path / "displays"
     path.write_bytes(data)
-    show, found = reader(path)
+    show, result = reader(path)
     show.show_new("job", everything=True)
-    assert found == shown
+    assert result == shown
 
 
 def test_only_the_first_outputs_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "displays"
-    path.write_bytes(written({"text/plain": "x"}) * 200)
-    show, shown = reader(path)
+    path.write_bytes(encode_frame({"text/plain": "x"}) * 200)
+    show, output = reader(path)
     show.show_new("job", everything=True)
     show.show_new("job", everything=True)
-    assert shown == ["x"] * 99 + ["… only the first 100 outputs of job are shown"]
+    assert output == ["x"] * 99 + ["… only the first 100 outputs of job are shown"]
 
 
 def test_symlink_in_place_of_the_display_file_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "other").write_bytes(written({"text/plain": "of this machine"}))
+    (tmp_path / "other").write_bytes(encode_frame({"text/plain": "of this machine"}))
     os.symlink(tmp_path / "other", tmp_path / "displays")
-    show, shown = reader(tmp_path / "displays")
+    show, output = reader(tmp_path / "displays")
     show.show_new("job", everything=True)
-    assert shown == []
+    assert output == []

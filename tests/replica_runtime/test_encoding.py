@@ -1,4 +1,4 @@
-"""The safe encoding: what it has comes back, what it has not is named, bytes do no harm."""
+"""The safe encoding: round trips, errors for unsupported values, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from danlu.replica_runtime import encoding
 from danlu.replica_runtime.encoding import MAGIC, DecodeError, NotPlain, decode, encode
 
 
-def travel(value: Any) -> Any:
+def encode_and_decode(value: Any) -> Any:
     return decode(bytes(encode(value)))
 
 
-# -- what there is --------------------------------------------------------------------------------
+# -- supported values ----------------------------------------------------------------------------
 
 UTC = datetime.timezone.utc  # noqa: UP017
 
@@ -68,8 +68,8 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 @given(VALUES)
 @settings(deadline=None)
 def test_plain_values_round_trip(value: Any) -> None:
-    found = travel(value)
-    assert (type(found), found) == (type(value), value)
+    result = encode_and_decode(value)
+    assert (type(result), result) == (type(value), value)
 
 
 @pytest.mark.parametrize(
@@ -95,22 +95,22 @@ def test_plain_values_round_trip(value: Any) -> None:
     ids=repr,
 )
 def test_standard_library_types_round_trip(value: Any) -> None:
-    found = travel(value)
-    assert (type(found), found) == (type(value), value)
+    result = encode_and_decode(value)
+    assert (type(result), result) == (type(value), value)
 
 
 def test_nan_and_infinity_round_trip() -> None:
-    assert math.isnan(travel(math.nan))
-    assert travel([math.inf, -math.inf, -0.0]) == [math.inf, -math.inf, 0.0]
+    assert math.isnan(encode_and_decode(math.nan))
+    assert encode_and_decode([math.inf, -math.inf, -0.0]) == [math.inf, -math.inf, 0.0]
 
 
 def test_shared_and_cyclic_references_round_trip() -> None:
     inner: list[Any] = [1]
     inner.append(inner)
     array = numpy.arange(3)
-    found = travel({"a": inner, "b": inner, "c": [array, array]})
-    assert found["a"] is found["b"] is found["a"][1]
-    assert found["c"][0] is found["c"][1]
+    result = encode_and_decode({"a": inner, "b": inner, "c": [array, array]})
+    assert result["a"] is result["b"] is result["a"][1]
+    assert result["c"][0] is result["c"][1]
 
 
 ARRAYS = [
@@ -133,10 +133,10 @@ ARRAYS = [
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: f"{type(array).__name__} {array.dtype}")
 def test_numpy_arrays_and_scalars_round_trip(array: Any) -> None:
-    found = travel([array])[0]
-    assert (type(found), found.dtype, found.shape) == (type(array), array.dtype, array.shape)
-    numpy.testing.assert_array_equal(found, array)
-    assert type(array) is not numpy.ndarray or found.flags.writeable
+    result = encode_and_decode([array])[0]
+    assert (type(result), result.dtype, result.shape) == (type(array), array.dtype, array.shape)
+    numpy.testing.assert_array_equal(result, array)
+    assert type(array) is not numpy.ndarray or result.flags.writeable
 
 
 def test_encoding_does_not_copy_array_data() -> None:
@@ -146,15 +146,15 @@ def test_encoding_does_not_copy_array_data() -> None:
     assert bytes(parts[-1][:8]) == array[:1].tobytes()
 
 
-# -- what there is not ----------------------------------------------------------------------------
+# -- unsupported values --------------------------------------------------------------------------
 
 
-class Own:
+class UnsupportedClass:
     def __init__(self) -> None:
         self.state = 1
 
 
-class Named(collections.namedtuple("Named", "x")):
+class NamedPoint(collections.namedtuple("NamedPoint", "x")):
     pass
 
 
@@ -162,14 +162,18 @@ class Named(collections.namedtuple("Named", "x")):
     ("value", "message", "hint"),
     [
         (
-            {"layers": [Own()]},
-            "model['layers'][0] is a tests.replica_runtime.test_encoding.Own",
+            {"layers": [UnsupportedClass()]},
+            "model['layers'][0] is a tests.replica_runtime.test_encoding.UnsupportedClass",
             "",
         ),
-        (Named(1), "model is a tests.replica_runtime.test_encoding.Named", "return its ._asdict()"),
+        (
+            NamedPoint(1),
+            "model is a tests.replica_runtime.test_encoding.NamedPoint",
+            "return its ._asdict()",
+        ),
         (threading.Lock(), "model is a _thread.lock", ""),
         (print, "model is a builtins.builtin_function_or_method", ""),
-        (Own, "model is a builtins.type", ""),
+        (UnsupportedClass, "model is a builtins.type", ""),
         (
             numpy.array([object()]),
             "model is an array of object",
@@ -178,7 +182,7 @@ class Named(collections.namedtuple("Named", "x")):
         (numpy.zeros(1, "i4,i4"), "model is an array of [('f0', '<i4'), ('f1', '<i4')]", ""),
         (numpy.ma.array([1]), "model is a numpy.ma.MaskedArray", ""),
         (
-            collections.defaultdict(Own),
+            collections.defaultdict(UnsupportedClass),
             "model has a custom default_factory",
             "convert it to a dict",
         ),
@@ -207,7 +211,7 @@ def test_too_deep_or_cyclic_tuples_are_rejected() -> None:
 # -- strange bytes --------------------------------------------------------------------------------
 
 
-def written(tree: Any, blobs: bytes = b"") -> bytes:
+def encode_frame(tree: Any, blobs: bytes = b"") -> bytes:
     text = (tree if isinstance(tree, str) else json.dumps(tree)).encode()
     return MAGIC + len(text).to_bytes(8, "big") + text + blobs
 
@@ -219,47 +223,47 @@ def written(tree: Any, blobs: bytes = b"") -> bytes:
         MAGIC,
         MAGIC + b"\xff" * 8,
         pickle.dumps([1]),
-        written("{"),
-        written("9" * 5000),
-        written("[" * 10_000 + "]" * 10_000),
-        written({"t": "os.system"}),
-        written({"no": 1}),
-        written({"t": ["list"]}),
-        written({"t": "tuple"}),
-        written({"t": "tuple", "i": [], "more": 1}),
-        written({"t": "tuple", "i": {"t": "ref", "n": 0}}),
-        written({"t": "tuple", "i": [{"t": "ref", "n": 0}]}),
-        written({"t": "ref", "n": 0}),
-        written([{"t": "ref", "n": -1}]),
-        written([{"t": "ref", "n": 1.0}]),
-        written({"t": "set", "i": [[]]}),
-        written({"t": "dict", "k": [{"t": "dict", "k": [], "v": []}], "v": [1]}),
-        written({"t": "dict", "k": [1, 2], "v": [1]}),
-        written({"t": "dict", "k": [{"t": "ref", "n": 0}], "v": [1]}),
-        written({"t": "default", "f": "eval", "k": [], "v": []}),
-        written({"t": "int", "h": "0x" + "f" * 100_000}),
-        written({"t": "int", "h": "1_0"}),
-        written({"t": "delta", "v": [10**12, 0, 0]}),
-        written({"t": "complex", "v": ["1", "2"]}),
-        written({"t": "decimal", "v": "x"}),
-        written({"t": "fraction", "v": [1, 0]}),
-        written({"t": "timezone", "v": 1e9}),
-        written({"t": "datetime", "v": "2026-01-02" * 3}),
-        written({"t": "bytes", "b": 4}, b"abc"),
-        written({"t": "bytes", "b": 2}, b"abc"),
-        written({"t": "bytes", "b": -1}),
-        written({"t": "bytes", "b": True}, b"a"),
-        written({"t": "array", "d": "O", "s": [1], "b": 8}, bytes(8)),
-        written({"t": "array", "d": "<i4", "s": [1 << 62, 4], "b": 0}),
-        written({"t": "array", "d": "<i4", "s": [-1], "b": 4}, bytes(4)),
-        written({"t": "array", "d": "<i4", "s": [2], "b": 4}, bytes(4)),
-        written({"t": "array", "d": "<i4", "s": [1] * 65, "b": 4}, bytes(4)),
-        written({"t": "array", "d": "|b1", "s": [1], "b": 1}, b"\x07"),
-        written({"t": "array", "d": "<U1", "s": [1], "b": 4}, b"\xff" * 4),
-        written({"t": "array", "d": "i4,O", "s": [1], "b": 12}, bytes(12)),
-        written({"t": "torch", "d": "load"}),
-        written({"t": "missing", "n": "read_pickle"}),
-        written({"t": "scalar", "d": "<f8", "b": 0}),
+        encode_frame("{"),
+        encode_frame("9" * 5000),
+        encode_frame("[" * 10_000 + "]" * 10_000),
+        encode_frame({"t": "os.system"}),
+        encode_frame({"no": 1}),
+        encode_frame({"t": ["list"]}),
+        encode_frame({"t": "tuple"}),
+        encode_frame({"t": "tuple", "i": [], "more": 1}),
+        encode_frame({"t": "tuple", "i": {"t": "ref", "n": 0}}),
+        encode_frame({"t": "tuple", "i": [{"t": "ref", "n": 0}]}),
+        encode_frame({"t": "ref", "n": 0}),
+        encode_frame([{"t": "ref", "n": -1}]),
+        encode_frame([{"t": "ref", "n": 1.0}]),
+        encode_frame({"t": "set", "i": [[]]}),
+        encode_frame({"t": "dict", "k": [{"t": "dict", "k": [], "v": []}], "v": [1]}),
+        encode_frame({"t": "dict", "k": [1, 2], "v": [1]}),
+        encode_frame({"t": "dict", "k": [{"t": "ref", "n": 0}], "v": [1]}),
+        encode_frame({"t": "default", "f": "eval", "k": [], "v": []}),
+        encode_frame({"t": "int", "h": "0x" + "f" * 100_000}),
+        encode_frame({"t": "int", "h": "1_0"}),
+        encode_frame({"t": "delta", "v": [10**12, 0, 0]}),
+        encode_frame({"t": "complex", "v": ["1", "2"]}),
+        encode_frame({"t": "decimal", "v": "x"}),
+        encode_frame({"t": "fraction", "v": [1, 0]}),
+        encode_frame({"t": "timezone", "v": 1e9}),
+        encode_frame({"t": "datetime", "v": "2026-01-02" * 3}),
+        encode_frame({"t": "bytes", "b": 4}, b"abc"),
+        encode_frame({"t": "bytes", "b": 2}, b"abc"),
+        encode_frame({"t": "bytes", "b": -1}),
+        encode_frame({"t": "bytes", "b": True}, b"a"),
+        encode_frame({"t": "array", "d": "O", "s": [1], "b": 8}, bytes(8)),
+        encode_frame({"t": "array", "d": "<i4", "s": [1 << 62, 4], "b": 0}),
+        encode_frame({"t": "array", "d": "<i4", "s": [-1], "b": 4}, bytes(4)),
+        encode_frame({"t": "array", "d": "<i4", "s": [2], "b": 4}, bytes(4)),
+        encode_frame({"t": "array", "d": "<i4", "s": [1] * 65, "b": 4}, bytes(4)),
+        encode_frame({"t": "array", "d": "|b1", "s": [1], "b": 1}, b"\x07"),
+        encode_frame({"t": "array", "d": "<U1", "s": [1], "b": 4}, b"\xff" * 4),
+        encode_frame({"t": "array", "d": "i4,O", "s": [1], "b": 12}, bytes(12)),
+        encode_frame({"t": "torch", "d": "load"}),
+        encode_frame({"t": "missing", "n": "read_pickle"}),
+        encode_frame({"t": "scalar", "d": "<f8", "b": 0}),
     ],
     ids=lambda data: hashlib.sha256(data).hexdigest()[:8],
 )
@@ -272,16 +276,16 @@ def test_hash_flooding_is_rejected() -> None:
     prime = (1 << 61) - 1
     keys = [{"t": "int", "h": hex(prime * number)} for number in range(2000)]
     with pytest.raises(DecodeError):
-        decode(written({"t": "set", "i": keys}))
+        decode(encode_frame({"t": "set", "i": keys}))
 
 
-class Trap:
+class UnpicklingAction:
     """Runs something when it is unpickled."""
 
     sprung: list[str] = []
 
     def __reduce__(self) -> Any:
-        return (Trap.sprung.append, ("run",))
+        return (UnpicklingAction.sprung.append, ("run",))
 
 
 @given(st.binary(max_size=200), st.integers(0, 300), st.randoms(use_true_random=False))
@@ -294,12 +298,12 @@ def test_damaged_bytes_decode_to_plain_values_or_fail(
     for _ in range(chance.randrange(1, 4)):
         data[chance.randrange(len(data))] = chance.randrange(256)
     data[place % len(data) : place % len(data) + chance.randrange(3)] = noise[: chance.randrange(9)]
-    for strange in (bytes(data), MAGIC + noise, written(noise.decode("latin-1"))):
+    for strange in (bytes(data), MAGIC + noise, encode_frame(noise.decode("latin-1"))):
         try:
-            found = decode(strange)
+            result = decode(strange)
         except DecodeError:
             continue
-        encode(found)
+        encode(result)
 
 
 NODES = st.recursive(
@@ -324,17 +328,17 @@ NODES = st.recursive(
 @settings(deadline=None, max_examples=500)
 def test_arbitrary_trees_decode_to_plain_values_or_fail(tree: Any, blobs: bytes) -> None:
     try:
-        found = decode(written(tree, blobs))
+        result = decode(encode_frame(tree, blobs))
     except DecodeError:
         return
-    encode(found)
+    encode(result)
 
 
 def test_decode_never_unpickles(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("something is unpickled")
 
-    data = bytes(encode({"a": pickle.dumps(Trap()), "b": numpy.arange(3)}))
+    data = bytes(encode({"a": pickle.dumps(UnpicklingAction()), "b": numpy.arange(3)}))
     for name in ("loads", "load", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(numpy, "load", refuse)
@@ -344,7 +348,7 @@ def test_decode_never_unpickles(monkeypatch: pytest.MonkeyPatch) -> None:
         written_by(file, numpy.arange(3))
         with pytest.raises(DecodeError):
             decode(file.getvalue())
-    assert Trap.sprung == []
+    assert UnpicklingAction.sprung == []
 
 
 @pytest.mark.parametrize("library", ["torch", "pandas", "ml_dtypes"])
@@ -356,4 +360,4 @@ def test_missing_library_is_named(library: str, monkeypatch: pytest.MonkeyPatch)
     }
     monkeypatch.setitem(__import__("sys").modules, library, None)
     with pytest.raises(DecodeError, match=f"{library} is required but not installed"):
-        decode(written(nodes[library]))
+        decode(encode_frame(nodes[library]))

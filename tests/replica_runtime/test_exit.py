@@ -9,25 +9,25 @@ import textwrap
 import pytest
 
 
-def ended(program: str) -> tuple[int, str]:
+def run_program(program: str) -> tuple[int, str]:
     start = "import sys; from danlu.replica_runtime.exit import exit_process\n"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", start + textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=False,
         timeout=30,
     )
-    return done.returncode, done.stdout + done.stderr
+    return result.returncode, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("code", [0, 1, 143])
 def test_exit_process_uses_the_exit_code(code: int) -> None:
-    assert ended(f"exit_process({code})") == (code, "")
+    assert run_program(f"exit_process({code})") == (code, "")
 
 
 def test_exit_process_flushes_stdout() -> None:
-    assert ended("sys.stdout.write('last words'); exit_process(0)") == (0, "last words")
+    assert run_program("sys.stdout.write('last words'); exit_process(0)") == (0, "last words")
 
 
 def test_exit_process_waits_for_threads_and_runs_atexit() -> None:
@@ -39,7 +39,7 @@ def test_exit_process_waits_for_threads_and_runs_atexit() -> None:
         threading.Timer(0.1, may_end.set).start()
         exit_process(0)
     """
-    assert ended(program) == (0, "thread\natexit\n")
+    assert run_program(program) == (0, "thread\natexit\n")
 
 
 def test_exit_process_does_not_finalize_the_interpreter() -> None:
@@ -50,8 +50,8 @@ def test_exit_process_does_not_finalize_the_interpreter() -> None:
         kept = Kept()
         exit_process(0)
     """
-    assert ended(program) == (0, "")
+    assert run_program(program) == (0, "")
 
 
 def test_exit_process_tolerates_a_closed_stdout() -> None:
-    assert ended("sys.stdout.close(); exit_process(0)") == (0, "")
+    assert run_program("sys.stdout.close(); exit_process(0)") == (0, "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resolve.resolver import Resolver
+from tests.resolve.resolver import PythonResolver
 
 
 @pytest.fixture
@@ -21,6 +21,6 @@ def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def resolver(tmp_path: Path, own_settings: None) -> Resolver:
+def resolver(tmp_path: Path, own_settings: None) -> PythonResolver:
     """A resolver with a directory of wheels and a project."""
-    return Resolver(tmp_path)
+    return PythonResolver(tmp_path)

@@ -19,7 +19,7 @@ from danlu.util.paths import Paths
 DEBIAN = PlatformTarget("3.11.2", "glibc 2.36")
 
 
-class Resolver:
+class PythonResolver:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.links = root / "links"

@@ -18,7 +18,7 @@ from danlu.util.paths import Paths
 
 
 class DistributionSources(SectionSources):
-    """Mirrors as they are, with a distribution and a Python index that have what a test says."""
+    """Real mirrors, with a fake distribution and Python index."""
 
     debs: Mapping[str, str] = {}
     wheel: WheelFile | None = None
@@ -62,14 +62,14 @@ class SectionLocker:
     def lock(
         self, section: LockSection[Any], *declared: Declaration, pins: tuple[Any, ...] = ()
     ) -> tuple[Any, ...]:
-        """Resolve a section; what comes out is neither stale nor invalid."""
+        """Resolve a section, and check that the result is neither stale nor invalid."""
         environment = self.environment(*declared)
         sources = DistributionSources(environment, LockedBase("", 0), cast(Any, self.context))
         sources.debs, sources.wheel = self.debs, self.wheel
-        found = anyio.run(section.resolve, environment, pins, sources)
-        assert not section.is_stale(environment, found)
-        assert not [problem for pin in found if (problem := section.find_problem(pin))]
-        return found
+        result = anyio.run(section.resolve, environment, pins, sources)
+        assert not section.is_stale(environment, result)
+        assert not [problem for pin in result if (problem := section.find_problem(pin))]
+        return result
 
     def list_cached_files(self) -> list[str]:
         """The names of downloads that a later build would take from the cache."""

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(
 RELEASED = 1717243200
 
 
-class World:
+class BaseScenario:
     def __init__(self, root: Path) -> None:
         self.archive = AptArchive(root / "archive")
         self.archive.add("bookworm", *minimal_packages())
@@ -56,28 +56,28 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> BaseScenario:
+    return BaseScenario(tmp_path)
 
 
 def versions(base: LockedBase) -> dict[str, str]:
     return {deb.name: deb.version for deb in base.packages}
 
 
-def test_a_base_is_the_essential_packages_apt_and_passwd(world: World) -> None:
+def test_a_base_is_the_essential_packages_apt_and_passwd(world: BaseScenario) -> None:
     base = world.base()
     assert list(versions(base)) == ["apt", "base-files", "dpkg", "libc6", "passwd"]
     assert (base.distribution, base.codename, base.libc) == ("debian12", "bookworm", "glibc 2.36")
 
 
-def test_a_merged_usr_is_stated_where_the_release_asks_for_it(world: World) -> None:
+def test_a_merged_usr_is_used_if_the_release_has_it(world: BaseScenario) -> None:
     world.archive.add("bookworm", ArchivePackage("usr-is-merged"), ArchivePackage("usrmerge"))
     assert "usr-is-merged" in versions(world.base())
     assert "usrmerge" not in versions(world.base())
 
 
-def test_lists_that_did_not_change_are_asked_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+def test_unchanged_lists_are_requested_once(
+    world: BaseScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = world.base()
     monkeypatch.setattr(system, "resolve_install", None)
@@ -86,11 +86,11 @@ def test_lists_that_did_not_change_are_asked_once(
         world.base(refresh=True)
 
 
-def test_the_epoch_is_the_archives_date(world: World) -> None:
+def test_the_epoch_is_the_archives_date(world: BaseScenario) -> None:
     assert world.base().epoch == RELEASED
 
 
-def test_the_same_packages_keep_the_epoch_they_first_had(world: World) -> None:
+def test_the_same_packages_keep_the_epoch_they_first_had(world: BaseScenario) -> None:
     base = world.base()
     release = world.archive.root / "dists/bookworm/Release"
     release.write_text(release.read_text().replace("2024", "2025"))
@@ -100,7 +100,7 @@ def test_the_same_packages_keep_the_epoch_they_first_had(world: World) -> None:
     assert world.base().epoch > base.epoch
 
 
-def test_a_damaged_epoch_cache_is_rewritten(world: World) -> None:
+def test_a_damaged_epoch_cache_is_rewritten(world: BaseScenario) -> None:
     world.base()
     notes = world.paths.cache / "apt" / "epochs.json"
     notes.write_text("{ damaged")
@@ -108,28 +108,28 @@ def test_a_damaged_epoch_cache_is_rewritten(world: World) -> None:
     assert json.loads(notes.read_text()) == {package_set_digest(base.packages): base.epoch}
 
 
-def test_kept_packages_stay_though_newer_ones_are_there(world: World) -> None:
+def test_kept_packages_are_not_upgraded(world: BaseScenario) -> None:
     before = world.base()
     world.archive.add("bookworm", ArchivePackage("apt", "2.6.2", "amd64"))
     assert world.base(keep=before.packages) == before
     assert versions(world.base())["apt"] == "2.6.2"
 
 
-def test_a_new_essential_package_is_seen_when_the_lists_are_fetched(world: World) -> None:
+def test_a_new_essential_package_is_seen_when_the_lists_are_fetched(world: BaseScenario) -> None:
     world.base()
     world.archive.add("bookworm", ArchivePackage("new", fields={"Essential": "yes"}))
     assert "new" not in versions(world.base(refresh=False))
     assert "new" in versions(world.base(refresh=True))
 
 
-def test_the_status_of_the_base_is_kept_for_what_comes_on_top(world: World) -> None:
+def test_the_dpkg_status_of_the_base_is_kept_for_later_packages(world: BaseScenario) -> None:
     base = world.base()
     text = dpkg_status_path(world.paths, base.packages).read_text()
     assert text.count("Status: install ok installed\n") == len(base.packages)
     assert "Filename:" not in text
 
 
-def test_offline_uses_the_lists_there_are_and_says_when_there_are_none(world: World) -> None:
+def test_offline_uses_cached_lists_and_reports_missing_ones(world: BaseScenario) -> None:
     with pytest.raises(OutsideError, match="offline"):
         world.base(offline=True)
     base = world.base()
@@ -137,7 +137,7 @@ def test_offline_uses_the_lists_there_are_and_says_when_there_are_none(world: Wo
     assert world.base(offline=True, refresh=False) == base
 
 
-def test_an_unknown_release_is_refused(world: World) -> None:
+def test_an_unknown_release_is_refused(world: BaseScenario) -> None:
     with pytest.raises(UsageError, match="debian3"):
         anyio.run(
             functools.partial(
@@ -151,7 +151,7 @@ def test_an_unknown_release_is_refused(world: World) -> None:
         )
 
 
-def test_another_architecture_is_resolved_from_its_own_lists(world: World) -> None:
+def test_another_architecture_is_resolved_from_its_own_lists(world: BaseScenario) -> None:
     arm = [
         ArchivePackage(package.name, package.version, "arm64", package.fields)
         for package in minimal_packages()

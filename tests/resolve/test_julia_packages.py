@@ -43,8 +43,8 @@ def lock(
     locker: SectionLocker, *names: str, pins: tuple[Any, ...] = (), julia: Declaration = JULIA
 ) -> dict[str, LockedJuliaPackage]:
     declared = JuliaPackages(names, span=SPAN)
-    found = locker.lock(JULIA_PACKAGES, julia, declared, pins=pins)
-    return {pin.name: pin for pin in found}
+    result = locker.lock(JULIA_PACKAGES, julia, declared, pins=pins)
+    return {pin.name: pin for pin in result}
 
 
 def find_error(
@@ -71,7 +71,7 @@ def test_packages_are_locked_with_what_they_need(locker: SectionLocker) -> None:
     assert "server" not in repr(pins)
 
 
-def test_locked_versions_stay_until_they_may_change(
+def test_locked_versions_are_kept_until_an_upgrade(
     locker: SectionLocker, server: JuliaServer
 ) -> None:
     pins = tuple(lock(locker, "Grimoire").values())
@@ -133,11 +133,11 @@ def test_files_with_another_hash_are_refused_and_not_kept(
     locker: SectionLocker, server: JuliaServer
 ) -> None:
     package = next(path for path in (server.root / "package").rglob("*") if path.is_file())
-    for place, bad, kind in (
+    for directory, bad, kind in (
         ("registry", package.read_bytes(), ChecksumError),
         ("package", b"", OutsideError),
     ):
-        for file in [path for path in (server.root / place).rglob("*") if path.is_file()]:
+        for file in [path for path in (server.root / directory).rglob("*") if path.is_file()]:
             file.write_bytes(bad)
         assert find_error(locker, "Grimoire", kind=kind).exit_code == 3
         assert hashlib.sha256(bad).hexdigest() not in locker.list_cached_files()

@@ -20,10 +20,10 @@ from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget
 from tests.fakes.wheels import make_wheel, sha256_of
-from tests.resolve.resolver import Resolver
+from tests.resolve.resolver import PythonResolver
 
 
-def test_requirements_resolve_to_files_with_dependencies(resolver: Resolver) -> None:
+def test_requirements_resolve_to_files_with_dependencies(resolver: PythonResolver) -> None:
     app = make_wheel(resolver.links, "My.App", "1.0", requires=["lib>=1"])
     lib = make_wheel(resolver.links, "lib", "2.0")
     assert resolver(resolver.request("my_app")) == (
@@ -32,11 +32,11 @@ def test_requirements_resolve_to_files_with_dependencies(resolver: Resolver) -> 
     )
 
 
-def test_no_requirements_lock_no_packages(resolver: Resolver) -> None:
+def test_no_requirements_lock_no_packages(resolver: PythonResolver) -> None:
     assert resolver(resolver.request()) == ()
 
 
-def test_what_is_locked_stays_when_something_is_added(resolver: Resolver) -> None:
+def test_locked_versions_are_kept_when_a_requirement_is_added(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "a", "1.0")
     old = resolver(resolver.request("a"))
     make_wheel(resolver.links, "a", "2.0")
@@ -45,31 +45,31 @@ def test_what_is_locked_stays_when_something_is_added(resolver: Resolver) -> Non
 
 
 def test_the_same_question_is_answered_without_asking_again(
-    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[object] = []
+    requests: list[object] = []
     ask = python_resolver._resolve_with_uv
 
-    async def counted(*arguments: Any) -> tuple[LockedPackage, ...]:
-        asked.append(arguments)
+    async def count_and_ask(*arguments: Any) -> tuple[LockedPackage, ...]:
+        requests.append(arguments)
         return await ask(*arguments)
 
-    monkeypatch.setattr(python_resolver, "_resolve_with_uv", counted)
+    monkeypatch.setattr(python_resolver, "_resolve_with_uv", count_and_ask)
     for name in ("a", "b"):
         make_wheel(resolver.links, name, "1.0")
     first = resolver(resolver.request("a", "b"))
     assert resolver(resolver.request("b", "a")) == first
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert resolver(resolver.request("a")) == first[:1]
-    assert len(asked) == 2
+    assert len(requests) == 2
     resolver(resolver.request("a", "b"), first, upgrade=("a",))
-    assert len(asked) == 3
+    assert len(requests) == 3
     make_wheel(resolver.links, "a", "2.0")
     assert resolver.pins(resolver(resolver.request("a", "b"))) == ["a==2.0", "b==1.0"]
 
 
 def test_a_resolution_is_reused_for_ten_minutes(
-    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_wheel(resolver.links, "a", "1.0")
     resolver(resolver.request("a"))
@@ -80,7 +80,25 @@ def test_a_resolution_is_reused_for_ten_minutes(
         resolver(resolver.request("a"))
 
 
-def test_upgrade_selects_newer_versions(resolver: Resolver) -> None:
+def test_an_extra_that_does_not_exist_is_reported_with_its_line_every_time(
+    resolver: PythonResolver,
+) -> None:
+    make_wheel(resolver.links, "app", "1.0", requires=["lib[speed]"])
+    make_wheel(resolver.links, "lib", "1.0")
+    reports: list[str] = []
+    request = replace(resolver.request("App[No_Pe]", line=4), report=reports.append)
+    warning = (
+        "warning: app does not provide the extra 'no-pe'; nothing is installed for it"
+        " (build.envd:4)"
+    )
+    old = resolver(request)
+    assert resolver.pins(old) == ["app==1.0", "lib==1.0"]
+    assert reports == [warning]
+    resolver(request, old)
+    assert reports == [warning] * 2
+
+
+def test_upgrade_selects_newer_versions(resolver: PythonResolver) -> None:
     for name in ("a", "b"):
         make_wheel(resolver.links, name, "1.0")
     old = resolver(resolver.request("a", "b"))
@@ -91,21 +109,43 @@ def test_upgrade_selects_newer_versions(resolver: Resolver) -> None:
     assert resolver.pins(resolver(request, old, upgrade_all=True)) == ["a==2.0", "b==2.0"]
 
 
-def test_a_locked_version_that_no_longer_fits_changes(resolver: Resolver) -> None:
+def test_a_locked_version_that_no_longer_fits_changes(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "a", "1.0")
     old = resolver(resolver.request("a"))
     make_wheel(resolver.links, "a", "2.0")
     assert resolver.pins(resolver(resolver.request("a>=2"), old)) == ["a==2.0"]
 
 
-def test_packages_no_longer_required_are_dropped(resolver: Resolver) -> None:
+@pytest.mark.parametrize(
+    ("tag", "target"),
+    [
+        ("cp311-cp311-manylinux_2_17_aarch64", PlatformTarget("3.11.2", "glibc 2.36", "arm64")),
+        ("cp312-cp312-manylinux_2_17_x86_64", PlatformTarget("3.12.4", "glibc 2.36")),
+    ],
+)
+def test_locked_version_is_kept_on_another_target_with_its_wheel(
+    resolver: PythonResolver, tag: str, target: PlatformTarget
+) -> None:
+    make_wheel(resolver.links, "a", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
+    other = make_wheel(resolver.links, "a", "1.0", tag=tag)
+    make_wheel(resolver.links, "b", "1.0")
+    old = resolver(resolver.request("a", "b"))
+    assert "x86_64" in old[0].file
+    make_wheel(resolver.links, "a", "2.0", tag=tag)
+    make_wheel(resolver.links, "b", "2.0")
+    (result, kept) = resolver(replace(resolver.request("a", "b"), target=target), old)
+    assert (result.version, result.file) == ("1.0", other.name)
+    assert kept == old[1]
+
+
+def test_packages_no_longer_required_are_dropped(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "a", "1.0")
     make_wheel(resolver.links, "b", "1.0")
     old = resolver(resolver.request("a", "b"))
     assert resolver.pins(resolver(resolver.request("b"), old)) == ["b==1.0"]
 
 
-def test_the_wheel_for_the_target_is_chosen(resolver: Resolver) -> None:
+def test_the_wheel_for_the_target_is_chosen(resolver: PythonResolver) -> None:
     for tag in (
         "cp311-cp311-manylinux_2_28_x86_64",
         "cp312-cp312-manylinux_2_28_x86_64",
@@ -120,14 +160,14 @@ def test_the_wheel_for_the_target_is_chosen(resolver: Resolver) -> None:
     assert resolver(alpine)[0].file == "native-1.0-cp311-cp311-musllinux_1_2_x86_64.whl"
 
 
-def test_a_local_version_wins_over_the_same_without(resolver: Resolver) -> None:
+def test_a_local_version_wins_over_the_same_without(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "torch", "2.13.0")
     make_wheel(resolver.links, "torch", "2.13.0+cpu")
     (one,) = resolver(resolver.request("torch==2.13.0"))
     assert one.version == "2.13.0+cpu"
 
 
-def test_a_requirements_file_is_read_with_all_it_includes(resolver: Resolver) -> None:
+def test_a_requirements_file_is_read_with_all_it_includes(resolver: PythonResolver) -> None:
     for version in ("1.0", "2.0"):
         make_wheel(resolver.links, "a", version)
     make_wheel(resolver.links, "b", requires=["c"])
@@ -146,7 +186,7 @@ def test_a_requirements_file_is_read_with_all_it_includes(resolver: Resolver) ->
     assert packages[3].location == f"req/wheels/{local.name}"
 
 
-def test_hashes_of_a_requirements_file_are_enforced(resolver: Resolver) -> None:
+def test_hashes_of_a_requirements_file_are_enforced(resolver: PythonResolver) -> None:
     wheel = make_wheel(resolver.links, "a")
     file = resolver.project / "r.txt"
     file.write_text(f"a==1.0 --hash=sha256:{sha256_of(wheel)}\n")
@@ -156,7 +196,9 @@ def test_hashes_of_a_requirements_file_are_enforced(resolver: Resolver) -> None:
         resolver(resolver.request(requirements="r.txt"))
 
 
-def test_the_dependencies_of_a_project_are_read_without_building_it(resolver: Resolver) -> None:
+def test_the_dependencies_of_a_project_are_read_without_building_it(
+    resolver: PythonResolver,
+) -> None:
     make_wheel(resolver.links, "a")
     file = resolver.project / "pyproject.toml"
     file.write_text('[project]\nname = "x"\nversion = "1"\ndependencies = ["a"]\n')
@@ -166,7 +208,7 @@ def test_the_dependencies_of_a_project_are_read_without_building_it(resolver: Re
         resolver(resolver.request(requirements="pyproject.toml"))
 
 
-def test_local_wheels_are_kept_by_path_and_hash(resolver: Resolver) -> None:
+def test_local_wheels_are_kept_by_path_and_hash(resolver: PythonResolver) -> None:
     wheel = make_wheel(resolver.project, "local", requires=["dep"])
     make_wheel(resolver.links, "dep")
     packages = resolver(resolver.request(local_wheels=(wheel.name,)))
@@ -174,14 +216,14 @@ def test_local_wheels_are_kept_by_path_and_hash(resolver: Resolver) -> None:
     assert (packages[1].location, packages[1].sha256) == (wheel.name, sha256_of(wheel))
 
 
-def test_a_wheel_for_another_platform_is_reported_with_its_line(resolver: Resolver) -> None:
+def test_a_wheel_for_another_platform_is_reported_with_its_line(resolver: PythonResolver) -> None:
     wheel = make_wheel(resolver.project, "w", tag="cp39-cp39-win_amd64")
     with pytest.raises(ResolveError, match="another Python or platform") as caught:
         resolver(resolver.request(local_wheels=(wheel.name,), line=7))
     assert caught.value.span == Span("build.envd", 7)
 
 
-def test_the_reason_is_short_and_names_the_line(resolver: Resolver) -> None:
+def test_the_reason_is_short_and_names_the_line(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "a", "1.0")
     with pytest.raises(ResolveError) as caught:
         resolver(resolver.request("a>=2", line=4))
@@ -191,7 +233,7 @@ def test_the_reason_is_short_and_names_the_line(resolver: Resolver) -> None:
     assert "unsatisfiable" not in caught.value.details[0]
 
 
-def test_a_line_of_a_requirements_file_is_named(resolver: Resolver) -> None:
+def test_a_line_of_a_requirements_file_is_named(resolver: PythonResolver) -> None:
     (resolver.project / "r.txt").write_text("# one\nnot a requirement\n")
     with pytest.raises(ResolveError) as caught:
         resolver(resolver.request(requirements="r.txt"))
@@ -199,7 +241,7 @@ def test_a_line_of_a_requirements_file_is_named(resolver: Resolver) -> None:
 
 
 def test_an_index_that_does_not_answer_is_named(
-    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     request = replace(
@@ -209,7 +251,9 @@ def test_an_index_that_does_not_answer_is_named(
         resolver(request)
 
 
-def test_credentials_are_in_no_message(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_in_no_message(
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     where = "http://user:hunter2@127.0.0.1:9/simple"
     request = replace(resolver.request("a"), indexes=IndexSettings(default=where))
@@ -248,7 +292,7 @@ def source_distribution(directory: Path, marker: Path, name: str = "evil") -> Pa
         "-r deeper.txt",
     ],
 )
-def test_no_untrusted_code_runs_on_this_machine(resolver: Resolver, line: str) -> None:
+def test_no_untrusted_code_runs_on_this_machine(resolver: PythonResolver, line: str) -> None:
     marker = resolver.root / "ran"
     archive = source_distribution(resolver.project / "src", marker)
     (resolver.links / archive.name).write_bytes(archive.read_bytes())
@@ -270,7 +314,7 @@ def test_no_untrusted_code_runs_on_this_machine(resolver: Resolver, line: str) -
     ],
 )
 def test_no_uv_setting_runs_untrusted_code_on_this_machine(
-    resolver: Resolver, monkeypatch: pytest.MonkeyPatch, file: str, text: str, refused: bool
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch, file: str, text: str, refused: bool
 ) -> None:
     monkeypatch.delenv("UV_NO_CONFIG")
     source_distribution(resolver.links, resolver.root / "ran")
@@ -282,7 +326,7 @@ def test_no_uv_setting_runs_untrusted_code_on_this_machine(
 
 
 @pytest.mark.parametrize("name", ["-e .", "--constraint=/x", "-r x.txt", "hg+https://h/r", "a b"])
-def test_names_are_no_options(resolver: Resolver, name: str) -> None:
+def test_names_are_not_read_as_options(resolver: PythonResolver, name: str) -> None:
     with pytest.raises(ResolveError):
         resolver(resolver.request(name))
 
@@ -303,7 +347,7 @@ def test_names_are_no_options(resolver: Resolver, name: str) -> None:
     ],
 )
 def test_an_editable_requirement_must_be_a_directory_of_the_project(
-    resolver: Resolver, names: list[str], message: str
+    resolver: PythonResolver, names: list[str], message: str
 ) -> None:
     (resolver.project / "file").write_text("")
     (resolver.project / "pkg").mkdir()
@@ -316,12 +360,13 @@ def test_an_editable_requirement_must_be_a_directory_of_the_project(
     assert caught.value.span == Span("build.envd", 7)
 
 
-class Inside:
+class FakeResolveSandbox:
     """A fake sandbox that records its input and returns what uv would in there."""
 
     def __init__(self, resolved: str, pylock: str, code: int = 0) -> None:
         self.resolved, self.pylock, self.code = resolved, pylock, code
         self.requirements = ""
+        self.files: dict[str, str] = {}
         self.environment: Mapping[str, str] = {}
         self.mounts: Sequence[Mount] = ()
 
@@ -332,6 +377,7 @@ class Inside:
         work = next(mount.source for mount in mounts if mount.target == "/run/danlu/resolve")
         assert work is not None
         self.requirements = (work / "requirements.txt").read_text()
+        self.files = {file.name: file.read_text() for file in work.iterdir() if file.is_file()}
         (work / "resolved.txt").write_text(self.resolved)
         (work / "pylock.toml").write_text(self.pylock)
         (work / "messages.txt").write_text("error: it broke\n")
@@ -341,11 +387,13 @@ class Inside:
 _PYLOCK = 'lock-version = "1.0"\ncreated-by = "uv"\n'
 
 
-def test_a_directory_is_resolved_in_the_sandbox_and_locked_by_content(resolver: Resolver) -> None:
+def test_a_directory_is_resolved_in_the_sandbox_and_locked_by_content(
+    resolver: PythonResolver,
+) -> None:
     tree = resolver.project / "pkg"
     tree.mkdir()
     (tree / "setup.py").write_text("x")
-    inside = Inside(
+    inside = FakeResolveSandbox(
         "", _PYLOCK + '[[packages]]\nname = "Pkg"\ndirectory = { path = "../sources/0/tree" }\n'
     )
     request = replace(resolver.request("./pkg"), run_in_sandbox=inside)
@@ -357,13 +405,33 @@ def test_a_directory_is_resolved_in_the_sandbox_and_locked_by_content(resolver: 
     assert resolver(request)[0].sha256 != one.sha256
 
 
+def test_constraints_of_this_machine_count_in_the_sandbox(
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (resolver.project / "pkg").mkdir()
+    (resolver.project / "pkg" / "setup.py").touch()
+    (resolver.root / "limits.txt").write_text("six<2\n")
+    monkeypatch.setenv("UV_CONSTRAINT", f"{resolver.root}/limits.txt https://one.test/limits.txt")
+    inside = FakeResolveSandbox("", _PYLOCK)
+    request = replace(resolver.request("./pkg"), run_in_sandbox=inside)
+    resolver(request)
+    options = inside.environment["OPTIONS"]
+    assert options.endswith(
+        "--constraints constraints-0.txt --constraints https://one.test/limits.txt"
+    )
+    assert inside.files["constraints-0.txt"] == "six<2\n"
+    (resolver.root / "limits.txt").unlink()
+    with pytest.raises(ResolveError, match=r"cannot read .*limits\.txt: No such file"):
+        resolver(request)
+
+
 def test_a_local_wheel_is_mounted_in_the_sandbox_and_locked_unchanged(
-    resolver: Resolver,
+    resolver: PythonResolver,
 ) -> None:
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
     wheel = make_wheel(resolver.project, "mine")
-    inside = Inside(
+    inside = FakeResolveSandbox(
         "",
         _PYLOCK + '[[packages]]\nname = "mine"\nversion = "1.0"\n'
         f'archive = {{ path = "/run/danlu/wheels{wheel}", '
@@ -376,11 +444,11 @@ def test_a_local_wheel_is_mounted_in_the_sandbox_and_locked_unchanged(
     assert f"/run/danlu/wheels{wheel}" in [mount.target for mount in inside.mounts]
 
 
-def test_a_source_distribution_is_kept_by_file_and_hash(resolver: Resolver) -> None:
+def test_a_source_distribution_is_kept_by_file_and_hash(resolver: PythonResolver) -> None:
     archive = source_distribution(resolver.root / "sd", resolver.root / "ran")
     (resolver.links / archive.name).write_bytes(archive.read_bytes())
     digest = sha256_of(archive)
-    inside = Inside(
+    inside = FakeResolveSandbox(
         "evil==1.0\n",
         _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
         f'sdist = {{ url = "file:///x/{archive.name}", hashes = {{ sha256 = "{digest}" }} }}\n',
@@ -390,7 +458,7 @@ def test_a_source_distribution_is_kept_by_file_and_hash(resolver: Resolver) -> N
     assert not (resolver.root / "ran").exists()
 
 
-def test_no_binary_locks_a_source_distribution(resolver: Resolver) -> None:
+def test_no_binary_locks_a_source_distribution(resolver: PythonResolver) -> None:
     make_wheel(resolver.links, "evil", "1.0")
     archive = source_distribution(resolver.links, resolver.root / "ran")
     (resolver.project / "r.txt").write_text("evil\n")
@@ -400,7 +468,7 @@ def test_no_binary_locks_a_source_distribution(resolver: Resolver) -> None:
     (resolver.project / "r.txt").write_text("--no-binary=Evil\nevil\n")
     with pytest.raises(ResolveError, match="evil must be built from source"):
         resolver(request, before)
-    inside = Inside(
+    inside = FakeResolveSandbox(
         "evil==1.0\n",
         _PYLOCK + '[[packages]]\nname = "evil"\nversion = "1.0"\n'
         f'sdist = {{ url = "file:///x/{archive.name}", '
@@ -412,8 +480,8 @@ def test_no_binary_locks_a_source_distribution(resolver: Resolver) -> None:
     assert not (resolver.root / "ran").exists()
 
 
-def test_a_source_distribution_that_was_locked_goes_where_only_wheels_may_be(
-    resolver: Resolver,
+def test_a_locked_source_distribution_is_replaced_if_only_wheels_are_allowed(
+    resolver: PythonResolver,
 ) -> None:
     wheel = make_wheel(resolver.links, "evil", "1.0")
     before = LockedPackage("evil", "1.0", "sdist", "evil-1.0.tar.gz", "0" * 64)
@@ -431,13 +499,13 @@ def test_a_source_distribution_that_was_locked_goes_where_only_wheels_may_be(
         ("# none\n--only-binary\n", "--only-binary: invalid package name ''"),
     ],
 )
-def test_nothing_is_built_against_the_options_and_the_line_is_named(
-    resolver: Resolver, text: str, message: str
+def test_options_that_forbid_a_build_are_reported_with_the_line(
+    resolver: PythonResolver, text: str, message: str
 ) -> None:
     source_distribution(resolver.links, resolver.root / "ran")
     (resolver.project / "src").mkdir()
     (resolver.project / "r.txt").write_text(text)
-    inside = Inside("", _PYLOCK)
+    inside = FakeResolveSandbox("", _PYLOCK)
     with pytest.raises(ResolveError) as caught:
         resolver(replace(resolver.request(requirements="r.txt"), run_in_sandbox=inside))
     assert caught.value.message == message
@@ -456,25 +524,25 @@ def test_nothing_is_built_against_the_options_and_the_line_is_named(
         'name = "x"\nversion = "1"\nsdist = { name = "a/../b.tar.gz", url = "http://h/x" }',
     ],
 )
-def test_output_of_the_sandbox_is_validated(resolver: Resolver, entry: str) -> None:
+def test_output_of_the_sandbox_is_validated(resolver: PythonResolver, entry: str) -> None:
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
-    inside = Inside("", f"{_PYLOCK}[[packages]]\n{entry}\n")
+    inside = FakeResolveSandbox("", f"{_PYLOCK}[[packages]]\n{entry}\n")
     try:
-        found = resolver(replace(resolver.request("./pkg"), run_in_sandbox=inside))
+        result = resolver(replace(resolver.request("./pkg"), run_in_sandbox=inside))
     except DanluError:
         return
-    assert found == ()
+    assert result == ()
 
 
 def test_output_of_the_sandbox_is_not_read_through_a_symlink(
-    resolver: Resolver, tmp_path: Path
+    resolver: PythonResolver, tmp_path: Path
 ) -> None:
     secret = tmp_path / "secret"
     secret.write_text("error: top secret\n")
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
-    inside = Inside("", "", code=2)
+    inside = FakeResolveSandbox("", "", code=2)
 
     async def run(
         args: Sequence[str], mounts: Sequence[Mount], environment: Mapping[str, str]
@@ -494,16 +562,16 @@ def test_output_of_the_sandbox_is_not_read_through_a_symlink(
     assert resolver(replace(resolver.request("./pkg"), run_in_sandbox=run)) == ()
 
 
-def test_a_failed_build_in_the_sandbox_is_reported(resolver: Resolver) -> None:
+def test_a_failed_build_in_the_sandbox_is_reported(resolver: PythonResolver) -> None:
     (resolver.project / "pkg").mkdir()
     (resolver.project / "pkg" / "setup.py").touch()
-    inside = Inside("", "", code=2)
+    inside = FakeResolveSandbox("", "", code=2)
     with pytest.raises(ResolveError) as caught:
         resolver(replace(resolver.request("./pkg"), run_in_sandbox=inside))
     assert "it broke" in caught.value.details[0]
 
 
-def test_a_version_that_a_file_spells_otherwise_can_be_locked(resolver: Resolver) -> None:
+def test_a_version_that_a_file_spells_otherwise_can_be_locked(resolver: PythonResolver) -> None:
     from danlu.environment.lock import FunctionLock, Lock, LockedBase
     from danlu.resolve.lockfile import read_lock, write_lock
 
@@ -522,7 +590,7 @@ def pylock(directory: Path, wheel: Path) -> None:
     )
 
 
-def test_danlus_own_packages_are_resolved_in_addition_to_a_pylock(resolver: Resolver) -> None:
+def test_danlus_own_packages_are_resolved_in_addition_to_a_pylock(resolver: PythonResolver) -> None:
     pylock(resolver.project, make_wheel(resolver.links, "app", "1.0"))
     make_wheel(resolver.links, "app", "2.0")
     make_wheel(resolver.links, "tool", "3.0", requires=["app"])
@@ -532,7 +600,7 @@ def test_danlus_own_packages_are_resolved_in_addition_to_a_pylock(resolver: Reso
     assert resolver.pins(packages) == ["app==1.0", "tool==3.0"]
 
 
-def test_a_pylock_without_the_declared_packages_is_rejected(resolver: Resolver) -> None:
+def test_a_pylock_without_the_declared_packages_is_rejected(resolver: PythonResolver) -> None:
     pylock(resolver.project, make_wheel(resolver.links, "app", "1.0"))
     with pytest.raises(ResolveError, match=r"it has app 1\.0, but app>=2 is required"):
         resolver(resolver.request("app>=2", requirements="pylock.toml"))
@@ -542,7 +610,7 @@ def test_a_pylock_without_the_declared_packages_is_rejected(resolver: Resolver) 
     "line", ["six --config-settings a=b", "-e ./p -C a=b", "six --global-option=x"]
 )
 def test_build_settings_of_one_package_are_refused_with_their_line(
-    resolver: Resolver, line: str
+    resolver: PythonResolver, line: str
 ) -> None:
     (resolver.project / "r.txt").write_text(f"# why\n{line}\n")
     with pytest.raises(ResolveError, match="per-requirement option") as caught:

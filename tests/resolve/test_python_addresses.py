@@ -59,7 +59,7 @@ def addresses(root: Path, *packages: LockedPackage) -> dict[str, str]:
     return anyio.run(run)
 
 
-def locked(path: Path) -> LockedPackage:
+def make_locked_package(path: Path) -> LockedPackage:
     name, version = path.name.split("-")[:2]
     return LockedPackage(name, version, "index", path.name, sha256_of(path))
 
@@ -69,43 +69,46 @@ def test_wheels_and_source_distributions_are_found(tmp_path: Path, links: Path) 
     sdist = links / "old-1.0.tar.gz"
     sdist.write_bytes(b"not looked into")
     source = LockedPackage("old", "1.0", "sdist", sdist.name, sha256_of(sdist))
-    assert addresses(tmp_path, locked(wheel), source) == {
+    assert addresses(tmp_path, make_locked_package(wheel), source) == {
         sha256_of(wheel): wheel.as_uri(),
         sha256_of(sdist): sdist.as_uri(),
     }
 
 
 def test_a_file_that_is_gone_is_named(tmp_path: Path, links: Path) -> None:
-    here, gone = locked(make_wheel(links, "app")), locked(make_wheel(tmp_path, "lib"))
+    here, gone = (
+        make_locked_package(make_wheel(links, "app")),
+        make_locked_package(make_wheel(tmp_path, "lib")),
+    )
     with pytest.raises(OutsideError, match=r"lib-1\.0-py3-none-any\.whl any more") as caught:
         addresses(tmp_path, here, gone)
     assert "--upgrade lib" in caught.value.hint
 
 
 def test_a_file_that_became_another_is_named(tmp_path: Path, links: Path) -> None:
-    before = locked(make_wheel(tmp_path, "app"))
+    before = make_locked_package(make_wheel(tmp_path, "app"))
     make_wheel(links, "app", files={"app.py": "changed = True"})
     with pytest.raises(OutsideError, match=r"locked file app-1\.0-py3-none-any\.whl"):
         addresses(tmp_path, before)
 
 
-class Answering(Uv, frozen=True):
-    """A uv that gives one answer, whatever it is asked."""
+class FixedAnswerUv(Uv, frozen=True):
+    """A uv that always gives the same answer."""
 
     answer: str = ""
 
-    async def run(
-        self, command: object, options: object, *, offline: bool = False
-    ) -> tuple[int, str, str]:
+    async def compile_requirements(
+        self, options: object, *, offline: bool = False
+    ) -> tuple[int, str]:
         (self.cache / "pylock.toml").write_text(self.answer)
-        return 0, "", ""
+        return 0, ""
 
 
 def test_addresses_have_no_credentials(tmp_path: Path) -> None:
     url = "https://me:secret@h/x-1.0-py3-none-any.whl#sha256=1"
     entry = f'{{ url = "{url}", hashes = {{ sha256 = "{"a" * 64}" }} }}'
     text = f'[[packages]]\nname = "x"\nversion = "1.0"\nwheels = [{entry}]\n'
-    uv = Answering(tmp_path, tmp_path, answer=text)
+    uv = FixedAnswerUv(tmp_path, tmp_path, answer=text)
 
     async def run() -> dict[str, str]:
         target = PlatformTarget("3.11.2", "glibc 2.36")

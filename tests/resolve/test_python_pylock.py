@@ -128,7 +128,7 @@ def test_files_of_the_project_go_out_without_a_path_of_this_machine(tmp_path: Pa
     assert files_outside(urls, tmp_path) == []
 
 
-def test_an_address_goes_out_without_its_password(tmp_path: Path) -> None:
+def test_an_exported_url_has_no_password(tmp_path: Path) -> None:
     package = LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A, 7)
     urls = {A: "https://me:s3cr3t@h/a-1.0-py3-none-any.whl"}
     text = export_pylock(lock(package), urls, project=tmp_path, directory=tmp_path)
@@ -157,7 +157,7 @@ def test_repositories_and_directories_go_out(tmp_path: Path) -> None:
     assert not any("version" in package for package in packages)
 
 
-def test_editable_directories_stay_editable(tmp_path: Path) -> None:
+def test_editable_directories_are_kept_editable(tmp_path: Path) -> None:
     package = LockedPackage("l", "", "local", sha256=A, location="pkg", editable=True)
     (tmp_path / "pkg").mkdir()
     text = export_pylock(lock(package), {}, project=tmp_path, directory=tmp_path)
@@ -168,7 +168,7 @@ def test_editable_directories_stay_editable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pylock.toml", "pylock.gpu.toml"])
-def test_names_that_installers_know_are_taken(name: str) -> None:
+def test_names_that_installers_recognize_are_accepted(name: str) -> None:
     check_pylock_name(name)
 
 
@@ -178,7 +178,7 @@ def test_other_names_are_refused(name: str) -> None:
         check_pylock_name(name)
 
 
-def declared(tmp_path: Path, *names: str) -> DeclaredRequirements:
+def declare_packages(tmp_path: Path, *names: str) -> DeclaredRequirements:
     return collect_requirements([PythonPackages(names=names)], tmp_path, DEBIAN)
 
 
@@ -186,14 +186,14 @@ def test_a_complete_set_has_no_conflicts(tmp_path: Path) -> None:
     packages = [
         LockedPackage("torch", "2.13.0+cpu", "index", "torch-2.13.0+cpu-py3-none-any.whl", A)
     ]
-    wanted = declared(tmp_path, "torch==2.13.0", "never ; sys_platform == 'win32'")
-    assert find_conflicts(packages, wanted, DEBIAN) == []
+    expected = declare_packages(tmp_path, "torch==2.13.0", "never ; sys_platform == 'win32'")
+    assert find_conflicts(packages, expected, DEBIAN) == []
 
 
 def test_conflicts_name_missing_packages(tmp_path: Path) -> None:
     packages = [LockedPackage("a", "1.0", "index", "a-1.0-py3-none-any.whl", A)]
-    wanted = declared(tmp_path, "A>=2", "c", "g @ git+https://h/g")
-    assert find_conflicts(packages, wanted, DEBIAN) == [
+    expected = declare_packages(tmp_path, "A>=2", "c", "g @ git+https://h/g")
+    assert find_conflicts(packages, expected, DEBIAN) == [
         "g @ git+https://h/g is built from source and cannot be part of it",
         "it has a 1.0, but A>=2 is required",
         "c is missing",

@@ -8,8 +8,9 @@ import pytest
 
 from danlu.errors import ResolveError
 from danlu.resolve.python.pyproject import read_project_requirements
+from danlu.sources.pypi.uv_errors import find_missing_extras
 from tests.fakes.wheels import make_wheel
-from tests.resolve.resolver import Resolver
+from tests.resolve.resolver import PythonResolver
 
 TEXT = """
 [project]
@@ -76,7 +77,7 @@ def test_an_invalid_pyproject_is_one_error(
     assert message in caught.value.message
 
 
-def test_groups_and_extras_are_locked(resolver: Resolver) -> None:
+def test_groups_and_extras_are_locked(resolver: PythonResolver) -> None:
     for name in ("numpy", "matplotlib", "pytest"):
         make_wheel(resolver.links, name, "2.0")
     (resolver.project / "pyproject.toml").write_text(TEXT.replace('"ruff"', ""))
@@ -86,3 +87,48 @@ def test_groups_and_extras_are_locked(resolver: Resolver) -> None:
         resolver(resolver.request(pyproject="pyproject.toml", extras=("plot",), line=4))
     assert str(caught.value.span) == "build.envd:4"
     assert "plots" in caught.value.hint
+
+
+EXTRAS = '[project]\nname = "mine"\nversion = "1"\n'
+TRAIN = f'{EXTRAS}[project.optional-dependencies]\ntrain = ["six"]\nServing_gpu = []\n'
+
+
+@pytest.mark.parametrize("requirement", ["-e .[x]", ".[train,x]", "mine[x] @ file://{project}"])
+def test_an_extra_that_the_project_does_not_have_is_refused(
+    resolver: PythonResolver, requirement: str
+) -> None:
+    text = requirement.format(project=resolver.project)
+    (resolver.project / "pyproject.toml").write_text(TRAIN)
+    with pytest.raises(ResolveError, match=r"pyproject\.toml has no extra 'x'") as caught:
+        resolver(resolver.request(text))
+    assert caught.value.hint == "its extras: serving-gpu, train"
+    (resolver.project / "pyproject.toml").write_text(EXTRAS)
+    with pytest.raises(ResolveError, match="has no extra") as caught:
+        resolver(resolver.request(text))
+    assert "it has none" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "extra"),
+    [
+        (TRAIN, "serving.gpu"),
+        ('[project]\nname = "mine"\ndynamic = ["optional-dependencies"]\n', "x"),
+        ("[tool.poetry.extras]\nx = []\n", "x"),
+    ],
+)
+def test_extras_that_exist_or_are_dynamic_are_left_to_the_build(
+    resolver: PythonResolver, text: str, extra: str
+) -> None:
+    (resolver.project / "pyproject.toml").write_text(text)
+    with pytest.raises(ResolveError, match="must be built from source"):
+        resolver(resolver.request(f".[{extra}]"))
+
+
+def test_extras_that_uv_warns_of_are_found() -> None:
+    text = (
+        "Resolved 2 packages in 3ms\n"
+        "warning: The package `mine @ file:///run/x` does not have an extra named `x`\n"
+        "warning: The package `requests==2.34.2` does not have an extra named `no-pe`\n"
+        "warning: The package `a` does not have an extra named `\x1b[2J`\n"
+    )
+    assert find_missing_extras(text) == [("mine", "x"), ("requests", "no-pe")]

@@ -59,7 +59,7 @@ def make_archive(minor: str = "3.12", machine: int = X86_64) -> bytes:
     return gzip.compress(stream.getvalue(), mtime=0)
 
 
-class Resolver:
+class StandaloneLocker:
     def __init__(self, root: Path) -> None:
         self.mirror = root / "mirror"
         self.mirror.mkdir()
@@ -101,14 +101,16 @@ class Resolver:
 
 
 @pytest.fixture
-def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Resolver:
+def resolver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandaloneLocker:
     for name in ("DANLU_MIRROR_PYTHON", "UV_PYTHON_INSTALL_MIRROR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0.001)
-    return Resolver(tmp_path)
+    return StandaloneLocker(tmp_path)
 
 
-def test_the_newest_build_of_a_directory_is_locked_without_its_address(resolver: Resolver) -> None:
+def test_the_newest_build_of_a_directory_is_locked_without_its_address(
+    resolver: StandaloneLocker,
+) -> None:
     resolver.add(file_name("3.12.7"))
     resolver.add(file_name("3.12.8", "20241206"))
     path = resolver.add(file_name("3.12.8"), directory="20241219")
@@ -124,7 +126,7 @@ def test_the_newest_build_of_a_directory_is_locked_without_its_address(resolver:
     assert read_lock(text, "danlu.lock").functions["build"].python == locked
 
 
-def test_an_exact_version_and_its_platform_are_respected(resolver: Resolver) -> None:
+def test_an_exact_version_and_its_platform_are_respected(resolver: StandaloneLocker) -> None:
     resolver.add(file_name("3.12.8"))
     resolver.add(file_name("3.12.7"))
     resolver.add(file_name("3.12.7", machine="aarch64"), make_archive(machine=AARCH64))
@@ -136,7 +138,7 @@ def test_an_exact_version_and_its_platform_are_respected(resolver: Resolver) -> 
     assert resolver.file("3.12") == file_name("3.12.7", libc="musl")
 
 
-def test_a_free_threaded_build_is_another_one(resolver: Resolver) -> None:
+def test_a_free_threaded_build_is_another_one(resolver: StandaloneLocker) -> None:
     resolver.add(file_name("3.13.1"), make_archive("3.13"))
     free = file_name("3.13.1", kind="freethreaded-install_only_stripped")
     resolver.add(free, make_archive("3.13t"))
@@ -145,7 +147,7 @@ def test_a_free_threaded_build_is_another_one(resolver: Resolver) -> None:
     assert resolver.lock("3.13t").executable == "/opt/python/bin/python3.13t"
 
 
-def test_a_locked_build_stays_until_it_is_upgraded(resolver: Resolver) -> None:
+def test_a_locked_build_is_kept_until_an_upgrade(resolver: StandaloneLocker) -> None:
     path = resolver.add(file_name("3.12.7"))
     old = resolver.lock("3.12")
     path.unlink()
@@ -155,44 +157,44 @@ def test_a_locked_build_stays_until_it_is_upgraded(resolver: Resolver) -> None:
     assert resolver.lock("3.12", old).version == "3.12.8"
 
 
-def test_a_directory_needs_no_network(resolver: Resolver) -> None:
+def test_a_directory_needs_no_network(resolver: StandaloneLocker) -> None:
     resolver.add(file_name("3.12.8"))
     resolver.offline = True
     assert resolver.lock("3.12").version == "3.12.8"
 
 
 @pytest.fixture
-def web(resolver: Resolver) -> Iterator[str]:
-    class Handler(SimpleHTTPRequestHandler):
+def web(resolver: StandaloneLocker) -> Iterator[str]:
+    class QuietFileHandler(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
-    handler = functools.partial(Handler, directory=str(resolver.mirror))
+    handler = functools.partial(QuietFileHandler, directory=str(resolver.mirror))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://user:secret@127.0.0.1:{server.server_address[1]}"
         server.shutdown()
 
 
-def published(version: str) -> tuple[str, str]:
-    """The release and the file name that uv knows for a version."""
+def find_release(version: str) -> tuple[str, str]:
+    """Return the release and the file name of a version in uv's list."""
     builds = anyio.run(list_release_builds)
     (build, *_) = choose_builds(builds, PythonRequirement(version, "x86_64", "gnu"))
     return build.release, build.file
 
 
-def test_a_mirror_over_http_is_asked_for_the_builds_that_uv_knows(
-    resolver: Resolver, web: str
+def test_a_mirror_over_http_is_used_for_the_builds_in_uvs_list(
+    resolver: StandaloneLocker, web: str
 ) -> None:
     resolver.urls = (web,)
-    release, file = published("3.12.8")
+    release, file = find_release("3.12.8")
     data = resolver.add(file, directory=release).read_bytes()
     sums = f"{hashlib.sha256(data).hexdigest()}  {file}\n"
     (resolver.mirror / release / "SHA256SUMS").write_text(sums)
     assert resolver.lock("3.12.8").version == "3.12.8"
 
 
-def test_a_mirror_over_http_can_list_other_builds(resolver: Resolver, web: str) -> None:
+def test_a_mirror_over_http_can_list_other_builds(resolver: StandaloneLocker, web: str) -> None:
     resolver.urls = (web,)
     file = file_name("3.12.99")
     data = resolver.add(file, directory="20241219").read_bytes()
@@ -201,17 +203,19 @@ def test_a_mirror_over_http_can_list_other_builds(resolver: Resolver, web: str) 
     assert resolver.lock("3.12.99").version == "3.12.99"
 
 
-def fail(resolver: Resolver, version: str) -> DanluError:
-    with pytest.raises(DanluError) as raised:
+def fail(resolver: StandaloneLocker, version: str) -> DanluError:
+    with pytest.raises(DanluError) as failure:
         resolver.lock(version)
-    error = raised.value
+    error = failure.value
     assert "secret" not in " ".join((error.message, error.hint, *error.details))
     return error
 
 
-def test_other_bytes_than_published_are_a_checksum_error(resolver: Resolver, web: str) -> None:
+def test_other_bytes_than_published_are_a_checksum_error(
+    resolver: StandaloneLocker, web: str
+) -> None:
     resolver.urls = (web,)
-    release, file = published("3.12.8")
+    release, file = find_release("3.12.8")
     resolver.add(file, directory=release)
     (resolver.mirror / release / "SHA256SUMS").write_text(f"{'0' * 64}  {file}\n")
     error = fail(resolver, "3.12.8")
@@ -219,7 +223,7 @@ def test_other_bytes_than_published_are_a_checksum_error(resolver: Resolver, web
     assert "[mirrors.python]" in error.hint
 
 
-def test_a_version_that_no_mirror_has_names_the_settings(resolver: Resolver) -> None:
+def test_a_version_that_no_mirror_has_names_the_settings(resolver: StandaloneLocker) -> None:
     error = fail(resolver, "3.12")
     assert isinstance(error, MachineError)
     assert error.message == f"{REASON}, and no mirror has a standalone build of Python 3.12"
@@ -232,7 +236,7 @@ def test_a_version_that_no_mirror_has_names_the_settings(resolver: Resolver) -> 
     ("version", "hint"), [("3.99", "3.13, 3.14"), ("3.12.77", "nearest version is 3.12.")]
 )
 def test_a_version_that_does_not_exist_is_refused_with_those_that_do(
-    resolver: Resolver, version: str, hint: str
+    resolver: StandaloneLocker, version: str, hint: str
 ) -> None:
     error = fail(resolver, version)
     assert isinstance(error, ResolveError)
@@ -240,7 +244,9 @@ def test_a_version_that_does_not_exist_is_refused_with_those_that_do(
 
 
 @pytest.mark.parametrize("offline", [False, True])
-def test_a_mirror_that_is_down_is_an_outside_error(resolver: Resolver, offline: bool) -> None:
+def test_a_mirror_that_is_down_is_an_outside_error(
+    resolver: StandaloneLocker, offline: bool
+) -> None:
     resolver.urls = ("http://user:secret@127.0.0.1:9",)
     resolver.offline = offline
     error = fail(resolver, "3.12")
@@ -258,8 +264,8 @@ def test_a_mirror_that_is_down_is_an_outside_error(resolver: Resolver, offline: 
         (b"<html>not found</html>", "cannot unpack"),
     ],
 )
-def test_archives_that_are_not_what_they_are_named_after_are_refused(
-    resolver: Resolver, data: bytes, message: str
+def test_archives_that_do_not_match_their_name_are_refused(
+    resolver: StandaloneLocker, data: bytes, message: str
 ) -> None:
     resolver.add(file_name("3.12.8"), data)
     error = fail(resolver, "3.12")
@@ -267,7 +273,7 @@ def test_archives_that_are_not_what_they_are_named_after_are_refused(
     assert message in error.message
 
 
-def test_a_lock_with_an_invalid_archive_is_refused(resolver: Resolver) -> None:
+def test_a_lock_with_an_invalid_archive_is_refused(resolver: StandaloneLocker) -> None:
     resolver.add(file_name("3.12.8"))
     locked = resolver.lock("3.12")
     text = write_lock(Lock({"build": FunctionLock("linux/amd64", LockedBase("", 0), locked)}))
@@ -284,7 +290,7 @@ def test_a_lock_with_an_invalid_archive_is_refused(resolver: Resolver) -> None:
         "../cpython-3.12.8+20241219-x86_64-unknown-linux-gnu-install_only.tar.gz",
     ],
 )
-def test_files_that_are_no_standalone_builds_for_linux_are_ignored(file: str) -> None:
+def test_files_other_than_standalone_builds_for_linux_are_ignored(file: str) -> None:
     assert parse_build(file) is None
 
 

@@ -47,7 +47,7 @@ Version: 1
 """
 
 
-class World:
+class SystemScenario:
     def __init__(self, root: Path) -> None:
         self.archive = AptArchive(root / "archive")
         self.archive.add("bookworm", *minimal_packages(), *PYTHON)
@@ -71,12 +71,12 @@ class World:
     def system(
         self, base: LockedBase, *names: str, status: str | None = None, refresh: bool = True
     ) -> dict[str, str]:
-        found: tuple[DebPackage, ...] = anyio.run(
+        result: tuple[DebPackage, ...] = anyio.run(
             functools.partial(
                 resolve_system, base, names, status=status, refresh=refresh, **self.common
             )
         )
-        return {deb.name: deb.version for deb in found}
+        return {deb.name: deb.version for deb in result}
 
     def python(self, version: str) -> PythonChoice:
         return anyio.run(
@@ -87,23 +87,23 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path) -> SystemScenario:
+    return SystemScenario(tmp_path)
 
 
-def test_packages_of_the_base_are_not_listed_again(world: World) -> None:
+def test_packages_of_the_base_are_not_listed_again(world: SystemScenario) -> None:
     assert world.system(world.base(), "git") == {"git": "1:2.39", "liberror": "1.0"}
 
 
-def test_packages_of_the_base_need_no_package_lists(world: World) -> None:
+def test_packages_of_the_base_need_no_package_lists(world: SystemScenario) -> None:
     base = world.base()
     shutil.rmtree(world.paths.cache)
     shutil.rmtree(world.archive.root)
     assert world.system(base, "passwd", "apt") == {}
 
 
-def test_a_newer_package_of_the_base_is_part_of_the_system_where_it_is_needed(
-    world: World,
+def test_a_newer_package_of_the_base_is_part_of_the_system_if_it_is_needed(
+    world: SystemScenario,
 ) -> None:
     base = world.base()
     world.archive.add("bookworm", ArchivePackage("libc6", "2.37-1", "amd64"))
@@ -111,7 +111,9 @@ def test_a_newer_package_of_the_base_is_part_of_the_system_where_it_is_needed(
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_the_status_of_a_base_locked_elsewhere_is_reconstructed(world: World, gone: bool) -> None:
+def test_the_status_of_a_base_locked_elsewhere_is_reconstructed(
+    world: SystemScenario, gone: bool
+) -> None:
     base = world.base()
     dpkg_status_path(world.paths, base.packages).unlink()
     if gone:
@@ -121,41 +123,41 @@ def test_the_status_of_a_base_locked_elsewhere_is_reconstructed(world: World, go
     assert world.system(base, "git") == {"git": "1:2.39", "liberror": "1.0"}
 
 
-def test_an_images_status_says_what_is_installed(world: World) -> None:
+def test_status_of_an_image_lists_the_installed_packages(world: SystemScenario) -> None:
     base = LockedBase(inputs="", epoch=1, distribution="debian12", codename="bookworm")
     assert world.system(base, "git", status=STATUS) == {"git": "1:2.39", "liberror": "1.0"}
     assert world.system(base, "libc6", status=STATUS) == {}
     assert "libc6" in world.system(base, "git", status="")
 
 
-def test_a_pin_of_an_installed_package_is_honoured(world: World) -> None:
+def test_a_pin_of_an_installed_package_is_honoured(world: SystemScenario) -> None:
     base = world.base()
     world.archive.add("bookworm", ArchivePackage("passwd", "1:4.14", "amd64"))
     assert world.system(base, "passwd=1:4.14") == {"passwd": "1:4.14"}
 
 
-def test_the_distributions_python_is_whole(world: World) -> None:
+def test_the_distributions_python_is_complete(world: SystemScenario) -> None:
     expected = PythonChoice(("python3.11", "python3-distutils"), "3.11.2", "/usr/bin/python3.11")
     assert world.python("") == world.python("3") == expected
     assert world.python("3.11") == world.python("3.11.2") == expected
 
 
-def test_a_python_without_distutils_is_one_package(world: World) -> None:
+def test_a_python_without_distutils_is_a_single_package(world: SystemScenario) -> None:
     world.archive.add("bookworm", ArchivePackage("python3.13", "3.13.5-2", "amd64"))
     assert world.python("3.13").names == ("python3.13",)
 
 
-def test_a_release_candidate_is_spelled_as_python_spells_it(world: World) -> None:
+def test_a_release_candidate_is_spelled_as_python_spells_it(world: SystemScenario) -> None:
     world.archive.add("bookworm", ArchivePackage("python3.14", "3.14.0~rc2-1", "amd64"))
     assert world.python("3.14").version == "3.14.0rc2"
 
 
-def test_another_patch_release_is_refused_with_the_one_there_is(world: World) -> None:
+def test_another_patch_release_is_rejected_with_the_available_one(world: SystemScenario) -> None:
     with pytest.raises(ResolveError, match=r"3\.11\.2, not 3\.11\.9"):
         world.python("3.11.9")
 
 
-def test_another_python_is_refused_with_the_release_that_has_it(world: World) -> None:
+def test_another_python_is_refused_with_the_release_that_has_it(world: SystemScenario) -> None:
     with pytest.raises(ResolveError, match=r"no Python 3\.13, only 3\.11") as caught:
         world.python("3.13")
     assert "debian13" in caught.value.hint
@@ -165,12 +167,12 @@ def test_another_python_is_refused_with_the_release_that_has_it(world: World) ->
 
 
 @pytest.mark.parametrize("version", ["2.7", "latest", "3.", "3.11;rm", "-o", "3.11.2.1", " 3.11"])
-def test_an_invalid_python_version_is_rejected(world: World, version: str) -> None:
+def test_an_invalid_python_version_is_rejected(world: SystemScenario, version: str) -> None:
     with pytest.raises(ResolveError, match="invalid Python version"):
         world.python(version)
 
 
-def test_a_pin_wins_over_the_bare_name_and_two_pins_are_refused(world: World) -> None:
+def test_a_pin_wins_over_the_bare_name_and_two_pins_are_refused(world: SystemScenario) -> None:
     base = world.base()
     world.archive.add("bookworm", ArchivePackage("git", "1:2.45", "amd64"))
     assert world.system(base, "git", "git=1:2.39")["git"] == "1:2.39"

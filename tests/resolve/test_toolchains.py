@@ -40,7 +40,7 @@ def describe_codex(version: str, integrity: bytes) -> bytes:
 
 
 @dataclass
-class Language:
+class ToolchainCase:
     """A call, its section of the lock, and a mirror's files.
 
     ``published`` are the files that have a hash: correct, and that of another archive.
@@ -67,21 +67,21 @@ def list_hash(path: str, line: str) -> dict[str, tuple[bytes, bytes]]:
 CODEX_PAGE = "@openai/codex/1.2.3"
 
 LANGUAGES = {
-    "go": Language(
+    "go": ToolchainCase(
         GoToolchain("1.99.9", span=SPAN),
         LOCK_SECTIONS["go"],
         "go",
         "go1.99.9.linux-amd64.tar.gz",
         list_hash("go1.99.9.linux-amd64.tar.gz.sha256", "{}"),
     ),
-    "nodejs": Language(
+    "nodejs": ToolchainCase(
         NodeToolchain("24.99.0", span=SPAN),
         LOCK_SECTIONS["nodejs"],
         "nodejs",
         "v24.99.0/node-v24.99.0-linux-x64.tar.xz",
         list_hash("v24.99.0/SHASUMS256.txt", "{}  node-v24.99.0-linux-x64.tar.xz\n"),
     ),
-    "rust": Language(
+    "rust": ToolchainCase(
         RustToolchain("1.99.0", span=SPAN),
         LOCK_SECTIONS["rust"],
         "rust",
@@ -91,27 +91,27 @@ LANGUAGES = {
             "{}  rust-1.99.0-x86_64-unknown-linux-gnu.tar.xz\n",
         ),
     ),
-    "julia": Language(
+    "julia": ToolchainCase(
         JuliaToolchain("1.99.0", span=SPAN),
         LOCK_SECTIONS["julia"],
         "julia",
         "linux/x64/1.99/julia-1.99.0-linux-x86_64.tar.gz",
         list_hash("checksums/julia-1.99.0.sha256", "{}  julia-1.99.0-linux-x86_64.tar.gz\n"),
     ),
-    "r": Language(
+    "r": ToolchainCase(
         RPackages(("elixirs",), span=SPAN),
         R_PACKAGES,
         "cran",
         "src/contrib/elixirs_1.0.tar.gz",
         index={"src/contrib/PACKAGES.gz": gzip.compress(b"Package: elixirs\nVersion: 1.0\n")},
     ),
-    "rstudio": Language(
+    "rstudio": ToolchainCase(
         RStudioServer("2024.12.1-563", span=SPAN),
         LOCK_SECTIONS["rstudio"],
         "rstudio",
         "jammy/amd64/rstudio-server-2024.12.1-563-amd64.deb",
     ),
-    "codex": Language(
+    "codex": ToolchainCase(
         CodexAgent("1.2.3", span=SPAN),
         CODEX,
         "npm",
@@ -128,7 +128,7 @@ LANGUAGES = {
 
 
 @pytest.fixture(params=sorted(LANGUAGES))
-def language(request: pytest.FixtureRequest) -> Language:
+def language(request: pytest.FixtureRequest) -> ToolchainCase:
     return LANGUAGES[request.param]
 
 
@@ -142,7 +142,9 @@ def own_mirrors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
 
 
-def find_error(language: Language, locker: SectionLocker, kind: type[DanluError]) -> DanluError:
+def find_error(
+    language: ToolchainCase, locker: SectionLocker, kind: type[DanluError]
+) -> DanluError:
     """Return the error of locking; nothing must be left that a later build would use."""
     with pytest.raises(kind) as caught:
         locker.lock(language.section, language.call)
@@ -152,7 +154,7 @@ def find_error(language: Language, locker: SectionLocker, kind: type[DanluError]
     return caught.value
 
 
-def test_toolchain_of_a_mirror_is_locked_by_hash(language: Language, tmp_path: Path) -> None:
+def test_toolchain_of_a_mirror_is_locked_by_hash(language: ToolchainCase, tmp_path: Path) -> None:
     language.fill_mirror(tmp_path / "mirror")
     locker = SectionLocker(tmp_path, {language.mirror: str(tmp_path / "mirror")})
     (pin,) = locker.lock(language.section, language.call)
@@ -172,7 +174,7 @@ def test_toolchain_of_a_mirror_is_locked_by_hash(language: Language, tmp_path: P
         ("codex", "Codex 1.2.3 not found on the npm registry", "rust-v0.98.0"),
     ],
 )
-def test_unknown_version_is_refused_with_what_there_is(
+def test_unknown_version_is_rejected_with_the_available_ones(
     tmp_path: Path, name: str, message: str, hint: str
 ) -> None:
     language = LANGUAGES[name]
@@ -195,7 +197,7 @@ def test_rstudio_without_a_system_that_it_is_built_for_is_refused(tmp_path: Path
 
 
 def test_mirror_that_is_down_is_named_without_its_password(
-    language: Language, tmp_path: Path
+    language: ToolchainCase, tmp_path: Path
 ) -> None:
     locker = SectionLocker(tmp_path, {language.mirror: "http://ada:hunter2@127.0.0.1:1"})
     error = find_error(language, locker, OutsideError)
@@ -213,7 +215,7 @@ def test_archive_that_is_not_the_published_one_is_refused(tmp_path: Path, name: 
 
 
 def test_archive_that_changed_since_it_was_locked_is_not_used(
-    language: Language, tmp_path: Path
+    language: ToolchainCase, tmp_path: Path
 ) -> None:
     mirror = tmp_path / "mirror"
     language.fill_mirror(mirror)
@@ -246,7 +248,7 @@ def test_archive_that_changed_since_it_was_locked_is_not_used(
         ("rstudio", 2, "RStudio Server cannot be installed on linux/riscv64"),
     ],
 )
-def test_platform_that_nobody_builds_for_is_refused(
+def test_platform_without_a_build_is_rejected(
     tmp_path: Path, name: str, code: int, message: str
 ) -> None:
     language = LANGUAGES[name]
@@ -257,16 +259,16 @@ def test_platform_that_nobody_builds_for_is_refused(
     assert message in error.message
 
 
-def test_vendor_that_is_not_cached_is_not_asked_offline(language: Language, tmp_path: Path) -> None:
+def test_vendor_that_is_not_cached_is_not_asked_offline(
+    language: ToolchainCase, tmp_path: Path
+) -> None:
     mirrors = {"npm": "https://npm.example.org"} if language.mirror == "npm" else {}
     error = find_error(language, SectionLocker(tmp_path, mirrors, offline=True), OutsideError)
     assert error.exit_code == 3
     assert "--offline" in f"{error.hint} {error.message}"
 
 
-def test_mirror_that_nobody_configured_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_mirror_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     error = find_error(LANGUAGES["codex"], SectionLocker(tmp_path, {}), MachineError)
     assert error.exit_code == 4

@@ -13,19 +13,19 @@ from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import OutsideError, ResolveError, Span
 from danlu.lang.functions.vscode import EXTENSIONS, LockedExtension, VscodeExtensions
 from danlu.sources.build_context import digest_path
-from tests.fakes.openvsx import FakeRegistry, make_vsix, serve_registry
+from tests.fakes.openvsx import FakeExtensionRegistry, make_vsix, serve_registry
 from tests.resolve.section_locker import SectionLocker
 
 SPAN = Span("build.envd", 3)
 
 
 @pytest.fixture
-def registry() -> Iterator[FakeRegistry]:
+def registry() -> Iterator[FakeExtensionRegistry]:
     with serve_registry() as served:
         yield served
 
 
-class Locker(SectionLocker):
+class ExtensionLocker(SectionLocker):
     """Locks extensions with a mirror."""
 
     def __init__(self, place: Path, mirror: str, architecture: str = "amd64") -> None:
@@ -37,16 +37,18 @@ class Locker(SectionLocker):
     def lock_extensions(
         self, *names: str, pins: tuple[LockedExtension, ...] = ()
     ) -> dict[str, LockedExtension]:
-        found = self.lock(EXTENSIONS, VscodeExtensions(names, span=SPAN), pins=pins)
-        return {pin.name: pin for pin in found}
+        result = self.lock(EXTENSIONS, VscodeExtensions(names, span=SPAN), pins=pins)
+        return {pin.name: pin for pin in result}
 
 
 @pytest.fixture
-def locker(tmp_path: Path, registry: FakeRegistry) -> Locker:
-    return Locker(tmp_path, registry.url)
+def locker(tmp_path: Path, registry: FakeExtensionRegistry) -> ExtensionLocker:
+    return ExtensionLocker(tmp_path, registry.url)
 
 
-def test_newest_version_is_locked_by_hash(locker: Locker, registry: FakeRegistry) -> None:
+def test_newest_version_is_locked_by_hash(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
+) -> None:
     registry.publish("ms-python.python", "2024.1.0", make_vsix("ms-python.python", "2024.1.0"))
     registry.publish("ms-python.python", "2024.8.1", make_vsix("ms-python.python", "2024.8.1"))
     (pin,) = locker.lock_extensions("ms-python.python").values()
@@ -56,14 +58,16 @@ def test_newest_version_is_locked_by_hash(locker: Locker, registry: FakeRegistry
 
 
 @pytest.mark.parametrize("name", ["ms-python.python-2024.1.0", "ms-python.python@2024.1.0"])
-def test_named_version_is_locked(locker: Locker, registry: FakeRegistry, name: str) -> None:
+def test_named_version_is_locked(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry, name: str
+) -> None:
     for version in ("2024.1.0", "2024.8.1"):
         registry.publish("ms-python.python", version, make_vsix("ms-python.python", version))
     assert locker.lock_extensions(name)["ms-python.python"].version == "2024.1.0"
 
 
 def test_dependencies_and_members_of_packs_are_locked(
-    locker: Locker, registry: FakeRegistry
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
 ) -> None:
     pack = make_vsix("a.pack", "1.0.0", extensionPack=["a.one", "vscode.git"])
     registry.publish("a.pack", "1.0.0", pack)
@@ -80,7 +84,7 @@ def test_dependencies_and_members_of_packs_are_locked(
 
 
 def test_dependency_takes_the_version_that_is_asked_for(
-    locker: Locker, registry: FakeRegistry
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
 ) -> None:
     registry.publish("a.pack", "1.0.0", make_vsix("a.pack", "1.0.0", extensionPack=["a.one"]))
     for version in ("1.0.0", "2.0.0"):
@@ -93,19 +97,19 @@ def test_dependency_takes_the_version_that_is_asked_for(
     [("amd64", "linux-x64", "x64"), ("arm64", "linux-arm64", "arm64")],
 )
 def test_file_for_the_platform_is_taken(
-    tmp_path: Path, registry: FakeRegistry, architecture: str, platform: str, text: str
+    tmp_path: Path, registry: FakeExtensionRegistry, architecture: str, platform: str, text: str
 ) -> None:
     for target in ("win32-x64", "linux-x64", "linux-arm64"):
         data = make_vsix("a.one", "1.0.0", files={"extension/target": target})
         registry.publish("a.one", "1.0.0", data, platform=target)
-    (pin,) = Locker(tmp_path, registry.url, architecture).lock_extensions("a.one").values()
+    (pin,) = ExtensionLocker(tmp_path, registry.url, architecture).lock_extensions("a.one").values()
     assert pin.platform == platform
     assert pin.path.endswith(f"a.one-1.0.0@linux-{text}.vsix")
     assert pin.directory == f"a.one-1.0.0-linux-{text}"
 
 
 def test_extension_without_a_file_for_the_platform_is_refused(
-    locker: Locker, registry: FakeRegistry
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
 ) -> None:
     registry.publish("a.one", "1.0.0", make_vsix("a.one", "1.0.0"), platform="darwin-arm64")
     with pytest.raises(ResolveError, match="has no build for linux-x64") as caught:
@@ -114,7 +118,9 @@ def test_extension_without_a_file_for_the_platform_is_refused(
     assert caught.value.span == SPAN
 
 
-def test_locked_versions_stay_and_need_no_registry(locker: Locker, registry: FakeRegistry) -> None:
+def test_locked_versions_are_kept_without_the_registry(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
+) -> None:
     registry.publish("a.one", "1.0.0", make_vsix("a.one", "1.0.0", extensionPack=["a.two"]))
     registry.publish("a.two", "1.0.0", make_vsix("a.two", "1.0.0"))
     pins = locker.lock_extensions("a.one")
@@ -128,14 +134,14 @@ def test_directory_of_files_is_a_mirror(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     (files / "a.one-1.2.3.vsix").write_bytes(make_vsix("a.one", "1.2.3"))
-    locker = Locker(tmp_path, str(files))
+    locker = ExtensionLocker(tmp_path, str(files))
     assert locker.lock_extensions("a.one-1.2.3")["a.one"].version == "1.2.3"
     with pytest.raises(ResolveError, match=r"a\.one not found") as caught:
         locker.lock_extensions("a.one")
     assert "name a version" in caught.value.hint
 
 
-def test_file_of_the_project_is_locked_and_stale_when_it_changes(locker: Locker) -> None:
+def test_file_of_the_project_is_locked_and_stale_when_it_changes(locker: ExtensionLocker) -> None:
     file = locker.project / "mine.vsix"
     file.write_bytes(make_vsix("me.mine", "0.1.0"))
     pins = tuple(locker.lock_extensions("mine.vsix").values())
@@ -148,14 +154,18 @@ def test_file_of_the_project_is_locked_and_stale_when_it_changes(locker: Locker)
     assert EXTENSIONS.is_outdated(environment, pins, digests)
 
 
-def test_changed_list_of_names_is_stale(locker: Locker, registry: FakeRegistry) -> None:
+def test_changed_list_of_names_is_stale(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
+) -> None:
     registry.publish("a.one", "1.0.0", make_vsix("a.one", "1.0.0"))
     pins = tuple(locker.lock_extensions("a.one").values())
     assert EXTENSIONS.is_stale(locker.declare_extensions("a.one", "a.two"), pins)
     assert EXTENSIONS.is_stale(locker.declare_extensions(), pins)
 
 
-def test_unknown_extension_and_version_are_refused(locker: Locker, registry: FakeRegistry) -> None:
+def test_unknown_extension_and_version_are_refused(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
+) -> None:
     registry.publish("a.one", "1.0.0", make_vsix("a.one", "1.0.0"))
     with pytest.raises(ResolveError, match=r"extension a\.two not found") as caught:
         locker.lock_extensions("a.two")
@@ -164,7 +174,9 @@ def test_unknown_extension_and_version_are_refused(locker: Locker, registry: Fak
         locker.lock_extensions("a.one-2.0.0")
 
 
-def test_two_versions_of_one_extension_are_refused(locker: Locker, registry: FakeRegistry) -> None:
+def test_two_versions_of_one_extension_are_refused(
+    locker: ExtensionLocker, registry: FakeExtensionRegistry
+) -> None:
     for version in ("1.0.0", "2.0.0"):
         registry.publish("a.one", version, make_vsix("a.one", version))
     with pytest.raises(ResolveError, match=r"in version 2\.0\.0, and in version 1\.0\.0"):
@@ -172,12 +184,12 @@ def test_two_versions_of_one_extension_are_refused(locker: Locker, registry: Fak
 
 
 def test_registry_that_is_down_is_an_outside_error_without_a_password(tmp_path: Path) -> None:
-    locker = Locker(tmp_path, "http://user:secret@127.0.0.1:1")
+    locker = ExtensionLocker(tmp_path, "http://user:secret@127.0.0.1:1")
     with pytest.raises(OutsideError) as caught:
         locker.lock_extensions("a.one")
-    shown = f"{caught.value.message} {caught.value.hint} {caught.value.details}"
-    assert "secret" not in shown
-    assert "[mirrors.openvsx]" in shown
+    output = f"{caught.value.message} {caught.value.hint} {caught.value.details}"
+    assert "secret" not in output
+    assert "[mirrors.openvsx]" in output
 
 
 HOSTILE: list[tuple[str, bytes]] = [
@@ -192,7 +204,7 @@ HOSTILE: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize(("message", "answer"), HOSTILE)
 def test_hostile_answer_of_a_registry_is_refused(
-    locker: Locker, registry: FakeRegistry, message: str, answer: bytes
+    locker: ExtensionLocker, registry: FakeExtensionRegistry, message: str, answer: bytes
 ) -> None:
     registry.pages["api/a/one"] = answer
     with pytest.raises(OutsideError, match=message):
@@ -210,7 +222,7 @@ FILES: list[tuple[str, bytes]] = [
 
 @pytest.mark.parametrize(("message", "data"), FILES, ids=[row[0] for row in FILES])
 def test_file_that_is_not_the_extension_is_refused(
-    locker: Locker, registry: FakeRegistry, message: str, data: bytes
+    locker: ExtensionLocker, registry: FakeExtensionRegistry, message: str, data: bytes
 ) -> None:
     registry.publish("a.one", "1.0.0", data)
     with pytest.raises(OutsideError, match=message):

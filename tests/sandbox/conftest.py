@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 
 from tests.conftest import remove_tree
-from tests.sandbox.forked import inside
+from tests.sandbox.namespace_process import run_inside
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
     """A directory to which an ordinary user finds the way too: pytest closes its own."""
-    place = Path(mkdtemp(prefix="danlu-sandbox-"))
-    place.chmod(0o711)
-    (place / "home").mkdir()
-    yield place / "home"
-    remove_tree(place)
+    directory = Path(mkdtemp(prefix="danlu-sandbox-"))
+    directory.chmod(0o711)
+    (directory / "home").mkdir()
+    yield directory / "home"
+    remove_tree(directory)
 
 
 @pytest.fixture(params=["root", "ordinary"])
-def forked(request: pytest.FixtureRequest, home: Path) -> Callable[[Callable[[], Any]], Any]:
+def run_in_namespace(
+    request: pytest.FixtureRequest, home: Path
+) -> Callable[[Callable[[], Any]], Any]:
     """Run a function in a namespace, once as root and once as an ordinary user."""
     if request.param == "root" and os.geteuid() != 0:
         pytest.skip("needs root")
-    return lambda function: inside(function, home=home, ordinary=request.param == "ordinary")
+    return lambda function: run_inside(function, home=home, ordinary=request.param == "ordinary")

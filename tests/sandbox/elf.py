@@ -24,7 +24,7 @@ def write_system_call(path: Path, number: int, *arguments: int) -> Path:
     header += struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, start, 64, 0, 0, 64, 56, 1, 64, 0, 0)
     size = 64 + 56 + len(code)
     segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)
-    return _write(path, header + segment + code)
+    return _write_file(path, header + segment + code)
 
 
 def write_hello_32(path: Path) -> Path:
@@ -42,10 +42,10 @@ def write_hello_32(path: Path) -> Path:
     header += struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, start, 52, 0, 0, 52, 32, 1, 40, 0, 0)
     size = 52 + 32 + len(code) + len(text)
     segment = struct.pack("<IIIIIIII", 1, 0, _BASE, _BASE, size, size, 5, 0x1000)
-    return _write(path, header + segment + code + text)
+    return _write_file(path, header + segment + code + text)
 
 
-def _write(path: Path, data: bytes) -> Path:
+def _write_file(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     path.chmod(0o755)
     return path

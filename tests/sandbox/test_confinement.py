@@ -1,4 +1,4 @@
-"""What a program finds inside a sandbox: each defence is looked at alone, from inside.
+"""The view of a program in a sandbox: each defence is tested separately, from inside.
 
 System calls are in test_seccomp.py, for root and for an ordinary user of this machine, as here.
 """
@@ -18,7 +18,7 @@ from danlu.sandbox import _linux, overlay, secrets
 from danlu.sandbox.runtime_spec import CAPABILITIES
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
-from tests.sandbox.forked import busybox, inside
+from tests.sandbox.namespace_process import busybox, run_inside
 from tests.sandbox.trees import read, write
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox")]
@@ -113,9 +113,9 @@ def test_capability_numbers_of_this_test_cover_the_bounding_set() -> None:
 
 @pytest.mark.parametrize("uid", [0, 1000])
 def test_process_has_the_capabilities_of_its_user_and_a_filter(
-    forked: Forked, home: Path, uid: int
+    run_in_namespace: Forked, home: Path, uid: int
 ) -> None:
-    status = status_of(forked(lambda: look(home, "cat /proc/self/status", uid=uid)))
+    status = status_of(run_in_namespace(lambda: look(home, "cat /proc/self/status", uid=uid)))
     held = set_of(_NUMBERS) if uid == 0 else 0
     assert int(status["CapBnd"], 16) == set_of(_NUMBERS)
     assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == held
@@ -127,19 +127,19 @@ def test_process_has_the_capabilities_of_its_user_and_a_filter(
 
 
 @pytest.mark.parametrize("network", [False, True])
-def test_masked_paths_are_empty(forked: Forked, home: Path, network: bool) -> None:
+def test_masked_paths_are_empty(run_in_namespace: Forked, home: Path, network: bool) -> None:
     script = f"""
         for path in {" ".join(MASKED)}; do
             test -e $path && echo $path $(ls -A $path/ 2>/dev/null) $(head -c 9 $path 2>/dev/null)
         done; true"""
-    found = forked(lambda: look(home, script, network=network))
+    result = run_in_namespace(lambda: look(home, script, network=network))
     # A name followed by nothing: no entries and no bytes.
-    assert found == [path for path in MASKED if Path(path).exists()]
-    assert found, "a kernel without any of them"
+    assert result == [path for path in MASKED if Path(path).exists()]
+    assert result, "a kernel without any of them"
 
 
-def test_masked_paths_are_mounts_of_their_own(forked: Forked, home: Path) -> None:
-    mounts = mounts_inside(forked(lambda: look(home, "cat /proc/self/mountinfo")))
+def test_masked_paths_are_mounts_of_their_own(run_in_namespace: Forked, home: Path) -> None:
+    mounts = mounts_inside(run_in_namespace(lambda: look(home, "cat /proc/self/mountinfo")))
     for path in MASKED:
         if Path(path).exists():
             assert path in mounts, path
@@ -148,13 +148,13 @@ def test_masked_paths_are_mounts_of_their_own(forked: Forked, home: Path) -> Non
             assert "ro" in mounts[path], path
 
 
-def test_kernel_settings_cannot_be_written(forked: Forked, home: Path) -> None:
+def test_kernel_settings_cannot_be_written(run_in_namespace: Forked, home: Path) -> None:
     script = """
         for file in /proc/sys/kernel/domainname /proc/sysrq-trigger /proc/sys/vm/drop_caches \\
             /proc/irq/default_smp_affinity /sys/kernel/profiling /sys/power/state
         do test -e $file && { (: > $file) 2>&1 || echo refused $file; }; done
         true"""
-    lines = forked(lambda: look(home, script))
+    lines = run_in_namespace(lambda: look(home, script))
     refused = {line.split()[1] for line in lines if line.startswith("refused ")}
     assert "/proc/sys/kernel/domainname" in refused
     assert ("/proc/sysrq-trigger" in refused) == Path("/proc/sysrq-trigger").exists()
@@ -169,9 +169,9 @@ def mounts_inside(lines: list[str]) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("network", [False, True])
 def test_mounts_carry_no_devices_and_no_setuid_programs(
-    forked: Forked, home: Path, network: bool
+    run_in_namespace: Forked, home: Path, network: bool
 ) -> None:
-    lines = forked(lambda: look(home, "cat /proc/self/mountinfo", network=network))
+    lines = run_in_namespace(lambda: look(home, "cat /proc/self/mountinfo", network=network))
     mounts = mounts_inside(lines)
     assert "nodev" in mounts["/"]
     assert {"nosuid", "nodev", "noexec"} <= mounts["/proc"]
@@ -181,33 +181,33 @@ def test_mounts_carry_no_devices_and_no_setuid_programs(
     assert {"nosuid", "nodev", "noexec"} <= mounts["/dev/mqueue"]
     below_sys = [place for place in mounts if f"{place}/".startswith("/sys/")]
     assert "/sys" in below_sys
-    for place in below_sys:
-        assert "ro" in mounts[place], place
+    for directory in below_sys:
+        assert "ro" in mounts[directory], directory
     assert {"nosuid", "nodev", "noexec"} <= mounts["/sys"]
 
 
 def test_given_mounts_have_no_devices_and_read_only_ones_are_so_all_the_way_down(
-    forked: Forked, home: Path
+    run_in_namespace: Forked, home: Path
 ) -> None:
     def act() -> list[str]:
-        given = home / "given"
-        (given / "below").mkdir(parents=True)
-        _linux.mount("tmpfs", str(given / "below"), "tmpfs")
+        value = home / "given"
+        (value / "below").mkdir(parents=True)
+        _linux.mount("tmpfs", str(value / "below"), "tmpfs")
         try:
             return look(
                 home,
                 "cat /proc/self/mountinfo; touch /ro/x /ro/below/x /kept/x && echo written",
                 mounts=(
-                    Mount("/ro", given, readonly=True),
-                    Mount("/rw", given),
+                    Mount("/ro", value, readonly=True),
+                    Mount("/rw", value),
                     Mount("/memory", kind="tmpfs"),
                     Mount("/kept", kind="tmpfs", readonly=True),
                 ),
             )
         finally:
-            _linux.umount(str(given / "below"))
+            _linux.umount(str(value / "below"))
 
-    lines = forked(act)
+    lines = run_in_namespace(act)
     mounts = mounts_inside([line for line in lines if " - " in line])
     assert "written" not in lines
     assert {"ro", "nodev"} <= mounts["/ro"]
@@ -217,11 +217,13 @@ def test_given_mounts_have_no_devices_and_read_only_ones_are_so_all_the_way_down
     assert {"ro", "nodev", "nosuid"} <= mounts["/kept"]
 
 
-def test_devices_are_the_harmless_ones_only(forked: Forked, home: Path) -> None:
+def test_devices_are_the_harmless_ones_only(run_in_namespace: Forked, home: Path) -> None:
     script = "cd /dev; for name in *; do stat -c '%n %F %t:%T' $name; done; stat -c %A pts/ptmx"
-    *lines, ptmx = forked(lambda: look(home, script))
-    found = {line.split()[0]: line.split(None, 1)[1] for line in lines}
-    devices = {name: text.rpartition(" ")[2] for name, text in found.items() if "character" in text}
+    *lines, ptmx = run_in_namespace(lambda: look(home, script))
+    results = {line.split()[0]: line.split(None, 1)[1] for line in lines}
+    devices = {
+        name: text.rpartition(" ")[2] for name, text in results.items() if "character" in text
+    }
     assert devices == {
         "null": "1:3",
         "zero": "1:5",
@@ -230,17 +232,17 @@ def test_devices_are_the_harmless_ones_only(forked: Forked, home: Path) -> None:
         "urandom": "1:9",
         "tty": "5:0",
     }
-    assert set(found) - set(devices) == {
+    assert set(results) - set(devices) == {
         *("core", "fd", "mqueue", "ptmx", "pts", "shm", "stderr", "stdin", "stdout"),
     }
     assert ptmx == "crw-rw-rw-"
 
 
-def test_nothing_of_the_machine_is_visible(forked: Forked, home: Path) -> None:
+def test_the_machine_is_not_visible_inside(run_in_namespace: Forked, home: Path) -> None:
     script = """
         hostname; pwd; ls -d /proc/[0-9]* | wc -l
         for name in pid ipc uts mnt net; do readlink /proc/self/ns/$name; done"""
-    host, directory, processes, *namespaces = forked(lambda: look(home, script))
+    host, directory, processes, *namespaces = run_in_namespace(lambda: look(home, script))
     assert (host, directory) == ("danlu", "/")
     assert int(processes) < 10
     outside = {os.readlink(f"/proc/self/ns/{name}") for name in ("pid", "ipc", "uts", "mnt", "net")}
@@ -248,9 +250,13 @@ def test_nothing_of_the_machine_is_visible(forked: Forked, home: Path) -> None:
     assert not outside & set(namespaces)
 
 
-def test_network_of_the_machine_is_shared_only_if_asked_for(forked: Forked, home: Path) -> None:
+def test_network_of_the_machine_is_shared_only_if_asked_for(
+    run_in_namespace: Forked, home: Path
+) -> None:
     script = "readlink /proc/self/ns/net"
-    assert forked(lambda: look(home, script, network=True)) == [os.readlink("/proc/self/ns/net")]
+    assert run_in_namespace(lambda: look(home, script, network=True)) == [
+        os.readlink("/proc/self/ns/net")
+    ]
 
 
 # -- each of two defences alone
@@ -276,7 +282,7 @@ def test_device_node_of_a_layer_does_not_work_in_an_overlay(home: Path) -> None:
         with overlay.mount_root(RootFilesystem((layer_with_a_device(home),)), home) as merged:
             return is_dead(merged / "zero")
 
-    assert inside(act, home=home, ordinary=False)
+    assert run_inside(act, home=home, ordinary=False)
 
 
 @pytest.mark.needs("root")
@@ -287,19 +293,21 @@ def test_device_node_of_a_layer_does_not_work_in_a_copy(home: Path) -> None:
         with overlay.copy_and_mount((layer_with_a_device(home),), target, upper=None):
             return is_dead(target / "zero")
 
-    assert inside(act, home=home, ordinary=False)
+    assert run_inside(act, home=home, ordinary=False)
 
 
-def test_secrets_are_read_only_memory_and_gone_afterwards(forked: Forked, home: Path) -> None:
+def test_secrets_are_read_only_memory_and_gone_afterwards(
+    run_in_namespace: Forked, home: Path
+) -> None:
     def act() -> tuple[list[str], list[str], set[str], list[str]]:
         work = home / "secrets"
         work.mkdir()
         file = home / "token"
         file.write_text("hush")
-        wanted = [("token", "/run/secrets/token")]
+        expected = [("token", "/run/secrets/token")]
         script = "cat /run/secrets/token /proc/self/mountinfo; echo x > /run/secrets/token"
         with secrets.mount_secrets(
-            wanted, {"token": file}, work=work, uid=1000, gid=1000
+            expected, {"token": file}, work=work, uid=1000, gid=1000
         ) as mounts:
             (mount,) = mounts
             assert mount.source is not None
@@ -315,14 +323,14 @@ def test_secrets_are_read_only_memory_and_gone_afterwards(forked: Forked, home: 
         left = Path("/proc/self/mountinfo").read_text()
         return lines, other, flags, [line for line in left.splitlines() if str(work) in line]
 
-    lines, other, flags, left = forked(act)
+    lines, other, flags, remaining = run_in_namespace(act)
     assert lines[0].startswith("hush")
     inside = mounts_inside([line.removeprefix("hush") for line in lines if " - " in line])
     assert {"ro", "nodev"} <= inside["/run/secrets/token"]
     assert "Read-only file system" in lines[-1]
     assert "Permission denied" in other[0]
     assert {"nosuid", "nodev"} <= flags
-    assert left == []
+    assert remaining == []
 
 
 # -- copies of layers, for where no overlay can be mounted
@@ -338,7 +346,7 @@ def copy_layers(home: Path, *layers: Mapping[str, object]) -> dict[str, str]:
 
 @pytest.mark.parametrize("kind", ["relative", "absolute", "loop"])
 def test_copy_of_a_directory_over_a_link_does_not_follow_it(
-    forked: Forked, home: Path, kind: str
+    run_in_namespace: Forked, home: Path, kind: str
 ) -> None:
     def act() -> tuple[dict[str, str], dict[str, str]]:
         outside = write(home / "outside", {"secret": "untouched"})
@@ -346,15 +354,15 @@ def test_copy_of_a_directory_over_a_link_does_not_follow_it(
         found = copy_layers(home, {"d": f"->{target}"}, {"d/secret": "hostile"})
         return found, read(outside)
 
-    found, outside = forked(act)
-    assert found["d/secret"] == "hostile"
-    assert not found["d"].startswith("->")
+    result, outside = run_in_namespace(act)
+    assert result["d/secret"] == "hostile"
+    assert not result["d"].startswith("->")
     assert [text.split()[-1] for text in outside.values()] == ["untouched"]
 
 
-def test_copy_of_a_link_over_a_directory_replaces_it(forked: Forked, home: Path) -> None:
+def test_copy_of_a_link_over_a_directory_replaces_it(run_in_namespace: Forked, home: Path) -> None:
     def act() -> dict[str, str]:
         write(home / "outside", {"secret": "untouched"})
         return copy_layers(home, {"d/a": "1"}, {"d": "->../outside"})
 
-    assert forked(act) == {"d": "->../outside"}
+    assert run_in_namespace(act) == {"d": "->../outside"}

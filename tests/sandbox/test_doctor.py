@@ -12,8 +12,8 @@ RUNC = "runc version 1.1.5\nspec: 1.0.2-dev\ngo: go1.19.8"
 CRUN = "crun version 1.8.1\nspec: 1.0.0\n+SYSTEMD +SELINUX +APPARMOR +CAP {}SECCOMP +EBPF +YAJL"
 
 
-def examine(home: Path, *, features: str, version: str, settings: str = "") -> CheckResult:
-    """What doctor finds of a runtime that says this; ``features`` empty: it does not know that."""
+def run_checks(home: Path, *, features: str, version: str, settings: str = "") -> CheckResult:
+    """Return doctor's results for a runtime with this output; empty ``features``: unknown."""
     home.mkdir()
     program = home / "runc"
     program.write_text(
@@ -45,24 +45,26 @@ def examine(home: Path, *, features: str, version: str, settings: str = "") -> C
 def test_runtime_without_seccomp_is_reported(
     tmp_path: Path, features: str, version: str, ok: bool
 ) -> None:
-    found = examine(tmp_path / "home", features=features, version=version)
-    assert found.ok is ok
-    assert ok or ("without seccomp" in found.detail and "runc" in found.fix)
+    result = run_checks(tmp_path / "home", features=features, version=version)
+    assert result.ok is ok
+    assert ok or ("without seccomp" in result.detail and "runc" in result.fix)
 
 
 def test_runtime_without_seccomp_is_fine_if_seccomp_is_off(tmp_path: Path) -> None:
-    found = examine(tmp_path / "home", features="", version=RUNC, settings='seccomp = "unconfined"')
-    assert found.ok
+    result = run_checks(
+        tmp_path / "home", features="", version=RUNC, settings='seccomp = "unconfined"'
+    )
+    assert result.ok
 
 
 def test_runtime_without_feature_report_is_reported(tmp_path: Path) -> None:
-    found = examine(tmp_path / "home", features="", version="")
-    assert not found.ok
-    assert "--version failed" in found.detail
+    result = run_checks(tmp_path / "home", features="", version="")
+    assert not result.ok
+    assert "--version failed" in result.detail
 
 
 def test_configured_runtime_is_checked(tmp_path: Path) -> None:
-    found = examine(
+    result = run_checks(
         tmp_path / "home", features='{"linux": {"seccomp": {"enabled": true}}}', version="x"
     )
-    assert found.detail == str(tmp_path / "home/runc")
+    assert result.detail == str(tmp_path / "home/runc")

@@ -144,8 +144,8 @@ def test_sockets_are_removed(tmp_path: Path) -> None:
     here = os.getcwd()
     os.chdir(tmp_path)
     try:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind("root/agent")
+        with socket.socket(socket.AF_UNIX) as result:
+            result.bind("root/agent")
     finally:
         os.chdir(here)
     finalize_upper(tmp_path, EPOCH)

@@ -12,8 +12,8 @@ PEM = "some text\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KE
 
 
 def files(root: Path) -> list[str]:
-    found = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
-    return sorted(str(path.relative_to(root)) for path in found)
+    results = [path for path in root.rglob("*") if path.is_symlink() or path.is_file()]
+    return sorted(str(path.relative_to(root)) for path in results)
 
 
 @pytest.mark.parametrize(

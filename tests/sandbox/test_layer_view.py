@@ -76,8 +76,8 @@ def test_missing_mount_points_copy_their_parents_metadata(tmp_path: Path) -> Non
         MountPoint("/run/deep/two", False),
     ]
     assert create_mount_points(view, points, layer)
-    found = sorted(str(path.relative_to(layer)) for path in layer.rglob("*"))
-    assert found == ["etc", "etc/hosts", "run", "run/deep", "run/deep/one", "run/deep/two"]
+    result = sorted(str(path.relative_to(layer)) for path in layer.rglob("*"))
+    assert result == ["etc", "etc/hosts", "run", "run/deep", "run/deep/one", "run/deep/two"]
     assert (layer / "run").stat().st_mode & 0o7777 == 0o1777
 
 

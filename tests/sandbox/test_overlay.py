@@ -68,7 +68,7 @@ def change(merged: Path) -> None:
     subprocess.run(["sh", "-ec", CHANGES], cwd=merged, check=True)
 
 
-def by_mount(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+def change_by_mount(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     (home / "upper").mkdir(parents=True)
     with overlay.mount_root(RootFilesystem(layers(home), home / "upper"), home) as merged:
         before = read(merged)
@@ -77,7 +77,7 @@ def by_mount(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]
     return before, after, read(home / "upper")
 
 
-def by_copy(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+def change_by_copy(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
     stack = layers(home)
     (home / "merged").mkdir()
     (home / "upper").mkdir()
@@ -88,22 +88,24 @@ def by_copy(home: Path) -> tuple[dict[str, str], dict[str, str], dict[str, str]]
     return before, after, read(home / "upper")
 
 
-def test_copying_shows_and_records_the_same_as_mounting(forked: Forked, home: Path) -> None:
-    mounted = forked(lambda: by_mount(home / "m"))
-    copies = forked(lambda: by_copy(home / "c"))
+def test_copying_shows_and_records_the_same_as_mounting(
+    run_in_namespace: Forked, home: Path
+) -> None:
+    mounted = run_in_namespace(lambda: change_by_mount(home / "m"))
+    copies = run_in_namespace(lambda: change_by_copy(home / "c"))
     assert copies[0] == mounted[0]
     assert copies[1] == mounted[1]
     assert copies[2] == mounted[2]
 
 
-def test_recorded_changes_reproduce_the_merged_view(forked: Forked, home: Path) -> None:
+def test_recorded_changes_reproduce_the_merged_view(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[dict[str, str], dict[str, str]]:
-        _, after, _ = by_copy(home / "c")
+        _, after, _ = change_by_copy(home / "c")
         stack = (*(home / "c" / f"l{number}" for number in range(3)), home / "c" / "upper")
         with overlay.mount_root(RootFilesystem(stack), home) as merged:
             return after, read(merged)
 
-    after, again = forked(act)
+    after, again = run_in_namespace(act)
     assert again == after
 
 
@@ -116,24 +118,24 @@ def mount_overlay(outer: Path) -> Path:
     return outer / "here"
 
 
-def test_store_on_an_overlay_works(forked: Forked, home: Path) -> None:
+def test_store_on_an_overlay_works(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[bool, dict[str, str], dict[str, str]]:
-        place = mount_overlay(home / "outer")
-        stack = layers(place)
-        (place / "upper").mkdir()
-        with overlay.mount_root(RootFilesystem(stack, place / "upper"), place) as merged:
+        directory = mount_overlay(home / "outer")
+        stack = layers(directory)
+        (directory / "upper").mkdir()
+        with overlay.mount_root(RootFilesystem(stack, directory / "upper"), directory) as merged:
             change(merged)
             after = read(merged)
-        again = (*stack, place / "upper")
-        with overlay.mount_root(RootFilesystem(again), place) as merged:
-            return overlay.supports_overlay(place), after, read(merged)
+        again = (*stack, directory / "upper")
+        with overlay.mount_root(RootFilesystem(again), directory) as merged:
+            return overlay.supports_overlay(directory), after, read(merged)
 
-    supported, after, again = forked(act)
+    supported, after, again = run_in_namespace(act)
     assert not supported
     assert again == after
 
 
-def test_layer_digests_are_the_same_on_an_overlay(forked: Forked, home: Path) -> None:
+def test_layer_digests_are_the_same_on_an_overlay(run_in_namespace: Forked, home: Path) -> None:
     def digests(place: Path) -> list[str]:
         stack = layers(place)
         upper, again = place / "upper", place / "again"
@@ -156,12 +158,12 @@ def test_layer_digests_are_the_same_on_an_overlay(forked: Forked, home: Path) ->
         plain.mkdir()
         return digests(plain), digests(mount_overlay(home / "outer"))
 
-    elsewhere, on_an_overlay = forked(act)
+    elsewhere, on_an_overlay = run_in_namespace(act)
     assert on_an_overlay == elsewhere
     assert elsewhere[-1] == elsewhere[-2]
 
 
-def test_second_copy_adds_to_the_same_upper(forked: Forked, home: Path) -> None:
+def test_second_copy_adds_to_the_same_upper(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[dict[str, str], dict[str, str]]:
         stack = layers(home / "c")
         uppers = home / "mounted", home / "copied"
@@ -177,11 +179,11 @@ def test_second_copy_adds_to_the_same_upper(forked: Forked, home: Path) -> None:
             remove_tree(target)
         return read(uppers[0]), read(uppers[1])
 
-    mounted, copies = forked(act)
+    mounted, copies = run_in_namespace(act)
     assert copies == mounted
 
 
-def test_lower_layers_are_never_changed(forked: Forked, home: Path) -> None:
+def test_lower_layers_are_never_changed(run_in_namespace: Forked, home: Path) -> None:
     def act() -> bool:
         stack = layers(home / "c")
         before = [read(layer) for layer in stack]
@@ -194,10 +196,10 @@ def test_lower_layers_are_never_changed(forked: Forked, home: Path) -> None:
             change(home / "merged")
         return before == [read(layer) for layer in stack]
 
-    assert forked(act)
+    assert run_in_namespace(act)
 
 
-def test_root_is_unmounted_even_while_it_is_open(forked: Forked, home: Path) -> None:
+def test_root_is_unmounted_even_while_it_is_open(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[int, list[str]]:
         stack = layers(home / "c")
         with overlay.mount_root(RootFilesystem(stack), home) as merged:
@@ -208,4 +210,4 @@ def test_root_is_unmounted_even_while_it_is_open(forked: Forked, home: Path) -> 
         names = set(os.listdir(home)) - {"store"}
         return sum(str(home) in line for line in lines), sorted(names)
 
-    assert forked(act) == (0, ["c"])
+    assert run_in_namespace(act) == (0, ["c"])

@@ -19,7 +19,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     }
 
 
-def given(machine: dict[str, str], name: str, text: str) -> None:
+def write_config(machine: dict[str, str], name: str, text: str) -> None:
     path = Path(machine["HOME"]) / ".config" / name
     path.parent.mkdir(parents=True)
     path.write_text(text)
@@ -28,17 +28,17 @@ def given(machine: dict[str, str], name: str, text: str) -> None:
 def test_pip_files_and_variables_are_merged_like_pip_does(
     machine: dict[str, str], tmp_path: Path
 ) -> None:
-    given(
+    write_config(
         machine,
         "pip/pip.conf",
         "[global]\nindex-url = https://one.example/simple\ntimeout = 5\n"
         "[install]\nextra_index_url = https://a.example\n    https://b.example\n",
     )
-    found = pip_indexes.read_indexes({**machine, "PIP_DEFAULT_TIMEOUT": "9"})
-    assert found.pip["index-url"] == "https://one.example/simple"
-    assert found.pip["extra-index-url"] == ("https://a.example", "https://b.example")
-    assert found.pip["timeout"] == "9"
-    assert found.mounts == ()
+    indexes = pip_indexes.read_indexes({**machine, "PIP_DEFAULT_TIMEOUT": "9"})
+    assert indexes.pip["index-url"] == "https://one.example/simple"
+    assert indexes.pip["extra-index-url"] == ("https://a.example", "https://b.example")
+    assert indexes.pip["timeout"] == "9"
+    assert indexes.mounts == ()
 
 
 def test_local_directories_are_mounted_and_their_paths_mapped(
@@ -46,7 +46,7 @@ def test_local_directories_are_mounted_and_their_paths_mapped(
 ) -> None:
     (tmp_path / "mirror/simple").mkdir(parents=True)
     (tmp_path / "wheels").mkdir()
-    found = pip_indexes.read_indexes(
+    indexes = pip_indexes.read_indexes(
         {
             **machine,
             "PIP_INDEX_URL": f"file://{tmp_path}/mirror/simple",
@@ -54,10 +54,10 @@ def test_local_directories_are_mounted_and_their_paths_mapped(
         }
     )
     files = f"/run/danlu/files{tmp_path}"
-    assert found.pip["index-url"] == f"file://{files}/mirror/simple"
-    assert found.pip["find-links"] == (f"{files}/wheels", "https://links.example/page")
-    assert [mount.target for mount in found.mounts] == [f"{files}/mirror", f"{files}/wheels"]
-    assert all(mount.readonly for mount in found.mounts)
+    assert indexes.pip["index-url"] == f"file://{files}/mirror/simple"
+    assert indexes.pip["find-links"] == (f"{files}/wheels", "https://links.example/page")
+    assert [mount.target for mount in indexes.mounts] == [f"{files}/mirror", f"{files}/wheels"]
+    assert all(mount.readonly for mount in indexes.mounts)
 
 
 def test_files_next_to_an_index_page_are_mounted_too(
@@ -66,24 +66,26 @@ def test_files_next_to_an_index_page_are_mounted_too(
     page = tmp_path / "my wheels/index.html"
     page.parent.mkdir()
     page.touch()
-    found = pip_indexes.read_indexes({**machine, "PIP_FIND_LINKS": page.as_uri()})
-    assert found.pip["find-links"] == (f"file:///run/danlu/files{tmp_path}/my%20wheels/index.html",)
-    (mount,) = found.mounts
+    indexes = pip_indexes.read_indexes({**machine, "PIP_FIND_LINKS": page.as_uri()})
+    assert indexes.pip["find-links"] == (
+        f"file:///run/danlu/files{tmp_path}/my%20wheels/index.html",
+    )
+    (mount,) = indexes.mounts
     assert (mount.target, mount.source) == (f"/run/danlu/files{page.parent}", page.parent)
 
 
 @pytest.mark.parametrize("value", ["/", "relative", "/nowhere/simple", "https://x.example/simple"])
 def test_other_values_are_unchanged(machine: dict[str, str], value: str) -> None:
-    found = pip_indexes.read_indexes({**machine, "PIP_FIND_LINKS": value})
-    assert found.pip["find-links"] == (value,)
-    assert found.mounts == ()
+    indexes = pip_indexes.read_indexes({**machine, "PIP_FIND_LINKS": value})
+    assert indexes.pip["find-links"] == (value,)
+    assert indexes.mounts == ()
 
 
 def test_pip_options_are_converted_for_uv(machine: dict[str, str], tmp_path: Path) -> None:
     environ = {**machine, "PIP_INDEX_URL": "https://x.example", "PIP_TRUSTED_HOST": "x.example"}
     mounts = pip_indexes.write_config_files(pip_indexes.read_indexes(environ), tmp_path)
-    written = {mount.target: mount.source for mount in mounts}
-    text = written["/etc/xdg/uv/uv.toml"]
+    content = {mount.target: mount.source for mount in mounts}
+    text = content["/etc/xdg/uv/uv.toml"]
     assert text is not None
     assert tomllib.loads(text.read_text()) == {
         "index-url": "https://x.example",
@@ -92,7 +94,7 @@ def test_pip_options_are_converted_for_uv(machine: dict[str, str], tmp_path: Pat
 
 
 def test_uv_file_wins_over_pip_options(machine: dict[str, str], tmp_path: Path) -> None:
-    given(
+    write_config(
         machine,
         "uv/uv.toml",
         'find-links = ["https://l.example"]\ncache-dir = "/mine"\n'
@@ -110,10 +112,10 @@ def test_uv_file_wins_over_pip_options(machine: dict[str, str], tmp_path: Path) 
 
 
 def test_index_names_in_uv_variables_are_stripped(machine: dict[str, str]) -> None:
-    found = pip_indexes.read_indexes(
+    indexes = pip_indexes.read_indexes(
         {**machine, "UV_DEFAULT_INDEX": "mine=https://x.example/a=b", "UV_INDEX": "https://y?a=b"}
     )
-    assert found.uv == {
+    assert indexes.uv == {
         "index-url": "https://x.example/a=b",
         "extra-index-url": ["https://y?a=b"],
     }

@@ -13,8 +13,8 @@ from danlu.sandbox import pip_uv_config
 from danlu.sandbox.pip_uv_config import find_uv_build_setting, read_pip_options, read_uv_settings
 
 
-class Machine:
-    """Directories in which both look for files, and the environment that says so."""
+class ConfigDirectories:
+    """Directories in which pip and uv look for files, and an environment that names them."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -38,9 +38,9 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ConfigDirectories:
     monkeypatch.setattr(pip_uv_config, "_ETC", tmp_path / "etc")
-    return Machine(tmp_path)
+    return ConfigDirectories(tmp_path)
 
 
 #: pip's files, the weakest first ("Configuration", location and precedence).
@@ -54,33 +54,33 @@ PIP_FILES = (
 )
 
 
-def test_more_important_pip_file_wins(machine: Machine) -> None:
+def test_more_important_pip_file_wins(machine: ConfigDirectories) -> None:
     for name in PIP_FILES:
         machine.give(name, f"[global]\nindex-url = {name}\n")
         assert machine.pip()["index-url"] == name
 
 
-def test_pip_config_file_replaces_the_users_file(machine: Machine) -> None:
+def test_pip_config_file_replaces_the_users_file(machine: ConfigDirectories) -> None:
     for number, name in enumerate(PIP_FILES):
         machine.give(name, f"[global]\nindex-url = {name}\nretries = {number}\n")
     (machine.root / "venv/pip.conf").unlink()
     named = machine.give("named.conf", "[global]\nindex-url = named\n")
-    found = machine.pip(PIP_CONFIG_FILE=str(named))
-    assert (found["index-url"], found["retries"]) == ("named", "2")
+    result = machine.pip(PIP_CONFIG_FILE=str(named))
+    assert (result["index-url"], result["retries"]) == ("named", "2")
     assert "index-url" not in machine.pip(PIP_CONFIG_FILE=os.devnull)
 
 
-def test_install_section_wins_and_variables_win_over_it(machine: Machine) -> None:
+def test_install_section_wins_and_variables_win_over_it(machine: ConfigDirectories) -> None:
     machine.give("etc/pip.conf", "[install]\nindex-url = b\n")
     machine.give(
         "venv/pip.conf", "[global]\nindex_url = a\ndefault-timeout = 7\n[list]\nformat = x\n"
     )
     assert machine.pip() == {"index-url": "b", "timeout": "7"}
-    found = machine.pip(PIP_INDEX_URL="c", PIP_DEFAULT_TIMEOUT="9", PIP_RETRIES="")
-    assert found == {"index-url": "c", "timeout": "9"}
+    result = machine.pip(PIP_INDEX_URL="c", PIP_DEFAULT_TIMEOUT="9", PIP_RETRIES="")
+    assert result == {"index-url": "c", "timeout": "9"}
 
 
-def test_uv_files_are_merged_like_uv_does(machine: Machine) -> None:
+def test_uv_files_are_merged_like_uv_does(machine: ConfigDirectories) -> None:
     project = machine.root / "team/project"
     machine.give("etc/uv/uv.toml", 'index-url = "etc"\n')
     assert machine.uv() == {"index-url": "etc"}
@@ -98,7 +98,9 @@ def test_uv_files_are_merged_like_uv_does(machine: Machine) -> None:
     assert machine.uv(project)["index-url"] == "team"
 
 
-def test_uv_config_file_replaces_others_and_no_config_disables_all(machine: Machine) -> None:
+def test_uv_config_file_replaces_others_and_no_config_disables_all(
+    machine: ConfigDirectories,
+) -> None:
     machine.give("home/.config/uv/uv.toml", 'index-url = "user"\n')
     named = machine.give("named.toml", "no-index = true\n")
     assert machine.uv(UV_NO_CONFIG="0") == {"index-url": "user"}
@@ -107,7 +109,9 @@ def test_uv_config_file_replaces_others_and_no_config_disables_all(machine: Mach
 
 
 @pytest.mark.parametrize("name", ["etc/uv/uv.toml", "home/.config/uv/uv.toml", "team/uv.toml"])
-def test_setting_that_makes_uv_build_is_found_in_any_file(machine: Machine, name: str) -> None:
+def test_setting_that_makes_uv_build_is_found_in_any_file(
+    machine: ConfigDirectories, name: str
+) -> None:
     machine.give("team/project/pyproject.toml", '[tool.uv]\nindex-url = "hides the one above"\n')
     file = machine.give(name, 'no-binary-package = []\n[pip]\nno-binary = ["a"]\n')
     project = machine.root / "team/project"
@@ -115,7 +119,7 @@ def test_setting_that_makes_uv_build_is_found_in_any_file(machine: Machine, name
     assert find_uv_build_setting({**machine.environ, "UV_NO_CONFIG": "1"}, project) is None
 
 
-def test_broken_file_counts_as_empty(machine: Machine) -> None:
+def test_broken_file_counts_as_empty(machine: ConfigDirectories) -> None:
     machine.give("etc/pip.conf", "this is not ini")
     machine.give("home/.config/uv/uv.toml", "this is not toml")
     (machine.root / "venv").mkdir()
@@ -135,8 +139,8 @@ print(sorted({"configparser", "tomllib"} & sys.modules.keys()))
 """
 
 
-def test_no_parser_is_loaded_without_files(machine: Machine) -> None:
-    done = subprocess.run(
+def test_no_parser_is_loaded_without_files(machine: ConfigDirectories) -> None:
+    result = subprocess.run(
         [sys.executable, "-c", LOADED], env=machine.environ, capture_output=True, text=True
     )
-    assert done.stdout == "[]\n", done.stderr
+    assert result.stdout == "[]\n", result.stderr

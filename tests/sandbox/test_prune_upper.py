@@ -14,31 +14,31 @@ from tests.sandbox.trees import GONE, read, write
 EPOCH = 1_700_000_000
 
 
-def settle(tree: Path, seconds: int = EPOCH) -> None:
+def set_times(tree: Path, seconds: int = EPOCH) -> None:
     for path in (tree, *tree.rglob("*")):
         os.utime(path, (seconds, seconds), follow_symlinks=False)
 
 
 @pytest.fixture
 def below(tmp_path: Path) -> list[Path]:
-    """Two layers whose times are after the epoch, as those of a layer just made may be."""
+    """Two layers with times after the epoch, as a new layer may have."""
     first = {"etc/a": "1", "etc/b": "2", "link": "->etc/a", "usr/lib/deep/x": "x", "hidden": "h"}
     second = {"etc/b": "two", "hidden": GONE}
     layers = [write(tmp_path / "l0", first), write(tmp_path / "l1", second)]
     for layer in layers:
-        settle(layer, EPOCH + 1000)
+        set_times(layer, EPOCH + 1000)
     return layers
 
 
-def dropped(tmp_path: Path, below: list[Path], entries: dict[str, object]) -> dict[str, str]:
+def prune_entries(tmp_path: Path, below: list[Path], entries: dict[str, object]) -> dict[str, str]:
     upper = write(tmp_path / "upper", entries)
-    settle(upper)
+    set_times(upper)
     prune_upper(upper, below, epoch=EPOCH)
     return read(upper)
 
 
 def names(tmp_path: Path, below: list[Path], entries: dict[str, object]) -> list[str]:
-    return list(dropped(tmp_path, below, entries))
+    return list(prune_entries(tmp_path, below, entries))
 
 
 def test_unchanged_entries_and_directories_are_removed(tmp_path: Path, below: list[Path]) -> None:
@@ -51,21 +51,21 @@ def test_entries_that_differ_in_any_way_are_kept(
     tmp_path: Path, below: list[Path], change: str
 ) -> None:
     upper = write(tmp_path / "upper", {"etc/a": "2" if change == "content" else "1"})
-    settle(upper)
-    place = upper / "etc/a"
+    set_times(upper)
+    directory = upper / "etc/a"
     if change == "mode":
-        place.chmod(0o600)
+        directory.chmod(0o600)
     elif change == "time":
-        os.utime(place, (1, 1))
+        os.utime(directory, (1, 1))
     elif change == "owner":
         if os.geteuid() != 0:
             pytest.skip("needs root")
-        os.chown(place, 7, 7)
+        os.chown(directory, 7, 7)
     elif change == "attribute":
-        os.setxattr(place, "user.mine", b"1")
+        os.setxattr(directory, "user.mine", b"1")
     elif change == "kind":
-        place.unlink()
-        place.symlink_to("b")
+        directory.unlink()
+        directory.symlink_to("b")
     prune_upper(upper, below, epoch=EPOCH)
     assert list(read(upper)) == ["etc", "etc/a"]
 
@@ -81,24 +81,22 @@ def test_whiteout_of_nothing_is_removed(tmp_path: Path, below: list[Path]) -> No
 
 def test_opaque_mark_becomes_whiteouts_of_what_it_hides(tmp_path: Path, below: list[Path]) -> None:
     entries = {"etc/": "opaque", "etc/a": "changed", "new/": "opaque", "new/in/": "opaque"}
-    found = dropped(tmp_path, below, {**entries})
-    assert found["etc/b"] == "gone"
-    assert list(found) == ["etc", "etc/a", "etc/b", "new", "new/in"]
-    assert not any("opaque" in found[name] for name in ("etc", "new", "new/in"))
+    result = prune_entries(tmp_path, below, {**entries})
+    assert result["etc/b"] == "gone"
+    assert list(result) == ["etc", "etc/a", "etc/b", "new", "new/in"]
+    assert not any("opaque" in result[name] for name in ("etc", "new", "new/in"))
     assert not is_opaque(str(tmp_path / "upper/etc"))
 
 
-def test_directory_that_was_recreated_as_it_was_is_no_change(
-    tmp_path: Path, below: list[Path]
-) -> None:
-    """Below an opaque directory a subdirectory hides what lies below it, too."""
+def test_identically_recreated_directory_is_not_a_change(tmp_path: Path, below: list[Path]) -> None:
+    """A subdirectory of an opaque directory hides the lower one, too."""
     entries = {"etc/": "opaque", "etc/a": "1", "etc/b": "2"}
     assert "etc/a" not in names(tmp_path, below, {**entries})
 
 
-def test_time_of_a_directory_is_no_change(tmp_path: Path, below: list[Path]) -> None:
+def test_time_of_a_directory_is_not_a_change(tmp_path: Path, below: list[Path]) -> None:
     upper = write(tmp_path / "upper", {"etc/": ""})
-    settle(upper, 1000)
+    set_times(upper, 1000)
     prune_upper(upper, below, epoch=EPOCH)
     assert list(read(upper)) == []
 
@@ -106,15 +104,15 @@ def test_time_of_a_directory_is_no_change(tmp_path: Path, below: list[Path]) -> 
 def test_hard_links_of_a_new_file_are_kept(tmp_path: Path, below: list[Path]) -> None:
     upper = write(tmp_path / "upper", {"etc/a": "1"})
     os.link(upper / "etc/a", upper / "etc/again")
-    settle(upper)
+    set_times(upper)
     prune_upper(upper, below, epoch=EPOCH)
     assert list(read(upper)) == ["etc", "etc/a", "etc/again"]
 
 
 def test_the_times_of_directories_are_kept(tmp_path: Path, below: list[Path]) -> None:
     upper = write(tmp_path / "upper", {"etc/a": "1", "etc/new": "n", "gone/x": GONE})
-    settle(upper, 1000)
-    settle(upper / "etc/a")
+    set_times(upper, 1000)
+    set_times(upper / "etc/a")
     prune_upper(upper, below, epoch=EPOCH)
     assert list(read(upper)) == ["etc", "etc/new", "gone"]
     assert [(upper / name).stat().st_mtime for name in ("", "etc", "gone")] == [1000] * 3

@@ -10,7 +10,7 @@ from danlu.sandbox import runtime, runtime_spec
 from danlu.sandbox.types import Mount, ProcessSpec
 
 
-def logged(tmp_path: Path, message: str) -> Path:
+def write_runtime_log(tmp_path: Path, message: str) -> Path:
     path = tmp_path / "log"
     entry = {"level": "error", "msg": message, "time": "2026-01-01T00:00:00Z"}
     path.write_text(json.dumps({"level": "warning", "msg": "w"}) + f"\n{json.dumps(entry)}\n")
@@ -33,7 +33,7 @@ def logged(tmp_path: Path, message: str) -> Path:
 def test_program_that_did_not_start_has_a_shells_exit_code(
     tmp_path: Path, said: str, code: int
 ) -> None:
-    log = logged(tmp_path, f"unable to start container process: {said}")
+    log = write_runtime_log(tmp_path, f"unable to start container process: {said}")
     got, reason = runtime.interpret_exit(1, log, "x")
     assert got == code
     assert reason
@@ -42,7 +42,7 @@ def test_program_that_did_not_start_has_a_shells_exit_code(
 def test_program_that_ran_keeps_its_exit_code(tmp_path: Path) -> None:
     assert runtime.interpret_exit(1, tmp_path / "absent", "x") == (1, "")
     assert runtime.interpret_exit(-9, tmp_path / "absent", "x") == (137, "")
-    assert runtime.interpret_exit(0, logged(tmp_path, "late"), "x") == (0, "")
+    assert runtime.interpret_exit(0, write_runtime_log(tmp_path, "late"), "x") == (0, "")
 
 
 def test_missing_runtime_error_says_what_to_install() -> None:
@@ -64,8 +64,8 @@ def around(*, network: bool = True) -> runtime_spec.SpecContext:
 
 def test_network_namespace_is_created_only_for_no_network() -> None:
     def kinds(network: bool) -> set[str]:
-        made = runtime_spec.render_config(ProcessSpec(("x",)), (), around(network=network))
-        return {item["type"] for item in made["linux"]["namespaces"]}
+        config = runtime_spec.render_config(ProcessSpec(("x",)), (), around(network=network))
+        return {item["type"] for item in config["linux"]["namespaces"]}
 
     assert kinds(True) == {"pid", "ipc", "uts", "mount"}
     assert kinds(False) == {"pid", "ipc", "uts", "mount", "network"}
@@ -73,8 +73,8 @@ def test_network_namespace_is_created_only_for_no_network() -> None:
 
 def test_only_root_has_capabilities() -> None:
     for uid in (0, 1000):
-        made = runtime_spec.render_config(ProcessSpec(("x",), uid=uid), (), around())
-        held = made["process"]["capabilities"]
+        config = runtime_spec.render_config(ProcessSpec(("x",), uid=uid), (), around())
+        held = config["process"]["capabilities"]
         assert bool(held["effective"]) is (uid == 0)
         assert "CAP_SYS_ADMIN" not in held["bounding"]
         assert "CAP_NET_RAW" not in held["bounding"]
@@ -82,7 +82,7 @@ def test_only_root_has_capabilities() -> None:
 
 def test_mounts_keep_their_order_and_have_nodev() -> None:
     mounts = (Mount("/b", Path("/x"), readonly=True), Mount("/a", kind="tmpfs"))
-    made = runtime_spec.render_config(ProcessSpec(("x",)), mounts, around())["mounts"][-2:]
-    assert [mount["destination"] for mount in made] == ["/b", "/a"]
-    assert "ro" in made[0]["options"]
-    assert all("nodev" in mount["options"] for mount in made)
+    result = runtime_spec.render_config(ProcessSpec(("x",)), mounts, around())["mounts"][-2:]
+    assert [mount["destination"] for mount in result] == ["/b", "/a"]
+    assert "ro" in result[0]["options"]
+    assert all("nodev" in mount["options"] for mount in result)

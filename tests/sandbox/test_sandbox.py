@@ -16,7 +16,7 @@ from danlu.sandbox import secrets, userns
 from danlu.sandbox.prepare import check_mounts
 from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
-from tests.sandbox.forked import busybox
+from tests.sandbox.namespace_process import busybox
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("busybox"), pytest.mark.timeout(600)]
 
@@ -24,7 +24,7 @@ Forked = Callable[[Callable[[], Any]], Any]
 
 
 @dataclass(frozen=True)
-class Ended:
+class ProgramResult:
     code: int
     lines: list[str]
     upper: list[str]
@@ -42,7 +42,7 @@ def step(
     network: bool = False,
     uid: int = 0,
     directory: str = "/",
-) -> Ended:
+) -> ProgramResult:
     """One step in a busybox root below ``layers``; must be called in a namespace."""
     base = home / "base"
     if not base.exists():
@@ -70,9 +70,9 @@ def step(
         )
 
     code = anyio.run(main)
-    found = sorted(str(path.relative_to(upper)) for path in upper.rglob("*"))
-    left = [path.name for path in work.iterdir() if path.is_dir()]
-    return Ended(code, lines, found, left)
+    result = sorted(str(path.relative_to(upper)) for path in upper.rglob("*"))
+    remaining = [path.name for path in work.iterdir() if path.is_dir()]
+    return ProgramResult(code, lines, result, remaining)
 
 
 def mounts_below(home: Path) -> list[str]:
@@ -81,10 +81,10 @@ def mounts_below(home: Path) -> list[str]:
 
 
 def test_output_comes_by_lines_and_the_exit_code_is_the_programs(
-    forked: Forked, home: Path
+    run_in_namespace: Forked, home: Path
 ) -> None:
-    ended = forked(lambda: step(home, "echo one; echo two >&2; printf 'a\\rb'; exit 7"))
-    assert (ended.code, ended.lines) == (7, ["one", "two", "a", "b"])
+    result = run_in_namespace(lambda: step(home, "echo one; echo two >&2; printf 'a\\rb'; exit 7"))
+    assert (result.code, result.lines) == (7, ["one", "two", "a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -98,65 +98,77 @@ def test_output_comes_by_lines_and_the_exit_code_is_the_programs(
         (["/bin/false"], 1),
     ],
 )
-def test_exit_codes_are_a_shells(forked: Forked, home: Path, args: list[str], code: int) -> None:
-    ended = forked(lambda: step(home, "", args=args))
+def test_exit_codes_are_a_shells(
+    run_in_namespace: Forked, home: Path, args: list[str], code: int
+) -> None:
+    result = run_in_namespace(lambda: step(home, "", args=args))
     if args[0] == "/bin/sh":
         # The first process of a namespace cannot kill itself: its child can.
-        ended = forked(
+        result = run_in_namespace(
             lambda: step(home, "", args=["/bin/sh", "-c", "sh -c 'kill -9 $$'; exit $?"])
         )
-    assert ended.code == code
+    assert result.code == code
 
 
-def test_upper_contains_only_what_the_step_did(forked: Forked, home: Path) -> None:
-    def act() -> tuple[Ended, list[str]]:
+def test_root_below_a_symbolic_link_is_entered(run_in_namespace: Forked, home: Path) -> None:
+    link = home.parent / "link"
+    link.symlink_to(home)
+    assert run_in_namespace(lambda: step(link, "echo here")).lines == ["here"]
+
+
+def test_upper_contains_only_what_the_step_did(run_in_namespace: Forked, home: Path) -> None:
+    def act() -> tuple[ProgramResult, list[str]]:
         ended = step(home, "touch /etc/new; rm /etc/group", network=True, directory="/some/where")
         return ended, mounts_below(home)
 
-    ended, mounts = forked(act)
-    assert ended == Ended(0, [], ["etc", "etc/group", "etc/new"], [])
+    result, mounts = run_in_namespace(act)
+    assert result == ProgramResult(0, [], ["etc", "etc/group", "etc/new"], [])
     assert mounts == []
 
 
-def test_resolv_conf_link_is_mounted_at_its_target(forked: Forked, home: Path) -> None:
-    def act() -> Ended:
+def test_resolv_conf_link_is_mounted_at_its_target(run_in_namespace: Forked, home: Path) -> None:
+    def act() -> ProgramResult:
         layer = home / "linked"
         (layer / "etc").mkdir(parents=True)
         (layer / "etc/resolv.conf").symlink_to("../run/systemd/resolve/stub-resolv.conf")
         return step(home, "cat /etc/resolv.conf", layers=[layer], network=True)
 
-    ended = forked(act)
-    assert ended.lines == Path("/etc/resolv.conf").read_text().splitlines()
-    assert ended.upper == []
+    result = run_in_namespace(act)
+    assert result.lines == Path("/etc/resolv.conf").read_text().splitlines()
+    assert result.upper == []
 
 
-def test_step_that_does_nothing_leaves_an_empty_upper(forked: Forked, home: Path) -> None:
+def test_step_that_does_nothing_leaves_an_empty_upper(run_in_namespace: Forked, home: Path) -> None:
     target = home.parent / "given"
     target.mkdir()
-    given = Mount("/deep/new/place", target, readonly=True)
-    ended = forked(lambda: step(home, "ls -d /deep/new/place", mounts=[given], network=True))
-    assert (ended.code, ended.upper) == (0, [])
+    value = Mount("/deep/new/place", target, readonly=True)
+    result = run_in_namespace(
+        lambda: step(home, "ls -d /deep/new/place", mounts=[value], network=True)
+    )
+    assert (result.code, result.upper) == (0, [])
 
 
-def test_without_network_there_is_only_a_loopback(forked: Forked, home: Path) -> None:
-    ended = forked(lambda: step(home, "ip -o link; cat /etc/resolv.conf; env"))
-    assert [line.split(": ")[1] for line in ended.lines if ": " in line] == ["lo"]
-    assert "LOOPBACK,UP" in ended.lines[0]
-    assert not [line for line in ended.lines if "/run/danlu" in line]
+def test_without_network_there_is_only_a_loopback(run_in_namespace: Forked, home: Path) -> None:
+    result = run_in_namespace(lambda: step(home, "ip -o link; cat /etc/resolv.conf; env"))
+    assert [line.split(": ")[1] for line in result.lines if ": " in line] == ["lo"]
+    assert "LOOPBACK,UP" in result.lines[0]
+    assert not [line for line in result.lines if "/run/danlu" in line]
 
 
-def test_files_may_belong_to_any_user(forked: Forked, home: Path) -> None:
-    ended = forked(lambda: step(home, "touch /a; chown 5:65534 /a; stat -c %u:%g /a"))
-    assert ended.lines == ["5:65534"]
+def test_files_may_belong_to_any_user(run_in_namespace: Forked, home: Path) -> None:
+    result = run_in_namespace(lambda: step(home, "touch /a; chown 5:65534 /a; stat -c %u:%g /a"))
+    assert result.lines == ["5:65534"]
 
 
-def test_other_user_has_its_uid_and_no_capabilities(forked: Forked, home: Path) -> None:
-    ended = forked(lambda: step(home, "id -u; touch /x 2>/dev/null || echo refused", uid=1000))
-    assert ended.lines == ["1000", "refused"]
+def test_other_user_has_its_uid_and_no_capabilities(run_in_namespace: Forked, home: Path) -> None:
+    result = run_in_namespace(
+        lambda: step(home, "id -u; touch /x 2>/dev/null || echo refused", uid=1000)
+    )
+    assert result.lines == ["1000", "refused"]
 
 
-def test_two_hundred_layers_are_one_root(forked: Forked, home: Path) -> None:
-    def act() -> Ended:
+def test_two_hundred_layers_are_one_root(run_in_namespace: Forked, home: Path) -> None:
+    def act() -> ProgramResult:
         layers = []
         for number in range(200):
             layer = home / f"layers-with-a-long-name-{number}"
@@ -166,54 +178,54 @@ def test_two_hundred_layers_are_one_root(forked: Forked, home: Path) -> None:
             layers.append(layer)
         return step(home, "cat /top; ls -d /n* | grep -c n; ls -d /n* | head -1", layers=layers)
 
-    ended = forked(act)
-    assert ended.lines[0] == "199"
+    result = run_in_namespace(act)
+    assert result.lines[0] == "199"
 
 
-def test_device_nodes_created_inside_do_not_work(forked: Forked, home: Path) -> None:
+def test_device_nodes_created_inside_do_not_work(run_in_namespace: Forked, home: Path) -> None:
     script = (
         "mknod /x c 1 3 2>/dev/null; mknod /dev/x c 1 3 2>/dev/null;"
         "head -c1 /x 2>/dev/null && echo open; head -c1 /dev/x 2>/dev/null && echo open;"
         "chmod 600 /dev/null 2>/dev/null; echo quiet >/dev/null && echo null"
     )
     before = os.stat("/dev/null").st_mode
-    ended = forked(lambda: step(home, script))
-    assert ended.lines == ["null"]
+    result = run_in_namespace(lambda: step(home, script))
+    assert result.lines == ["null"]
     assert os.stat("/dev/null").st_mode == before
 
 
-def test_read_only_mount_cannot_be_written(forked: Forked, home: Path) -> None:
-    given = home.parent / "given"
-    given.write_text("kept")
-    mount = Mount("/given", given, readonly=True)
+def test_read_only_mount_cannot_be_written(run_in_namespace: Forked, home: Path) -> None:
+    value = home.parent / "given"
+    value.write_text("kept")
+    mount = Mount("/given", value, readonly=True)
     script = (
         "cat /given; echo no 2>/dev/null >/given; mount -o remount,rw /given 2>/dev/null; echo x"
     )
-    ended = forked(lambda: step(home, script, mounts=[mount]))
-    assert ended.lines == ["keptx"]
-    assert given.read_text() == "kept"
+    result = run_in_namespace(lambda: step(home, script, mounts=[mount]))
+    assert result.lines == ["keptx"]
+    assert value.read_text() == "kept"
 
 
-def test_secrets_are_read_inside_and_leave_nothing(forked: Forked, home: Path) -> None:
+def test_secrets_are_read_inside_and_leave_nothing(run_in_namespace: Forked, home: Path) -> None:
     file = home.parent / "token"
     file.write_text("hush\n")
     file.chmod(0o444)
 
-    def act() -> Ended:
+    def act() -> ProgramResult:
         work = home / "work"
         work.mkdir()
-        wanted = [("token", "/run/secrets/token")]
-        with secrets.mount_secrets(wanted, {"token": file}, work=work) as mounts:
+        expected = [("token", "/run/secrets/token")]
+        with secrets.mount_secrets(expected, {"token": file}, work=work) as mounts:
             return step(
                 home, "cat /run/secrets/token; stat -c %a /run/secrets/token", mounts=mounts
             )
 
-    ended = forked(act)
-    assert ended.lines == ["hush", "400"]
-    assert ended.upper == []
+    result = run_in_namespace(act)
+    assert result.lines == ["hush", "400"]
+    assert result.upper == []
 
 
-def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
+def test_cancelling_ends_every_process(run_in_namespace: Forked, home: Path) -> None:
     marker = f"98765{os.getpid()}"
 
     def act() -> tuple[list[str], list[str]]:
@@ -238,22 +250,22 @@ def test_cancelling_ends_every_process(forked: Forked, home: Path) -> None:
         anyio.run(main)
         return running(marker), [path.name for path in work.iterdir() if path.is_dir()]
 
-    assert forked(act) == ([], [])
+    assert run_in_namespace(act) == ([], [])
 
 
-def test_concurrent_steps_do_not_see_each_other(forked: Forked, home: Path) -> None:
+def test_concurrent_steps_do_not_see_each_other(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[dict[str, list[str]], list[str], list[str]]:
         base, work = busybox(home / "base"), home / "work"
         work.mkdir()
-        said: dict[str, list[str]] = {}
+        output: dict[str, list[str]] = {}
 
         async def one(sandbox: Sandbox, name: str) -> None:
             upper = home / name
             upper.mkdir()
             script = f"echo {name} > /mine; sleep 0.2; cat /mine; ls /dev/shm; touch /dev/shm/x"
             process = ProcessSpec(("/bin/sh", "-c", script), {"PATH": "/bin"})
-            said[name] = []
-            await sandbox.run(process, RootFilesystem((base,), upper), on_line=said[name].append)
+            output[name] = []
+            await sandbox.run(process, RootFilesystem((base,), upper), on_line=output[name].append)
 
         async def main() -> None:
             sandbox = Sandbox(work)
@@ -262,25 +274,25 @@ def test_concurrent_steps_do_not_see_each_other(forked: Forked, home: Path) -> N
                     group.start_soon(one, sandbox, f"n{number}")
 
         anyio.run(main)
-        return said, [path.name for path in work.iterdir() if path.is_dir()], mounts_below(home)
+        return output, [path.name for path in work.iterdir() if path.is_dir()], mounts_below(home)
 
     names = {f"n{number}": [f"n{number}"] for number in range(6)}
-    assert forked(act) == (names, [], [])
+    assert run_in_namespace(act) == (names, [], [])
 
 
 def running(marker: str) -> list[str]:
-    found = []
+    results = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             text = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if f"sleep {marker}" in text:
-            found.append(text)
-    return found
+            results.append(text)
+    return results
 
 
-def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
+def test_killing_danlu_ends_every_process(run_in_namespace: Forked, home: Path) -> None:
     marker = f"87654{os.getpid()}"
 
     def act() -> list[str]:
@@ -314,7 +326,7 @@ def test_killing_danlu_ends_every_process(forked: Forked, home: Path) -> None:
                 os.sched_yield()
         return running(marker)
 
-    assert forked(act) == []
+    assert run_in_namespace(act) == []
 
 
 @contextmanager
@@ -327,7 +339,7 @@ def limit(seconds: int) -> Iterator[None]:
 
 
 def test_certificates_and_indexes_of_the_machine_are_visible_inside(
-    forked: Forked, home: Path, monkeypatch: pytest.MonkeyPatch
+    run_in_namespace: Forked, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle, wheels = home.parent / "bundle.pem", home.parent / "wheels"
     bundle.write_text("certificates\n")
@@ -340,25 +352,25 @@ def test_certificates_and_indexes_of_the_machine_are_visible_inside(
         'cat "$SSL_CERT_FILE"; echo "$https_proxy"; cat /etc/xdg/pip/pip.conf;'
         f" ls /run/danlu/files{wheels}"
     )
-    ended = forked(lambda: step(home, script, network=True))
-    assert ended.lines[:2] == ["certificates", "http://proxy.example:3128"]
-    assert f"find-links = /run/danlu/files{wheels}" in ended.lines
-    assert ended.lines[-1] == "thing.whl"
-    assert ended.upper == []
+    result = run_in_namespace(lambda: step(home, script, network=True))
+    assert result.lines[:2] == ["certificates", "http://proxy.example:3128"]
+    assert f"find-links = /run/danlu/files{wheels}" in result.lines
+    assert result.lines[-1] == "thing.whl"
+    assert result.upper == []
 
 
-def test_configuration_of_the_image_wins(forked: Forked, home: Path) -> None:
-    def act() -> Ended:
+def test_configuration_of_the_image_wins(run_in_namespace: Forked, home: Path) -> None:
+    def act() -> ProgramResult:
         layer = home / "own"
         (layer / "etc/xdg/pip").mkdir(parents=True)
         (layer / "etc/xdg/pip/pip.conf").write_text("[global]\n# mine\n")
         os.environ["PIP_INDEX_URL"] = "https://index.example/simple"
         return step(home, "cat /etc/xdg/pip/pip.conf", layers=[layer], network=True)
 
-    assert forked(act).lines == ["[global]", "# mine"]
+    assert run_in_namespace(act).lines == ["[global]", "# mine"]
 
 
-def test_failing_runtime_is_a_machine_error(forked: Forked, home: Path) -> None:
+def test_failing_runtime_is_a_machine_error(run_in_namespace: Forked, home: Path) -> None:
     def act() -> str:
         try:
             step(home, "true", environment={"A\0B": "x"})
@@ -366,16 +378,23 @@ def test_failing_runtime_is_a_machine_error(forked: Forked, home: Path) -> None:
             return f"{error.message} {error.exit_code}"
         return ""
 
-    assert forked(act) == "runc could not start a step 4"
+    assert run_in_namespace(act) == "runc could not start a step 4"
 
 
 @pytest.mark.parametrize("target", ["relative", "/", "/a/../..", "/proc/x", "/sys", "/dev"])
 def test_invalid_mount_target_is_rejected(tmp_path: Path, target: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as caught:
         check_mounts([Mount(target, tmp_path)])
+    assert caught.value.hint
 
 
-def test_user_outside_the_mapped_ids_is_rejected(forked: Forked, home: Path) -> None:
+def test_a_mount_without_a_source_is_rejected_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="it does not exist") as caught:
+        check_mounts([Mount("/data", tmp_path / "missing")])
+    assert "create it" in caught.value.hint
+
+
+def test_user_outside_the_mapped_ids_is_rejected(run_in_namespace: Forked, home: Path) -> None:
     def act() -> str:
         try:
             step(home, "true", uid=2**31 - 1)
@@ -383,19 +402,19 @@ def test_user_outside_the_mapped_ids_is_rejected(forked: Forked, home: Path) -> 
             return error.message
         return "ran" if not userns.is_rootless() else "ran where it cannot"
 
-    assert forked(act) in (
+    assert run_in_namespace(act) in (
         "ran",
         "user 2147483647 is outside the subordinate ids of this account",
     )
 
 
-def test_a_second_step_adds_to_the_same_upper(forked: Forked, home: Path) -> None:
+def test_a_second_step_adds_to_the_same_upper(run_in_namespace: Forked, home: Path) -> None:
     def act() -> list[str]:
         step(home, "echo 1 > /one; rm /etc/group")
         return step(home, "cat /one; ls /etc; echo 2 > /two").upper
 
-    assert forked(act) == ["etc", "etc/group", "one", "two"]
+    assert run_in_namespace(act) == ["etc", "etc/group", "one", "two"]
 
 
-def test_one_id_is_enough_for_root_only(forked: Forked, home: Path) -> None:
-    assert forked(userns.has_single_id) is False
+def test_one_id_is_enough_for_root_only(run_in_namespace: Forked, home: Path) -> None:
+    assert run_in_namespace(userns.has_single_id) is False

@@ -16,7 +16,7 @@ from danlu.sandbox.sandbox import Sandbox
 from danlu.sandbox.seccomp import load_filter, render_filter
 from danlu.sandbox.types import ProcessSpec, RootFilesystem
 from tests.sandbox.elf import write_hello_32, write_system_call
-from tests.sandbox.forked import busybox
+from tests.sandbox.namespace_process import busybox
 
 Forked = Callable[[Callable[[], Any]], Any]
 
@@ -55,8 +55,8 @@ def names_of(found: dict[str, Any] | None, action: str) -> set[str]:
 
 def render(rules: list[dict[str, Any]], **more: Any) -> list[str]:
     data = msgspec.json.encode({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": rules})
-    found = render_filter(data, ("CAP_A",), **more)
-    return [name for rule in found["syscalls"] for name in rule["names"]]
+    result = render_filter(data, ("CAP_A",), **more)
+    return [name for rule in result["syscalls"] for name in rule["names"]]
 
 
 def rule(name: str, **conditions: Any) -> dict[str, Any]:
@@ -64,13 +64,13 @@ def rule(name: str, **conditions: Any) -> dict[str, Any]:
 
 
 def test_default_profile_denies_unlisted_system_calls() -> None:
-    found = load_filter("", CAPABILITIES)
-    assert found is not None
-    assert (found["defaultAction"], found["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", errno.EPERM)
-    allowed = names_of(found, "SCMP_ACT_ALLOW")
+    result = load_filter("", CAPABILITIES)
+    assert result is not None
+    assert (result["defaultAction"], result["defaultErrnoRet"]) == ("SCMP_ACT_ERRNO", errno.EPERM)
+    allowed = names_of(result, "SCMP_ACT_ALLOW")
     assert {"read", "chroot", "mbind", "ptrace"} <= allowed
     assert not allowed & {"unshare", "mount", "setns", "clone", "io_uring_setup", "keyctl", "bpf"}
-    assert load_filter("default", CAPABILITIES) == found
+    assert load_filter("default", CAPABILITIES) == result
 
 
 def test_rules_depend_on_capabilities() -> None:
@@ -117,9 +117,9 @@ def test_podman_profile_may_name_errors() -> None:
     data = b"""{"defaultAction": "SCMP_ACT_ERRNO", "defaultErrno": "ENOSYS", "defaultErrnoRet": 1,
         "syscalls": [
             {"names": ["x"], "action": "SCMP_ACT_ERRNO", "errno": "EPERM", "args": null}]}"""
-    found = render_filter(data, ())
-    assert found["defaultErrnoRet"] == errno.ENOSYS
-    assert found["syscalls"] == [{"names": ["x"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]
+    result = render_filter(data, ())
+    assert result["defaultErrnoRet"] == errno.ENOSYS
+    assert result["syscalls"] == [{"names": ["x"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_missing_profile_is_rejected(tmp_path: Path) -> None:
         load_filter(str(tmp_path / "none.json"), ())
 
 
-def test_unconfined_is_no_filter() -> None:
+def test_unconfined_disables_the_filter() -> None:
     assert load_filter("unconfined", CAPABILITIES) is None
 
 
@@ -179,49 +179,55 @@ def answers(home: Path, number: int, arguments: tuple[int, ...]) -> tuple[int, i
 @pytest.mark.needs("busybox")
 @needs_x86
 @pytest.mark.parametrize("call", REFUSED)
-def test_system_call_is_denied_like_docker_does(forked: Forked, home: Path, call: str) -> None:
-    number, arguments, wanted = REFUSED[call]
-    confined, free = forked(lambda: answers(home, number, arguments))
-    assert confined == wanted
-    assert free != wanted or call == "pivot_root"
+def test_system_call_is_denied_like_docker_does(
+    run_in_namespace: Forked, home: Path, call: str
+) -> None:
+    number, arguments, expected = REFUSED[call]
+    confined, free = run_in_namespace(lambda: answers(home, number, arguments))
+    assert confined == expected
+    assert free != expected or call == "pivot_root"
 
 
 @pytest.mark.real
 @pytest.mark.needs("busybox")
 @needs_x86
 @pytest.mark.parametrize("call", ALLOWED)
-def test_ordinary_system_call_reaches_the_kernel(forked: Forked, home: Path, call: str) -> None:
+def test_ordinary_system_call_reaches_the_kernel(
+    run_in_namespace: Forked, home: Path, call: str
+) -> None:
     number, arguments = ALLOWED[call]
-    confined, free = forked(lambda: answers(home, number, arguments))
+    confined, free = run_in_namespace(lambda: answers(home, number, arguments))
     assert confined == free != errno.EPERM
 
 
 @pytest.mark.real
 @pytest.mark.needs("busybox")
 @needs_x86
-def test_a_32_bit_program_runs(forked: Forked, home: Path) -> None:
+def test_a_32_bit_program_runs(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[int, list[str]]:
         write_hello_32(busybox(home / "base") / "bin/hello")
         return run_inside(home, "hello")
 
-    assert forked(act) == (0, ["32 bits"])
+    assert run_in_namespace(act) == (0, ["32 bits"])
 
 
 @pytest.mark.real
 @pytest.mark.needs("busybox")
 @pytest.mark.parametrize(("option", "mode"), [("", "2"), ("unconfined", "0")])
-def test_profile_can_be_disabled(forked: Forked, home: Path, option: str, mode: str) -> None:
+def test_profile_can_be_disabled(
+    run_in_namespace: Forked, home: Path, option: str, mode: str
+) -> None:
     def act() -> tuple[int, list[str]]:
         busybox(home / "base")
         return run_inside(home, "grep ^Seccomp: /proc/self/status", seccomp=option)
 
-    code, lines = forked(act)
+    code, lines = run_in_namespace(act)
     assert (code, lines[0].split()[1]) == (0, mode)
 
 
 @pytest.mark.real
 @pytest.mark.needs("busybox")
-def test_custom_profile_is_used(forked: Forked, home: Path) -> None:
+def test_custom_profile_is_used(run_in_namespace: Forked, home: Path) -> None:
     def act() -> tuple[int, list[str]]:
         busybox(home / "base")
         profile = home / "profile.json"
@@ -231,6 +237,6 @@ def test_custom_profile_is_used(forked: Forked, home: Path) -> None:
         )
         return run_inside(home, "mkdir /x", seccomp=str(profile))
 
-    code, lines = forked(act)
+    code, lines = run_in_namespace(act)
     assert code == 1
     assert "No space left on device" in lines[0]

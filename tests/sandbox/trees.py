@@ -35,17 +35,17 @@ def write(root: Path, entries: Mapping[str, object]) -> Path:
 
 def read(root: Path) -> dict[str, str]:
     """Every entry below ``root`` in one word each: kind, mode, owner, content."""
-    found = {}
+    results = {}
     for path in sorted(root.rglob("*")):
         status = path.lstat()
         mode = f"{stat.S_IMODE(status.st_mode):o} {status.st_uid}:{status.st_gid}"
         name = str(path.relative_to(root))
         if is_whiteout(str(path), status):
-            found[name] = "gone"
+            results[name] = "gone"
         elif path.is_symlink():
-            found[name] = f"->{os.readlink(path)}"
+            results[name] = f"->{os.readlink(path)}"
         elif path.is_dir():
-            found[name] = f"directory {mode}{' opaque' if is_opaque(str(path)) else ''}"
+            results[name] = f"directory {mode}{' opaque' if is_opaque(str(path)) else ''}"
         else:
-            found[name] = f"file {mode} {path.read_text()}"
-    return found
+            results[name] = f"file {mode} {path.read_text()}"
+    return results

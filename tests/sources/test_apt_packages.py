@@ -58,7 +58,7 @@ PACKAGES = (
 )
 
 
-class World:
+class ArchiveScenario:
     """One archive, and a user whose apt source it is."""
 
     def __init__(self, root: Path) -> None:
@@ -108,23 +108,23 @@ class World:
         )
 
     @contextlib.contextmanager
-    def served(self) -> Iterator[list[str]]:
+    def serve_archive(self) -> Iterator[list[str]]:
         """The archive over HTTP; gives the paths that were asked for."""
-        asked: list[str] = []
+        requests: list[str] = []
 
-        class Handler(http.server.SimpleHTTPRequestHandler):
+        class RequestLogHandler(http.server.SimpleHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def log_message(self, format: str, *args: object) -> None:
-                asked.append(self.path)
+                requests.append(self.path)
 
-        handler = functools.partial(Handler, directory=str(self.archive.root))
+        handler = functools.partial(RequestLogHandler, directory=str(self.archive.root))
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         self.uri = f"http://127.0.0.1:{server.server_address[1]}"
         try:
-            yield asked
+            yield requests
         finally:
             server.shutdown()
             thread.join()
@@ -132,48 +132,48 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchiveScenario:
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    return World(tmp_path)
+    return ArchiveScenario(tmp_path)
 
 
-def test_a_plan_has_what_is_needed_and_nothing_recommended(world: World) -> None:
+def test_a_plan_has_dependencies_without_recommended_packages(world: ArchiveScenario) -> None:
     assert world.plan("git") == ["git=1:2.39", "libcurl=7.88", "perl=5.36"]
 
 
-def test_a_planned_package_states_hash_size_place_and_suite(world: World) -> None:
+def test_a_planned_package_states_hash_size_place_and_suite(world: ArchiveScenario) -> None:
     (deb,) = world.debs("perl")
     data = (world.archive.root / deb.path).read_bytes()
     assert (deb.sha256, deb.size) == (hashlib.sha256(data).hexdigest(), len(data))
     assert (deb.archive, deb.path) == ("bookworm", "pool/main/p/perl/perl_5.36_all.deb")
 
 
-def test_a_version_may_be_pinned_by_a_pattern(world: World) -> None:
+def test_a_version_may_be_pinned_by_a_pattern(world: ArchiveScenario) -> None:
     world.archive.add("bookworm", ArchivePackage("perl", "5.40"))
     assert world.plan("perl=5.3*") == ["perl=5.36"]
 
 
-def test_an_unknown_package_names_the_nearest(world: World) -> None:
+def test_an_unknown_package_names_the_nearest(world: ArchiveScenario) -> None:
     with pytest.raises(ResolveError, match="'libcurll'") as caught:
         world.plan("git", "libcurll")
     assert "libcurl" in caught.value.hint
 
 
-def test_an_unknown_version_names_the_one_there_is(world: World) -> None:
+def test_an_unknown_version_is_rejected_with_the_available_one(world: ArchiveScenario) -> None:
     with pytest.raises(ResolveError, match="no version 9") as caught:
         world.plan("perl=9")
     assert "perl=5.36" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["git-", "git+", "perl+=5.36", "pe.l", "perl.*"])
-def test_apts_own_shorthands_are_no_package_names(world: World, name: str) -> None:
+def test_apts_shorthands_are_not_package_names(world: ArchiveScenario, name: str) -> None:
     with pytest.raises(ResolveError):
         world.plan(name)
 
 
-def test_a_name_that_ends_in_plus_is_a_name_where_it_exists(world: World) -> None:
+def test_a_name_that_ends_in_plus_is_a_package_if_it_exists(world: ArchiveScenario) -> None:
     assert world.plan("g++") == ["g++=12"]
 
 
@@ -182,22 +182,24 @@ def test_a_name_that_ends_in_plus_is_a_name_where_it_exists(world: World) -> Non
     ["-oDir=/", "--allow", "", "git perl", "/tmp/x.deb", "./x.deb", "git\nperl", "git=", "Git",
      "?essential", "~i", "git/bookworm", "git=1 -o", "https://x.example/a.deb"],
 )  # fmt: skip
-def test_what_is_no_name_is_refused_before_apt_sees_it(name: str) -> None:
+def test_invalid_names_are_rejected_before_apt_runs(name: str) -> None:
     with pytest.raises(ResolveError):
         check_names([name])
 
 
-def test_a_virtual_package_that_many_provide_is_refused_with_their_names(world: World) -> None:
+def test_a_virtual_package_that_many_provide_is_refused_with_their_names(
+    world: ArchiveScenario,
+) -> None:
     with pytest.raises(ResolveError, match="mta") as caught:
         world.plan("mta")
     assert "mta-a, mta-b" in caught.value.hint
 
 
-def test_a_virtual_package_that_one_provides_is_that_one(world: World) -> None:
+def test_a_virtual_package_that_one_provides_is_that_one(world: ArchiveScenario) -> None:
     assert world.plan("mail-client") == ["only-mail=1.0"]
 
 
-def test_a_conflict_says_why_in_apts_words(world: World) -> None:
+def test_a_conflict_quotes_apts_message(world: ArchiveScenario) -> None:
     with pytest.raises(
         ResolveError, match="cannot install these system packages together"
     ) as caught:
@@ -208,7 +210,7 @@ def test_a_conflict_says_why_in_apts_words(world: World) -> None:
     assert any("libcurl (>= 99)" in line for line in caught.value.details)
 
 
-def test_kept_versions_stay_where_the_archive_has_them(world: World) -> None:
+def test_kept_versions_are_used_if_the_archive_has_them(world: ArchiveScenario) -> None:
     before = world.debs("git")
     world.archive.add("bookworm", ArchivePackage("perl", "5.40"), ArchivePackage("libcurl", "8.0"))
     world.archive.remove("bookworm", ArchivePackage("libcurl", "7.88"))
@@ -221,7 +223,7 @@ def test_kept_versions_stay_where_the_archive_has_them(world: World) -> None:
     assert "perl=5.40" in world.plan("git")
 
 
-def test_kept_versions_give_way_to_what_was_added(world: World) -> None:
+def test_kept_versions_yield_to_added_packages(world: ArchiveScenario) -> None:
     before = world.debs("git")
     world.archive.add(
         "bookworm",
@@ -231,8 +233,8 @@ def test_kept_versions_give_way_to_what_was_added(world: World) -> None:
     assert "perl=5.40" in world.plan("git", "tool", keep=before)
 
 
-def test_fresh_lists_are_not_fetched_again(world: World) -> None:
-    with world.served() as asked:
+def test_fresh_lists_are_not_fetched_again(world: ArchiveScenario) -> None:
+    with world.serve_archive() as asked:
         world.plan("perl", force=False)
         assert asked
         asked.clear()
@@ -246,8 +248,10 @@ def test_fresh_lists_are_not_fetched_again(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ahead", "again"), [(30, False), (3600, True)])
-def test_lists_from_the_future_are_fetched_again(world: World, ahead: int, again: bool) -> None:
-    with world.served() as asked:
+def test_lists_from_the_future_are_fetched_again(
+    world: ArchiveScenario, ahead: int, again: bool
+) -> None:
+    with world.serve_archive() as asked:
         world.plan("perl", force=False)
         asked.clear()
         stamp = anyio.run(world.home).stamp
@@ -257,7 +261,7 @@ def test_lists_from_the_future_are_fetched_again(world: World, ahead: int, again
         assert bool(asked) == again
 
 
-def test_lists_that_nobody_fetched_for_long_are_removed(world: World) -> None:
+def test_old_package_lists_are_removed(world: ArchiveScenario) -> None:
     world.plan("perl")
     home = anyio.run(world.home).directory
     homes = {}
@@ -274,11 +278,11 @@ def test_lists_that_nobody_fetched_for_long_are_removed(world: World) -> None:
     (home.with_name("unstamped")).mkdir()
     with file_lock(homes["locked"] / "lock"):
         world.plan("perl")
-    left = {path.name for path in home.parent.iterdir()}
-    assert left == {home.name, "recent", "locked", "unstamped"}
+    remaining = {path.name for path in home.parent.iterdir()}
+    assert remaining == {home.name, "recent", "locked", "unstamped"}
 
 
-def test_a_mirror_that_does_not_answer_is_named(world: World) -> None:
+def test_a_mirror_that_does_not_answer_is_named(world: ArchiveScenario) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         world.uri = f"http://user:secret@127.0.0.1:{closed.getsockname()[1]}/debian"
@@ -288,18 +292,18 @@ def test_a_mirror_that_does_not_answer_is_named(world: World) -> None:
     assert "secret" not in "".join([caught.value.message, *caught.value.details])
 
 
-def test_a_mirror_without_the_release_is_named(world: World, tmp_path: Path) -> None:
+def test_a_mirror_without_the_release_is_named(world: ArchiveScenario, tmp_path: Path) -> None:
     world.uri = (tmp_path / "empty").as_uri()
     with pytest.raises(OutsideError):
         world.plan("perl")
 
 
 def assert_locked_bytes(cache: DebCache, debs: tuple[DebPackage, ...]) -> None:
-    found = [hashlib.sha256(cache.path(deb).read_bytes()).hexdigest() for deb in debs]
-    assert found == [deb.sha256 for deb in debs]
+    results = [hashlib.sha256(cache.path(deb).read_bytes()).hexdigest() for deb in debs]
+    assert results == [deb.sha256 for deb in debs]
 
 
-def test_fetched_files_need_no_network_again(world: World) -> None:
+def test_fetched_files_need_no_network_again(world: ArchiveScenario) -> None:
     debs = world.debs("git")
     cache = world.fetch(debs)
     assert_locked_bytes(cache, debs)
@@ -307,13 +311,13 @@ def test_fetched_files_need_no_network_again(world: World) -> None:
     world.fetch(debs, offline=True)
 
 
-def test_an_absent_file_cannot_be_had_offline(world: World) -> None:
+def test_an_absent_file_cannot_be_had_offline(world: ArchiveScenario) -> None:
     debs = world.debs("git")
     with pytest.raises(OutsideError, match=r"git 1:2\.39"):
         world.fetch(debs, offline=True)
 
 
-def test_a_damaged_file_of_the_cache_is_fetched_again(world: World) -> None:
+def test_a_damaged_file_of_the_cache_is_fetched_again(world: ArchiveScenario) -> None:
     debs = world.debs("perl")
     cache = world.fetch(debs)
     size = cache.path(debs[0]).stat().st_size
@@ -323,7 +327,7 @@ def test_a_damaged_file_of_the_cache_is_fetched_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("longer", [0, 1, -1])
-def test_damaged_file_of_the_cache_is_not_used_offline(world: World, longer: int) -> None:
+def test_damaged_file_of_the_cache_is_not_used_offline(world: ArchiveScenario, longer: int) -> None:
     debs = world.debs("perl")
     cache = world.fetch(debs)
     size = cache.path(debs[0]).stat().st_size
@@ -333,10 +337,10 @@ def test_damaged_file_of_the_cache_is_not_used_offline(world: World, longer: int
     assert not cache.path(debs[0]).exists()
 
 
-def test_a_partial_file_is_completed_and_a_wrong_one_replaced(world: World) -> None:
+def test_a_partial_file_is_completed_and_a_wrong_one_replaced(world: ArchiveScenario) -> None:
     debs = world.debs("git")
     cache = DebCache(world.paths.cache / "apt" / "debs")
-    with world.served():
+    with world.serve_archive():
         for deb, data in zip(debs, (b"", b"junk", b"x" * 10**6), strict=True):
             cache.partial_path(deb).parent.mkdir(parents=True, exist_ok=True)
             cache.partial_path(deb).write_bytes(data)
@@ -344,10 +348,10 @@ def test_a_partial_file_is_completed_and_a_wrong_one_replaced(world: World) -> N
     assert_locked_bytes(cache, debs)
 
 
-def test_other_bytes_than_the_locked_ones_are_refused(world: World) -> None:
+def test_other_bytes_than_the_locked_ones_are_refused(world: ArchiveScenario) -> None:
     (deb,) = world.debs("perl")
     file = world.archive.root / deb.path
-    with world.served():
+    with world.serve_archive():
         file.write_bytes(b"y" * deb.size)
         with pytest.raises(ChecksumError, match=r"perl 5\.36"):
             world.fetch((deb,))
@@ -355,8 +359,8 @@ def test_other_bytes_than_the_locked_ones_are_refused(world: World) -> None:
     assert not cache.path(deb).exists()
 
 
-def test_a_version_that_is_gone_is_named_with_the_one_there_is(world: World) -> None:
-    with world.served():
+def test_a_removed_version_is_named_with_the_available_one(world: ArchiveScenario) -> None:
+    with world.serve_archive():
         debs = world.debs("perl")
         world.archive.add("bookworm", ArchivePackage("perl", "5.40"))
         world.archive.remove("bookworm", ArchivePackage("perl", "5.36"))
@@ -366,14 +370,14 @@ def test_a_version_that_is_gone_is_named_with_the_one_there_is(world: World) -> 
     assert "danlu lock --upgrade perl" in caught.value.hint
 
 
-def test_a_server_that_is_gone_is_named(world: World) -> None:
-    with world.served():
+def test_a_server_that_is_gone_is_named(world: ArchiveScenario) -> None:
+    with world.serve_archive():
         debs = world.debs("perl")
     with pytest.raises(OutsideError, match=r"127\.0\.0\.1"):
         world.fetch(debs)
 
 
-def test_two_at_once_fetch_each_file_once(world: World) -> None:
+def test_concurrent_fetches_download_each_file_once(world: ArchiveScenario) -> None:
     debs = world.debs("git")
 
     async def both() -> None:
@@ -385,7 +389,7 @@ def test_two_at_once_fetch_each_file_once(world: World) -> None:
             group.start_soon(one)
             group.start_soon(one)
 
-    with world.served() as asked:
+    with world.serve_archive() as asked:
         world.uri += "/"
         anyio.run(both)
         fetched = [path for path in asked if path.endswith(".deb")]
@@ -413,12 +417,16 @@ DEB = DebPackage(
         replace(DEB, size=-1),
     ],
 )
-def test_a_lock_that_no_archive_can_have_made_is_refused(world: World, deb: DebPackage) -> None:
+def test_a_lock_with_impossible_package_data_is_refused(
+    world: ArchiveScenario, deb: DebPackage
+) -> None:
     with pytest.raises(LockError):
         world.fetch((deb,))
 
 
-def test_a_lock_that_calls_a_file_by_another_name_is_refused(world: World, tmp_path: Path) -> None:
+def test_a_lock_that_calls_a_file_by_another_name_is_refused(
+    world: ArchiveScenario, tmp_path: Path
+) -> None:
     debs = world.debs("perl")
     cache = world.fetch(debs)
     lie = replace(debs[0], name="openssl")
@@ -430,7 +438,9 @@ def test_a_lock_that_calls_a_file_by_another_name_is_refused(world: World, tmp_p
     assert isinstance(error, LockError)
 
 
-def test_a_repository_holds_exactly_the_locked_files(world: World, tmp_path: Path) -> None:
+def test_a_repository_holds_exactly_the_locked_files(
+    world: ArchiveScenario, tmp_path: Path
+) -> None:
     debs = world.debs("git")
     cache = world.fetch(debs)
     directory = tmp_path / "repository"

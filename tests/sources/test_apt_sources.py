@@ -1,4 +1,4 @@
-"""Where packages come from: source files, this machine's mirrors, the user's configuration."""
+"""Sources of apt packages: source files, this machine's mirrors, the user's configuration."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def uris(entries: tuple[SourceEntry, ...]) -> dict[str, tuple[str, ...]]:
 
 
 def test_deb822_entries_are_the_enabled_binary_suites() -> None:
-    found = parse_deb822(DEB822)
-    assert [entry.suite for entry in found] == ["bookworm", "bookworm-updates"]
-    assert found[0].uris == ("http://mirror.example/debian", "https://other.example/debian")
-    assert found[0].components == ("main", "contrib")
+    result = parse_deb822(DEB822)
+    assert [entry.suite for entry in result] == ["bookworm", "bookworm-updates"]
+    assert result[0].uris == ("http://mirror.example/debian", "https://other.example/debian")
+    assert result[0].components == ("main", "contrib")
 
 
 def test_one_line_entries_keep_options_and_drop_comments_and_sources() -> None:
-    found = parse_one_line(ONE_LINE)
-    assert [entry.suite for entry in found] == ["bookworm", "bookworm-security", "/"]
-    assert found[0].architectures == ("amd64", "arm64")
-    assert found[0].signed_by == "/keys/a.gpg"
-    assert found[0].components == ("main",)
+    one_line = parse_one_line(ONE_LINE)
+    assert [entry.suite for entry in one_line] == ["bookworm", "bookworm-security", "/"]
+    assert one_line[0].architectures == ("amd64", "arm64")
+    assert one_line[0].signed_by == "/keys/a.gpg"
+    assert one_line[0].components == ("main",)
 
 
 def test_entries_survive_being_written_and_read_again() -> None:
@@ -100,7 +100,7 @@ def test_other_archives_that_use_the_codename_are_not_taken_for_the_distribution
     assert uris(archive.entries)["bookworm"] == DEBIAN_HOST.entries[0].uris
 
 
-def test_a_release_file_that_says_debian_counts_whatever_the_address() -> None:
+def test_a_mirror_is_recognized_by_its_release_file_not_its_address() -> None:
     entry = parse_one_line("deb https://proxy.example/repository/apt stable main\n")[0]
     machine = HostApt(entries=(entry,), origins={(entry.uris[0], "stable"): ("Debian", "bookworm")})
     archive = find_archive(find_release("debian12"), "amd64", host=machine, config=NO_MIRRORS)
@@ -163,24 +163,24 @@ def test_a_configured_mirror_wins_over_the_machines_sources(tmp_path: Path) -> N
     )
     config = Configuration(mirrors={"ubuntu": mirror})
     archive = find_archive(find_release("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
-    found = {entry.suite: entry for entry in archive.entries}
-    assert found["jammy"].uris == mirror.urls
-    assert found["jammy-security"].uris == mirror.security
-    assert found["jammy"].signed_by == str(keyring)
-    assert [suite for suite, entry in found.items() if entry.optional] == [
+    results = {entry.suite: entry for entry in archive.entries}
+    assert results["jammy"].uris == mirror.urls
+    assert results["jammy-security"].uris == mirror.security
+    assert results["jammy"].signed_by == str(keyring)
+    assert [suite for suite, entry in results.items() if entry.optional] == [
         "jammy-updates",
         "jammy-security",
     ]
 
 
-def test_a_keyring_that_is_not_there_is_named() -> None:
+def test_missing_keyring_is_named() -> None:
     mirror = MirrorConfig(urls=("http://a.example/ubuntu",), keyring="/nowhere/keys.gpg")
     config = Configuration(mirrors={"ubuntu": mirror})
     with pytest.raises(MachineError, match=r"/nowhere/keys\.gpg"):
         find_archive(find_release("ubuntu22.04"), "amd64", host=DEBIAN_HOST, config=config)
 
 
-def test_the_users_source_stands_alone_where_it_has_the_release_itself() -> None:
+def test_the_users_source_is_used_alone_if_it_has_the_release() -> None:
     text = "deb http://mine.example/debian bookworm main\n"
     archive = find_archive(
         find_release("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
@@ -188,7 +188,19 @@ def test_the_users_source_stands_alone_where_it_has_the_release_itself() -> None
     assert uris(archive.entries) == {"bookworm": ("http://mine.example/debian",)}
 
 
-def test_the_users_source_is_added_where_it_has_not() -> None:
+def test_servers_of_the_users_source_are_replaced_by_mirrors() -> None:
+    text = "deb http://mine.example/debian bookworm main\ndeb http://mine.example/cuda /\n"
+    config = Configuration(mirrors={"mine.example/debian": MirrorConfig(("http://m.example/d",))})
+    archive = find_archive(
+        find_release("debian12"), "amd64", host=DEBIAN_HOST, config=config, source=text
+    )
+    assert uris(archive.entries) == {
+        "bookworm": ("http://m.example/d",),
+        "/": ("http://mine.example/cuda",),
+    }
+
+
+def test_the_users_source_is_added_if_it_lacks_the_release() -> None:
     text = "deb http://extra.example/cuda /\n"
     archive = find_archive(
         find_release("debian12"), "amd64", host=DEBIAN_HOST, config=NO_MIRRORS, source=text
@@ -196,7 +208,7 @@ def test_the_users_source_is_added_where_it_has_not() -> None:
     assert list(uris(archive.entries)) == ["bookworm", "bookworm-updates", "/"]
 
 
-def test_the_machines_files_and_settings_are_read_where_its_configuration_says(
+def test_apt_files_are_read_from_the_configured_directories(
     tmp_path: Path,
 ) -> None:
     parts = tmp_path / "etc" / "parts"
@@ -215,15 +227,15 @@ def test_the_machines_files_and_settings_are_read_where_its_configuration_says(
         'Acquire::http::Proxy "http://proxy.example:3128";\nAcquire::Languages:: "de";\n'
         'APT::Default-Release "sid";\n'
     )
-    found = parse_host_config(dump)
-    assert [entry.suite for entry in found.entries] == [
+    host_config = parse_host_config(dump)
+    assert [entry.suite for entry in host_config.entries] == [
         "bookworm",
         "bookworm-updates",
         "bookworm-security",
     ]
-    assert found.settings == ('Acquire::http::Proxy "http://proxy.example:3128";',)
-    assert found.origins["http://mirror.example/debian", "bookworm"] == ("Debian", "bookworm")
-    assert found.trusted_parts == str(tmp_path / "etc" / "trusted.gpg.d")
+    assert host_config.settings == ('Acquire::http::Proxy "http://proxy.example:3128";',)
+    assert host_config.origins["http://mirror.example/debian", "bookworm"] == ("Debian", "bookworm")
+    assert host_config.trusted_parts == str(tmp_path / "etc" / "trusted.gpg.d")
 
 
 @pytest.mark.parametrize("name", ["debian99", "debian", "fedora40", "", "Debian12"])

@@ -29,7 +29,7 @@ def inside(project: Path, source: str) -> list[str]:
         return [member.target for member in list_entries(tree, source)]
 
 
-def test_a_directory_gives_what_is_below_it(project: Path) -> None:
+def test_a_directory_is_listed_recursively(project: Path) -> None:
     assert inside(project, "src") == ["a.py", "pkg", "pkg/b.py"]
 
 
@@ -40,7 +40,7 @@ def test_a_file_gives_itself(project: Path) -> None:
         ]
 
 
-def test_a_pattern_gives_what_it_matches(project: Path) -> None:
+def test_a_pattern_selects_matching_files(project: Path) -> None:
     assert inside(project, "*.csv") == ["data.csv"]
 
 
@@ -160,17 +160,17 @@ def test_an_ignore_file_is_not_read_outside_the_project(project: Path, outside: 
         inside(project, ".")
 
 
-def copied(project: Path, source: str, place: Path) -> str:
+def copy_source(project: Path, source: str, place: Path) -> str:
     with ProjectTree(project) as tree:
         return copy_entries(tree, list_entries(tree, source), lambda member: place / member.target)
 
 
-def test_a_copy_has_the_digest_of_what_it_holds(
+def test_a_copy_has_the_digest_of_its_content(
     project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    place = tmp_path_factory.mktemp("place")
-    assert copied(project, "src", place) == digest_path(project, "src")
-    assert digest_path(place, ".") == digest_path(project, "src")
+    directory = tmp_path_factory.mktemp("place")
+    assert copy_source(project, "src", directory) == digest_path(project, "src")
+    assert digest_path(directory, ".") == digest_path(project, "src")
 
 
 @pytest.mark.parametrize("swapped", ["src/a.py", "src/pkg", "src"])
@@ -180,15 +180,15 @@ def test_a_link_that_is_swapped_in_after_the_listing_leads_nowhere(
     (outside / "pkg").mkdir()
     for name in ("a.py", "b.py", "pkg/b.py"):
         (outside / name).write_text("secret")
-    place = tmp_path_factory.mktemp("place")
+    directory = tmp_path_factory.mktemp("place")
     with ProjectTree(project) as tree:
         members = list_entries(tree, "src")
         tree.forget()  # as after many other directories
         (project / swapped).rename(project / "kept")
         (project / swapped).symlink_to(outside / "a.py" if swapped == "src/a.py" else outside)
         with pytest.raises(DanluError):
-            copy_entries(tree, members, lambda member: place / member.target)
-    assert not any("secret" in path.read_text() for path in place.rglob("*.py"))
+            copy_entries(tree, members, lambda member: directory / member.target)
+    assert not any("secret" in path.read_text() for path in directory.rglob("*.py"))
 
 
 def test_two_matches_of_one_name_never_write_through_a_link(project: Path, outside: Path) -> None:
@@ -197,43 +197,43 @@ def test_two_matches_of_one_name_never_write_through_a_link(project: Path, outsi
     (project / "a/d").symlink_to(outside)
     (project / "b/d").mkdir()
     (project / "b/d/x").write_text("x")
-    place = project / "place"
-    place.mkdir()
+    directory = project / "place"
+    directory.mkdir()
     with pytest.raises(UsageError, match="both copied to d"):
-        copied(project, "[ab]/d", place)
+        copy_source(project, "[ab]/d", directory)
     assert not (outside / "x").exists()
 
 
 def test_names_that_are_not_utf8_are_copied(
     project: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    place = tmp_path_factory.mktemp("place")
+    directory = tmp_path_factory.mktemp("place")
     odd = os.fsencode(project) + b"/src/caf\xe9"
     with open(odd, "w") as file:
         file.write("coffee")
     os.symlink(b"caf\xe9", os.fsencode(project) + b"/src/li\xe8n")
-    assert copied(project, "src", place) == digest_path(project, "src")
-    assert sorted(os.listdir(os.fsencode(place))) == [b"a.py", b"caf\xe9", b"li\xe8n", b"pkg"]
+    assert copy_source(project, "src", directory) == digest_path(project, "src")
+    assert sorted(os.listdir(os.fsencode(directory))) == [b"a.py", b"caf\xe9", b"li\xe8n", b"pkg"]
 
 
 def test_pipes_are_copied_as_pipes_and_sockets_are_not(
     project: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path_factory.mktemp("place")
+    directory = tmp_path_factory.mktemp("place")
     before = digest_path(project, "src")
     os.mkfifo(project / "src/pipe")
     monkeypatch.chdir(project)
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("src/socket")
     assert digest_path(project, "src") != before
-    copied(project, "src", place)
-    assert (place / "pipe").is_fifo()
-    assert not (place / "socket").exists()
+    copy_source(project, "src", directory)
+    assert (directory / "pipe").is_fifo()
+    assert not (directory / "socket").exists()
     with pytest.raises(UsageError, match="socket or a device"):
         inside(project, "src/socket")
 
 
-def test_the_lock_that_danlu_writes_is_no_part_of_the_project(project: Path) -> None:
+def test_danlus_lock_file_is_not_part_of_the_project(project: Path) -> None:
     before = digest_path(project, ".")
     (project / "danlu.lock").write_text("version = 1\n")
     assert digest_path(project, ".") == before

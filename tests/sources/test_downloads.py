@@ -35,19 +35,19 @@ def put(cache: Path, name: str, *, used: int, size: int = 100) -> Path:
 def test_least_recently_used_downloads_are_evicted_first(tmp_path: Path) -> None:
     paths = [put(tmp_path, name, used=1000 + number) for number, name in enumerate(FILES)]
     assert downloads.cache_size(tmp_path) == 700
-    done = downloads.prune(tmp_path, 350)
-    assert done == downloads.PruneResult(count=4, freed=400, kept=300)
+    result = downloads.prune(tmp_path, 350)
+    assert result == downloads.PruneResult(count=4, freed=400, kept=300)
     assert [path.exists() for path in paths] == [False] * 4 + [True] * 3
     assert downloads.prune(tmp_path, 0).kept == 0
     assert not any(path.exists() for path in paths)
 
 
 def test_reading_counts_as_use_and_so_does_making(tmp_path: Path) -> None:
-    read, made, old = (put(tmp_path, f"http/sha256/{n}", used=1000) for n in ("a", "b", "c"))
+    read, result, old = (put(tmp_path, f"http/sha256/{n}", used=1000) for n in ("a", "b", "c"))
     os.utime(read, (2000, 1000))
-    os.utime(made, (1000, 2000))
+    os.utime(result, (1000, 2000))
     downloads.prune(tmp_path, 200)
-    assert [path.exists() for path in (read, made, old)] == [True, True, False]
+    assert [path.exists() for path in (read, result, old)] == [True, True, False]
 
 
 def test_a_wheel_shared_with_a_layer_is_not_evicted(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_nothing_is_evicted_while_a_build_runs(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_repository_that_is_being_read_stays(tmp_path: Path) -> None:
+def test_a_repository_in_use_is_not_removed(tmp_path: Path) -> None:
     path = put(tmp_path, "git/db/key/packed", used=1)
     with file_lock(tmp_path / "git/db/key.lock"):
         assert downloads.prune(tmp_path, 0).count == 0

@@ -23,7 +23,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+def trust_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat files written a moment ago as old ones."""
     monkeypatch.setattr(file_digests, "_RACY_NANOSECONDS", -1_000_000_000)
 
@@ -31,26 +31,26 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The descriptors of files that were read."""
-    found: list[int] = []
+    results: list[int] = []
     original = file_digests.hash_descriptor
 
     def hash_descriptor(descriptor: int) -> bytes:
-        found.append(descriptor)
+        results.append(descriptor)
         return original(descriptor)
 
     monkeypatch.setattr(file_digests, "hash_descriptor", hash_descriptor)
-    return found
+    return results
 
 
 def digest(project: Path) -> str:
     digests = FileDigests.of_project(project, project.parent / "cache")
-    found = digest_path(project, ".", digests)
+    result = digest_path(project, ".", digests)
     digests.save()
-    assert found == digest_path(project, "."), "with what is remembered and without"
-    return found
+    assert result == digest_path(project, "."), "with what is remembered and without"
+    return result
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("trust_new_files")
 def test_files_that_stayed_are_not_read_again(project: Path, read: list[int]) -> None:
     first = digest(project)
     assert len(read) == 2
@@ -58,13 +58,13 @@ def test_files_that_stayed_are_not_read_again(project: Path, read: list[int]) ->
     assert len(read) == 2
 
 
-def _edit(file: Path) -> None:
+def _edit_in_place(file: Path) -> None:
     before = file.stat()
     file.write_text("FIRST")
     os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _replace(file: Path) -> None:
+def _replace_file(file: Path) -> None:
     before = file.stat()
     other = file.with_name("new")
     other.write_text("FIRST")
@@ -72,11 +72,17 @@ def _replace(file: Path) -> None:
     other.rename(file)
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("trust_new_files")
 @pytest.mark.parametrize(
-    "change", [_edit, _replace, lambda file: file.chmod(0o755), lambda file: file.write_text("x")]
+    "change",
+    [
+        _edit_in_place,
+        _replace_file,
+        lambda file: file.chmod(0o755),
+        lambda file: file.write_text("x"),
+    ],
 )
-def test_a_change_is_noticed_though_size_and_time_are_as_before(
+def test_a_change_is_detected_if_size_and_time_are_equal(
     project: Path, read: list[int], change: Callable[[Path], object]
 ) -> None:
     first = digest(project)
@@ -94,7 +100,7 @@ def test_a_file_that_changed_just_before_it_was_read_is_read_again(
     assert len(read) == 4
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("trust_new_files")
 @pytest.mark.parametrize("damage", [b"", b"\x93", b"not msgpack at all"])
 def test_a_damaged_digest_cache_is_rebuilt(project: Path, damage: bytes) -> None:
     first = digest(project)
@@ -103,7 +109,7 @@ def test_a_damaged_digest_cache_is_rebuilt(project: Path, damage: bytes) -> None
     assert digest(project) == first
 
 
-@pytest.mark.usefixtures("settled")
+@pytest.mark.usefixtures("trust_new_files")
 def test_digests_of_removed_files_are_dropped_eventually(project: Path) -> None:
     for number in range(1200):
         (project / f"f{number}").write_text("x")

@@ -13,29 +13,29 @@ from danlu.sources.git import checkout, digest_tree, read_repository, resolve_co
 
 def git(directory: Path, *args: str) -> str:
     settings = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(
+    result = subprocess.run(
         ["git", *settings, "-c", "protocol.file.allow=always", *args],
         cwd=directory,
         check=True,
         capture_output=True,
         text=True,
     )
-    return done.stdout.strip()
+    return result.stdout.strip()
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    place = tmp_path / "upstream"
-    place.mkdir()
-    git(place, "init", "-q")
-    (place / "lib.envd").write_text("def f():\n    pass\n")
-    (place / "data.txt").write_text("one")
-    git(place, "add", ".")
-    git(place, "commit", "-qm", "one")
-    git(place, "tag", "-am", "first", "v1")
-    (place / "data.txt").write_text("two")
-    git(place, "commit", "-qam", "two")
-    return place
+    directory = tmp_path / "upstream"
+    directory.mkdir()
+    git(directory, "init", "-q")
+    (directory / "lib.envd").write_text("def f():\n    pass\n")
+    (directory / "data.txt").write_text("one")
+    git(directory, "add", ".")
+    git(directory, "commit", "-qm", "one")
+    git(directory, "tag", "-am", "first", "v1")
+    (directory / "data.txt").write_text("two")
+    git(directory, "commit", "-qam", "two")
+    return directory
 
 
 @pytest.fixture
@@ -67,25 +67,25 @@ def test_a_missing_repository_is_an_outside_error(tmp_path: Path, cache: Path) -
 @pytest.mark.parametrize(
     ("url", "ref"), [("--upload-pack=touch x", ""), ("ext::sh -c id", ""), ("https://h/r", "-x")]
 )
-def test_options_and_commands_are_no_addresses(url: str, ref: str, cache: Path) -> None:
+def test_options_and_commands_are_rejected_as_addresses(url: str, ref: str, cache: Path) -> None:
     with pytest.raises(UsageError, match="invalid repository URL or ref"):
         resolve_commit(url, ref, cache=cache)
 
 
 def test_a_checkout_has_the_commit_and_its_tags(repository: Path, cache: Path) -> None:
     first = git(repository, "rev-parse", "v1^{}")
-    place = checkout(repository.as_uri(), first, cache=cache)
-    assert (place / "data.txt").read_text() == "one"
-    assert git(place, "describe", "--tags") == "v1"
+    directory = checkout(repository.as_uri(), first, cache=cache)
+    assert (directory / "data.txt").read_text() == "one"
+    assert git(directory, "describe", "--tags") == "v1"
 
 
 def test_a_checkout_is_kept_for_offline(repository: Path, cache: Path) -> None:
     head, url = git(repository, "rev-parse", "HEAD"), repository.as_uri()
     with pytest.raises(OutsideError, match="offline"):
         checkout(url, head, cache=cache, offline=True)
-    place = checkout(url, head, cache=cache)
+    directory = checkout(url, head, cache=cache)
     subprocess.run(["rm", "-rf", repository], check=True)
-    assert checkout(url, head, cache=cache, offline=True) == place
+    assert checkout(url, head, cache=cache, offline=True) == directory
 
 
 def test_hooks_of_template_directories_do_not_run(
@@ -121,8 +121,8 @@ def test_submodules_come_along(
     git(outer, "init", "-q")
     git(outer, "submodule", "--quiet", "add", repository.as_uri(), "inner")
     git(outer, "commit", "-qm", "with a submodule")
-    place = checkout(outer.as_uri(), git(outer, "rev-parse", "HEAD"), cache=cache)
-    assert (place / "inner" / "data.txt").read_text() == "two"
+    directory = checkout(outer.as_uri(), git(outer, "rev-parse", "HEAD"), cache=cache)
+    assert (directory / "inner" / "data.txt").read_text() == "two"
 
 
 def test_reading_gives_build_files_and_the_commit(repository: Path, cache: Path) -> None:
@@ -135,7 +135,7 @@ def test_reading_gives_build_files_and_the_commit(repository: Path, cache: Path)
     assert again == included
 
 
-def test_a_symbolic_link_is_no_build_file(repository: Path, cache: Path) -> None:
+def test_a_symbolic_link_is_rejected_as_build_file(repository: Path, cache: Path) -> None:
     (repository / "evil.envd").symlink_to("/etc/passwd")
     git(repository, "add", ".")
     git(repository, "commit", "-qm", "link")
@@ -146,15 +146,15 @@ def test_a_symbolic_link_is_no_build_file(repository: Path, cache: Path) -> None
 def test_reading_then_checking_out_deepens_the_same_cache(repository: Path, cache: Path) -> None:
     head, url = git(repository, "rev-parse", "HEAD"), repository.as_uri()
     read_repository(url, "", commit="", cache=cache)
-    place = checkout(url, head, cache=cache)
-    assert git(place, "describe", "--tags").startswith("v1-1-")
+    directory = checkout(url, head, cache=cache)
+    assert git(directory, "describe", "--tags").startswith("v1-1-")
 
 
 def test_a_tree_digest_covers_content_and_not_git(repository: Path, cache: Path) -> None:
     head = git(repository, "rev-parse", "HEAD")
-    place = checkout(repository.as_uri(), head, cache=cache)
-    before = digest_tree(place)
-    (place / ".git" / "extra").write_text("x")
-    assert digest_tree(place) == before
-    (place / "data.txt").write_text("three")
-    assert digest_tree(place) != before
+    directory = checkout(repository.as_uri(), head, cache=cache)
+    before = digest_tree(directory)
+    (directory / ".git" / "extra").write_text("x")
+    assert digest_tree(directory) == before
+    (directory / "data.txt").write_text("three")
+    assert digest_tree(directory) != before

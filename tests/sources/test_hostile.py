@@ -14,8 +14,16 @@ from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.sources.build_context import copy_entries, digest_path, list_entries
 from danlu.sources.git import checkout, read_repository
 from danlu.util.safe_paths import ProjectTree
-from tests.hostile import CASES, SECRET, Case, Inexpressible, Item, Sandpit, git_commit_of
-from tests.hostile import make_tree as make_project
+from tests.hostile_archives import (
+    CASES,
+    SECRET,
+    ArchiveEntry,
+    ExtractionDirectory,
+    HostileArchive,
+    UnsupportedEntryError,
+    git_commit_of,
+)
+from tests.hostile_archives import make_tree as make_project
 
 # -- build contexts
 
@@ -34,14 +42,16 @@ REFUSED_AS_CONTEXT = {"deep-path": "directories deep"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_hostile_project_is_copied_as_what_it_is_or_refused(tmp_path: Path, case: Case) -> None:
-    pit = Sandpit(tmp_path / "pit")
+def test_hostile_project_is_copied_exactly_or_rejected(
+    tmp_path: Path, case: HostileArchive
+) -> None:
+    pit = ExtractionDirectory(tmp_path / "pit")
     project, target = pit.root / "project", pit.root / "copy"
     project.mkdir()
     target.mkdir()
     try:
         make_project(case, project)
-    except Inexpressible:
+    except UnsupportedEntryError:
         assert case.name in NOT_IN_A_DIRECTORY
         return
     assert case.name not in NOT_IN_A_DIRECTORY
@@ -56,7 +66,7 @@ def test_hostile_project_is_copied_as_what_it_is_or_refused(tmp_path: Path, case
         for path in target.rglob("*"):
             assert stat.S_IMODE(path.lstat().st_mode) in (0o644, 0o755, 0o777)
             assert not os.listxattr(path, follow_symlinks=False)
-    pit.check_untouched()
+    pit.check_outside_is_intact()
     pit.check_no_secret()
 
 
@@ -70,7 +80,7 @@ def copy_project(project: Path, target: Path, source: str = ".") -> str:
 def test_no_way_through_links_brings_a_file_of_the_machine_into_a_context(
     tmp_path: Path, source: str, absolute: bool
 ) -> None:
-    pit = Sandpit(tmp_path / "pit")
+    pit = ExtractionDirectory(tmp_path / "pit")
     project, target = pit.root / "project", pit.root / "copy"
     (project / "a/b").mkdir(parents=True)
     target.mkdir()
@@ -81,7 +91,7 @@ def test_no_way_through_links_brings_a_file_of_the_machine_into_a_context(
         copy_project(project, target, source)
     for path in target.rglob("*"):
         assert path.is_symlink() or path.is_dir() or SECRET not in path.read_bytes()
-    pit.check_untouched()
+    pit.check_outside_is_intact()
 
 
 def test_hard_link_to_a_file_of_the_machine_is_a_file_of_the_project(tmp_path: Path) -> None:
@@ -116,34 +126,34 @@ KEPT_FROM_GIT = {
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    place = tmp_path / "upstream.git"
-    subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(place)], check=True)
-    return place
+    directory = tmp_path / "upstream.git"
+    subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(directory)], check=True)
+    return directory
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_hostile_repository_is_checked_out_in_its_place_or_refused(
-    tmp_path: Path, repository: Path, case: Case
+    tmp_path: Path, repository: Path, case: HostileArchive
 ) -> None:
-    pit = Sandpit(tmp_path / "pit")
+    pit = ExtractionDirectory(tmp_path / "pit")
     try:
         commit = git_commit_of(case, repository)
-    except Inexpressible:
+    except UnsupportedEntryError:
         assert case.name in NOT_IN_GIT
         return
     assert case.name not in NOT_IN_GIT
     cache, url = pit.root / "cache", repository.as_uri()
     if case.name in KEPT_FROM_GIT:
-        place = checkout(url, commit, cache=cache)
-        assert place.parent == cache / "trees"
-        for path in place.rglob("*"):
-            if ".git" not in path.relative_to(place).parts and not path.is_symlink():
+        directory = checkout(url, commit, cache=cache)
+        assert directory.parent == cache / "trees"
+        for path in directory.rglob("*"):
+            if ".git" not in path.relative_to(directory).parts and not path.is_symlink():
                 assert path.lstat().st_mode & 0o7000 == 0
     else:
         with pytest.raises(OutsideError):
             checkout(url, commit, cache=cache)
         assert not list(cache.glob("trees/*"))
-    pit.check_untouched()
+    pit.check_outside_is_intact()
     pit.check_no_secret()
 
 
@@ -153,16 +163,16 @@ def test_hostile_repository_is_checked_out_in_its_place_or_refused(
 def test_build_files_of_a_repository_are_read_without_a_checkout(
     tmp_path: Path, repository: Path, name: bytes
 ) -> None:
-    pit = Sandpit(tmp_path / "pit")
-    items = (Item("file", b"good.envd", b"x = 1\n"), Item("file", name, b"hostile"))
-    git_commit_of(Case("", items), repository)
+    pit = ExtractionDirectory(tmp_path / "pit")
+    items = (ArchiveEntry("file", b"good.envd", b"x = 1\n"), ArchiveEntry("file", name, b"hostile"))
+    git_commit_of(HostileArchive("", items), repository)
     cache = pit.root / "cache"
     with contextlib.suppress(DanluError):
         included = read_repository(repository.as_uri(), "main", commit="", cache=cache)
         assert included.files["good.envd"] == "x = 1\n"
     assert not [path for path in cache.rglob("*") if path.name.endswith(".envd")]
     assert not list(cache.rglob("post-checkout"))
-    pit.check_untouched()
+    pit.check_outside_is_intact()
 
 
 @pytest.mark.parametrize(
@@ -171,7 +181,10 @@ def test_build_files_of_a_repository_are_read_without_a_checkout(
 def test_links_in_place_of_build_files_are_not_read(
     tmp_path: Path, repository: Path, target: bytes
 ) -> None:
-    items = (Item("file", b"good.envd", b"x = 1\n"), Item("link", b"evil.envd", target))
-    git_commit_of(Case("", items), repository)
+    items = (
+        ArchiveEntry("file", b"good.envd", b"x = 1\n"),
+        ArchiveEntry("link", b"evil.envd", target),
+    )
+    git_commit_of(HostileArchive("", items), repository)
     included = read_repository(repository.as_uri(), "main", commit="", cache=tmp_path / "cache")
     assert dict(included.files) == {"good.envd": "x = 1\n"}

@@ -12,8 +12,16 @@ import pytest
 
 from danlu.errors import DanluError, UsageError
 from danlu.oci.tar import write_layer
-from tests.hostile import CASES, Case, Inexpressible, Item, Sandpit, is_readable_zip, wheel_of
-from tests.sources.test_pypi_unpacking import SITE, Unpacker, _own_settings
+from tests.hostile_archives import (
+    CASES,
+    ArchiveEntry,
+    ExtractionDirectory,
+    HostileArchive,
+    UnsupportedEntryError,
+    is_readable_zip,
+    wheel_of,
+)
+from tests.sources.test_pypi_unpacking import SITE, WheelUnpacker, _own_settings
 
 __all__ = ["_own_settings"]
 
@@ -53,10 +61,12 @@ KEPT = {
 NO_LAYER = {"whiteout", "whiteout-of-parent", "opaque-marker"}
 
 
-def unpack(case: Case, place: Path, *, record: bool) -> tuple[Sandpit, Path | None, str]:
+def unpack(
+    case: HostileArchive, place: Path, *, record: bool
+) -> tuple[ExtractionDirectory, Path | None, str]:
     """The tree of the case's wheel, or None and why it was refused."""
-    pit = Sandpit(place / "pit")
-    unpacker = Unpacker(pit.root)
+    pit = ExtractionDirectory(place / "pit")
+    unpacker = WheelUnpacker(pit.root)
     wheel = wheel_of(case, unpacker.links, record=record)
     try:
         return pit, unpacker.one(wheel), ""
@@ -66,14 +76,16 @@ def unpack(case: Case, place: Path, *, record: bool) -> tuple[Sandpit, Path | No
 
 @pytest.mark.parametrize("record", [True, False], ids=["recorded", "unrecorded"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_hostile_wheel_stays_in_its_scheme(tmp_path: Path, case: Case, record: bool) -> None:
+def test_hostile_wheel_writes_nothing_outside_its_scheme(
+    tmp_path: Path, case: HostileArchive, record: bool
+) -> None:
     try:
         pit, tree, reason = unpack(case, tmp_path, record=record)
-    except Inexpressible:
+    except UnsupportedEntryError:
         assert case.name in NOT_IN_A_WHEEL
         return
     assert case.name not in NOT_IN_A_WHEEL
-    pit.check_untouched()
+    pit.check_outside_is_intact()
     if tree is None:
         assert case.name in REFUSED
         assert reason.isprintable()
@@ -101,8 +113,8 @@ def check_tree(tree: Path) -> None:
 
 
 def test_wheels_of_this_corpus_are_wheels(tmp_path: Path) -> None:
-    """What is refused is refused for what the case is about."""
-    case = Case("plain", (Item("file", b"plain/a.py", b"x = 1\n"),))
+    """Each wheel is rejected for the entry of its case, not for another defect."""
+    case = HostileArchive("plain", (ArchiveEntry("file", b"plain/a.py", b"x = 1\n"),))
     pit, tree, reason = unpack(case, tmp_path, record=True)
     assert tree is not None, reason
     assert (tree / SITE / "plain/a.py").read_bytes() == b"x = 1\n"
@@ -115,9 +127,11 @@ def test_wheels_of_this_corpus_are_wheels(tmp_path: Path) -> None:
      "purelib/../../../../../../outside/x", "unknown/x", "../x"],
 )  # fmt: skip
 def test_data_directory_of_a_wheel_does_not_lead_out(tmp_path: Path, name: str) -> None:
-    case = Case(name, (Item("file", b"hostile-1.0.data/" + name.encode(), b"hostile"),))
+    case = HostileArchive(
+        name, (ArchiveEntry("file", b"hostile-1.0.data/" + name.encode(), b"hostile"),)
+    )
     pit, tree, _ = unpack(case, tmp_path, record=True)
-    pit.check_untouched()
+    pit.check_outside_is_intact()
     if tree is not None:
         check_tree(tree)
 
@@ -125,9 +139,11 @@ def test_data_directory_of_a_wheel_does_not_lead_out(tmp_path: Path, name: str) 
 def test_entry_points_are_names_and_not_paths(tmp_path: Path) -> None:
     for number, name in enumerate(("../../../outside/x", "/outside/x", "a/b", "..", "")):
         text = f"[console_scripts]\n{name} = hostile:main\n".encode()
-        case = Case("", (Item("file", b"hostile-1.0.dist-info/entry_points.txt", text),))
+        case = HostileArchive(
+            "", (ArchiveEntry("file", b"hostile-1.0.dist-info/entry_points.txt", text),)
+        )
         pit, tree, _ = unpack(case, tmp_path / str(number), record=True)
-        pit.check_untouched()
+        pit.check_outside_is_intact()
         if tree is not None:
             check_tree(tree)
 
@@ -140,10 +156,10 @@ def test_ambiguous_zip_is_not_read_twice(tmp_path: Path) -> None:
     data = stream.getvalue().replace(
         b"hostile-1.0.dist-info/WHEEL", b"hostile-1.0.dist-info/OTHER", 1
     )
-    pit = Sandpit(tmp_path / "pit")
-    unpacker = Unpacker(pit.root)
+    pit = ExtractionDirectory(tmp_path / "pit")
+    unpacker = WheelUnpacker(pit.root)
     wheel = unpacker.links / "hostile-1.0-py3-none-any.whl"
     wheel.write_bytes(data)
     with pytest.raises(DanluError):
         unpacker.one(wheel)
-    pit.check_untouched()
+    pit.check_outside_is_intact()

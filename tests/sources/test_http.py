@@ -19,13 +19,13 @@ BODY = bytes(range(256)) * 4096
 SHA = hashlib.sha256(BODY).hexdigest()
 
 
-class Server(ThreadingHTTPServer):
-    """Serves :data:`BODY`; ``plan`` says how each request in turn is answered."""
+class ScriptedServer(ThreadingHTTPServer):
+    """Serves :data:`BODY`; ``plan`` is the kind of answer to each request in turn."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), ScriptedHandler)
         self.plan: list[str] = []
         self.requests: list[dict[str, str]] = []
         self.etag = '"one"'
@@ -35,8 +35,8 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}/file.bin"
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Server
+class ScriptedHandler(BaseHTTPRequestHandler):
+    server: ScriptedServer
 
     def log_message(self, *_: object) -> None:
         pass
@@ -48,9 +48,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(int(how))
             return
         start = 0
-        wanted = self.headers.get("Range", "")
-        if wanted and how != "ignore":
-            start = int(wanted.removeprefix("bytes=").rstrip("-"))
+        expected = self.headers.get("Range", "")
+        if expected and how != "ignore":
+            start = int(expected.removeprefix("bytes=").rstrip("-"))
             start += {"later": 1, "earlier": -1}.get(how, 0)
             self.send_response(206)
             if how != "unsaid":
@@ -65,9 +65,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     monkeypatch.setattr(http, "_RETRY_SECONDS", 0.001)
-    server = Server()
+    server = ScriptedServer()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -83,26 +83,28 @@ def get(url: str, sha256: str | None, cache: Path, *, offline: bool = False) -> 
     return anyio.run(run)
 
 
-def test_a_file_is_fetched_once(server: Server, tmp_path: Path) -> None:
+def test_a_file_is_fetched_once(server: ScriptedServer, tmp_path: Path) -> None:
     first = get(server.url, SHA, tmp_path)
     assert (first.path.read_bytes(), first.sha256, first.size) == (BODY, SHA, len(BODY))
     assert get(server.url, f"sha256:{SHA}", tmp_path, offline=True) == first
     assert len(server.requests) == 1
 
 
-def test_without_a_hash_it_is_asked_for_again(server: Server, tmp_path: Path) -> None:
+def test_a_file_without_a_hash_is_requested_again(server: ScriptedServer, tmp_path: Path) -> None:
     assert get(server.url, None, tmp_path).sha256 == SHA
     assert get(server.url, None, tmp_path).sha256 == SHA
     assert len(server.requests) == 2
 
 
-def test_other_bytes_are_a_checksum_error_and_not_kept(server: Server, tmp_path: Path) -> None:
+def test_other_bytes_are_a_checksum_error_and_not_kept(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
     with pytest.raises(ChecksumError, match="checksum mismatch"):
         get(server.url, "0" * 64, tmp_path)
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
 
 
-def test_a_broken_transfer_is_resumed(server: Server, tmp_path: Path) -> None:
+def test_a_broken_transfer_is_resumed(server: ScriptedServer, tmp_path: Path) -> None:
     server.plan = ["half", "whole"]
     assert get(server.url, SHA, tmp_path).size == len(BODY)
     assert server.requests[1]["range"].startswith("bytes=")
@@ -112,7 +114,7 @@ def test_a_broken_transfer_is_resumed(server: Server, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["later", "earlier", "unsaid"])
 @pytest.mark.parametrize("sha256", [SHA, None])
 def test_a_range_other_than_requested_is_rejected(
-    server: Server, tmp_path: Path, how: str, sha256: str | None
+    server: ScriptedServer, tmp_path: Path, how: str, sha256: str | None
 ) -> None:
     server.plan = ["half", how, "whole"]
     assert get(server.url, sha256, tmp_path).sha256 == SHA
@@ -121,7 +123,7 @@ def test_a_range_other_than_requested_is_rejected(
 
 @pytest.mark.parametrize("etag", ['W/"one"', ""])
 def test_transfer_without_a_strong_validator_starts_again(
-    server: Server, tmp_path: Path, etag: str
+    server: ScriptedServer, tmp_path: Path, etag: str
 ) -> None:
     server.etag = etag
     server.plan = ["half", "whole"]
@@ -129,24 +131,24 @@ def test_transfer_without_a_strong_validator_starts_again(
     assert "range" not in server.requests[1]
 
 
-def test_a_server_that_cannot_resume_starts_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_cannot_resume_starts_again(server: ScriptedServer, tmp_path: Path) -> None:
     server.plan = ["half", "ignore"]
     assert get(server.url, SHA, tmp_path).sha256 == SHA
 
 
-def test_a_busy_server_is_retried(server: Server, tmp_path: Path) -> None:
+def test_a_busy_server_is_retried(server: ScriptedServer, tmp_path: Path) -> None:
     server.plan = ["503", "429", "whole"]
     assert get(server.url, SHA, tmp_path).sha256 == SHA
 
 
-def test_a_server_that_stays_busy_is_a_temporary_error(server: Server, tmp_path: Path) -> None:
+def test_a_busy_server_is_a_temporary_error(server: ScriptedServer, tmp_path: Path) -> None:
     server.plan = ["503"] * 10
     with pytest.raises(TemporaryError, match="503"):
         get(server.url, SHA, tmp_path)
     assert len(server.requests) == 4
 
 
-def test_a_permanent_error_is_not_retried(server: Server, tmp_path: Path) -> None:
+def test_a_permanent_error_is_not_retried(server: ScriptedServer, tmp_path: Path) -> None:
     server.plan = ["404"] * 3
     with pytest.raises(OutsideError, match="404") as caught:
         get(server.url, SHA, tmp_path)
@@ -154,13 +156,13 @@ def test_a_permanent_error_is_not_retried(server: Server, tmp_path: Path) -> Non
     assert len(server.requests) == 1
 
 
-def test_offline_makes_no_request(server: Server, tmp_path: Path) -> None:
+def test_offline_makes_no_request(server: ScriptedServer, tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="offline"):
         get(server.url, SHA, tmp_path, offline=True)
     assert not server.requests
 
 
-def test_credentials_are_in_no_message(server: Server, tmp_path: Path) -> None:
+def test_credentials_are_in_no_message(server: ScriptedServer, tmp_path: Path) -> None:
     server.plan = ["401"]
     with pytest.raises(OutsideError) as caught:
         get(server.url.replace("//", "//user:hunter2@"), SHA, tmp_path)

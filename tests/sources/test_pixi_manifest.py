@@ -14,8 +14,8 @@ HEAD = '[workspace]\nchannels = ["conda-forge"]\nplatforms = ["linux-64"]\n'
 
 def read(body: str, subdir: str = "linux-64") -> tuple[list[str], list[str]]:
     """The match specifications and the lines of requirements of a manifest with ``body``."""
-    found = parse_conda_file(HEAD + body, "pixi.toml", subdir=subdir)
-    return [spec for _, spec in found.specs], [line for _, line in found.pip]
+    conda_file = parse_conda_file(HEAD + body, "pixi.toml", subdir=subdir)
+    return [spec for _, spec in conda_file.specs], [line for _, line in conda_file.pip]
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_the_default_environment_has_its_features_and_targets() -> None:
         [tasks]
         start = "python x.py"
         """
-    found = parse_conda_file(HEAD + dedent(body), "pixi.toml", subdir="linux-64")
-    assert [spec for _, spec in found.specs] == ["f", "a 1", "b", "c"]
-    assert found.pip == ((12, "via ; platform_machine == 'x86_64'"),)
-    assert found.channels == ("nvidia", "conda-forge")
-    assert found.virtual_packages == {"__cuda": "12.4", "__glibc": "2.28"}
-    assert found.specs[1] == (6, "a 1")
+    conda_file = parse_conda_file(HEAD + dedent(body), "pixi.toml", subdir="linux-64")
+    assert [spec for _, spec in conda_file.specs] == ["f", "a 1", "b", "c"]
+    assert conda_file.pip == ((12, "via ; platform_machine == 'x86_64'"),)
+    assert conda_file.channels == ("nvidia", "conda-forge")
+    assert conda_file.virtual_packages == {"__cuda": "12.4", "__glibc": "2.28"}
+    assert conda_file.specs[1] == (6, "a 1")
 
 
 def test_indexes_of_pixi_become_options_of_pip() -> None:
@@ -119,7 +119,7 @@ def test_indexes_of_pixi_become_options_of_pip() -> None:
         ("dependencies = 3\n", "", 0),
     ],
 )
-def test_what_cannot_be_installed_is_refused_with_its_line(
+def test_unsupported_entries_are_rejected_with_their_line(
     body: str, problem: str, line: int
 ) -> None:
     if not problem:
@@ -163,6 +163,6 @@ def test_values_of_another_type_are_refused(body: str) -> None:
         read(body)
 
 
-def test_an_environment_file_is_read_as_before() -> None:
+def test_an_environment_file_is_still_read() -> None:
     text = "channels: [conda-forge]\ndependencies: [numpy]\n"
     assert parse_conda_file(text, "environment.yml").specs == ((2, "numpy"),)

@@ -1,4 +1,4 @@
-"""What of a package makes an editable installation stale: its metadata, never its code."""
+"""An editable installation becomes stale if its package's metadata changes, not its code."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from danlu.sources.pypi.requirements import FormatControl
 NO, ONLY = "--no-binary", "--only-binary"
 
 
-def said(*options: tuple[str, str]) -> FormatControl:
+def make_formats(*options: tuple[str, str]) -> FormatControl:
     formats = FormatControl()
     for option, value in options:
         formats = formats.with_option(option, value)
     return formats
 
 
-def allowed(formats: FormatControl, name: str) -> str:
+def list_allowed_formats(formats: FormatControl, name: str) -> str:
     words = [word for word in ("wheel", "sdist") if formats.allows(name, wheel=word == "wheel")]
     return " ".join(words)
 
@@ -40,16 +40,19 @@ def allowed(formats: FormatControl, name: str) -> str:
 def test_the_later_option_and_the_name_win(
     options: list[tuple[str, str]], a_b: str, other: str
 ) -> None:
-    formats = said(*options)
-    assert (allowed(formats, "a-b"), allowed(formats, "other")) == (a_b, other)
+    formats = make_formats(*options)
+    assert (list_allowed_formats(formats, "a-b"), list_allowed_formats(formats, "other")) == (
+        a_b,
+        other,
+    )
 
 
 def test_uv_gets_an_option_for_each_name() -> None:
-    formats = said((ONLY, ":all:"), (NO, "b,A"))
+    formats = make_formats((ONLY, ":all:"), (NO, "b,A"))
     assert formats.to_options() == [NO, "a", NO, "b", ONLY, ":all:"]
 
 
 @pytest.mark.parametrize("value", ["", "a,", "a b", "-r x", "a;b", "a>1"])
-def test_what_is_no_name_is_refused(value: str) -> None:
+def test_invalid_name_is_rejected(value: str) -> None:
     with pytest.raises(ValueError, match=r"^(|a b|-r x|a;b|a>1)$"):
-        said((NO, value))
+        make_formats((NO, value))

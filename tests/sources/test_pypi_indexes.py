@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from danlu.sources.pypi.indexes import (
     local_page_times,
     read_index_settings,
     uv_environment,
+    without_resolver_settings,
 )
 from danlu.util.config import MirrorConfig
 
@@ -58,6 +60,40 @@ def test_relative_and_home_paths_are_found(home: Path, monkeypatch: pytest.Monke
     pip_conf(home, "[global]\nfind-links = wheels ~/more\n")
     env = uv_environment(IndexSettings(), home / "project", environ(home))
     assert env["UV_FIND_LINKS"] == f"file://{home}/project/wheels,file://{home}/more"
+
+
+def test_constraints_of_pip_restrict_what_is_locked(home: Path) -> None:
+    pip_conf(home, "[global]\nconstraint = limits.txt https://one.test/limits.txt\n")
+    env = uv_environment(IndexSettings(), home, environ(home))
+    assert env["UV_CONSTRAINT"] == f"{home}/limits.txt https://one.test/limits.txt"
+    before = index_state(env, home)
+    (home / "limits.txt").write_text("six<2\n")
+    assert index_state(env, home) != before, "another answer is possible"
+
+
+def test_settings_other_than_restrictions_remain_for_an_installation(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in list(os.environ):
+        if name.startswith(("PIP_", "UV_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    project = home / "project"
+    project.mkdir()
+    (project / "uv.toml").write_text(
+        'constraint-dependencies = ["six<2"]\nindex-strategy = "first-index"\n'
+        'keyring-provider = "subprocess"\n[[index]]\nname = "own"\nurl = "https://own.test/simple"\n'
+    )
+    file = home / "install.toml"
+    env = without_resolver_settings(os.environ, project, file)
+    assert env["UV_CONFIG_FILE"] == str(file)
+    assert tomllib.loads(file.read_text()) == {
+        "index-strategy": "first-index",
+        "keyring-provider": "subprocess",
+        "index": [{"name": "own", "url": "https://own.test/simple"}],
+    }
+    (project / "uv.toml").write_text('index-strategy = "first-index"\n')
+    assert "UV_CONFIG_FILE" not in without_resolver_settings(os.environ, project, file)
 
 
 def test_a_broken_file_stops_nothing(home: Path) -> None:
@@ -138,7 +174,7 @@ def test_variables_that_change_our_cache_or_output_are_removed(home: Path) -> No
     assert not hostile.keys() & env.keys()
 
 
-def test_what_indexes_on_this_machine_hold_is_part_of_their_state(tmp_path: Path) -> None:
+def test_content_of_local_indexes_is_part_of_their_state(tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "simple/a").mkdir(parents=True)
     variables = {
@@ -214,7 +250,7 @@ def test_a_list_of_packages_names_no_directory_outside_the_project(
     assert caught.value.span == span
 
 
-def test_an_index_of_the_build_file_is_no_directory_outside_the_project(tmp_path: Path) -> None:
+def test_an_index_outside_the_project_is_rejected(tmp_path: Path) -> None:
     span = Span("build.envd", 3)
     with pytest.raises(UsageError, match="outside the project") as caught:
         read_index_settings(PipIndex("file:///root", span=span), [], tmp_path)
@@ -234,14 +270,14 @@ def test_a_mirror_takes_the_place_of_a_server_that_the_build_file_names(tmp_path
         "download.pytorch.org": MirrorConfig(("https://other.test",)),
         "pytorch.org": MirrorConfig(("https://wrong.test",)),
     }
-    found = read_index_settings(
+    index_settings = read_index_settings(
         PipIndex("https://pypi.test/simple"),
         declared,
         tmp_path,
         {"DANLU_MIRROR_DATA_DGL_AI": str(tmp_path), "DANLU_MIRROR_PYPI_TEST": "https://own.test"},
         mirrors=mirrors,
     )
-    assert found == IndexSettings(
+    assert index_settings == IndexSettings(
         default="https://own.test/simple",
         extra=("https://mirror.test/pytorch-wheels/cpu", "https://other.test/whlx"),
         find_links=(f"{tmp_path.as_uri()}/wheels/repo.html",),

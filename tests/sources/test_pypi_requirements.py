@@ -87,26 +87,30 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_kinds_of_direct_references_are_distinguished(
     text: str, kind: str, name: str, location: str
 ) -> None:
-    found = parse_reference(text, BASE)
-    assert found is not None
-    assert (found.kind, found.name, found.location) == (kind, name, location)
+    reference = parse_reference(text, BASE)
+    assert reference is not None
+    assert (reference.kind, reference.name, reference.location) == (kind, name, location)
 
 
 @pytest.mark.parametrize(
     "text", ["numpy", "numpy>=2,<3", "torch==2.13.0+cpu", "a[b,c]~=1.0 ; python_version<'3'"]
 )
-def test_ordinary_requirements_are_no_direct_references(text: str) -> None:
+def test_ordinary_requirements_are_not_direct_references(text: str) -> None:
     assert parse_reference(text, BASE) is None
 
 
 def test_refs_subdirectories_and_markers_are_kept() -> None:
-    found = parse_reference(
+    reference = parse_reference(
         "p[x] @ git+https://u:p@h/r@feature#subdirectory=a/b ; os_name=='posix'", BASE
     )
-    assert found is not None
-    assert (found.reference, found.subdirectory, found.extras) == ("feature", "a/b", "[x]")
-    assert found.location == "https://u:p@h/r"
-    assert found.marker == "os_name=='posix'"
+    assert reference is not None
+    assert (reference.reference, reference.subdirectory, reference.extras) == (
+        "feature",
+        "a/b",
+        "[x]",
+    )
+    assert reference.location == "https://u:p@h/r"
+    assert reference.marker == "os_name=='posix'"
 
 
 @pytest.fixture

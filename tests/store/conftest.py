@@ -13,7 +13,7 @@ from danlu.store import Layer, Store
 MakeLayer = Callable[..., Layer]
 
 
-class Clock:
+class FakeClock:
     """Seconds since 1970, moved by the test."""
 
     def __init__(self) -> None:
@@ -24,19 +24,19 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+def store(tmp_path: Path, clock: FakeClock) -> Iterator[Store]:
     with Store.open(tmp_path / "store", clock=clock) as store:
         yield store
 
 
 @pytest.fixture
-def make_layer(clock: Clock) -> MakeLayer:
-    """``make_layer(store, text)``: a layer of one file; each is made an hour after the last."""
+def make_layer(clock: FakeClock) -> MakeLayer:
+    """``make_layer(store, text)``: a layer of one file; the clock advances an hour for each."""
 
     def make(store: Store, text: str) -> Layer:
         normalise = NormalizeOptions(mtime=1)

@@ -41,8 +41,8 @@ def change(store: Store, statement: str) -> None:
 
 
 def only(path: Path) -> Path:
-    (found,) = path.iterdir()
-    return found
+    (result,) = path.iterdir()
+    return result
 
 
 def damage_file(store: Store) -> None:
@@ -255,7 +255,7 @@ def test_intact_store_has_no_inconsistencies(full: Store) -> None:
     assert check_store(full.root) == []
 
 
-def test_lost_index_makes_an_empty_store(full: Store) -> None:
+def test_a_lost_index_leaves_an_empty_store(full: Store) -> None:
     root = full.root
     full.close()
     for path in root.glob("index.sqlite*"):
@@ -293,7 +293,7 @@ def test_store_is_found_from_another_directory(
 
 
 @pytest.mark.parametrize("text", ["", "one", "-"])
-def test_directory_that_is_no_store_is_rejected(tmp_path: Path, text: str) -> None:
+def test_directory_that_is_not_a_store_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "version").write_text(text)
     with pytest.raises(StoreError, match="not a danlu store"):
         Store.open(tmp_path)
@@ -330,10 +330,10 @@ def test_unreadable_tree_is_not_reported_as_damaged() -> None:
     # Imported now: who gave up being root may not read the interpreter's files.
     importlib.import_module("danlu.store.fsck")
     # Not tmp_path: only root may pass through the directories above it.
-    with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o777)
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o777)
         child = multiprocessing.get_context("fork").Process(
-            target=check_without_permission, args=(Path(place) / "store",)
+            target=check_without_permission, args=(Path(directory) / "store",)
         )
         child.start()
         child.join()
@@ -421,7 +421,7 @@ def test_unreadable_blob_is_kept(full: Store, monkeypatch: pytest.MonkeyPatch) -
 def test_unmapped_owner_is_not_damage_without_recorded_id_maps(
     full: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a store made before ids were recorded looks once newuidmap is gone."""
+    """A store from before ids were recorded looks like this without newuidmap."""
     if os.geteuid() != 0:
         pytest.skip("giving a file away needs root")
     single = IdMaps(((0, 1000, 1),), ((0, 1000, 1),))

@@ -93,28 +93,28 @@ def test_untagged_image_is_evicted_with_its_first_layer(
     assert store.layer(new.diff_id) == new
 
 
-def test_lease_keeps_what_is_made_and_read(store: Store, make_layer: MakeLayer) -> None:
+def test_lease_protects_created_and_read_layers(store: Store, make_layer: MakeLayer) -> None:
     before, untouched = make_layer(store, "before"), make_layer(store, "untouched")
     store.put_record("key", {"a": 1}, layers=[before.diff_id])
     with Store.open(store.root) as other, store.lease():
         assert store.record("key") == {"a": 1}
-        made, blob = make_layer(store, "made"), store.put_blob(b"data")
+        result, blob = make_layer(store, "made"), store.put_blob(b"data")
         other.collect(0)
         assert store.layer(before.diff_id) == before
         assert store.record("key") == {"a": 1}
-        assert store.layer(made.diff_id) == made
+        assert store.layer(result.diff_id) == result
         assert store.blob(blob) is not None
         assert store.layer(untouched.diff_id) is None
     store.collect(0)
-    assert store.layer(made.diff_id) is None
+    assert store.layer(result.diff_id) is None
     assert not list((store.root / "leases").iterdir())
 
 
 def test_lease_keeps_from_its_own_process_too(store: Store, make_layer: MakeLayer) -> None:
     with store.lease():
-        made = make_layer(store, "made")
+        layer = make_layer(store, "made")
         store.collect(0)
-        assert store.layer(made.diff_id) == made
+        assert store.layer(layer.diff_id) == layer
 
 
 def test_lease_keeps_an_image_that_loses_its_name(store: Store, make_layer: MakeLayer) -> None:
@@ -132,10 +132,10 @@ def test_lease_keeps_an_image_that_loses_its_name(store: Store, make_layer: Make
 def test_inner_lease_does_not_end_the_outer(store: Store, make_layer: MakeLayer) -> None:
     with store.lease():
         with store.lease() as inner:
-            made = make_layer(store, "made")
-            inner.keep([made.diff_id])
+            layer = make_layer(store, "made")
+            inner.keep([layer.diff_id])
         store.collect(0)
-        assert store.layer(made.diff_id) == made
+        assert store.layer(layer.diff_id) == layer
 
 
 def test_lease_of_a_killed_process_ends(store: Store, make_layer: MakeLayer) -> None:
@@ -156,17 +156,17 @@ def test_lease_of_a_killed_process_ends(store: Store, make_layer: MakeLayer) -> 
 
 def test_shared_lease_lasts_as_long_as_the_child(store: Store, make_layer: MakeLayer) -> None:
     with store.lease() as lease:
-        made = make_layer(store, "made")
+        layer = make_layer(store, "made")
         descriptor = lease.share()
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[descriptor])
     store.collect(0)
-    assert store.layer(made.diff_id) == made
+    assert store.layer(layer.diff_id) == layer
     child.communicate(b"")
     store.collect(0)
-    assert store.layer(made.diff_id) is None
+    assert store.layer(layer.diff_id) is None
 
 
-def test_orphaned_staging_is_removed_and_a_live_one_stays(store: Store) -> None:
+def test_orphaned_staging_is_removed_and_a_live_one_kept(store: Store) -> None:
     program = (
         "import sys, os, signal; from pathlib import Path; from danlu.store import Store\n"
         "with Store.open(Path(sys.argv[1])).staging() as path:\n"
@@ -233,21 +233,21 @@ def test_collection_times_out_waiting_for_the_gate(
 
 @pytest.mark.real
 @pytest.mark.needs("root")
-def test_leftover_with_a_mount_keeps_what_is_mounted_and_hinders_nothing_else(
+def test_leftover_with_a_mount_is_kept_without_blocking_others(
     store: Store, make_layer: MakeLayer, tmp_path: Path
 ) -> None:
     layer = make_layer(store, "one")
     project = tmp_path / "project"
     project.mkdir()
     (project / "work").write_text("years")
-    place = store.root / "tmp" / "left" / "merged"
-    place.mkdir(parents=True)
-    subprocess.run(["mount", "--bind", str(project), str(place)], check=True)
+    directory = store.root / "tmp" / "left" / "merged"
+    directory.mkdir(parents=True)
+    subprocess.run(["mount", "--bind", str(project), str(directory)], check=True)
     try:
         with pytest.raises(StoreError, match="in use by a mount"):
             store.collect(0)
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", str(directory)], check=True)
     assert (project / "work").read_text() == "years"
     assert not layer.tree.exists()
     store.collect(0)

@@ -22,20 +22,20 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A small separate file system."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
-    place = tmp_path / "disk"
-    place.mkdir()
+    directory = tmp_path / "disk"
+    directory.mkdir()
     if request.param == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(place)]
+        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(directory)]
     else:
         image = tmp_path / "image"
         with image.open("wb") as file:
             file.truncate(24 << 20)
         subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-        command = ["mount", "-o", "loop", str(image), str(place)]
+        command = ["mount", "-o", "loop", str(image), str(directory)]
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip(f"cannot mount {request.param} here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
 
 
 def fill(place: Path, *, leave: int = 0) -> None:
@@ -86,9 +86,9 @@ def test_index_that_cannot_grow_leaves_nothing_half_done(disk: Path, make_layer:
     with Store.open(disk / "store") as store:
         first = make_layer(store, "one")
         fill(disk, leave=256 << 10)
-        done = until_full(lambda text: store.put_record(text, {"x": "y" * 1000}))
-        assert store.record(str(done - 1)) is not None
-        assert store.record(str(done)) is None
+        result = until_full(lambda text: store.put_record(text, {"x": "y" * 1000}))
+        assert store.record(str(result - 1)) is not None
+        assert store.record(str(result)) is None
         assert store.layer(first.diff_id) == first
         assert store.check() == []
 
@@ -113,7 +113,7 @@ def test_full_disk_can_be_cleaned(disk: Path, make_layer: MakeLayer) -> None:
         make_layer(store, "again")
 
 
-def test_store_is_not_made_on_a_full_disk(disk: Path) -> None:
+def test_a_store_is_not_created_on_a_full_disk(disk: Path) -> None:
     fill(disk)
     with pytest.raises(StoreError, match="no space left"):
         Store.open(disk / "store")

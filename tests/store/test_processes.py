@@ -26,8 +26,8 @@ _fork = multiprocessing.get_context("fork")
 
 
 def commit(store: Store, text: str) -> Layer:
-    with store.staging() as place:
-        tree = place / "tree"
+    with store.staging() as directory:
+        tree = directory / "tree"
         (tree / "below").mkdir(parents=True)
         for number in range(20):
             (tree / "below" / str(number)).write_text(f"{text} {number}")
@@ -36,7 +36,7 @@ def commit(store: Store, text: str) -> Layer:
 
 
 def build(store: Store, numbers: list[int]) -> None:
-    """Do what a build does: layers, records, a blob, an image."""
+    """Write layers, records, a blob and an image, as a build does."""
     with store.lease():
         layers = []
         for number in numbers:
@@ -45,9 +45,9 @@ def build(store: Store, numbers: list[int]) -> None:
                 layer = commit(store, str(number))
                 store.put_record(f"key {number}", {"layer": layer.diff_id}, layers=[layer.diff_id])
             else:
-                found = store.layer(record["layer"])
-                assert found is not None, "a record is there and its layer is not"
-                layer = found
+                result = store.layer(record["layer"])
+                assert result is not None, "a record is there and its layer is not"
+                layer = result
             assert (layer.tree / "below" / "19").read_text() == f"{number} 19"
             layers.append(layer.diff_id)
         blob = store.put_blob(str(numbers).encode())
@@ -81,7 +81,7 @@ def run_all(*targets: tuple[Callable[..., None], tuple[object, ...]]) -> None:
     assert [child.exitcode for child in children] == [0] * len(children)
 
 
-def test_builds_and_collections_at_once_never_meet(tmp_path: Path) -> None:
+def test_concurrent_builds_and_collections_do_not_interfere(tmp_path: Path) -> None:
     root = tmp_path / "store"
     stop = _fork.Event()
     collector = _fork.Process(target=collect_until, args=(root, stop))
@@ -104,7 +104,7 @@ def commit_same(root: Path, texts: list[str]) -> None:
             assert (layer.tree / "below" / "0").read_text() == f"{text} 0"
 
 
-def test_processes_that_commit_one_layer_at_once_both_succeed(tmp_path: Path) -> None:
+def test_concurrent_commits_of_one_layer_both_succeed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     texts = [str(number) for number in range(40)]
     run_all(*[(commit_same, (root, texts))] * 4)
@@ -113,7 +113,7 @@ def test_processes_that_commit_one_layer_at_once_both_succeed(tmp_path: Path) ->
         assert len(list((root / "layers").iterdir())) == 40
 
 
-def test_processes_that_create_one_store_at_once_all_succeed(tmp_path: Path) -> None:
+def test_concurrent_creations_of_one_store_all_succeed(tmp_path: Path) -> None:
     for number in range(5):
         run_all(*[(build_many, (tmp_path / str(number), number, 1))] * 4)
 

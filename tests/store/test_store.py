@@ -148,9 +148,9 @@ def test_compressed_digest_is_stored(store: Store) -> None:
     diff_id, digest = DiffId("sha256:" + "0" * 64), Digest("sha256:" + "1" * 64)
     assert store.compressed_blob(diff_id, "zstd") is None
     store.put_compressed_blob(diff_id, "zstd", digest, 5)
-    found = store.compressed_blob(diff_id, "zstd")
-    assert found is not None
-    assert (found.digest, found.size) == (digest, 5)
+    result = store.compressed_blob(diff_id, "zstd")
+    assert result is not None
+    assert (result.digest, result.size) == (digest, 5)
     assert store.compressed_blob(diff_id, "gzip") is None
 
 

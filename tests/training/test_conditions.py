@@ -7,7 +7,7 @@ from typing import Literal
 
 from danlu.training.conditions import add_condition, find_condition
 from danlu.training.types import ConditionType, JobCondition
-from tests.training.stage import BEGIN
+from tests.training.job_simulation import BEGIN
 
 CREATED = ConditionType.CREATED
 RUNNING = ConditionType.RUNNING

@@ -20,17 +20,17 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import Stage, job
+from tests.training.job_simulation import JobSimulation, job
 
 LOCAL = FinishPolicy(timeout=3600.0, idle=30.0, stops_all=True)
 SUCCEEDED = ConditionType.SUCCEEDED
 RUNNING_POLICY = RunPolicy(clean_pod_policy=CleanPodPolicy.RUNNING)
 
 
-def finishing_stage(given: Job | None = None, policy: FinishPolicy = LOCAL) -> Stage:
+def finishing_stage(given: Job | None = None, policy: FinishPolicy = LOCAL) -> JobSimulation:
     """Return a job whose master has succeeded while its workers run."""
     given = given or job("PyTorchJob", Master=1, Worker=2, run=RUNNING_POLICY)
-    stage = Stage(given, policy).start()
+    stage = JobSimulation(given, policy).start()
     for name in stage.names():
         stage.change(name, active=stage.now)
     stage.end("master-0", 0)
@@ -38,7 +38,7 @@ def finishing_stage(given: Job | None = None, policy: FinishPolicy = LOCAL) -> S
     return stage
 
 
-def notes(stage: Stage) -> tuple[str, ...]:
+def notes(stage: JobSimulation) -> tuple[str, ...]:
     assert stage.status.finishing is not None
     return stage.status.finishing.notes
 
@@ -67,23 +67,23 @@ def test_default_finish_policy_finishes_at_once_as_in_kubeflow() -> None:
 
 
 def test_finish_timeout_annotation_makes_the_job_wait() -> None:
-    given = job("PyTorchJob", Master=1, Worker=1, run=RUNNING_POLICY)
-    given = _annotated(given, "90s")
-    stage = finishing_stage(given, FinishPolicy())
+    value = job("PyTorchJob", Master=1, Worker=1, run=RUNNING_POLICY)
+    value = _with_annotation(value, "90s")
+    stage = finishing_stage(value, FinishPolicy())
     assert not stage.status.finished
     assert stage.decide().requeue_after == 30.0
     stage.change("worker-0", active=None)
     assert stage.decide().requeue_after == 90.0
 
 
-def _annotated(given: Job, text: str) -> Job:
+def _with_annotation(given: Job, text: str) -> Job:
     return replace(given, annotations={"danlu.dev/finish-timeout": text})
 
 
 def test_invalid_finish_timeout_annotation_is_ignored() -> None:
-    given = _annotated(job("PyTorchJob", Master=1, Worker=1, run=RUNNING_POLICY), "soon")
-    assert finishing_stage(given, FinishPolicy()).state() == "Succeeded"
-    assert not finishing_stage(given, LOCAL).status.finished
+    value = _with_annotation(job("PyTorchJob", Master=1, Worker=1, run=RUNNING_POLICY), "soon")
+    assert finishing_stage(value, FinishPolicy()).state() == "Succeeded"
+    assert not finishing_stage(value, LOCAL).status.finished
 
 
 def test_idle_worker_is_stopped_and_reported() -> None:
@@ -160,7 +160,9 @@ def test_worker_that_fails_while_finishing_is_reported_and_not_restarted() -> No
 
 
 def test_worker_waiting_for_a_restart_is_reported() -> None:
-    stage = Stage(job("PyTorchJob", RestartPolicy.ON_FAILURE, Master=1, Worker=1), LOCAL).start()
+    stage = JobSimulation(
+        job("PyTorchJob", RestartPolicy.ON_FAILURE, Master=1, Worker=1), LOCAL
+    ).start()
     stage.end("worker-0", 7)
     stage.settle()
     stage.end("master-0", 0)
@@ -196,7 +198,7 @@ def test_restart_policy_always_does_not_apply_while_finishing() -> None:
 def test_job_does_not_wait_for_server_replicas(
     kind: str, numbers: dict[str, Any], decider: str
 ) -> None:
-    stage = Stage(job(kind, run=RUNNING_POLICY, **numbers), LOCAL).start()
+    stage = JobSimulation(job(kind, run=RUNNING_POLICY, **numbers), LOCAL).start()
     stage.end(decider, 0)
     stage.settle()
     assert stage.state() == "Succeeded"
@@ -217,7 +219,7 @@ def test_job_does_not_wait_for_server_replicas(
 def test_job_waits_for_replicas_that_end_by_themselves(
     kind: str, numbers: dict[str, Any], decider: str
 ) -> None:
-    stage = Stage(job(kind, run=RUNNING_POLICY, **numbers), LOCAL).start()
+    stage = JobSimulation(job(kind, run=RUNNING_POLICY, **numbers), LOCAL).start()
     stage.end(decider, 0)
     stage.settle()
     assert not stage.status.finished
@@ -226,21 +228,23 @@ def test_job_waits_for_replicas_that_end_by_themselves(
 
 def test_elastic_job_waits_for_workers_after_the_first_success() -> None:
     elastic = ElasticPolicy(min_replicas=1, max_replicas=3)
-    stage = Stage(job("PyTorchJob", Worker=3, elastic=elastic, run=RUNNING_POLICY), LOCAL).start()
+    stage = JobSimulation(
+        job("PyTorchJob", Worker=3, elastic=elastic, run=RUNNING_POLICY), LOCAL
+    ).start()
     stage.end("worker-1", 0)
     stage.settle()
     assert not stage.status.finished
-    stage.ask(Worker=2)
+    stage.change_spec(Worker=2)
     stage.settle()
     assert [str(action.replica) for action in stage.deleted] == ["worker-2"]
-    stage.ask(Worker=3)
+    stage.change_spec(Worker=3)
     stage.settle()
     assert stage.names() == ["worker-0", "worker-1"]
 
 
 def test_failure_while_finishing_does_not_change_the_outcome() -> None:
     """The evaluator takes precedence over workers: its failure would fail the job."""
-    stage = Stage(job("TFJob", Evaluator=1, Worker=2), LOCAL).start()
+    stage = JobSimulation(job("TFJob", Evaluator=1, Worker=2), LOCAL).start()
     stage.end("worker-0", 0)
     stage.settle()
     stage.end("evaluator-0", 1)
@@ -263,7 +267,7 @@ def test_active_deadline_while_finishing_does_not_fail_the_job() -> None:
 
 def test_suspending_a_finishing_job_stops_replicas_and_succeeds() -> None:
     stage = finishing_stage(job("PyTorchJob", Master=1, Worker=1))
-    stage.ask(run={"suspend": True})
+    stage.change_spec(run={"suspend": True})
     decision = stage.write()
     # A restart before the actions are applied gives the same decision.
     assert [type(action).__name__ for action in stage.decide().actions] == ["DeleteReplica"]
@@ -275,7 +279,7 @@ def test_suspending_a_finishing_job_stops_replicas_and_succeeds() -> None:
 
 
 def test_job_waits_for_a_pending_replica() -> None:
-    stage = Stage(job("PyTorchJob", Master=1, Worker=1), LOCAL)
+    stage = JobSimulation(job("PyTorchJob", Master=1, Worker=1), LOCAL)
     stage.settle()
     stage.run("master-0")
     stage.end("master-0", 0)

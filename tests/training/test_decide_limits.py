@@ -16,15 +16,17 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import BEGIN, Stage, job
+from tests.training.job_simulation import BEGIN, JobSimulation, job
 
 ALL, RUNNING, NONE = CleanPodPolicy
 ON_FAILURE = RestartPolicy.ON_FAILURE
 FAILED, SUCCEEDED = ConditionType.FAILED, ConditionType.SUCCEEDED
 
 
-def master_and_workers(policy: RestartPolicy = RestartPolicy.NEVER, **run: Any) -> Stage:
-    return Stage(job("PyTorchJob", policy, Master=1, Worker=2, run=RunPolicy(**run))).start()
+def master_and_workers(policy: RestartPolicy = RestartPolicy.NEVER, **run: Any) -> JobSimulation:
+    return JobSimulation(
+        job("PyTorchJob", policy, Master=1, Worker=2, run=RunPolicy(**run))
+    ).start()
 
 
 # -- the active deadline
@@ -87,7 +89,7 @@ def test_very_long_deadline_is_kept() -> None:
 ENDS = ["success", "failure", "deadline", "backoff"]
 
 
-def finished_stage(end: str, policy: CleanPodPolicy) -> Stage:
+def finished_stage(end: str, policy: CleanPodPolicy) -> JobSimulation:
     """Return a finished job: worker-0 has ended, worker-1 runs and worker-2 is pending."""
     restart = ON_FAILURE if end == "backoff" else RestartPolicy.NEVER
     run = RunPolicy(
@@ -95,7 +97,7 @@ def finished_stage(end: str, policy: CleanPodPolicy) -> Stage:
         backoff_limit=0 if end == "backoff" else None,
         active_deadline_seconds=60 if end == "deadline" else None,
     )
-    stage = Stage(job("PyTorchJob", restart, Master=1, Worker=3, run=run))
+    stage = JobSimulation(job("PyTorchJob", restart, Master=1, Worker=3, run=run))
     stage.settle()
     stage.run("master-0", "worker-0", "worker-1")
     stage.settle()

@@ -21,7 +21,7 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import BEGIN, Stage, job
+from tests.training.job_simulation import BEGIN, JobSimulation, job
 
 NEVER, ON_FAILURE = RestartPolicy.NEVER, RestartPolicy.ON_FAILURE
 EXIT_CODE = RestartPolicy.EXIT_CODE
@@ -38,7 +38,7 @@ FAILED: Final = ConditionType.FAILED
 def test_outcome_does_not_depend_on_the_order_of_replicas() -> None:
     """Kubeflow iterates a Go map: the outcome is random."""
     for order in permutations(["master-0", "worker-0", "worker-1"]):
-        stage = Stage(job("PyTorchJob", Master=1, Worker=2)).start()
+        stage = JobSimulation(job("PyTorchJob", Master=1, Worker=2)).start()
         for name in order:
             stage.end(name, 0 if name == "master-0" else 1)
         stage.attempts = dict(sorted(stage.attempts.items(), reverse=order[0] == "master-0"))
@@ -48,7 +48,7 @@ def test_outcome_does_not_depend_on_the_order_of_replicas() -> None:
 
 def test_chief_success_and_worker_failure_give_one_outcome() -> None:
     """Kubeflow sets both Succeeded and Failed."""
-    stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
+    stage = JobSimulation(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("chief-0", 0)
     stage.end("worker-0", 1)
     stage.settle()
@@ -57,7 +57,7 @@ def test_chief_success_and_worker_failure_give_one_outcome() -> None:
 
 
 def test_worker_0_decides_without_a_chief() -> None:
-    stage = Stage(job("TFJob", PS=1, Worker=2)).start()
+    stage = JobSimulation(job("TFJob", PS=1, Worker=2)).start()
     stage.end("worker-1", 0)
     stage.settle()
     assert stage.state() == "Running"
@@ -67,14 +67,14 @@ def test_worker_0_decides_without_a_chief() -> None:
 
 
 def test_success_of_worker_0_ends_the_job() -> None:
-    stage = Stage(job("TFJob", Worker=2)).start()
+    stage = JobSimulation(job("TFJob", Worker=2)).start()
     stage.end("worker-0", 0)
     stage.settle()
     assert stage.state() == "Succeeded"
 
 
 def test_failure_after_success_changes_nothing() -> None:
-    stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
+    stage = JobSimulation(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("chief-0", 0)
     stage.settle()
     before = stage.status
@@ -84,7 +84,7 @@ def test_failure_after_success_changes_nothing() -> None:
 
 
 def test_success_after_failure_changes_nothing() -> None:
-    stage = Stage(job("TFJob", Chief=1, Worker=1)).start()
+    stage = JobSimulation(job("TFJob", Chief=1, Worker=1)).start()
     stage.end("worker-0", 1)
     stage.settle()
     stage.end("chief-0", 0)
@@ -94,7 +94,7 @@ def test_success_after_failure_changes_nothing() -> None:
 
 
 def test_finished_job_creates_no_replicas() -> None:
-    stage = Stage(job("JAXJob", Worker=2)).start()
+    stage = JobSimulation(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
     before = stage.status.conditions
@@ -105,7 +105,9 @@ def test_finished_job_creates_no_replicas() -> None:
 
 
 def test_finished_job_is_neither_running_nor_restarting() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))).start()
+    stage = JobSimulation(
+        job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))
+    ).start()
     stage.end("worker-0", 1)
     stage.settle()
     assert stage.status.has_condition(RESTARTING)
@@ -120,7 +122,7 @@ def test_finished_job_is_neither_running_nor_restarting() -> None:
 
 
 def test_job_is_running_again_after_a_restart() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2)).start()
+    stage = JobSimulation(job("JAXJob", ON_FAILURE, Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
     assert stage.state() == "Restarting"
@@ -138,7 +140,7 @@ def condition_message(
     kind: str, type: ConditionType, numbers: Mapping[str, Any], policy: RestartPolicy = NEVER
 ) -> str:
     """Return the condition's message after the first replica succeeds or the last fails."""
-    stage = Stage(job(kind, policy, **numbers)).start()
+    stage = JobSimulation(job(kind, policy, **numbers)).start()
     first, last = stage.created[0].replica, stage.created[-1].replica
     if type is SUCCEEDED:
         stage.end(str(first), 0)
@@ -224,7 +226,7 @@ def test_restarting_message_matches_kubeflow(
 
 def test_condition_reasons_start_with_the_kind() -> None:
     """Kubeflow's failed MPIJob has the reason MPIJobMPIJobFailed."""
-    stage = Stage(job("MPIJob", Launcher=1, Worker=1)).start()
+    stage = JobSimulation(job("MPIJob", Launcher=1, Worker=1)).start()
     stage.end("launcher-0", 1)
     stage.settle()
     reasons = [condition.reason for condition in stage.status.conditions]
@@ -233,7 +235,7 @@ def test_condition_reasons_start_with_the_kind() -> None:
 
 
 def test_evicted_mpi_workers_have_the_reason_evicted() -> None:
-    stage = Stage(job("MPIJob", Launcher=1, Worker=3)).start()
+    stage = JobSimulation(job("MPIJob", Launcher=1, Worker=3)).start()
     stage.end("worker-1", None, phase=ReplicaPhase.FAILED, reason="Evicted")
     stage.settle()
     failed = stage.condition(FAILED)
@@ -241,7 +243,7 @@ def test_evicted_mpi_workers_have_the_reason_evicted() -> None:
 
 
 def test_events_are_recorded_once() -> None:
-    stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2)).start()
+    stage = JobSimulation(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2)).start()
     stage.end("worker-0", 1)
     stage.end("worker-1", 137)
     stage.settle()
@@ -258,7 +260,7 @@ def test_events_are_recorded_once() -> None:
 
 
 def test_second_restart_is_recorded_as_an_event() -> None:
-    stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2)).start()
+    stage = JobSimulation(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
     condition = stage.condition(RESTARTING)
@@ -270,7 +272,7 @@ def test_second_restart_is_recorded_as_an_event() -> None:
 
 
 def test_success_is_recorded_as_an_event() -> None:
-    stage = Stage(job("PyTorchJob", Master=1)).start()
+    stage = JobSimulation(job("PyTorchJob", Master=1)).start()
     stage.end("master-0", 0)
     stage.settle()
     message = "PyTorchJob n is successfully completed."
@@ -278,27 +280,27 @@ def test_success_is_recorded_as_an_event() -> None:
 
 
 def test_scalable_kinds_have_a_selector() -> None:
-    stage = Stage(job("PyTorchJob", Master=1, Worker=1)).start()
+    stage = JobSimulation(job("PyTorchJob", Master=1, Worker=1)).start()
     assert stage.status.replica_statuses[ReplicaType("Worker")].selector == (
         "training.kubeflow.org/job-name=n,"
         "training.kubeflow.org/operator-name=pytorchjob-controller,"
         "training.kubeflow.org/replica-type=worker"
     )
-    stage = Stage(job("TFJob", Worker=1)).start()
+    stage = JobSimulation(job("TFJob", Worker=1)).start()
     assert stage.status.replica_statuses[ReplicaType("Worker")].selector == ""
 
 
 # -- the first failure
 
 
-def first_failure(stage: Stage) -> FirstFailure:
+def first_failure(stage: JobSimulation) -> FirstFailure:
     failure = stage.status.first_failure
     assert failure is not None
     return failure
 
 
 def test_first_failure_is_the_earliest_by_finish_time() -> None:
-    stage = Stage(job("JAXJob", Worker=3)).start()
+    stage = JobSimulation(job("JAXJob", Worker=3)).start()
     for name, code, seconds in [("worker-0", 1, 2), ("worker-1", 137, 1), ("worker-2", 1, 3)]:
         stage.end(name, code, finished=BEGIN + timedelta(seconds=seconds))
     stage.change("worker-1", reason="OOMKilled", message="used 5 GiB")
@@ -315,7 +317,7 @@ def test_first_failure_is_the_earliest_by_finish_time() -> None:
 
 
 def test_earlier_failure_observed_later_becomes_the_first() -> None:
-    stage = Stage(job("JAXJob", Worker=2)).start()
+    stage = JobSimulation(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
     stage.wait(3)
     stage.settle()
@@ -328,7 +330,7 @@ def test_earlier_failure_observed_later_becomes_the_first() -> None:
 
 def test_first_failure_of_simultaneous_late_failures_has_the_lower_index() -> None:
     for names in (["worker-1", "worker-2"], ["worker-2", "worker-1"]):
-        stage = Stage(job("JAXJob", Worker=3)).start()
+        stage = JobSimulation(job("JAXJob", Worker=3)).start()
         stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
         stage.settle()
         for name in names:
@@ -340,7 +342,7 @@ def test_first_failure_of_simultaneous_late_failures_has_the_lower_index() -> No
 
 
 def test_terminating_replica_is_not_the_first_failure() -> None:
-    stage = Stage(job("JAXJob", Worker=2)).start()
+    stage = JobSimulation(job("JAXJob", Worker=2)).start()
     stage.change("worker-1", deleting=True)
     stage.end("worker-1", 143, finished=BEGIN + timedelta(seconds=1))
     stage.end("worker-0", 1, finished=BEGIN + timedelta(seconds=2))
@@ -350,7 +352,7 @@ def test_terminating_replica_is_not_the_first_failure() -> None:
 
 
 def test_replica_stopped_after_the_failure_is_not_the_first_failure() -> None:
-    stage = Stage(job("JAXJob", Worker=2)).start()
+    stage = JobSimulation(job("JAXJob", Worker=2)).start()
     stage.end("worker-0", 1)
     stage.settle()
     stage.wait(1)
@@ -361,7 +363,7 @@ def test_replica_stopped_after_the_failure_is_not_the_first_failure() -> None:
 
 def test_first_failure_of_simultaneous_failures_is_the_deciding_type() -> None:
     for names in (["master-0", "worker-1"], ["worker-1", "master-0"]):
-        stage = Stage(job("PyTorchJob", Master=1, Worker=2)).start()
+        stage = JobSimulation(job("PyTorchJob", Master=1, Worker=2)).start()
         for name in names:
             stage.end(name, 1)
         stage.settle()
@@ -369,7 +371,9 @@ def test_first_failure_of_simultaneous_failures_is_the_deciding_type() -> None:
 
 
 def test_restarted_replica_remains_the_first_failure() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))).start()
+    stage = JobSimulation(
+        job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))
+    ).start()
     stage.end("worker-1", 137)
     stage.settle()
     stage.wait(0.5)
@@ -380,7 +384,9 @@ def test_restarted_replica_remains_the_first_failure() -> None:
 
 
 def test_first_failure_is_cleared_after_recovery() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))).start()
+    stage = JobSimulation(
+        job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=1))
+    ).start()
     stage.end("worker-1", 137)
     stage.settle()
     stage.wait(1)
@@ -396,7 +402,9 @@ def test_first_failure_is_cleared_after_recovery() -> None:
 
 
 def test_first_failure_is_kept_until_all_replicas_recover() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=2))).start()
+    stage = JobSimulation(
+        job("JAXJob", ON_FAILURE, Worker=2, run=RunPolicy(backoff_limit=2))
+    ).start()
     stage.end("worker-1", 137)
     stage.settle()
     stage.wait(0.5)
@@ -410,7 +418,9 @@ def test_first_failure_is_kept_until_all_replicas_recover() -> None:
 
 
 def test_first_failure_has_the_attempt() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=1, run=RunPolicy(backoff_limit=1))).start()
+    stage = JobSimulation(
+        job("JAXJob", ON_FAILURE, Worker=1, run=RunPolicy(backoff_limit=1))
+    ).start()
     for _ in range(2):
         stage.end("worker-0", 1)
         stage.settle()
@@ -423,7 +433,7 @@ def test_first_failure_has_the_attempt() -> None:
 
 
 def test_succeeded_job_has_no_first_failure() -> None:
-    stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=1)).start()
+    stage = JobSimulation(job("PyTorchJob", ON_FAILURE, Master=1, Worker=1)).start()
     stage.end("worker-0", 1)
     stage.settle()
     stage.end("master-0", 0)
@@ -432,14 +442,16 @@ def test_succeeded_job_has_no_first_failure() -> None:
 
 
 def test_lost_replica_beyond_the_backoff_limit_is_the_first_failure() -> None:
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=1, run=RunPolicy(backoff_limit=0))).start()
+    stage = JobSimulation(
+        job("JAXJob", ON_FAILURE, Worker=1, run=RunPolicy(backoff_limit=0))
+    ).start()
     stage.vanish("worker-0")
     stage.settle()
     assert (first_failure(stage).reason, first_failure(stage).exit_code) == ("Lost", None)
 
 
 def test_deadline_sets_no_first_failure() -> None:
-    stage = Stage(job("JAXJob", Worker=1, run=RunPolicy(active_deadline_seconds=1))).start()
+    stage = JobSimulation(job("JAXJob", Worker=1, run=RunPolicy(active_deadline_seconds=1))).start()
     stage.wait(1)
     stage.settle()
     stage.end("worker-0", 143, finished=BEGIN)
@@ -448,7 +460,7 @@ def test_deadline_sets_no_first_failure() -> None:
 
 
 def test_verdict_on_an_unknown_replica_type_is_accepted() -> None:
-    stage = Stage(job("JAXJob", Worker=1))
+    stage = JobSimulation(job("JAXJob", Worker=1))
     unknown = ReplicaType("Nobody")
     for condition in (RUNNING, RESTARTING, SUCCEEDED, FAILED):
         verdict = Verdict(condition, unknown)

@@ -41,7 +41,7 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import PACE, Stage, job
+from tests.training.job_simulation import PACE, JobSimulation, job
 
 KINDS = {
     "PyTorchJob": ("Master", "Worker"),
@@ -92,12 +92,12 @@ def restarts(status: JobStatus) -> int:
     return sum(record.restarts for record in status.records.values())
 
 
-class World(RuleBasedStateMachine):
+class JobMachine(RuleBasedStateMachine):
     """A job under arbitrary events."""
 
     @initialize(job=jobs(), finish=finishes)
     def begin(self, job: Job, finish: FinishPolicy) -> None:
-        self.stage = Stage(job, finish)
+        self.stage = JobSimulation(job, finish)
         self.ended: set[str] = set()  # attempts that may count as one restart each
         self.in_place = 0
         self.numbers: dict[str, tuple[ReplicaId, int]] = {}  # of attempts by uid, as created
@@ -108,15 +108,15 @@ class World(RuleBasedStateMachine):
     # -- events, each followed by a reaction
 
     def some(self, data: st.DataObject, *phases: ReplicaPhase) -> ObservedReplica | None:
-        there = self.stage.attempts.values()
-        found = [attempt for attempt in there if attempt.phase in phases]
-        return data.draw(st.sampled_from(found)) if found else None
+        existing = self.stage.attempts.values()
+        results = [attempt for attempt in existing if attempt.phase in phases]
+        return data.draw(st.sampled_from(results)) if results else None
 
     def set(self, attempt: ObservedReplica, **changes: object) -> None:
         self.stage.attempts[attempt.uid] = replace(attempt, **changes)
 
     @rule(data=st.data(), all=st.booleans())
-    def starts(self, data: st.DataObject, all: bool) -> None:
+    def start_attempts(self, data: st.DataObject, all: bool) -> None:
         pending = [
             attempt
             for attempt in self.stage.attempts.values()
@@ -124,22 +124,22 @@ class World(RuleBasedStateMachine):
         ]
         for attempt in pending if all else pending[:1]:
             self.set(attempt, phase=ReplicaPhase.RUNNING, started=self.stage.now)
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), code=codes)
-    def ends(self, data: st.DataObject, code: int | None) -> None:
+    def end_attempt(self, data: st.DataObject, code: int | None) -> None:
         if attempt := self.some(data, ReplicaPhase.PENDING, ReplicaPhase.RUNNING):
             phase = ReplicaPhase.SUCCEEDED if code == 0 else ReplicaPhase.FAILED
             self.set(attempt, phase=phase, exit_code=code, finished=self.stage.now)
             self.ended.add(attempt.uid)
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), times=st.integers(1, 2))
-    def restarts_in_place(self, data: st.DataObject, times: int) -> None:
+    def restart_in_place(self, data: st.DataObject, times: int) -> None:
         if attempt := self.some(data, ReplicaPhase.RUNNING):
             self.set(attempt, restarts=attempt.restarts + times)
             self.in_place += times
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), at_once=st.booleans())
     def is_ended_by_others(self, data: st.DataObject, at_once: bool) -> None:
@@ -149,45 +149,45 @@ class World(RuleBasedStateMachine):
                 del self.stage.attempts[attempt.uid]
             else:
                 self.set(attempt, deleting=True)
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), phase=st.sampled_from(ReplicaPhase), index=st.integers(-1, 3))
-    def appears(self, data: st.DataObject, phase: ReplicaPhase, index: int) -> None:
+    def add_attempt(self, data: st.DataObject, phase: ReplicaPhase, index: int) -> None:
         type = data.draw(st.sampled_from([*self.stage.job.replicas, ReplicaType("Stranger")]))
         uid = self.stage.add("x-0", phase)
         self.set(self.stage.attempts[uid], id=ReplicaId(type, index))
         self.ended.add(uid)
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data())
-    def makes_progress(self, data: st.DataObject) -> None:
+    def make_progress(self, data: st.DataObject) -> None:
         attempt = self.some(data, ReplicaPhase.RUNNING)
         if attempt is not None:
             self.set(attempt, active=self.stage.now)
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), number=st.integers(1, 4))
-    def is_scaled(self, data: st.DataObject, number: int) -> None:
+    def scale_job(self, data: st.DataObject, number: int) -> None:
         type = data.draw(st.sampled_from(sorted(self.stage.job.replicas)))
         if type not in ONE:
             numbers: dict[str, Any] = {type: number}
-            self.stage.ask(**numbers)
+            self.stage.change_spec(**numbers)
             self.scaled_or_suspended = True
-        self.react(data)
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), suspend=st.booleans())
-    def is_suspended(self, data: st.DataObject, suspend: bool) -> None:
-        self.stage.ask(run={"suspend": suspend})
-        self.react(data)
+    def suspend_or_resume(self, data: st.DataObject, suspend: bool) -> None:
+        self.stage.change_spec(run={"suspend": suspend})
+        self.decide_and_apply(data)
 
     @rule(data=st.data(), seconds=st.sampled_from([0.001, 1.0, 2.0, 5.0, 9.0]))
     def time_passes(self, data: st.DataObject, seconds: float) -> None:
         self.stage.wait(seconds)
-        self.react(data)
+        self.decide_and_apply(data)
 
     # -- the reaction
 
-    def react(self, data: st.DataObject) -> None:
+    def decide_and_apply(self, data: st.DataObject) -> None:
         """Decide and usually apply all actions; else some, in any order, or slowly."""
         how = data.draw(st.sampled_from(["all", "all", "all", "some", "nothing", "unseen"]))
         if how == "unseen":
@@ -205,7 +205,7 @@ class World(RuleBasedStateMachine):
             self.decide_and_check()
 
     def do(self, action: CreateReplica | DeleteReplica | DeleteJob | Event) -> None:
-        self.stage.do(action)
+        self.stage.apply_action(action)
         if isinstance(action, CreateReplica):
             self.numbers[f"u{self.stage.attempt_count}"] = (action.replica, action.attempt)
 
@@ -218,21 +218,21 @@ class World(RuleBasedStateMachine):
         self.check_status(before, decision.status)
         self.check_determinism(decision)
         self.known.update(self.stage.attempts)
-        written = msgspec.json.decode(msgspec.json.encode(decision.status), type=JobStatus)
-        assert written == decision.status
-        self.stage.job = replace(self.stage.job, status=written)
+        document = msgspec.json.decode(msgspec.json.encode(decision.status), type=JobStatus)
+        assert document == decision.status
+        self.stage.job = replace(self.stage.job, status=document)
         return decision
 
     def check_actions(self, decision: Decision) -> None:
-        there = self.stage.attempts
+        existing = self.stage.attempts
         created = [action for action in decision.actions if isinstance(action, CreateReplica)]
         deleted = [action for action in decision.actions if isinstance(action, DeleteReplica)]
         assert max(count_actions(decision).values(), default=1) == 1
         for gone in deleted:
-            assert there[gone.uid].id == gone.replica
-            assert not there[gone.uid].deleting
+            assert existing[gone.uid].id == gone.replica
+            assert not existing[gone.uid].deleting
         assert not {action.replica for action in created} & {
-            attempt.id for attempt in there.values()
+            attempt.id for attempt in existing.values()
         }
         assert len({action.replica for action in created}) == len(created)
         for action in created:
@@ -315,12 +315,12 @@ class World(RuleBasedStateMachine):
     def check_determinism(self, decision: Decision) -> None:
         """Check that a repeated or reordered observation gives the same decision."""
         job = replace(self.stage.job, status=decision.status)
-        there = tuple(self.stage.attempts.values())
-        again = self.decide(job, there)
+        existing = tuple(self.stage.attempts.values())
+        again = self.decide(job, existing)
         assert again.status == decision.status
         if DeleteJob() not in again.actions:
             assert count_actions(again) == count_actions(decision)
-        turned = self.decide(self.stage.job, there[::-1])
+        turned = self.decide(self.stage.job, existing[::-1])
         assert turned.status == decision.status
         assert Counter(turned.actions) == Counter(decision.actions)
 
@@ -345,7 +345,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "stage"))
     def check_convergence(self) -> None:
         """Check that a few steps reach a fixed point, with an exact ``requeue_after``."""
-        stage = Stage(self.stage.job, self.stage.finish)
+        stage = JobSimulation(self.stage.job, self.stage.finish)
         stage.now, stage.attempts = self.stage.now, dict(self.stage.attempts)
         stage.attempt_count = self.stage.attempt_count
         for _ in range(4):
@@ -357,9 +357,9 @@ class World(RuleBasedStateMachine):
         if not stage.removed:
             self.check_requeue_time(stage, last)
 
-    def check_requeue_time(self, stage: Stage, last: Decision) -> None:
-        there = tuple(stage.attempts.values())
-        if last.requeue_after is None or any(attempt.deleting for attempt in there):
+    def check_requeue_time(self, stage: JobSimulation, last: Decision) -> None:
+        existing = tuple(stage.attempts.values())
+        if last.requeue_after is None or any(attempt.deleting for attempt in existing):
             return
         stage.wait(last.requeue_after / 2)
         early = stage.decide()
@@ -370,13 +370,15 @@ class World(RuleBasedStateMachine):
         assert then.actions
 
 
-class Days(World):
+class LongRunningJobMachine(JobMachine):
     """The same with longer runs."""
 
 
-World.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
-Days.TestCase.settings = settings(
+JobMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=20)
+LongRunningJobMachine.TestCase.settings = settings(
     max_examples=1000, stateful_step_count=40, derandomize=False, database=None
 )
-TestWorld = World.TestCase
-TestDays = pytest.mark.real(pytest.mark.slow(pytest.mark.timeout(300)(Days.TestCase)))
+TestWorld = JobMachine.TestCase
+TestDays = pytest.mark.real(
+    pytest.mark.slow(pytest.mark.timeout(300)(LongRunningJobMachine.TestCase))
+)

@@ -12,14 +12,14 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import BEGIN, Stage, job
+from tests.training.job_simulation import BEGIN, JobSimulation, job
 
 WORKER = ReplicaType("Worker")
 ON_FAILURE = RestartPolicy.ON_FAILURE
 
 
-def workers(number: int, policy: RestartPolicy = RestartPolicy.NEVER) -> Stage:
-    return Stage(job("JAXJob", policy, Worker=number)).start()
+def workers(number: int, policy: RestartPolicy = RestartPolicy.NEVER) -> JobSimulation:
+    return JobSimulation(job("JAXJob", policy, Worker=number)).start()
 
 
 # -- scaling
@@ -27,14 +27,14 @@ def workers(number: int, policy: RestartPolicy = RestartPolicy.NEVER) -> Stage:
 
 def test_scaling_up_creates_replicas() -> None:
     stage = workers(1)
-    stage.ask(Worker=3)
+    stage.change_spec(Worker=3)
     stage.settle()
     assert stage.names() == ["worker-0", "worker-1", "worker-2"]
 
 
 def test_scaling_down_deletes_the_highest_indexes() -> None:
     stage = workers(3)
-    stage.ask(Worker=1)
+    stage.change_spec(Worker=1)
     stage.settle()
     assert stage.names() == ["worker-0"]
     assert stage.status.replica_statuses[WORKER].active == 1
@@ -44,7 +44,7 @@ def test_failure_of_a_replica_scaled_away_does_not_count() -> None:
     """Kubeflow deletes it but counts it and restarts the job."""
     stage = workers(3)
     stage.end("worker-2", 1)
-    stage.ask(Worker=2)
+    stage.change_spec(Worker=2)
     stage.settle()
     assert stage.state() == "Running"
     assert stage.status.replica_statuses[WORKER].failed == 0
@@ -53,9 +53,9 @@ def test_failure_of_a_replica_scaled_away_does_not_count() -> None:
 
 def test_scaling_down_and_up_is_not_a_restart() -> None:
     stage = workers(3)
-    stage.ask(Worker=1)
+    stage.change_spec(Worker=1)
     stage.settle()
-    stage.ask(Worker=3)
+    stage.change_spec(Worker=3)
     stage.settle()
     assert stage.names() == ["worker-0", "worker-1", "worker-2"]
     assert stage.record("worker-2").restarts == 0
@@ -68,19 +68,19 @@ def test_scaling_down_and_up_is_not_a_restart() -> None:
 def test_replica_lost_before_scaling_down_is_not_a_restart() -> None:
     stage = workers(2)
     stage.vanish("worker-1")
-    stage.ask(Worker=1)
+    stage.change_spec(Worker=1)
     stage.settle()
-    stage.ask(Worker=2)
+    stage.change_spec(Worker=2)
     stage.settle()
     assert stage.record("worker-1").restarts == 0
 
 
 def test_restarts_of_replicas_scaled_away_count_towards_the_backoff_limit() -> None:
     run = RunPolicy(backoff_limit=1)
-    stage = Stage(job("JAXJob", ON_FAILURE, Worker=2, run=run)).start()
+    stage = JobSimulation(job("JAXJob", ON_FAILURE, Worker=2, run=run)).start()
     stage.end("worker-1", 1)
     stage.settle()
-    stage.ask(Worker=1)
+    stage.change_spec(Worker=1)
     stage.settle()
     stage.end("worker-0", 1)
     stage.settle()
@@ -90,10 +90,10 @@ def test_restarts_of_replicas_scaled_away_count_towards_the_backoff_limit() -> N
 def test_replica_that_succeeded_before_scaling_down_is_completed() -> None:
     stage = workers(2)
     stage.end("worker-1", 0)
-    stage.ask(Worker=1)
+    stage.change_spec(Worker=1)
     stage.settle()
     assert stage.names() == ["worker-0"]
-    stage.ask(Worker=2)
+    stage.change_spec(Worker=2)
     stage.settle()
     assert stage.names() == ["worker-0"]
     stage.end("worker-0", 0)
@@ -106,23 +106,25 @@ def test_job_succeeds_if_all_replicas_left_after_scaling_down_succeeded() -> Non
     stage.end("worker-0", 0)
     stage.end("worker-1", 0)
     stage.settle()
-    stage.ask(Worker=2)
+    stage.change_spec(Worker=2)
     stage.settle()
     assert stage.state() == "Succeeded"
 
 
 def test_elastic_job_keeps_its_bounds() -> None:
     elastic = ElasticPolicy(min_replicas=2, max_replicas=3)
-    stage = Stage(job("PyTorchJob", ON_FAILURE, Worker=5, elastic=elastic)).start()
+    stage = JobSimulation(job("PyTorchJob", ON_FAILURE, Worker=5, elastic=elastic)).start()
     assert len(stage.names()) == 3
-    stage.ask(Worker=1)
+    stage.change_spec(Worker=1)
     stage.settle()
     assert len(stage.names()) == 2
 
 
 def test_elastic_bounds_apply_to_workers_only() -> None:
     elastic = ElasticPolicy(min_replicas=2, max_replicas=3)
-    stage = Stage(job("PyTorchJob", ON_FAILURE, Master=1, Worker=2, elastic=elastic)).start()
+    stage = JobSimulation(
+        job("PyTorchJob", ON_FAILURE, Master=1, Worker=2, elastic=elastic)
+    ).start()
     assert stage.names() == ["master-0", "worker-0", "worker-1"]
 
 
@@ -147,7 +149,7 @@ def test_completed_replica_is_not_recreated() -> None:
 
 def test_permanently_failed_replica_is_not_recreated() -> None:
     options = {"enableDynamicWorker": True}
-    stage = Stage(job("TFJob", Worker=3, options=options)).start()
+    stage = JobSimulation(job("TFJob", Worker=3, options=options)).start()
     stage.end("worker-2", 1)
     stage.settle()
     assert stage.state() == "Running"
@@ -191,7 +193,7 @@ def test_known_attempt_is_kept() -> None:
 
 
 def test_oldest_unknown_attempt_is_kept() -> None:
-    stage = Stage(job("JAXJob", Worker=1))
+    stage = JobSimulation(job("JAXJob", Worker=1))
     stage.wait(5)
     stage.add("worker-0", started=stage.now)
     first = stage.add("worker-0", started=BEGIN)
@@ -200,7 +202,7 @@ def test_oldest_unknown_attempt_is_kept() -> None:
 
 
 def test_running_attempt_is_preferred_to_a_failed_attempt() -> None:
-    stage = Stage(job("JAXJob", Worker=1))
+    stage = JobSimulation(job("JAXJob", Worker=1))
     stage.add("worker-0", ReplicaPhase.FAILED, exit_code=1, started=BEGIN)
     running = stage.add("worker-0", ReplicaPhase.RUNNING)
     stage.settle()
@@ -209,7 +211,7 @@ def test_running_attempt_is_preferred_to_a_failed_attempt() -> None:
 
 
 def test_pending_attempt_is_preferred_to_a_terminating_attempt() -> None:
-    stage = Stage(job("JAXJob", Worker=1))
+    stage = JobSimulation(job("JAXJob", Worker=1))
     stage.add("worker-0", deleting=True, started=BEGIN)
     stays = stage.add("worker-0", ReplicaPhase.PENDING)
     stage.write()
@@ -276,7 +278,9 @@ def test_replica_with_an_invalid_index_is_ignored() -> None:
 
 
 def test_replicas_of_an_unknown_type_are_cleaned_up_with_the_job() -> None:
-    stage = Stage(job("JAXJob", Worker=1, run=RunPolicy(clean_pod_policy=CleanPodPolicy.ALL)))
+    stage = JobSimulation(
+        job("JAXJob", Worker=1, run=RunPolicy(clean_pod_policy=CleanPodPolicy.ALL))
+    )
     stage.start()
     stage.add("stranger-0")
     stage.end("worker-0", 0)
@@ -285,7 +289,7 @@ def test_replicas_of_an_unknown_type_are_cleaned_up_with_the_job() -> None:
 
 
 def test_replicas_of_a_removed_type_are_deleted() -> None:
-    stage = Stage(job("TFJob", PS=1, Worker=1)).start()
+    stage = JobSimulation(job("TFJob", PS=1, Worker=1)).start()
     specs = {WORKER: stage.job.replicas[WORKER]}
     stage.job = replace(stage.job, replicas=specs)
     stage.settle()
@@ -294,7 +298,7 @@ def test_replicas_of_a_removed_type_are_deleted() -> None:
 
 def test_job_managed_by_another_controller_is_ignored() -> None:
     run = RunPolicy(managed_by="kueue.x-k8s.io/multikueue", suspend=True)
-    stage = Stage(job("JAXJob", Worker=1, run=run))
+    stage = JobSimulation(job("JAXJob", Worker=1, run=run))
     stage.add("worker-0", ReplicaPhase.FAILED, exit_code=1)
     decision = stage.decide()
     assert decision.actions == ()
@@ -304,7 +308,7 @@ def test_job_managed_by_another_controller_is_ignored() -> None:
 
 def test_job_managed_by_the_training_operator_is_reconciled() -> None:
     run = RunPolicy(managed_by="kubeflow.org/training-operator")
-    assert Stage(job("JAXJob", Worker=1, run=run)).decide().actions
+    assert JobSimulation(job("JAXJob", Worker=1, run=run)).decide().actions
 
 
 def test_terminating_job_is_ignored() -> None:

@@ -11,14 +11,16 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import Stage, job
+from tests.training.job_simulation import JobSimulation, job
 
 ALWAYS, ON_FAILURE, NEVER, EXIT_CODE = RestartPolicy
 FAILED = ConditionType.FAILED
 
 
-def two_workers(policy: RestartPolicy, limit: int | None = None) -> Stage:
-    return Stage(job("JAXJob", policy, Worker=2, run=RunPolicy(backoff_limit=limit))).start()
+def two_workers(policy: RestartPolicy, limit: int | None = None) -> JobSimulation:
+    return JobSimulation(
+        job("JAXJob", policy, Worker=2, run=RunPolicy(backoff_limit=limit))
+    ).start()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +74,7 @@ def test_permanent_failure_by_exit_code_has_a_completion_time() -> None:
 
 def test_launcher_is_restarted_by_exit_code() -> None:
     """Kubeflow reports Restarting but never recreates it (#2044)."""
-    stage = Stage(job("MPIJob", EXIT_CODE, Launcher=1, Worker=1)).start()
+    stage = JobSimulation(job("MPIJob", EXIT_CODE, Launcher=1, Worker=1)).start()
     stage.end("launcher-0", 137)
     stage.settle()
     stage.wait(1)
@@ -115,8 +117,8 @@ def test_attempts_are_numbered_per_replica() -> None:
         stage.settle()
         stage.wait(8)
         stage.settle()
-    made = [action.attempt for action in stage.created if str(action.replica) == "worker-1"]
-    assert made == [0, 1, 2]
+    results = [action.attempt for action in stage.created if str(action.replica) == "worker-1"]
+    assert results == [0, 1, 2]
 
 
 def test_replica_is_recreated_only_after_the_old_one_is_gone() -> None:
@@ -180,7 +182,7 @@ def test_terminating_replica_is_not_active() -> None:
 
 
 def test_always_restarts_a_succeeded_parameter_server() -> None:
-    stage = Stage(job("TFJob", ALWAYS, PS=1, Worker=2)).start()
+    stage = JobSimulation(job("TFJob", ALWAYS, PS=1, Worker=2)).start()
     stage.end("ps-0", 0)
     stage.settle()
     assert stage.state() == "Running"
@@ -192,7 +194,7 @@ def test_always_restarts_a_succeeded_parameter_server() -> None:
 
 
 def test_always_does_not_restart_a_deciding_worker_that_succeeded() -> None:
-    stage = Stage(job("JAXJob", ALWAYS, Worker=2)).start()
+    stage = JobSimulation(job("JAXJob", ALWAYS, Worker=2)).start()
     stage.end("worker-0", 0)
     stage.settle()
     assert stage.record("worker-0").completed
@@ -202,7 +204,7 @@ def test_always_does_not_restart_a_deciding_worker_that_succeeded() -> None:
 
 
 def test_always_restarts_a_succeeded_worker_of_a_job_with_a_master() -> None:
-    stage = Stage(job("PyTorchJob", ALWAYS, Master=1, Worker=1)).start()
+    stage = JobSimulation(job("PyTorchJob", ALWAYS, Master=1, Worker=1)).start()
     stage.end("worker-0", 0)
     stage.settle()
     stage.wait(1)
@@ -211,7 +213,7 @@ def test_always_restarts_a_succeeded_worker_of_a_job_with_a_master() -> None:
 
 
 def test_on_failure_does_not_restart_a_succeeded_parameter_server() -> None:
-    stage = Stage(job("TFJob", ON_FAILURE, PS=1, Worker=2)).start()
+    stage = JobSimulation(job("TFJob", ON_FAILURE, PS=1, Worker=2)).start()
     stage.end("ps-0", 0)
     stage.settle()
     stage.wait(8)
@@ -310,7 +312,7 @@ def test_restart_is_counted_once_while_the_old_replica_remains() -> None:
 
 def test_success_takes_precedence_over_the_backoff_limit() -> None:
     """Kubeflow checks the limit first or, iterating a Go map, either."""
-    stage = Stage(
+    stage = JobSimulation(
         job("PyTorchJob", ON_FAILURE, Master=1, Worker=1, run=RunPolicy(backoff_limit=0))
     ).start()
     stage.end("worker-0", 1)

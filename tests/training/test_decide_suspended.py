@@ -11,31 +11,31 @@ from danlu.training.types import (
     RestartPolicy,
     RunPolicy,
 )
-from tests.training.stage import BEGIN, Stage, job
+from tests.training.job_simulation import BEGIN, JobSimulation, job
 
 SUSPENDED, RUNNING = ConditionType.SUSPENDED, ConditionType.RUNNING
 
 
 def started_stage(
     policy: RestartPolicy = RestartPolicy.NEVER, run: RunPolicy | None = None
-) -> Stage:
-    return Stage(job("PyTorchJob", policy, Master=1, Worker=2, run=run)).start()
+) -> JobSimulation:
+    return JobSimulation(job("PyTorchJob", policy, Master=1, Worker=2, run=run)).start()
 
 
-def suspend(stage: Stage) -> Stage:
-    stage.ask(run={"suspend": True})
+def suspend(stage: JobSimulation) -> JobSimulation:
+    stage.change_spec(run={"suspend": True})
     stage.settle()
     return stage
 
 
-def resume(stage: Stage) -> Stage:
-    stage.ask(run={"suspend": False})
+def resume(stage: JobSimulation) -> JobSimulation:
+    stage.change_spec(run={"suspend": False})
     stage.settle()
     return stage
 
 
 def test_job_created_suspended_creates_no_replicas() -> None:
-    stage = Stage(job("PyTorchJob", Master=1, Worker=2, run=RunPolicy(suspend=True)))
+    stage = JobSimulation(job("PyTorchJob", Master=1, Worker=2, run=RunPolicy(suspend=True)))
     stage.settle()
     assert stage.names() == []
     assert [condition.type for condition in stage.status.conditions] == ["Created", "Suspended"]
@@ -97,7 +97,7 @@ def test_resuming_restarts_the_job_and_its_deadline() -> None:
 
 def test_suspending_is_neither_a_restart_nor_a_failure() -> None:
     stage = started_stage(RestartPolicy.NEVER, RunPolicy(backoff_limit=0))
-    stage.ask(run={"suspend": True})
+    stage.change_spec(run={"suspend": True})
     stage.write()
     for name in stage.names():
         stage.change(name, deleting=True)
@@ -113,7 +113,7 @@ def test_suspending_is_neither_a_restart_nor_a_failure() -> None:
 
 def test_resumed_job_waits_until_suspended_replicas_are_gone() -> None:
     stage = started_stage()
-    stage.ask(run={"suspend": True})
+    stage.change_spec(run={"suspend": True})
     stage.write()
     for name in stage.names():
         stage.change(name, deleting=True)
@@ -134,7 +134,7 @@ def test_completed_replica_is_not_recreated_after_resume() -> None:
 
 def test_replica_stopped_by_suspending_is_recreated_after_resume() -> None:
     stage = started_stage()
-    stage.ask(run={"suspend": True})
+    stage.change_spec(run={"suspend": True})
     stage.write()
     stage.change("worker-0", deleting=True)
     stage.end("worker-0", 0)

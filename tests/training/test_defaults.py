@@ -28,13 +28,13 @@ def read(document: dict[str, Any]) -> Job:
 
 
 def containers(job: Job, type: str = "Worker") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = job.replicas[ReplicaType(type)].template["spec"]["containers"]
-    return found
+    results: list[dict[str, Any]] = job.replicas[ReplicaType(type)].template["spec"]["containers"]
+    return results
 
 
 def replicas(document: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = document["spec"][framework(document["kind"]).replicas_field]
-    return found
+    results: dict[str, Any] = document["spec"][framework(document["kind"]).replicas_field]
+    return results
 
 
 @pytest.mark.parametrize("kind", TABLE)

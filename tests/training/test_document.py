@@ -34,25 +34,25 @@ def parse_error(text: str) -> ManifestError:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_is_parsed(kind: str) -> None:
-    found = read_manifest_file(dump_yaml(manifest(kind)), "job.yaml")
-    assert dict(found.job) == manifest(kind)
-    assert (dict(found.objects), found.others) == ({}, ())
+    document = read_manifest_file(dump_yaml(manifest(kind)), "job.yaml")
+    assert dict(document.job) == manifest(kind)
+    assert (dict(document.objects), document.others) == ({}, ())
 
 
 def test_objects_around_the_job_are_accepted_in_any_order() -> None:
-    found = read_manifest_file(join_documents(CONFIG, CLAIM, JOB, "", SECRET), "job.yaml")
-    assert found.job["kind"] == "PyTorchJob"
-    assert list(found.objects) == ["ConfigMap/settings", "Secret/token"]
-    assert found.objects["ConfigMap/settings"]["data"] == {"a.txt": "hello"}
-    assert found.others == ("PersistentVolumeClaim/data",)
+    document = read_manifest_file(join_documents(CONFIG, CLAIM, JOB, "", SECRET), "job.yaml")
+    assert document.job["kind"] == "PyTorchJob"
+    assert list(document.objects) == ["ConfigMap/settings", "Secret/token"]
+    assert document.objects["ConfigMap/settings"]["data"] == {"a.txt": "hello"}
+    assert document.others == ("PersistentVolumeClaim/data",)
 
 
 def test_items_of_a_list_are_documents() -> None:
     items = [manifest(), {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}]
     text = dump_yaml({"apiVersion": "v1", "kind": "List", "items": items})
-    found = read_manifest_file(text, "all.yaml")
-    assert list(found.objects) == ["Secret/s"]
-    line = found.job.places.span("spec.pytorchReplicaSpecs[Worker].replicas").line
+    document = read_manifest_file(text, "all.yaml")
+    assert list(document.objects) == ["Secret/s"]
+    line = document.job.places.span("spec.pytorchReplicaSpecs[Worker].replicas").line
     assert text.split("\n")[line - 1].strip() == "replicas: 2"
 
 
@@ -60,9 +60,9 @@ def test_server_fields_are_dropped() -> None:
     document = manifest()
     document["metadata"] |= {"uid": "1", "creationTimestamp": None, "labels": {"a": "b"}}
     document["status"] = {"conditions": [{"type": "Succeeded", "status": "True"}]}
-    found = read_manifest_file(dump_yaml(document), "job.yaml").job
-    assert dict(found["metadata"]) == {"name": "job", "labels": {"a": "b"}}
-    assert not read_job(found, framework("PyTorchJob")).status.finished
+    data = read_manifest_file(dump_yaml(document), "job.yaml").job
+    assert dict(data["metadata"]) == {"name": "job", "labels": {"a": "b"}}
+    assert not read_job(data, framework("PyTorchJob")).status.finished
 
 
 @pytest.mark.parametrize(
@@ -140,14 +140,14 @@ def test_invalid_manifest_is_an_error_with_line_and_column(
 
 
 def test_document_is_a_mapping_with_line_numbers() -> None:
-    found = read_manifest_file(join_documents(CONFIG, JOB), "job.yaml").job
-    assert isinstance(found, ManifestDocument)
-    assert len(found) == 4
+    document = read_manifest_file(join_documents(CONFIG, JOB), "job.yaml").job
+    assert isinstance(document, ManifestDocument)
+    assert len(document) == 4
     lines = join_documents(CONFIG, JOB).split("\n")
     image = "spec.pytorchReplicaSpecs[Worker].template.spec.containers[0].image"
-    assert lines[found.places.span(image).line - 1].strip() == "image: example/train:1"
+    assert lines[document.places.span(image).line - 1].strip() == "image: example/train:1"
     missing = "spec.pytorchReplicaSpecs[worker].template.spec.volumes[3].name"
-    assert lines[found.places.span(missing).line - 1].strip() == "spec:"
+    assert lines[document.places.span(missing).line - 1].strip() == "spec:"
 
 
 def test_findings_have_line_numbers() -> None:
@@ -193,7 +193,7 @@ KIND_SPELLINGS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("spelling", KIND_SPELLINGS)
 def test_mxnet_job_is_an_alias_of_mx_job(spelling: str) -> None:
     document = manifest("MXJob") | {"kind": KIND_SPELLINGS[spelling]("MXNetJob")}
-    found = read_manifest_file(dump_yaml(document), "job.yaml").job
-    job = read_job(found, framework("MXJob"))
+    data = read_manifest_file(dump_yaml(document), "job.yaml").job
+    job = read_job(data, framework("MXJob"))
     assert job == read_job(manifest("MXJob"), framework("MXJob"))
     assert job.kind == "MXJob"

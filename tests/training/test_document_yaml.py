@@ -11,8 +11,8 @@ from danlu.training.yaml_with_lines import YamlError, dump_yaml, read_yaml
 
 
 def value(text: str) -> object:
-    [(found, _)] = read_yaml(text, "f.yaml")
-    return found
+    [(result, _)] = read_yaml(text, "f.yaml")
+    return result
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def value(text: str) -> object:
     ],
 )
 def test_scalars_are_parsed_as_in_kubernetes(text: str, means: object) -> None:
-    found = value(f"a: {text}\n")
-    assert found == {"a": means}
-    assert isinstance(found, dict)
-    assert type(found["a"]) is type(means)
+    result = value(f"a: {text}\n")
+    assert result == {"a": means}
+    assert isinstance(result, dict)
+    assert type(result["a"]) is type(means)
 
 
 def test_keys_are_always_strings() -> None:
@@ -146,13 +146,13 @@ def test_characters_forbidden_in_yaml_are_an_error(text: str) -> None:
     "text", ["y", "N", "1e5", "0o14", "1:30", "22:22", "2020-01-01", "true", "1", "", "~", "0x1f"]
 )
 def test_ambiguous_strings_are_quoted(text: str) -> None:
-    written = dump_yaml({"a": text})
-    assert written.strip() in (f"a: '{text}'", f'a: "{text}"')
+    document = dump_yaml({"a": text})
+    assert document.strip() in (f"a: '{text}'", f'a: "{text}"')
 
 
 def test_multiline_string_is_written_as_a_block_scalar() -> None:
-    written = dump_yaml({"data": {"run.sh": "#!/bin/sh\necho hi\n"}})
-    assert written == "data:\n  run.sh: |\n    #!/bin/sh\n    echo hi\n"
+    document = dump_yaml({"data": {"run.sh": "#!/bin/sh\necho hi\n"}})
+    assert document == "data:\n  run.sh: |\n    #!/bin/sh\n    echo hi\n"
 
 
 _TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc"), include_characters="\n\t"))
@@ -165,6 +165,6 @@ _VALUES = st.recursive(
 @settings(deadline=None, max_examples=50)
 @given(st.dictionaries(_TEXT, _VALUES, min_size=1))
 def test_yaml_round_trips(document: dict[str, object]) -> None:
-    written = dump_yaml(document)
-    assert value(written) == document
-    assert yaml.safe_load(written) is not None
+    data = dump_yaml(document)
+    assert value(data) == document
+    assert yaml.safe_load(data) is not None

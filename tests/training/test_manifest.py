@@ -78,7 +78,7 @@ def jobs(draw: st.DrawFn) -> Job:
     """Generate jobs of every kind, as the parser returns them."""
     kind = draw(st.sampled_from(sorted(KINDS)))
     it = framework(kind)
-    made = read_job(manifest(kind), it)
+    job = read_job(manifest(kind), it)
     replicas = {
         type: msgspec.structs.replace(
             spec,
@@ -86,11 +86,11 @@ def jobs(draw: st.DrawFn) -> Job:
             restart_policy=draw(st.sampled_from(RestartPolicy)),
             template=draw(templates(spec.template)),
         )
-        for type, spec in made.replicas.items()
+        for type, spec in job.replicas.items()
     }
     elastic = draw(ELASTIC) if "elasticPolicy" in it.spec_options else None
     return msgspec.structs.replace(
-        made,
+        job,
         name=draw(NAMES),
         namespace=draw(st.sampled_from(["default", "team-a"])),
         uid=draw(st.sampled_from(["", "1-2"])),
@@ -159,8 +159,8 @@ def test_job_round_trips(job: Job, status: JobStatus) -> None:
 @given(jobs())
 def test_job_round_trips_through_yaml(job: Job) -> None:
     job = msgspec.structs.replace(job, uid="")  # the uid of a file is ignored
-    found = read_manifest_file(dump_yaml(write_job(job)), "job.yaml")
-    assert read_job(found.job, framework(job.kind)) == job
+    document = read_manifest_file(dump_yaml(write_job(job)), "job.yaml")
+    assert read_job(document.job, framework(job.kind)) == job
 
 
 @settings(deadline=None, max_examples=60)

@@ -105,8 +105,8 @@ def test_other_fields_of_examples_are_parsed() -> None:
 
 def test_unused_objects_are_listed() -> None:
     text = FILES["tensorflow-mnist-with-summaries"].read_text()
-    found = read_manifest_file(text, "job.yaml")
-    assert found.others == (
+    document = read_manifest_file(text, "job.yaml")
+    assert document.others == (
         "PersistentVolume/tfevent-volume",
         "PersistentVolumeClaim/tfevent-volume",
     )

@@ -111,10 +111,10 @@ def test_sidecar_variables_of_the_manifest_are_kept() -> None:
     containers = document["spec"][field]["Worker"]["template"]["spec"]["containers"]
     containers.append({"name": "proxy", "image": "proxy", "env": own})
     pod = render_replica(read(document), "Worker")
-    found = [(entry["name"], entry["value"]) for entry in pod["spec"]["containers"][1]["env"]]
-    assert found[:2] == [("RANK", "mine"), ("MASTER_PORT", "1")]
-    assert "WORLD_SIZE" in dict(found)
-    assert len({name for name, _ in found}) == len(found)
+    results = [(entry["name"], entry["value"]) for entry in pod["spec"]["containers"][1]["env"]]
+    assert results[:2] == [("RANK", "mine"), ("MASTER_PORT", "1")]
+    assert "WORLD_SIZE" in dict(results)
+    assert len({name for name, _ in results}) == len(results)
 
 
 def test_tensorflow_job_with_one_replica_gets_no_variable() -> None:
@@ -191,6 +191,6 @@ def test_rendering_does_not_change_the_job(kind: str) -> None:
 
 def test_labels_of_a_replica_type_select_its_replicas() -> None:
     job = read(manifest("TFJob"))
-    wanted = type_labels(job, framework("TFJob"), ReplicaType("PS"))
-    assert wanted.items() <= render_replica(job, "PS")["metadata"]["labels"].items()
-    assert not wanted.items() <= render_replica(job, "Worker")["metadata"]["labels"].items()
+    expected = type_labels(job, framework("TFJob"), ReplicaType("PS"))
+    assert expected.items() <= render_replica(job, "PS")["metadata"]["labels"].items()
+    assert not expected.items() <= render_replica(job, "Worker")["metadata"]["labels"].items()

@@ -63,8 +63,8 @@ def test_declared_port_applies_to_its_replica_type() -> None:
 
 
 def test_missing_replica_type_has_the_framework_port() -> None:
-    found = declared_port(job("JAXJob"), ReplicaId(ReplicaType("Master"), 0), framework("JAXJob"))
-    assert found == 6666
+    result = declared_port(job("JAXJob"), ReplicaId(ReplicaType("Master"), 0), framework("JAXJob"))
+    assert result == 6666
 
 
 def test_mpi_files_are_mounted_as_in_kubeflow() -> None:

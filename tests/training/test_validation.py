@@ -12,15 +12,22 @@ from danlu.training.manifest import read_job, validate, validate_change
 from danlu.training.types import MANAGER, Job, SchedulingPolicy
 from tests.training.manifests import KINDS, SIZES, framework, manifest
 from tests.training.mistakes import jobs, kinds, pods
-from tests.training.mistakes.spoil import meta, of_box, of_worker, policy, spec, worker
+from tests.training.mistakes.manifest_edits import (
+    change_container,
+    change_worker,
+    set_metadata,
+    set_run_policy,
+    set_spec,
+    worker_spec,
+)
 
 MISTAKES = {**jobs.CASES, **pods.CASES}
 OF_KINDS = kinds.OF_KINDS
 
 
 def findings(document: dict[str, Any], kind: str = "PyTorchJob") -> list[tuple[str, str, str]]:
-    found = validate(document, framework(kind))
-    return [(finding.path, finding.message, finding.hint) for finding in found]
+    result = validate(document, framework(kind))
+    return [(finding.path, finding.message, finding.hint) for finding in result]
 
 
 @pytest.mark.parametrize("case", MISTAKES)
@@ -37,8 +44,8 @@ def test_one_mistake_gives_one_finding_or_its_consequence(case: str) -> None:
     document = manifest()
     spoil(document)
     parents = (path.rpartition(".")[0], path.rpartition("[")[0])
-    for found, _, _ in findings(document):
-        assert found.startswith((path, *filter(None, parents))), found
+    for result, _, _ in findings(document):
+        assert result.startswith((path, *filter(None, parents))), result
 
 
 @pytest.mark.parametrize("case", OF_KINDS)
@@ -58,7 +65,7 @@ def test_valid_manifest_has_no_findings(kind: str) -> None:
 def test_run_policy_and_templates_are_validated_for_every_kind(kind: str) -> None:
     it = framework(kind)
     document = manifest(kind)
-    policy(managedBy="nobody", backoffLimit=-1)(document)
+    set_run_policy(managedBy="nobody", backoffLimit=-1)(document)
     last = list(SIZES[kind])[-1]
     document["spec"][it.replicas_field][last]["template"]["spec"]["containers"][0]["image"] = ""
     at = f"spec.{it.replicas_field}[{last}].template.spec.containers[0].image"
@@ -86,24 +93,24 @@ def test_mpi_container_may_have_any_name() -> None:
 
 def test_longest_valid_name_is_accepted() -> None:
     document = manifest()
-    meta(name="a" * 54)(document)
+    set_metadata(name="a" * 54)(document)
     assert findings(document) == []
 
 
 @pytest.mark.parametrize("value", [None, ""])
 def test_null_and_empty_policies_count_as_absent(value: object) -> None:
     document = manifest()
-    spec(runPolicy={"cleanPodPolicy": value, "managedBy": value}, elasticPolicy=None)(document)
-    of_worker(restartPolicy=value, replicas=None)(document)
+    set_spec(runPolicy={"cleanPodPolicy": value, "managedBy": value}, elasticPolicy=None)(document)
+    change_worker(restartPolicy=value, replicas=None)(document)
     assert findings(document) == []
 
 
 @pytest.mark.parametrize("amount", [1, 0.5, "1", "500m", "4Gi", "1e3", ".5", "1.5G", "+2"])
 def test_resource_quantities_are_accepted_in_every_form(amount: object) -> None:
     document = manifest()
-    of_box(resources={"limits": {"memory": amount}, "requests": {"nvidia.com/gpu": amount}})(
-        document
-    )
+    change_container(
+        resources={"limits": {"memory": amount}, "requests": {"nvidia.com/gpu": amount}}
+    )(document)
     assert findings(document) == []
 
 
@@ -119,24 +126,24 @@ def test_wrong_types_are_findings(path: str, wrong: object) -> None:
         case "worker":
             document["spec"]["pytorchReplicaSpecs"]["Worker"] = wrong
         case _:
-            worker(document)[path] = wrong
+            worker_spec(document)[path] = wrong
     assert findings(document)
 
 
 def test_all_findings_are_collected_and_sorted_by_path() -> None:
     document = manifest()
-    policy(suspend=1, backoffLimit=-1)(document)
-    meta(name="X")(document)
-    of_box(image=None, args="x")(document)
+    set_run_policy(suspend=1, backoffLimit=-1)(document)
+    set_metadata(name="X")(document)
+    change_container(image=None, args="x")(document)
     paths = [path for path, _, _ in findings(document)]
     assert paths == sorted(paths)
     assert len(paths) == 5
 
 
 def job(**fields: Any) -> Job:
-    made = read_job(manifest(), framework("PyTorchJob"))
+    result = read_job(manifest(), framework("PyTorchJob"))
     return msgspec.structs.replace(
-        made, run_policy=msgspec.structs.replace(made.run_policy, **fields)
+        result, run_policy=msgspec.structs.replace(result.run_policy, **fields)
     )
 
 

@@ -93,10 +93,10 @@ def test_any_manifest_is_a_job_or_has_findings(document: dict[str, Any], kind: s
     else:
         job = read_job(document, it)
         assert read_job(write_job(job, it), it) == job
-        _render(job)
+        _render_all_pods(job)
 
 
-def _render(job: Job) -> None:
+def _render_all_pods(job: Job) -> None:
     it = framework(job.kind)
     for type, spec in job.replicas.items():
         if spec.replicas:

@@ -41,6 +41,8 @@ def test_flag_wins_over_variable_over_file(file: Path) -> None:
         ("jobs = ", "config.toml", ""),
         ("store_limit = '10 parsecs'", "invalid size", ""),
         ("[mirrors]\ndebian = 3", "Expected `object`", ""),
+        ("gpu_driver_root = ''", "gpu_driver_root must be an absolute path", ""),
+        ("cdi_spec_dirs = '/etc/cdi:cdi'", "cdi_spec_dirs must be absolute paths", ""),
     ],
 )
 def test_error_names_the_invalid_file_and_setting(

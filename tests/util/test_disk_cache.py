@@ -12,7 +12,7 @@ import pytest
 from danlu.util.disk_cache import read_cache, write_cache
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CachedAnswer(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
     number: int = 0
 
@@ -23,10 +23,12 @@ def age(directory: Path, seconds: float) -> None:
 
 
 def test_cached_answer_is_found_by_its_question_only(tmp_path: Path) -> None:
-    write_cache(tmp_path / "notes", ["a", {"x": 1, "y": 2}], Answer(("n",), 3))
-    assert read_cache(tmp_path / "notes", ["a", {"y": 2, "x": 1}], Answer) == Answer(("n",), 3)
-    assert read_cache(tmp_path / "notes", ["a", {"y": 2, "x": 2}], Answer) is None
-    assert read_cache(tmp_path / "nowhere", "a", Answer) is None
+    write_cache(tmp_path / "notes", ["a", {"x": 1, "y": 2}], CachedAnswer(("n",), 3))
+    assert read_cache(tmp_path / "notes", ["a", {"y": 2, "x": 1}], CachedAnswer) == CachedAnswer(
+        ("n",), 3
+    )
+    assert read_cache(tmp_path / "notes", ["a", {"y": 2, "x": 2}], CachedAnswer) is None
+    assert read_cache(tmp_path / "nowhere", "a", CachedAnswer) is None
 
 
 def test_expired_entry_is_ignored_and_removed_by_the_next_write(tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_entry_from_the_future_is_ignored(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"names": 1}', "\x00"])
 def test_damaged_entry_is_ignored(tmp_path: Path, text: str) -> None:
-    write_cache(tmp_path, "a", Answer(()))
+    write_cache(tmp_path, "a", CachedAnswer(()))
     (file,) = tmp_path.iterdir()
     file.write_text(text)
-    assert read_cache(tmp_path, "a", Answer) is None
+    assert read_cache(tmp_path, "a", CachedAnswer) is None

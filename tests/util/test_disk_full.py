@@ -1,4 +1,4 @@
-"""When a disk counts as full, and how that is reported."""
+"""Detection and reports of a full disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from danlu.util.disk_full import is_disk_full, ran_out_of_space, translate_disk_
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
 
-class Disk:
-    """What statvfs(3) says of a disk."""
+class FakeStatvfs:
+    """The result of statvfs(3) for a disk."""
 
     f_bsize = f_frsize = 4096
 
@@ -24,21 +24,21 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(monkeypatch: pytest.MonkeyPatch) -> FakeStatvfs:
     """A disk with half a gigabyte left."""
-    disk = Disk(500 << 20)
+    disk = FakeStatvfs(500 << 20)
     monkeypatch.setattr(os, "statvfs", lambda place: disk)
     return disk
 
 
-def test_disk_without_free_space_counts_as_full(disk: Disk, tmp_path: Path) -> None:
+def test_disk_without_free_space_counts_as_full(disk: FakeStatvfs, tmp_path: Path) -> None:
     assert not ran_out_of_space(tmp_path)
     disk.f_bavail = 10
     assert ran_out_of_space(tmp_path)
 
 
 def test_disk_without_free_inodes_counts_as_full_unless_inodes_are_not_counted(
-    disk: Disk, tmp_path: Path
+    disk: FakeStatvfs, tmp_path: Path
 ) -> None:
     disk.f_favail = 0
     assert ran_out_of_space(tmp_path)
@@ -46,12 +46,14 @@ def test_disk_without_free_inodes_counts_as_full_unless_inodes_are_not_counted(
     assert not ran_out_of_space(tmp_path)
 
 
-def test_program_output_counts_if_it_cleaned_up_afterwards(disk: Disk, tmp_path: Path) -> None:
-    said = ["a", "tar: x: Cannot write: No space left on device", "b"]
-    assert ran_out_of_space(tmp_path, said)
+def test_program_output_counts_if_it_cleaned_up_afterwards(
+    disk: FakeStatvfs, tmp_path: Path
+) -> None:
+    output = ["a", "tar: x: Cannot write: No space left on device", "b"]
+    assert ran_out_of_space(tmp_path, output)
     # With gigabytes free it was /dev/shm, or another disk.
     disk.f_bavail = 5 << 20
-    assert not ran_out_of_space(tmp_path, said)
+    assert not ran_out_of_space(tmp_path, output)
     assert ran_out_of_space(tmp_path, ["cp: Disk quota exceeded"])
 
 

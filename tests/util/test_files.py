@@ -83,9 +83,9 @@ assert not root.exists()
 
 def test_directories_without_permissions_are_removed() -> None:
     # Not tmp_path: only root may pass through the directories above it.
-    with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o777)
-        subprocess.run([sys.executable, "-c", _CLOSED, place], check=True)
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o777)
+        subprocess.run([sys.executable, "-c", _CLOSED, directory], check=True)
 
 
 @pytest.mark.real

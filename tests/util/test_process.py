@@ -10,8 +10,8 @@ from danlu.util.process import run, stream
 
 
 def test_both_outputs_and_the_exit_code_are_returned() -> None:
-    done = anyio.run(run, ["sh", "-c", "cat; echo bad >&2; exit 3"])
-    assert (done.code, done.stdout, done.stderr) == (3, b"", b"bad\n")
+    result = anyio.run(run, ["sh", "-c", "cat; echo bad >&2; exit 3"])
+    assert (result.code, result.stdout, result.stderr) == (3, b"", b"bad\n")
 
 
 def test_input_is_passed() -> None:
@@ -41,11 +41,11 @@ def test_child_is_killed_on_cancel() -> None:
     async def main() -> None:
         async with anyio.create_task_group() as group:
 
-            def seen(line: str) -> None:
+            def cancel_on_line(line: str) -> None:
                 pids.append(int(line))
                 group.cancel_scope.cancel()
 
-            await stream(["sh", "-c", "echo $$; exec sleep 1000"], seen)
+            await stream(["sh", "-c", "echo $$; exec sleep 1000"], cancel_on_line)
 
     anyio.run(main)
     with pytest.raises(ProcessLookupError):

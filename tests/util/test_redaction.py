@@ -95,8 +95,8 @@ def test_values_of_secret_variables_are_removed_everywhere() -> None:
     environ = {"HF_TOKEN": SECRET, "SHORT_TOKEN": "abc", "HOME": "/home/me"}
     redactor = SecretRedactor(environ)
     assert redactor.redact_text("log", f"echo {SECRET} abc") == "echo *** abc"
-    shown = redactor.redact_variables("env", environ, ["HF_TOKEN", "HOME"])
-    assert shown == {"HF_TOKEN": "***", "HOME": "/home/me"}
+    output = redactor.redact_variables("env", environ, ["HF_TOKEN", "HOME"])
+    assert output == {"HF_TOKEN": "***", "HOME": "/home/me"}
     assert redactor.removed["env"] == {"value of a secret variable": 1}
 
 

@@ -10,14 +10,14 @@ from danlu.errors import OutsideError, TemporaryError
 from danlu.util.retry import RetryPolicy, retry
 
 
-class Busy(TemporaryError):
+class BusyServerError(TemporaryError):
     """A server that sends Retry-After."""
 
     retry_after = 20.0
 
 
-class Scene:
-    """An attempt that raises each of ``errors`` in turn, and a clock that only waits advance."""
+class RetryScenario:
+    """An attempt that raises each of ``errors``, and a clock that only waiting advances."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -46,47 +46,47 @@ class Scene:
 
 
 def test_success_does_not_wait() -> None:
-    scene = Scene()
+    scene = RetryScenario()
     assert scene.run() == "done"
     assert scene.waits == []
 
 
 def test_temporary_errors_are_retried_with_doubling_delays() -> None:
-    scene = Scene(*[TemporaryError("x")] * 3)
+    scene = RetryScenario(*[TemporaryError("x")] * 3)
     assert scene.run() == "done"
     assert scene.waits == [0.5, 1.0, 2.0]
 
 
 def test_last_error_is_raised() -> None:
-    scene = Scene(*[TemporaryError(str(number)) for number in range(9)])
+    scene = RetryScenario(*[TemporaryError(str(number)) for number in range(9)])
     with pytest.raises(TemporaryError, match="4"):
         scene.run()
     assert scene.attempts == 5
 
 
-def test_permanent_error_is_raised_at_once() -> None:
-    scene = Scene(OutsideError("no"))
+def test_permanent_error_is_raised_without_retry() -> None:
+    scene = RetryScenario(OutsideError("no"))
     with pytest.raises(OutsideError, match="no"):
         scene.run()
     assert scene.attempts == 1
 
 
 def test_retry_after_of_the_server_is_the_shortest_wait() -> None:
-    scene = Scene(Busy("busy"))
+    scene = RetryScenario(BusyServerError("busy"))
     scene.run()
     assert scene.waits == [20.0]
 
 
 def test_no_attempt_starts_after_the_deadline() -> None:
-    scene = Scene(*[Busy("busy")] * 9)
-    with pytest.raises(Busy):
+    scene = RetryScenario(*[BusyServerError("busy")] * 9)
+    with pytest.raises(BusyServerError):
         scene.run(RetryPolicy(attempts=99, deadline=50))
     assert scene.waits == [20.0, 20.0]
 
 
 def test_each_wait_is_reported() -> None:
     reported: list[tuple[str, float]] = []
-    scene = Scene(TemporaryError("x"))
+    scene = RetryScenario(TemporaryError("x"))
     asyncio.run(
         retry(
             scene.attempt,

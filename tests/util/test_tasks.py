@@ -20,13 +20,13 @@ def test_results_come_in_order_whatever_ends_first() -> None:
 
 
 def test_first_failure_cancels_the_others_and_waits_for_them() -> None:
-    ended = []
+    result = []
 
     async def wait() -> None:
         try:
             await anyio.sleep_forever()
         finally:
-            ended.append("wait")
+            result.append("wait")
 
     async def fail() -> None:
         await anyio.lowlevel.checkpoint()
@@ -34,4 +34,4 @@ def test_first_failure_cancels_the_others_and_waits_for_them() -> None:
 
     with pytest.raises(ValueError, match="no"):
         asyncio.run(run_concurrently([wait, fail]))
-    assert ended == ["wait"]
+    assert result == ["wait"]

@@ -3,5 +3,5 @@
 #include <cstddef>
 #include <vector>
 
-// All primes up to and including `limit`, in order.
+// Returns all primes up to and including `limit`, in order.
 std::vector<std::size_t> primes_up_to(std::size_t limit);

@@ -24,7 +24,6 @@ from danlu.environment.types import (
     Environment,
     GraphContext,
     ImageOwner,
-    PlannedCall,
     ProjectDigests,
     PythonInterpreter,
     UvTool,
@@ -42,7 +41,6 @@ from danlu.graph.ops import (
     Merge,
     Op,
     Platform,
-    Unbuilt,
     Unresolved,
     parse_platform,
 )
@@ -65,7 +63,7 @@ def assemble(
     of that system configure the packages of the foreign one.
 
     Without a lock, what a lock would pin is an ``Unresolved`` vertex: such a graph can be shown,
-    but not built. Calls that are planned but not built are ``Unbuilt`` vertices.
+    but not built.
     """
     platform = platform or Platform()
     context = GraphContext(environment, lock, digests or ProjectDigests(), platform)
@@ -79,7 +77,7 @@ def assemble(
     for step in environment.steps:
         root = step.add_to(root, context)
     return Graph(
-        root=_add_unbuilt(root, environment),
+        root=root,
         config=_make_image_config(context),
         platform=platform,
         epoch=context.epoch,
@@ -133,13 +131,18 @@ def _make_native_or_foreign_system(
     if lock is None or tools is None:
         return _make_system_vertex(environment, lock, base)
     native_base = _make_base_vertex(environment, tools, parse_platform(tools.platform))
+    native_base = _name_tools(native_base, tools)
     if isinstance(base.op, Bootstrap):
         base = _make_foreign_vertex(ForeignBootstrap, base, (native_base,))
     system = _make_system_vertex(environment, lock, base)
     if not isinstance(system.op, AptInstall):
         return system
-    native = _make_system_vertex(environment, tools, native_base)
+    native = _name_tools(_make_system_vertex(environment, tools, native_base), tools)
     return _make_foreign_vertex(ForeignAptInstall, system, (base, native))
+
+
+def _name_tools(vertex: Vertex, tools: FunctionLock) -> Vertex:
+    return dataclasses.replace(vertex, name=f"{vertex.name} for {tools.platform}")
 
 
 def _make_foreign_vertex(kind: type[Op], vertex: Vertex, inputs: tuple[Vertex, ...]) -> Vertex:
@@ -261,16 +264,6 @@ def _merge_vertices(vertices: Sequence[Vertex]) -> Vertex:
     if len(vertices) == 1:
         return vertices[0]
     return Vertex(Merge(), tuple(vertices), name="environment", branch="environment")
-
-
-def _add_unbuilt(root: Vertex, environment: Environment) -> Vertex:
-    unbuilt = [_make_unbuilt(call) for call in environment.planned_calls]
-    return Vertex(Merge(), (root, *unbuilt), name="environment") if unbuilt else root
-
-
-def _make_unbuilt(call: PlannedCall) -> Vertex:
-    name = f"{call.function} (not built by this version)"
-    return Vertex(Unbuilt(call.function, call.arguments), (), name, "unbuilt", (call.span,))
 
 
 def _make_image_config(context: GraphContext) -> ImageConfig:

@@ -6,10 +6,11 @@ import gc
 import os
 import signal
 import sys
+import time
 
 from danlu.cli.build_stamp import answer_repeated_build
 
-# Not typing.TYPE_CHECKING: see danlu.cli.build_stamp.
+# Not typing.TYPE_CHECKING: see danlu.cli.command_stamp.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 # A short run creates many objects and drops few: collecting cycles every 700 allocations (the
 # default) takes 5 % of its time.
 _GC_THRESHOLD = 100_000
+
+#: Ctrl-C again while the event loop stops leaves its idle worker threads, which never end.
+_INTERRUPTED_CODES = (130, 143)
+_INTERRUPTED_WAIT_SECONDS = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,9 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         if arguments is None:
-            if answer_repeated_build(sys.argv[1:]):
-                _exit_process(0)
-                return 0
+            answered = _answer_repeated_command(sys.argv[1:])
+            if answered is not None:
+                _exit_process(answered)
+                return answered
             gc.set_threshold(_GC_THRESHOLD, 20, 20)
         from danlu.cli import program
     except KeyboardInterrupt:
@@ -40,18 +46,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Everything is cleaned up: Ctrl-C may end the process while it waits for threads.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
-        return 130
-    _exit_process(code)
+        code = 130
+    if code in _INTERRUPTED_CODES:
+        _wait_for_threads(_INTERRUPTED_WAIT_SECONDS)
+    _exit_process(code, abandon_threads=code in _INTERRUPTED_CODES)
     return code
 
 
-def _exit_process(code: int) -> None:
+def _answer_repeated_command(arguments: Sequence[str]) -> int | None:
+    """Return the exit code of a command that needs nothing but its stamp; None for others."""
+    if answer_repeated_build(arguments):
+        return 0
+    if "up" in arguments[:2]:
+        from danlu.cli.up_stamp import enter_running_environment
+
+        return enter_running_environment(arguments)
+    return None
+
+
+def _wait_for_threads(seconds: float) -> None:
+    """Wait until no thread would keep the interpreter from exiting, at most ``seconds``."""
+    threading = sys.modules.get("threading")
+    if threading is None:
+        return
+    deadline = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join(max(deadline - time.monotonic(), 0))
+
+
+def _exit_process(code: int, *, abandon_threads: bool = False) -> None:
     """Exit without finalizing the interpreter, which takes as long as a short command.
 
-    Returns if that would lose something: unwritten output, or a running thread.
+    Returns if that would lose something: unwritten output, or a running thread unless those are to
+    be abandoned.
     """
     threading = sys.modules.get("threading")
-    if threading is not None and threading.active_count() > 1:
+    if not abandon_threads and threading is not None and threading.active_count() > 1:
         return
     try:
         for stream in (sys.stdout, sys.stderr):

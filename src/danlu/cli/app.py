@@ -32,6 +32,7 @@ COMMANDS = (
         "ssh-config", "Running", "Print the SSH configuration of an environment, or of all."
     ),
     CommandSpec("code", "Running", "Open an environment in VS Code over SSH."),
+    CommandSpec("vscode", "Running", "Give environments VS Code's server without internet access."),
     CommandSpec("logs", "Running", "Print the output of an environment's services."),
     CommandSpec("port", "Running", "List the ports of an environment."),
     CommandSpec("top", "Running", "Show the processes of an environment."),
@@ -45,6 +46,9 @@ COMMANDS = (
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
+    CommandSpec(
+        "context", "This machine", "Choose where commands run: on this machine or on another one."
+    ),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
     CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
     CommandSpec("report", "This machine", "Write a bundle for a bug report, without secrets."),

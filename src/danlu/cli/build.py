@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from danlu.cli.build_stamp import write_stamp
+from danlu.cli.command_stamp import write_stamp
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import (
     compression_option,
@@ -28,6 +28,7 @@ from danlu.cli.terminal import Terminal
 from danlu.commands.build import BuildOptions, BuildReport, build, build_metadata
 from danlu.commands.image.manage import normalize_name
 from danlu.errors import UsageError
+from danlu.util.files import check_parent_directory
 from danlu.util.human import format_duration, format_size, pluralize, shorten_digest
 from danlu.util.sanitize import strip_control_sequences
 
@@ -132,6 +133,8 @@ def command(
 
         for output in outputs:
             parse_output(output)
+    if metadata_file is not None:
+        check_parent_directory(metadata_file)
     run = current_session()
     started = time.time()
     with _open_secrets(secrets) as secret_files:
@@ -170,8 +173,10 @@ def command(
             depends_on=report.depends_on,
             epoch=report.epoch,
             started=started,
-            stdout=f"{report.config}\n" if run.quiet else "",
-            stderr=_format_repeated_build(report, run.terminal),
+            answer={
+                "stdout": f"{report.config}\n" if run.quiet else "",
+                "stderr": _format_repeated_build(report, run.terminal),
+            },
         )
 
 
@@ -241,6 +246,7 @@ def _write_variable(name: str, path: Path) -> Path:
     value = os.environ.get(name)
     if value is None:
         raise UsageError(f"variable {name} of a secret is not set", hint=_SECRET_HINT)
+    # A secret: nobody else may read it, not even for a moment, whatever the umask is.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(os.fsencode(value))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from danlu.cli.environment_selection import select_environment
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, format_option, verbosity_options
 from danlu.cli.output import print_json
-from danlu.cli.session import Session, current_session
+from danlu.cli.session import current_session
+from danlu.commands.environments.changes import ChangedFile, EnvironmentChanges
 from danlu.commands.environments.commit import CommitResult, commit_environment
 from danlu.util.human import format_size, shorten_digest
+from danlu.util.sanitize import escape_unprintable
 
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 _MAX_LISTED = 20
+#: Of a line with a path, which has at most 4096 bytes.
+_MAX_LENGTH = 5000
 
 
 @declare_command("commit")
@@ -25,48 +31,73 @@ _MAX_LISTED = 20
 def command(name: str, tag: str, write: bool, form: str) -> None:
     """Show what was changed by hand, as lines for the build file.
 
-    Packages that pip, uv or apt installed become calls of build functions, other files calls of
-    io.copy; with --write the files are copied next to the build file.
+    Packages that pip, uv, conda or apt installed become calls of build functions, other files calls
+    of io.copy; with --write the files are copied next to the build file.
     """
     run = current_session()
     result = commit_environment(select_environment(run, name), run.settings, tag=tag, write=write)
     if form == "json":
         print_json(_result_to_json(result), run.terminal)
         return
-    _describe_changes(result, run)
+    for line in describe_changes(result.changes):
+        run.terminal.info(line)
     for line in result.lines:
         run.terminal.write_stdout(line)
     if write and result.lines:
-        run.terminal.info("added to the build file; `danlu build` builds it")
+        run.terminal.info("the build file has these lines; `danlu build` builds it")
     if result.image:
         run.terminal.info(f"{tag} is {shorten_digest(result.image)}")
 
 
-def _describe_changes(result: CommitResult, run: Session) -> None:
-    changes = result.changes
+def describe_changes(changes: EnvironmentChanges) -> Iterator[str]:
+    """Yield a line for each change; programs of the environment chose the names in them."""
+    for line in _list_changes(changes):
+        yield escape_unprintable(line, limit=_MAX_LENGTH)
+
+
+def _list_changes(changes: EnvironmentChanges) -> Iterator[str]:
     if changes.is_empty:
-        run.terminal.info("nothing was changed")
-        return
+        yield "nothing was changed"
     for package in changes.python:
         note = "" if package.requested else " (a dependency)"
-        run.terminal.info(f"+ {package.name} {package.version}{note}")
+        if not package.requirement:
+            note = f" (from {package.url}; no line installs it)"
+        yield f"+ {package.name} {package.version}{note}"
+    for conda in changes.conda:
+        note = "" if conda.requested else ", a dependency"
+        yield f"+ {conda.name} {conda.version} (conda{note})"
     for system in changes.system:
-        run.terminal.info(f"+ {system} (apt)")
+        yield f"+ {system} (apt)"
     if changes.dependencies:
-        run.terminal.info(f"+ dependencies of these: {changes.dependencies}")
+        yield f"+ dependencies of these: {changes.dependencies}"
     for change in changes.files[:_MAX_LISTED]:
-        size = f" ({format_size(change.size)})" if change.kind != "removed" else ""
-        run.terminal.info(f"{_SIGNS[change.kind]} {change.path}{size}")
+        yield f"{_SIGNS[change.kind]} {change.path}{_describe_file(change)}"
     if len(changes.files) > _MAX_LISTED:
-        run.terminal.info(f"… and {len(changes.files) - _MAX_LISTED} more files")
+        yield f"… and {len(changes.files) - _MAX_LISTED} more files"
+
+
+def _describe_file(change: ChangedFile) -> str:
+    if not change.has_line:
+        reason = "its name is not UTF-8" if change.is_regular else "not a regular file"
+        return f" ({reason}; no line makes it)"
+    return "" if change.kind == "removed" else f" ({format_size(change.size)})"
 
 
 def _result_to_json(result: CommitResult) -> dict[str, object]:
     changes = result.changes
     return {
         "python": [
-            {"name": item.name, "version": item.version, "requested": item.requested}
+            {
+                "name": item.name,
+                "version": item.version,
+                "requested": item.requested,
+                "url": item.url,
+            }
             for item in changes.python
+        ],
+        "conda": [
+            {"name": item.name, "version": item.version, "requested": item.requested}
+            for item in changes.conda
         ],
         "system": list(changes.system),
         "files": [

@@ -8,6 +8,15 @@ from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.errors import UsageError
 
 
+def select_default_name(run: Session) -> str:
+    """Return the name that the environment of the current directory has."""
+    try:
+        return default_name(run.open_project(None))
+    except UsageError:
+        # `danlu up --image` needs no build file.
+        return default_name(run.directory)
+
+
 def select_environment(run: Session, name: str) -> EnvironmentDirectory:
     """Return the environment called ``name``; if empty, that of the current directory.
 

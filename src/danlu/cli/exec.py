@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from danlu.cli.environment_selection import select_environment
@@ -24,12 +22,14 @@ from danlu.engine.types import ExecRequest
 def command(name: str, user: str, workdir: str, args: tuple[str, ...]) -> int:
     """Run a program in a running environment.
 
+    CMD may follow --: `danlu exec -- CMD` runs it in the project's environment, with -n in another.
+
     Exits with the program's own code: 128+n if signal n killed it, 126 if it is not executable,
     127 if it is not found. If danlu fails before the program starts, the code is 125.
     """
     run = current_session()
     environment = select_environment(run, name)
-    if sys.stdin is not None and sys.stdin.isatty() and run.terminal.out_is_terminal:
+    if run.terminal.can_attach:
         request = terminal_request(args, user=user, directory=workdir)
     else:
         request = ExecRequest(args, user=user, directory=workdir)

@@ -83,7 +83,7 @@ def _open_store(run: Session, *, as_root: bool = False) -> Iterator[Store]:
 @contextmanager
 def _show_progress(run: Session, kind: str, name: str) -> Iterator[Callable[[Event], None]]:
     """Show ``name`` as the only running step; yield the callback for its events."""
-    progress = run.start_progress(kind)
+    progress = run.start_progress(kind, title="loading")
     started = time.monotonic()
     progress(Started(name, name, "", 0.0))
     try:
@@ -446,28 +446,32 @@ def _unreadable_error(findings: Sequence[Any], *, repair: bool) -> DanluError:
 def push(image: str, destinations: tuple[str, ...], compression: str, progress: str) -> None:
     """Push an image to a registry.
 
-    Pushes to each REF, or to IMAGE's own name if none is given. Blobs that the registry has are
-    not sent again. The manifest's digest is written to stdout.
+    Pushes to each REF, or to IMAGE's own name if none is given. Layers that the registry has are
+    not sent again, also after an interruption. The manifest's digest is written to stdout.
     """
     from danlu.commands.image.export import push_names
 
     run = current_session()
     names = [normalize_name(destination) for destination in destinations or (image,)]
+    summaries: dict[str, str] = {}
     with _open_store(run, as_root=True) as store, store.lease():
         stored, others = find_image(store, image), find_other_platforms(store, image)
-        with _show_progress(run, progress, f"push {', '.join(names)}") as report:
+        try:
             digest = push_names(
                 store,
                 stored,
                 names,
                 settings=run.settings,
                 compression=compression,
-                progress=report,
+                progress=run.start_progress(progress, title="pushing"),
                 others=others,
+                on_pushed=lambda name, summary: summaries.update({name: summary.format("sent")}),
             )
+        finally:
+            run.stop_progress()
     run.terminal.write_stdout(digest)
-    for name in names:
-        run.terminal.info(f"pushed {name}")
+    for name, summary in summaries.items():
+        run.terminal.info(f"pushed {name}: {summary}")
 
 
 @command.subcommand("pull", section="Transfer")
@@ -480,20 +484,26 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
 def pull(reference: str, platform: str, progress: str) -> None:
     """Pull an image from a registry.
 
-    All content is verified by digest. The image's digest is written to stdout.
+    All content is verified by digest. An interrupted pull continues where it stopped. The image's
+    digest is written to stdout.
     """
     from danlu.commands.image.pull import pull_image
 
     run = current_session()
-    with (
-        _open_store(run, as_root=True) as store,
-        _show_progress(run, progress, f"pull {reference}") as report,
-    ):
-        image = pull_image(
-            store, reference, platform=platform, settings=run.settings, progress=report
-        )
+    with _open_store(run, as_root=True) as store:
+        try:
+            image, summary = pull_image(
+                store,
+                reference,
+                platform=platform,
+                settings=run.settings,
+                progress=run.start_progress(progress, title="pulling"),
+            )
+        finally:
+            run.stop_progress()
     run.terminal.write_stdout(image.digest)
-    run.terminal.info(f"pulled {', '.join(image.names)}")
+    name = ", ".join(image.names) or reference
+    run.terminal.info(f"pulled {name}: {summary.format('downloaded')}")
 
 
 @command.subcommand("save", section="Transfer")

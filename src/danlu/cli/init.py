@@ -15,6 +15,7 @@ from danlu.cli.session import current_session
 from danlu.commands.init import init, init_from_template
 from danlu.commands.init.template import list_templates
 from danlu.util.sanitize import strip_control_sequences
+from danlu.util.urls import mask_credentials
 
 _MAX_LISTED_NAMES = 8
 
@@ -64,11 +65,11 @@ def command(source: Path | None, template: str | None, python: bool, force: bool
     if report.guessed:
         terminal.info(f"guessed from imports, please check: {_list_names(list(report.guessed))}")
     for note in report.notes:
-        print_warning(note, terminal)
+        print_warning(mask_credentials(note), terminal)
     terminal.info("")
     for line in report.text.rstrip("\n").splitlines():
         # A template of a repository may contain anything.
-        shown = strip_control_sequences(line)
+        shown = mask_credentials(strip_control_sequences(line))
         terminal.info(terminal.style(f"    {shown}".rstrip(), "dim"))
     terminal.info("")
     program = _format_program(report.program)

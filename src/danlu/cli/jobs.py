@@ -87,6 +87,8 @@ def ls(form: str) -> None:
     elif run.quiet:
         for view in views:
             run.terminal.write_stdout(view.name)
+    elif not views:
+        run.terminal.info("no jobs; `danlu train` starts one")
     else:
         now = datetime.now(UTC)
         head = [title.upper() for title in JOB_COLUMNS]

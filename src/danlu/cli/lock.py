@@ -12,6 +12,7 @@ from danlu.cli.options import file_option, format_option, progress_option, verbo
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
 from danlu.commands.lock import STDOUT, LockReport, lock
+from danlu.util.files import check_parent_directory
 
 
 @declare_command("lock")
@@ -66,6 +67,8 @@ def command(
         raise click.UsageError("--format json cannot be combined with --export -")
     run = current_session()
     export_path = None if export in (None, "-") else run.directory / str(export)
+    if export_path is not None:
+        check_parent_directory(export_path)
     report = lock(
         run.open_project(file),
         settings=run.settings,

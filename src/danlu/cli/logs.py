@@ -44,7 +44,7 @@ def command(name: str, service: str, follow: bool, tail: int | None) -> None:
             if data:
                 run.terminal.write_stdout_bytes(data)
                 last = log
-        if not follow or not followers:
+        if not follow or not followers or not environment.exists():
             return
         time.sleep(_POLL_SECONDS)
 

@@ -27,7 +27,7 @@ from danlu.operator.types import OperatorSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_FLAG_TYPES = {"number": float, "whole": int, "truth": bool}
+_FLAG_TYPES = {"float": float, "integer": int, "boolean": bool}
 _DEFAULTS = OperatorSettings()
 _LOG_LEVELS = (logging.INFO, logging.DEBUG)
 
@@ -60,7 +60,7 @@ def _flag_option(flag: OperatorFlag, *, environ: bool = False) -> Callable[[F], 
         attributes["multiple"] = True
     else:
         attributes["type"] = _FLAG_TYPES.get(flag.kind, str)
-    if flag.kind == "truth":
+    if flag.kind == "boolean":
         # Go's flag package writes --leader-elect=true.
         attributes |= {"is_flag": False, "flag_value": "true", "metavar": "[=true|false]"}
     return click.option(flag.name, flag.parameter, **attributes)
@@ -68,7 +68,7 @@ def _flag_option(flag: OperatorFlag, *, environ: bool = False) -> Callable[[F], 
 
 def _flag_help(flag: OperatorFlag) -> str:
     default = getattr(_DEFAULTS, flag.field)
-    has_default = flag.kind in ("text", "name", "address", "number", "whole")
+    has_default = flag.kind in ("text", "name", "address", "float", "integer")
     return f"{flag.help} [default: {default}]" if has_default and default else flag.help
 
 

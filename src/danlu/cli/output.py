@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from danlu.cli.terminal import Terminal, text_width
 from danlu.util.sanitize import strip_control_sequences
+
+#: What JSON allows in strings, and terminals act upon: controls of 8 bits, overrides of the
+#: direction of text. Bytes that are not UTF-8 (PEP 383) would make the document invalid.
+_UNSAFE_CHARACTERS = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class TableCell(NamedTuple):
@@ -18,8 +23,13 @@ class TableCell(NamedTuple):
 
 
 def print_json(value: Any, terminal: Terminal) -> None:
-    """Write ``value`` as indented JSON."""
-    terminal.write_stdout(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    """Write ``value`` as indented JSON, which is safe on a terminal and valid UTF-8."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    terminal.write_stdout(_UNSAFE_CHARACTERS.sub(_escape_character, text))
+
+
+def _escape_character(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def print_table(

@@ -11,6 +11,7 @@ from danlu.cli.options import file_option, format_option, progress_option, verbo
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
+from danlu.commands.build import choose_platforms
 from danlu.commands.build_view_model import sort_branches
 from danlu.commands.lock import lock
 from danlu.commands.plan import PlannedVertex, PlanReport, plan_build
@@ -24,7 +25,6 @@ _HELP = """Show what would be built, without using the network.
 
 \b
 ?  not locked yet
-!  not supported by this version
 *  will be built (with --why)
 ~  will be built if one of its inputs changes (with --why)
    (blank) cached
@@ -39,26 +39,46 @@ _HELP = """Show what would be built, without using the network.
 @click.option(
     "--lock", "update", is_flag=True, help="First update danlu.lock, which may use the network."
 )
+@click.option(
+    "--platform",
+    metavar="OS/ARCH[,…]",
+    default="",
+    help="Platform of the image, or several [default: this machine's].",
+)
 @format_option("text", "json", "dot")
 @progress_option
 @verbosity_options
-def command(file: str | None, why: bool, update: bool, form: str, progress: str) -> None:
-    """Print the plan."""
+def command(
+    file: str | None, why: bool, update: bool, platform: str, form: str, progress: str
+) -> None:
+    """Print the plan of each platform."""
     run = current_session()
+    platforms = [str(target) for target in choose_platforms(platform)]
     if update:
-        _update_lock(run, file, progress)
-    report = plan_build(run.open_project(file), settings=run.settings, why=why)
-    if form == "json":
-        print_json(_report_fields(report), run.terminal)
-    elif form == "dot":
-        run.terminal.write_stdout("\n".join(_format_dot(report)))
-    else:
-        _print_report(report, run.terminal, why=why)
-
-
-def _update_lock(run: Session, file: str | None, progress: str) -> None:
+        _update_lock(run, file, progress, platform)
     project = run.open_project(file)
-    locked = lock(project, settings=run.settings, progress=run.start_progress(progress))
+    reports = [
+        plan_build(project, settings=run.settings, platform=target, why=why) for target in platforms
+    ]
+    if form == "json":
+        fields = [_report_fields(report) for report in reports]
+        print_json(fields if len(fields) > 1 else fields[0], run.terminal)
+        return
+    for report in reports:
+        if form == "dot":
+            run.terminal.write_stdout("\n".join(_format_dot(report)))
+        else:
+            _print_report(report, run.terminal, why=why)
+
+
+def _update_lock(run: Session, file: str | None, progress: str, platform: str) -> None:
+    project = run.open_project(file)
+    locked = lock(
+        project,
+        settings=run.settings,
+        progress=run.start_progress(progress),
+        platform=platform,
+    )
     run.stop_progress()
     for line in locked.lines:
         run.terminal.info(line)
@@ -92,7 +112,7 @@ def _print_vertex(vertex: PlannedVertex, terminal: Terminal) -> None:
         text += f"  {format_size(forecast.download)} to download"
     suffix = terminal.style_stdout(f"  {lines}", "dim") if lines else ""
     terminal.write_stdout(f"  {text}{suffix}")
-    if vertex.unresolved and not all(word in vertex.name for word in vertex.describes):
+    if vertex.needs_lock and not all(word in vertex.name for word in vertex.describes):
         details = strip_control_sequences(", ".join(vertex.describes))
         terminal.write_stdout(terminal.style_stdout(f"      {details}", "dim"))
     if forecast is not None and forecast.state != "cached":
@@ -102,20 +122,21 @@ def _print_vertex(vertex: PlannedVertex, terminal: Terminal) -> None:
 
 
 def _vertex_mark(vertex: PlannedVertex) -> str:
-    if vertex.unresolved:
+    if vertex.needs_lock:
         return "?"
-    if vertex.kind == "Unbuilt":
-        return "!"
     return _STATE_MARKS[vertex.forecast.state] if vertex.forecast else " "
 
 
 def _print_totals(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
     """Print on stderr whether the lock is current, and what a build would do in numbers."""
-    if report.lock == "missing":
-        terminal.info("no lockfile yet; run `danlu lock` or `danlu build` to create it")
+    command = report.lock_command
+    if report.lock == "missing" and report.locked_platforms:
+        terminal.info(f"not locked for {report.platform}; run `{command}`")
+    elif report.lock == "missing":
+        terminal.info(f"no lockfile yet; run `{command}` or `danlu build` to create it")
     elif report.lock == "stale":
         terminal.info(
-            f"danlu.lock is out of date ({report.stale} changed); run `danlu lock` to update it"
+            f"danlu.lock is out of date ({report.stale} changed); run `{command}` to update it"
         )
     if why:
         states = [vertex.forecast.state for vertex in report.vertices if vertex.forecast]
@@ -163,7 +184,7 @@ def _format_dot(report: PlanReport) -> list[str]:
     """Format the graph for Graphviz, with edges from inputs to what is built on them."""
     lines = ["digraph danlu {", "  rankdir=BT;", '  node [shape=box, fontname="sans-serif"];']
     for vertex in report.vertices:
-        style = ', style="dashed"' if vertex.unresolved or vertex.kind == "Unbuilt" else ""
+        style = ', style="dashed"' if vertex.needs_lock else ""
         label = f"{vertex.name}\n{vertex.lines[0]}" if vertex.lines else vertex.name
         lines.append(f'  "{vertex.digest[7:19]}" [label={_quote_dot(label)}{style}];')
     for vertex in report.vertices:

@@ -21,11 +21,11 @@ def command(name: str, form: str) -> None:
     if form == "json":
         print_json(view.to_json()["ports"], run.terminal)
         return
-    if not view.spec.ports:
+    if not view.spec.listed_ports:
         run.terminal.info(f"{view.name} exposes no ports; `danlu up --port PORT` exposes one")
         return
     rows = [
         [str(port.port), f"{port.address}:{port.host_port}", port.service or "-"]
-        for port in view.spec.ports
+        for port in view.spec.listed_ports
     ]
     print_table(["PORT", "ADDRESS", "SERVICE"], rows, run.terminal)

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,6 +17,7 @@ from danlu.cli.session import Session
 from danlu.cli.terminal import OutputClosed
 from danlu.errors import DanluError, OutsideError, StepFailed, UsageError
 from danlu.util.exception_groups import iter_leaf_errors
+from danlu.util.fd_limit import fd_shortage_error, is_fd_shortage
 from danlu.util.files import is_disk_failure
 
 # What only failures and completion need is imported in functions: every command loads this module.
@@ -48,6 +50,15 @@ def run(arguments: list[str]) -> int:
         return _EXIT_INTERRUPTED
     finally:
         _set_interrupt_handler(before)
+
+
+def report_error(arguments: Sequence[str], error: DanluError) -> int:
+    """Print the error of a command that ran without this module, and return the exit code."""
+    session = Session(list(arguments))
+    try:
+        return _report_failure(session, error)
+    finally:
+        session.close()
 
 
 # -- signals and descriptors
@@ -94,12 +105,25 @@ def _fill_standard_descriptors() -> None:
 
 
 def _invoke_command(session: Session, arguments: list[str]) -> int:
+    if _may_run_elsewhere(session):
+        from danlu.cli.context_dispatch import run_in_context
+
+        code = run_in_context(session, arguments, root.list_commands(click.Context(root)))
+        if code is not None:
+            return code
     try:
         with root.make_context("danlu", arguments, obj=session) as context:
             result = root.invoke(context)
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _may_run_elsewhere(session: Session) -> bool:
+    """Return whether the module for contexts is needed, which takes time to import."""
+    if sys.platform != "linux" or os.environ.get("DANLU_CONTEXT"):
+        return True
+    return (session.paths.config / "contexts.json").exists()
 
 
 def _complete_shell() -> int:
@@ -140,6 +164,8 @@ def _to_danlu_error(error: BaseException, session: Session) -> DanluError:
     if isinstance(error, OSError) and is_disk_failure(error):
         file = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
         return OutsideError(f"{file}{error.strerror}", hint=_FREE_SPACE_HINT)
+    if is_fd_shortage(error):
+        return fd_shortage_error()
     if isinstance(error, OSError) and error.filename is not None:
         return OutsideError(f"{os.fsdecode(error.filename)}: {error.strerror}")
     return _to_defect_error(session, error)

@@ -9,6 +9,7 @@ from danlu.cli.options import format_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
 from danlu.commands.environments.manage import (
+    DamagedEnvironmentView,
     EnvironmentView,
     list_environment_views,
     seconds_since,
@@ -37,14 +38,22 @@ def command(form: str) -> None:
         now = datetime.now(UTC)
         head = ["NAME", "STATE", "SINCE", "SERVICES", "PORTS", "PROJECT"]
         print_table(head, [_describe_row(view, now) for view in views], run.terminal)
+        for view in views:
+            if isinstance(view, DamagedEnvironmentView):
+                run.terminal.info(f"warning: {view.error.message}")
+                run.terminal.info(f"hint: {view.error.hint}")
     else:
         run.terminal.info("no environments; `danlu up` starts the project's")
 
 
-def _describe_row(view: EnvironmentView, now: datetime) -> list[str | TableCell]:
+def _describe_row(
+    view: EnvironmentView | DamagedEnvironmentView, now: datetime
+) -> list[str | TableCell]:
+    if isinstance(view, DamagedEnvironmentView):
+        return [view.name, TableCell("Damaged", "red"), "-", "-", "-", "-"]
     state = view.state
     services = sum(service.running for service in state.services)
-    ports = ", ".join(f"{port.address}:{port.host_port}" for port in view.spec.ports)
+    ports = ", ".join(f"{port.address}:{port.host_port}" for port in view.spec.listed_ports)
     since = state.ended or state.started
     return [
         view.name,

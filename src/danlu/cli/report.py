@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from danlu.commands.project import Project
 from danlu.commands.settings import Settings
 from danlu.errors import UsageError
 from danlu.util.config import Configuration
+from danlu.util.files import check_parent_directory
 from danlu.util.human import format_size, pluralize
 from danlu.util.sanitize import strip_control_sequences
 
@@ -35,12 +37,15 @@ from danlu.util.sanitize import strip_control_sequences
 def command(file: str | None, output: Path | None, form: str) -> None:
     """Write a bundle for a bug report, without secrets.
 
-    It has the build file with the files that it names, the lock, the plan, versions, the checks of
-    `danlu doctor`, config.toml and the last logs. Passwords, tokens and keys are removed. Nothing
-    is sent: look at the bundle, then attach it. `danlu reproduce` builds from it.
+    The bundle contains the build file and the files that it names, the lock, the plan, versions,
+    the checks of `danlu doctor`, config.toml and the last logs. Passwords, tokens and keys are
+    removed. Nothing is sent: check the bundle, then attach it. `danlu reproduce` builds from it.
     """
     run = current_session()
     path = output or Path(time.strftime("danlu-report-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    if os.path.lexists(run.directory / path):
+        raise UsageError(f"{path} exists already", hint="choose another name with -o, or remove it")
+    check_parent_directory(run.directory / path)
     report = collect_report(_open_project(run, file), settings=_load_settings(run))
     write_bundle(run.directory / path, report.files)
     if form == "json":
@@ -53,7 +58,7 @@ def command(file: str | None, output: Path | None, form: str) -> None:
 
 
 def _open_project(run: Session, file: str | None) -> Project | None:
-    """Open the project; a report without one describes the machine only."""
+    """Open the project, None if there is none: the report then describes only the machine."""
     try:
         return run.open_project(file)
     except UsageError:
@@ -63,7 +68,7 @@ def _open_project(run: Session, file: str | None) -> Project | None:
 
 
 def _load_settings(run: Session) -> Settings:
-    """Return the settings, or the defaults if the configuration is what the report is about."""
+    """Return the settings, or the defaults if the configuration is invalid."""
     try:
         return run.settings
     except UsageError:

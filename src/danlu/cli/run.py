@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from danlu.cli.groups import command as declare_command
@@ -23,7 +21,7 @@ from danlu.commands.run import run_command
 
 
 class _RunCommand(ProgramCommand):
-    """Tells ``danlu run NAME`` from ``danlu run -- NAME``."""
+    """Distinguishes ``danlu run NAME`` from ``danlu run -- NAME``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Note whether ``--`` was written, which is not among the parsed arguments."""
@@ -44,7 +42,7 @@ class _RunCommand(ProgramCommand):
 )
 @volume_option
 @variable_option
-@click.option("--gpus", default="", metavar="N|all|IDS", help="GPUs that the program sees.")
+@click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs that the program gets.")
 @user_option
 @click.option(
     "--security-opt",
@@ -113,7 +111,7 @@ def command(
         skip_init=skip_init,
         allow_mounts=allow_mounts,
         is_program=is_program,
-        terminal=sys.stdin is not None and sys.stdin.isatty() and run.terminal.out_is_terminal,
+        terminal=run.terminal.can_attach,
         offline=offline,
         frozen=frozen,
     )

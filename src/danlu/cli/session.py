@@ -77,8 +77,11 @@ class Session:
         self.project_directory = project.directory
         return project
 
-    def build_renderer(self, kind: str | None = None) -> BuildRenderer:
-        """Return the renderer of this run, which is created once and stopped by :meth:`close`."""
+    def build_renderer(self, kind: str | None = None, *, title: str = "building") -> BuildRenderer:
+        """Return the renderer of this run, which is created once and stopped by :meth:`close`.
+
+        ``title`` says what runs, above the live tree.
+        """
         if self._renderer is None:
             from danlu.cli.progress import make_build_renderer
 
@@ -86,14 +89,16 @@ class Session:
                 self.progress = kind
             self.terminal.muted = self.progress == "json"
             kind = "quiet" if self.quiet and self.progress == "auto" else self.progress
-            self._renderer = make_build_renderer(kind, self.terminal, verbosity=self.verbosity)
+            self._renderer = make_build_renderer(
+                kind, self.terminal, verbosity=self.verbosity, title=title
+            )
         return self._renderer
 
-    def start_progress(self, kind: str) -> Callable[[Event], None]:
+    def start_progress(self, kind: str, *, title: str = "building") -> Callable[[Event], None]:
         """Return the callback for a builder's events, which shows and logs them."""
         from danlu.commands.build_view_model import format_log_entry
 
-        renderer = self.build_renderer(kind)
+        renderer = self.build_renderer(kind, title=title)
 
         def handle_event(event: Event) -> None:
             event = _mask_event(event)

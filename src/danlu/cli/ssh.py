@@ -7,13 +7,27 @@ import sys
 
 import click
 
+from danlu.cli.groups import DocumentedCommand
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, verbosity_options
 from danlu.cli.session import current_session
 from danlu.commands.environments.ssh import require_running, serve_ssh, ssh_client_command
 
 
-@declare_command("ssh", context_settings={"allow_interspersed_args": False})
+class _SshCommand(DocumentedCommand):
+    """Takes what follows ``--`` as the command line, with and without a name before it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert an empty name after a leading ``--``, which click would take for nothing."""
+        first = next((i for i, word in enumerate(args) if word == "--" or word[:1] != "-"), None)
+        if first is not None and args[first] == "--":
+            args = [*args[: first + 1], "", *args[first + 1 :]]
+        elif first is not None and args[first + 1 : first + 2] == ["--"]:
+            args = [*args[: first + 1], *args[first + 2 :]]
+        return super().parse_args(ctx, args)
+
+
+@declare_command("ssh", cls=_SshCommand, context_settings={"allow_interspersed_args": False})
 @click.option("--stdio", is_flag=True, help="Serve an SSH client on stdin and stdout.")
 @environment_argument
 @verbosity_options
@@ -22,7 +36,8 @@ def command(name: str, stdio: bool, args: tuple[str, ...]) -> None:
     """Open a shell in an environment over SSH, or run a command in it.
 
     The host NAME.danlu also works in ssh, scp, sftp, rsync and editors; `danlu up` configures it.
-    A stopped environment is started, unless `danlu stop` stopped it.
+    A stopped environment is started, unless `danlu stop` stopped it. As with `danlu exec`, CMD may
+    follow --: `danlu ssh -- CMD` runs it in the project's environment.
     """
     run = current_session()
     if stdio:

@@ -73,10 +73,16 @@ class Terminal:
         """Columns of the terminal; 80 if stdout is none."""
         return max(20, shutil.get_terminal_size().columns)
 
+    @property
+    def can_attach(self) -> bool:
+        """Whether a program gets our terminal: otherwise it would write past redirected streams."""
+        return _is_terminal(sys.stdin) and self.out_is_terminal and _is_terminal(self.err)
+
     def write_stdout(self, text: str) -> None:
         """Write one or several lines of the command's result to stdout."""
         encoding = getattr(self.out, "encoding", None) or "utf-8"
         try:
+            # Names of files need not be UTF-8 (PEP 383); their bytes are printed unchanged.
             data = (text + "\n").encode(encoding, errors="surrogateescape")
         except UnicodeEncodeError:
             data = (text + "\n").encode(encoding, errors="backslashreplace")

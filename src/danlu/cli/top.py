@@ -7,7 +7,7 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, format_option, verbosity_options
 from danlu.cli.output import print_json, print_table
 from danlu.cli.session import current_session
-from danlu.commands.environments.manage import measure_processes
+from danlu.commands.environments.processes import measure_processes
 from danlu.engine.environment_control import not_running_error
 from danlu.util.human import format_size
 
@@ -21,7 +21,7 @@ _MAX_COMMAND = 100
 def command(name: str, form: str) -> None:
     """Show the processes of an environment.
 
-    With the cores and the memory that they use; PID is the process id on this machine.
+    With the cores and the memory that they use.
     """
     run = current_session()
     environment = select_environment(run, name)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
+from typing import get_args
 
 import click
 
+from danlu.cli.command_stamp import write_stamp
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import (
     file_option,
@@ -22,6 +25,7 @@ from danlu.commands.environments.jupyter import format_jupyter_url
 from danlu.commands.environments.spec import UpOptions
 from danlu.commands.environments.up import start_environment
 from danlu.engine.foreground_exec import run_in_foreground, terminal_request
+from danlu.util.config import EngineName, NetworkName
 
 
 @declare_command("up")
@@ -44,8 +48,31 @@ from danlu.engine.foreground_exec import run_in_foreground, terminal_request
 )
 @click.option("--cpus", default="", metavar="N", help="Limit the cores.")
 @click.option("--memory", default="", metavar="SIZE", help="Limit the memory, such as 16G.")
+@click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs that programs get.")
 @click.option("--shm-size", default="", metavar="SIZE", help="Size of /dev/shm, such as 2G.")
 @user_option
+@click.option(
+    "--engine",
+    type=click.Choice(get_args(EngineName)),
+    help="What runs it [default: the configured engine].",
+)
+@click.option(
+    "--network",
+    type=click.Choice(get_args(NetworkName)),
+    help="The machine's network, or one of which only forwarded ports are reached.",
+)
+@click.option(
+    "--ssh-port",
+    default="",
+    metavar="[ADDRESS:]PORT",
+    help="Serve SSH at this TCP port, for clients that cannot use NAME.danlu.",
+)
+@click.option(
+    "--authorized-keys",
+    default="",
+    metavar="FILE",
+    help="Public keys that may log in at --ssh-port.",
+)
 @click.option("--allow-mounts", is_flag=True, help="Allow the mounts of included repositories.")
 @frozen_option
 @offline_option
@@ -62,8 +89,13 @@ def command(
     ports: tuple[str, ...],
     cpus: str,
     memory: str,
+    gpus: str,
     shm_size: str,
     user: str,
+    engine: str | None,
+    network: NetworkName | None,
+    ssh_port: str,
+    authorized_keys: str,
     allow_mounts: bool,
     frozen: bool,
     offline: bool,
@@ -75,6 +107,7 @@ def command(
     already, only a shell is opened. Changes inside survive `danlu stop`, until `danlu down`.
     """
     run = current_session()
+    started = time.time()
     if image and file:
         raise click.UsageError("--image cannot be combined with --file")
     options = UpOptions(
@@ -84,9 +117,14 @@ def command(
         ports=ports,
         cpus=cpus,
         memory=memory,
+        gpus=gpus,
         shm_size=shm_size,
         allow_mounts=allow_mounts,
         user=user,
+        engine=engine or "",
+        network=network,
+        ssh_port=ssh_port,
+        authorized_keys=authorized_keys,
         recreate=recreate,
         offline=offline,
         frozen=frozen,
@@ -103,15 +141,27 @@ def command(
         run.terminal.info(f"note: {note}")
     name = result.environment.name
     url = format_jupyter_url(result.environment.read_spec())
-    if url:
-        run.terminal.info(f"JupyterLab: {url}")
+    before = f"JupyterLab: {url}" if url else ""
+    if before:
+        run.terminal.info(before)
     if detach or sys.stdin is None or not sys.stdin.isatty():
         state = "started" if result.started else "runs already"
         run.terminal.info(f"{name} {state}; `danlu exec -n {name} CMD` runs a program in it")
         return 0
+    after = f"{name} keeps running: `danlu up` opens a shell, `danlu stop {name}` stops it"
+    if result.depends_on and not (run.verbosity or run.terminal.muted):
+        write_stamp(
+            run.arguments,
+            depends_on=result.depends_on,
+            epoch=result.epoch,
+            started=started,
+            answer={
+                "environment": str(result.environment.directory),
+                "before": "" if run.quiet or not before else f"{before}\n",
+                "after": "" if run.quiet else f"{after}\n",
+            },
+        )
     code = run_in_foreground(result.environment, terminal_request(()))
     if result.environment.is_running():
-        run.terminal.info(
-            f"{name} keeps running: `danlu up` opens a shell, `danlu stop {name}` stops it"
-        )
+        run.terminal.info(after)
     return code

@@ -20,7 +20,7 @@ from danlu.commands import build_cache
 from danlu.errors import DanluError, UsageError
 from danlu.oci.digest import sha256
 from danlu.store import Store
-from danlu.util.files import write_atomic
+from danlu.util.files import is_special_file, write_atomic
 
 # Values of these types come from modules that a build without changes does not load.
 if TYPE_CHECKING:
@@ -285,6 +285,14 @@ def choose_platform(text: str) -> Platform:
     return platforms[0]
 
 
+def last_build_key(project: Project, platform: Platform) -> str:
+    """Return the key of the store's record of the last build for a platform."""
+    from danlu.sandbox.emulation import is_foreign  # an unchanged build does not need it
+
+    suffix = f"@{platform}" if is_foreign(platform) else ""
+    return f"last-build:{project.directory}:{project.target}{suffix}"
+
+
 # -- export and report
 
 
@@ -403,12 +411,15 @@ def build_metadata(report: BuildReport) -> dict[str, Any]:
 
 
 def write_metadata(report: BuildReport, path: Path) -> None:
-    """Write :func:`build_metadata` to ``path`` atomically.
+    """Write :func:`build_metadata` to ``path``, atomically unless that is a pipe or device.
 
     Raises :class:`DanluError` if the file cannot be written.
     """
     text = msgspec.json.format(msgspec.json.encode(build_metadata(report)), indent=2) + b"\n"
     try:
-        write_atomic(path, text)
+        if is_special_file(path):
+            path.write_bytes(text)
+        else:
+            write_atomic(path, text)
     except OSError as error:
         raise DanluError(f"cannot write {path}: {error.strerror}") from error

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,18 +20,19 @@ from danlu.builder.embedded import build as embedded
 from danlu.builder.embedded.cache_keys import iterate_pending
 from danlu.builder.embedded.preflight import (
     find_foreign_step,
+    preload_http_client,
     require_subordinate_ids,
     start_wheel_prefetch,
 )
 from danlu.builder.types import SolveRequest, SolveResult
 from danlu.commands import build_cache, maintenance
-from danlu.commands.build import BuildOutcome, BuildRequest, choose_platform
+from danlu.commands.build import BuildOutcome, BuildRequest, choose_platform, last_build_key
 from danlu.commands.bytecode import describe_python
 from danlu.commands.lock import LockRequest, update_lock
 from danlu.environment.conda import CondaChannels, CondaPackages, strip_channel
 from danlu.environment.image_layout import make_scheme
 from danlu.environment.requirements import list_system_packages
-from danlu.errors import MachineError, NotBuiltYet, UsageError
+from danlu.errors import MachineError, UsageError
 from danlu.graph.digest import digest_of
 from danlu.graph.ops import Merge
 from danlu.graph.progress import Ended
@@ -63,14 +63,7 @@ class _BuildPlan(msgspec.Struct, frozen=True):
 
 
 def make_lock_request(request: BuildRequest, environment: Environment) -> LockRequest:
-    """Return what has to be locked.
-
-    Raises :class:`NotBuiltYet` for functions that this version cannot build, before anything is
-    resolved.
-    """
-    unbuilt = [(call.function, call.span) for call in environment.planned_calls]
-    if unbuilt:
-        raise NotBuiltYet(*sorted(unbuilt, key=itemgetter(1)))
+    """Return what has to be locked."""
     return LockRequest(
         request.project,
         environment,
@@ -106,6 +99,7 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
         if _is_locked(lock_request):
             assert lock_request.section is not None
             plan = _plan_build(request, lock_request, lock_request.section)
+            preload_http_client(plan.graph, plan.request, store, request.settings.paths)
         _require_ids(plan, lock_request.environment, store)
         prefetch = (
             start_wheel_prefetch(
@@ -231,11 +225,11 @@ async def _lock_and_solve(
             # A missing daemon is reported before anything is resolved or downloaded.
             await buildkit.open()
         if plan is None:
-            lines: tuple[str, ...] = ()
+            needed = [lock_request]
             if is_foreign(lock_request.platform):
-                lines = (await update_lock(lock_request.host, store)).lines
-            locked = await update_lock(lock_request, store)
-            plan = _plan_build(request, lock_request, locked.lock, (*lines, *locked.lines))
+                needed.insert(0, lock_request.host)
+            locked = await update_lock(needed, store)
+            plan = _plan_build(request, lock_request, locked.lock, locked.lines)
         _require_emulation(plan, store)
         result = await embedded.build(
             plan.graph,
@@ -304,8 +298,6 @@ def _record_result(
     text = project.lock_path.read_text(encoding="utf-8")
     layers = [layer.diff_id for layer in result.layers]
     store.put_record(_cache_key(lock_request, text), {"config": result.image.digest}, layers=layers)
-    if is_foreign(lock_request.platform):
-        return
     vertices = [
         {
             "name": vertex.name,
@@ -315,10 +307,11 @@ def _record_result(
         for vertex in plan.graph.walk()
     ]
     store.put_record(
-        f"last-build:{project.directory}:{project.target}",
+        last_build_key(project, lock_request.platform),
         {"vertices": vertices, "config": result.image.digest},
     )
-    _store_result(store, lock_request, result.image)
+    if not is_foreign(lock_request.platform):
+        _store_result(store, lock_request, result.image)
 
 
 def _store_result(store: Store, lock_request: LockRequest, image: StoredImage) -> None:

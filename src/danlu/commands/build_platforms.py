@@ -30,7 +30,8 @@ def build_platforms(request: BuildRequest) -> BuildReport:
     with ExitStack() as stack:
         built = []
         for platform in platforms:
-            options = replace(request.options, platform=str(platform))
+            # Without tags: a name moves only when the images of all platforms are built.
+            options = replace(request.options, platform=str(platform), tags=())
             store, outcome = stack.enter_context(find_or_build(replace(request, options=options)))
             built.append(outcome)
         built.sort(key=lambda outcome: is_foreign_image(outcome.image.config))

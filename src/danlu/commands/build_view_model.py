@@ -11,14 +11,33 @@ from collections.abc import Iterable
 
 import msgspec
 
-from danlu.graph.progress import Ended, Event, Finished, Log, Message, Started, Transfer
+from danlu.graph.progress import (
+    LAYER_BRANCH,
+    Ended,
+    Event,
+    Finished,
+    Log,
+    Message,
+    Started,
+    Transfer,
+)
 from danlu.util.human import format_duration, format_size
 from danlu.util.sanitize import strip_control_sequences
 
 #: The branches in the order in which a build walks them.
 _BRANCH_ORDER = ("base", "system", "python", "config", "steps")
 
+#: The words for the finished vertices of a branch, if they are not built.
+_COUNT_WORDS = {LAYER_BRANCH: ("transferred", "existed")}
+
 _MAX_LOG_LINES = 6
+
+#: How many running vertices of a branch renderers show.
+MAX_VERTICES_PER_BRANCH = 8
+
+_EVENT_TYPES: dict[str, type[Event]] = {
+    kind.__name__.lower(): kind for kind in (Started, Finished, Log, Transfer, Message)
+}
 
 
 class RunningVertex(msgspec.Struct):
@@ -61,13 +80,31 @@ class BranchState(msgspec.Struct):
     @property
     def counts(self) -> str:
         """``2 built, 30 cached, 12 MB``."""
+        built, cached = _COUNT_WORDS.get(self.name, ("built", "cached"))
         parts = [
-            f"{self.built} built" if self.built else "",
-            f"{self.cached} cached" if self.cached else "",
+            f"{self.built} {built}" if self.built else "",
+            f"{self.cached} {cached}" if self.cached else "",
             f"{self.failed} failed" if self.failed else "",
             format_size(self.size) if self.size else "",
         ]
         return ", ".join(filter(None, parts))
+
+
+class BuildRow(msgspec.Struct, frozen=True):
+    """A row about a branch, or, below it, about one of its running vertices.
+
+    ``detail`` has the branch's counts or the vertex's transferred bytes; ``fraction`` is the part
+    of the transfer that is done, None if unknown. ``lines`` are the last lines of the vertex's
+    output. ``seconds`` is None if nothing of the branch was or is built.
+    """
+
+    name: str
+    detail: str = ""
+    seconds: float | None = None
+    is_vertex: bool = False
+    has_failed: bool = False
+    fraction: float | None = None
+    lines: tuple[str, ...] = ()
 
 
 class BuildState:
@@ -101,6 +138,19 @@ class BuildState:
         branch = self.branches.get(self._branch_of.get(vertex, ""))
         return branch.running.get(vertex) if branch else None
 
+    def rows(self, now: float) -> tuple[BuildRow, ...]:
+        """Return the branches in the order of a build, each with its running vertices."""
+        rows: list[BuildRow] = []
+        for branch in self.sorted_branches():
+            rows.append(_make_branch_row(branch, now))
+            vertices = sorted(branch.running.values(), key=lambda vertex: vertex.started)
+            shown = vertices[:MAX_VERTICES_PER_BRANCH]
+            rows += [_make_vertex_row(vertex, now) for vertex in shown]
+            if len(vertices) > len(shown):
+                name = f"… and {len(vertices) - len(shown)} more"
+                rows.append(BuildRow(name, is_vertex=True))
+        return tuple(rows)
+
     def handle(self, event: Event, now: float) -> None:
         """Update the state by an event received at ``now``."""
         match event:
@@ -119,6 +169,7 @@ class BuildState:
                     event.vertex, event.name, "", now
                 )
                 running.current, running.total = event.current, event.total
+                self.message = ""
             case Message():
                 self.message = strip_control_sequences(event.text)
             case Ended():
@@ -142,6 +193,26 @@ class BuildState:
         else:
             branch.built += 1
             branch.size += event.size
+
+
+def _make_branch_row(branch: BranchState, now: float) -> BuildRow:
+    return BuildRow(
+        strip_control_sequences(branch.name) or "image",
+        branch.counts,
+        branch.elapsed_seconds(now) if branch.built or branch.running else None,
+        has_failed=branch.failed > 0,
+    )
+
+
+def _make_vertex_row(vertex: RunningVertex, now: float) -> BuildRow:
+    return BuildRow(
+        vertex.name,
+        vertex.transfer,
+        now - vertex.started,
+        is_vertex=True,
+        fraction=vertex.current / vertex.total if vertex.transfer and vertex.total else None,
+        lines=tuple(vertex.lines),
+    )
 
 
 def sort_branches(names: Iterable[str]) -> list[str]:
@@ -194,3 +265,13 @@ def event_fields(event: Event) -> dict[str, object]:
     if isinstance(seconds, float):
         fields["time"] = round(seconds, 3)
     return fields
+
+
+def parse_event(line: str) -> Event | None:
+    """Parse a line of ``--progress json``, which :func:`event_fields` made; None for any other."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, object])
+        kind = _EVENT_TYPES[str(fields.pop("type"))]
+        return msgspec.convert(fields, kind)
+    except (msgspec.MsgspecError, KeyError):
+        return None

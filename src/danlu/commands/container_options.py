@@ -50,7 +50,10 @@ def parse_volume(text: str) -> Mount:
         raise UsageError(f"invalid volume {text!r}", hint="use SRC:/DST or SRC:/DST:ro")
     source = Path(parts[0]).expanduser().absolute()
     if not source.exists():
-        raise UsageError(f"cannot mount {source}: no such file or directory")
+        raise UsageError(
+            f"cannot mount {source}: no such file or directory",
+            hint="create it, or name another directory with --volume",
+        )
     return Mount(parts[1], source, readonly=mode == "ro")
 
 

@@ -13,10 +13,11 @@ import msgspec
 
 from danlu.commands import driver_check
 from danlu.commands.doctor_probes import list_probes, run_probes
+from danlu.engine.gpu.provider import describe_gpu_access
 from danlu.environment.cuda_releases import find_supported_cuda
 from danlu.errors import DanluError, UsageError
 from danlu.sandbox import doctor
-from danlu.sandbox.nvidia_driver import read_driver
+from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
 from danlu.store import Store
 from danlu.util.config import Configuration, load_configuration
 
@@ -117,17 +118,28 @@ def _check_sandbox(paths: Paths) -> Iterator[DoctorCheck]:
 
 def _check_driver(paths: Paths) -> Iterator[DoctorCheck]:
     name = "NVIDIA driver"
-    driver = read_driver(driver_check.ROOT)
+    config = load_configuration(paths.config_file)
+    driver = read_driver(find_proc_root(Path(config.gpu_driver_root)))
     if driver is None:
         yield DoctorCheck(name, True, "none: environments run on the CPU")
         return
     cuda = find_supported_cuda(driver.version)
     supported = f", supports CUDA {cuda[0]}.{cuda[1]}" if cuda else ""
     devices = f"; {', '.join(driver.devices)}" if driver.devices else "; no devices"
-    conflict = driver_check.find_conflict(Path("danlu.lock"), "", root=driver_check.ROOT)
+    conflict = driver_check.find_conflict(Path("danlu.lock"), "", config=config)
     yield DoctorCheck(name, True, f"{driver.version}{supported}{devices}")
     if conflict is not None:
         yield DoctorCheck("CUDA of danlu.lock", False, conflict.message, conflict.hint)
+    if driver.devices:
+        yield _check_gpus(config)
+
+
+def _check_gpus(config: Configuration) -> DoctorCheck:
+    name = "GPUs in environments"
+    try:
+        return DoctorCheck(name, True, describe_gpu_access(config))
+    except DanluError as error:
+        return DoctorCheck(name, False, error.message, error.hint)
 
 
 def _check_store(paths: Paths) -> Iterator[DoctorCheck]:

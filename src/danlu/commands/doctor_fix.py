@@ -1,4 +1,4 @@
-"""Install what apt can, of what failed checks ask for."""
+"""Install the packages that failed checks need, if apt can."""
 
 from __future__ import annotations
 

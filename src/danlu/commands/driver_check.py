@@ -7,27 +7,23 @@ from typing import TYPE_CHECKING
 
 from danlu.errors import MachineError
 from danlu.graph.progress import Message, Progress
-from danlu.sandbox.nvidia_driver import read_driver
+from danlu.sandbox.nvidia_driver import find_proc_root, read_driver
 
 if TYPE_CHECKING:
     from danlu.commands.project import Project
     from danlu.environment.cuda_compatibility import CudaConflict
-    from danlu.environment.runtime_settings import RuntimeSettings
-
-#: Where ``proc`` is mounted.
-ROOT = Path("/")
+    from danlu.util.config import Configuration
 
 
 def check_driver(
-    project: Project, progress: Progress, *, required: bool, root: Path | None = None
+    project: Project, progress: Progress, *, required: bool, config: Configuration
 ) -> None:
     """Warn if the driver is too old for the project's locked packages.
 
     Without a driver nothing is checked: the environment runs on the CPU. Raises
-    :class:`MachineError` instead of the warning if GPUs are ``required``. ``root`` is where
-    ``proc`` is mounted.
+    :class:`MachineError` instead of the warning if GPUs are ``required``.
     """
-    conflict = find_conflict(project.lock_path, project.function, root=root or ROOT)
+    conflict = find_conflict(project.lock_path, project.function, config=config)
     if conflict is None:
         return
     if required:
@@ -35,16 +31,9 @@ def check_driver(
     progress(Message(f"warning: {conflict.message}; {conflict.hint}", 0.0))
 
 
-def warn_about_gpus(runtime: RuntimeSettings, progress: Progress) -> None:
-    """Warn that the GPUs which the build file asks for are missing."""
-    if runtime.gpus:
-        text = f"warning: config.gpu({runtime.gpus}): no GPU support yet, running on the CPU"
-        progress(Message(text, 0.0))
-
-
-def find_conflict(lock_path: Path, function: str, *, root: Path) -> CudaConflict | None:
+def find_conflict(lock_path: Path, function: str, *, config: Configuration) -> CudaConflict | None:
     """Return why the driver does not run what a lockfile has for ``function`` (empty: for any)."""
-    driver = read_driver(root)
+    driver = read_driver(find_proc_root(Path(config.gpu_driver_root)))
     if driver is None:
         return None
     # Most machines that build images have no driver, and need none of this.

@@ -30,9 +30,9 @@ def collect_script_code(script: Path, directory: Path) -> dict[str, Path]:
     tree = parse_source(script.read_bytes()) if script.suffix == ".py" else None
     if tree is None:
         return found
-    beside = script.parent.relative_to(root)
+    parent = script.parent.relative_to(root)
     local = find_local_modules(find_imports(tree), [SearchPathEntry(script.parent, is_local=True)])
-    return found | {str(beside / path): file for path, file in local.files.items()}
+    return found | {str(parent / path): file for path, file in local.files.items()}
 
 
 def collect_module_code(name: str, directory: Path) -> Mapping[str, Path]:

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from danlu.commands.build_view_model import BuildRow
 from danlu.commands.jobs.report import job_end_time, job_seconds
 from danlu.jobs.types import JobView, ReplicaView
 from danlu.training.progress import TrainingProgress
@@ -73,6 +74,8 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaView, ...] = ()
     progress: TrainingProgress | None = None
     series: tuple[MetricSeries, ...] = ()
+    #: The build of the job's image, while it runs.
+    build: tuple[BuildRow, ...] = ()
     #: The newest of the ``written`` lines of output so far.
     lines: tuple[OutputLine, ...] = ()
     written: int = 0

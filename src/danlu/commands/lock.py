@@ -125,17 +125,17 @@ def lock(
         replace(request, platform=target) for target in _choose_locked_platforms(project, platform)
     ]
     first = next((item for item in requests if str(item.platform) in platform), requests[0])
-    lines: list[str] = []
-    for item in requests:
-        if check and item.stale:
-            raise _difference_error(item)
-        if item.section is None or item.stale or fresh:
-            # Source distributions are built in the sandbox, which needs a user namespace.
-            userns.enter(settings.paths)
-            lines += anyio.run(_lock_in_store, item).lines
+    outdated = [item for item in requests if item.stale or fresh]
+    lines: tuple[str, ...] = ()
+    if outdated and check:
+        raise _difference_error(outdated[0])
+    if outdated:
+        # Source distributions are built in the sandbox, which needs a user namespace.
+        userns.enter(settings.paths)
+        lines = anyio.run(_lock_in_store, outdated).lines
     assert first.section is not None
     exported = anyio.run(_export_pylock, first, first.section, export) if export else ""
-    return LockReport(bool(lines), tuple(lines), project.lock_path, exported)
+    return LockReport(bool(lines), lines, project.lock_path, exported)
 
 
 def _choose_locked_platforms(project: Project, text: str) -> tuple[Platform, ...]:
@@ -222,16 +222,37 @@ async def _export_pylock(request: LockRequest, lock: FunctionLock, path: Path) -
     return text
 
 
-async def _lock_in_store(request: LockRequest) -> LockResult:
-    with Store.open(request.settings.paths.store) as store, store.lease():
-        return await update_lock(request, store)
+async def _lock_in_store(requests: Sequence[LockRequest]) -> LockResult:
+    with Store.open(requests[0].settings.paths.store) as store, store.lease():
+        return await update_lock(requests, store)
 
 
-async def update_lock(request: LockRequest, store: Store) -> LockResult:
-    """Return the project's lock; resolve and write what is out of date.
+async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResult:
+    """Return the lock of the last request, and the changes of all; resolve what is out of date.
 
-    Raises :class:`LockError` if that is needed but ``frozen``.
+    The requests are for platforms of one project. Its lock is written when all are resolved.
+    Raises :class:`LockError` if something is out of date but ``frozen``.
     """
+    project = requests[0].project
+    before = project.lock
+    is_changed = False
+    lines: tuple[str, ...] = ()
+    try:
+        for request in requests:
+            result = await _resolve_lock(request, store)
+            if result.lock is not request.section:
+                is_changed = True
+                project.stage_lock(project.lock.replace_function(project.target, result.lock))
+            lines += result.lines
+        if is_changed:
+            project.write_lock(project.lock)
+    except BaseException:
+        project.stage_lock(before)
+        raise
+    return LockResult(result.lock, lines)
+
+
+async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
     old, stale = request.section, request.stale
     if old and not stale and not request.upgrade and not request.upgrade_all:
         return LockResult(old)
@@ -260,7 +281,6 @@ async def update_lock(request: LockRequest, store: Store) -> LockResult:
     lines = tuple(describe_changes(old, new))
     if is_foreign(request.platform):
         lines = tuple(f"{request.platform}: {line}" for line in lines)
-    project.write_lock(project.lock.replace_function(project.target, new))
     return LockResult(new, lines)
 
 

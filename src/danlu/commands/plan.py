@@ -9,12 +9,13 @@ import msgspec
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
-from danlu.commands.build import choose_platform
+from danlu.commands.build import choose_platform, last_build_key
 from danlu.environment.types import Environment
 from danlu.errors import LockError, OutsideError
-from danlu.graph.ops import Merge, Platform, Unbuilt, Unresolved
+from danlu.graph.ops import Merge, Platform, Unresolved
 from danlu.graph.types import Graph, Vertex
 from danlu.resolve.lockfile import find_stale_section
+from danlu.sandbox.emulation import host_platform, is_foreign
 from danlu.util.urls import mask_credentials, mask_values
 
 if TYPE_CHECKING:
@@ -53,13 +54,16 @@ class PlannedVertex(msgspec.Struct, frozen=True):
     forecast: VertexForecast | None = None
 
     @property
-    def unresolved(self) -> bool:
+    def needs_lock(self) -> bool:
         """Whether the lock does not contain it yet."""
         return self.kind == "Unresolved"
 
 
 class PlanReport(msgspec.Struct, frozen=True):
-    """What would be built; ``stale`` says what changed since it was locked, or is empty."""
+    """What would be built. ``stale`` is what changed since it was locked, empty for nothing.
+
+    ``locked_platforms`` are all those of the lock, ``lock_command`` updates it for this one.
+    """
 
     file: str
     function: str
@@ -69,6 +73,8 @@ class PlanReport(msgspec.Struct, frozen=True):
     stale: str
     vertices: tuple[PlannedVertex, ...]
     at_start: tuple[str, ...] = ()
+    locked_platforms: tuple[str, ...] = ()
+    lock_command: str = "danlu lock"
 
 
 def plan_build(
@@ -76,13 +82,17 @@ def plan_build(
 ) -> PlanReport:
     """Return the project's graph under its lock; with ``why`` also what a build would do.
 
-    Raises :class:`~danlu.errors.UsageError` if the build file or the lock is invalid.
+    ``platform`` is that of the image (``linux/arm64``), this machine's if empty. Raises
+    :class:`~danlu.errors.UsageError` if it, the build file or the lock is invalid.
     """
     environment = _evaluate_offline(project)
     inputs, target = project.inputs(environment), choose_platform(platform)
     section = project.lock.find(project.target, target)
     stale = find_stale_section(environment, section, target, inputs) if section else ""
-    graph = _assemble_graph(environment, section, inputs, target, stale=stale)
+    tools = project.lock.find(project.target, host_platform()) if is_foreign(target) else None
+    graph = _assemble_graph(environment, section, inputs, target, stale=stale, tools=tools)
+    if section is not None and not stale and is_foreign(target):
+        stale = _find_stale_tools(environment, tools, inputs)
     planned = PlanReport(
         file=project.file,
         function=project.target,
@@ -92,8 +102,22 @@ def plan_build(
         stale=stale,
         vertices=tuple(_plan_vertex(vertex) for vertex in graph.walk()),
         at_start=environment.start_functions,
+        locked_platforms=tuple(map(str, project.lock.list_platforms(project.target))),
+        lock_command=f"danlu lock --platform {target}" if is_foreign(target) else "danlu lock",
     )
-    return _add_forecasts(planned, graph, project, settings, section) if why else planned
+    if not why:
+        return planned
+    last = last_build_key(project, target)
+    return _add_forecasts(planned, graph, settings, section, last=last)
+
+
+def _find_stale_tools(
+    environment: Environment, tools: FunctionLock | None, inputs: ProjectDigests
+) -> str:
+    """Return what is stale in the lock of the native programs that a foreign build uses."""
+    host = host_platform()
+    stale = find_stale_section(environment, tools, host, inputs) if tools else "everything"
+    return f"{stale} for {host}" if stale else ""
 
 
 def _evaluate_offline(project: Project) -> Environment:
@@ -116,8 +140,12 @@ def _assemble_graph(
     platform: Platform,
     *,
     stale: str,
+    tools: FunctionLock | None,
 ) -> Graph:
-    """Return the graph; what is out of date in the lock is unresolved in it."""
+    """Return the graph; what is out of date in the lock is unresolved in it.
+
+    ``tools`` is as in :func:`assemble`.
+    """
     unlocked = assemble(environment, None, inputs, platform=platform)
     if section is None or stale in ("platform", "base", "python"):
         return unlocked  # everything else depends on these
@@ -126,13 +154,14 @@ def _assemble_graph(
         unresolved = ("system packages", "Python packages")
         section = replace(section, system=None)
     if not unresolved:
-        return assemble(environment, section, inputs, platform=platform)
+        return assemble(environment, section, inputs, platform=platform, tools=tools)
     leaves = tuple(
         dataclasses.replace(vertex, inputs=())
         for vertex in unlocked.walk()
         if isinstance(vertex.op, Unresolved) and vertex.op.kind in unresolved
     )
-    graph = assemble(environment, replace(section, packages=()), inputs, platform=platform)
+    section = replace(section, packages=())
+    graph = assemble(environment, section, inputs, platform=platform, tools=tools)
     return dataclasses.replace(graph, root=_add_leaves(graph.root, leaves))
 
 
@@ -160,21 +189,20 @@ def _plan_vertex(vertex: Vertex) -> PlannedVertex:
 def _describe_op(vertex: Vertex) -> tuple[str, ...]:
     if isinstance(vertex.op, Unresolved):
         return mask_values(vertex.op.describes)
-    if isinstance(vertex.op, Unbuilt):
-        return tuple(mask_credentials(f"{name}={value}") for name, value in vertex.op.arguments)
     return ()
 
 
 def _add_forecasts(
     planned: PlanReport,
     graph: Graph,
-    project: Project,
     settings: Settings,
     section: FunctionLock | None,
+    *,
+    last: str,
 ) -> PlanReport:
+    """Return the plan with a forecast for each vertex, compared with the build ``last``."""
     from danlu.commands.plan_status import forecast_vertices  # only --why needs the builder
 
-    last = f"last-build:{project.directory}:{project.target}"
     forecasts: dict[str, Any] = forecast_vertices(
         graph, settings.paths.store, last=last, lock=section
     )

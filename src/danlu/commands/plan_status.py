@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from danlu.builder.embedded.cache_keys import definition_key, stack_key
 from danlu.builder.embedded.context import merge_stacks
 from danlu.commands.plan import VertexForecast
-from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unbuilt, Unresolved, Wheel
+from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex
 from danlu.store import Layer, Store
 
@@ -82,7 +82,7 @@ def _forecast_vertex(vertex: Vertex, state: _ForecastState) -> VertexForecast:
 
 def _find_cached_layers(vertex: Vertex, state: _ForecastState) -> list[Layer] | None:
     """Return the layers that an earlier build created for the vertex, if the store has them all."""
-    if state.store is None or isinstance(vertex.op, Unresolved | Unbuilt):
+    if state.store is None or isinstance(vertex.op, Unresolved):
         return None
     key = definition_key(vertex)
     if key is None:
@@ -113,12 +113,10 @@ def _op_is_new(vertex: Vertex, state: _ForecastState) -> bool:
 
 
 def _explain_build(vertex: Vertex, state: _ForecastState) -> str:
-    """Say why a vertex has to be built, compared with the last build."""
+    """Return why a vertex has to be built, compared with the last build."""
     where = f" ({vertex.spans[0]})" if vertex.spans else ""
     if isinstance(vertex.op, Unresolved):
         return f"not locked yet{where}"
-    if isinstance(vertex.op, Unbuilt):
-        return f"not supported by this version{where}"
     if vertex.digest in state.last_digests:
         return "built before, but its layers were removed from the store"
     if not state.last_digests:

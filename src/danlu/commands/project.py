@@ -132,6 +132,10 @@ class Project:
 
         return read_lock(self.lock_text, self.lock_path.name)
 
+    def stage_lock(self, lock: Lock) -> None:
+        """Use ``lock`` instead of the one on disk, until :meth:`write_lock`."""
+        self.__dict__["lock"] = lock
+
     def write_lock(self, lock: Lock) -> None:
         """Replace the lock on disk, atomically."""
         from danlu.resolve.lockfile import write_lock

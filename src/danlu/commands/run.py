@@ -13,8 +13,10 @@ from danlu.commands.container_options import (
     parse_volume,
     select_mounts,
 )
-from danlu.commands.driver_check import check_driver, warn_about_gpus
+from danlu.commands.driver_check import check_driver
+from danlu.commands.gpu_options import decide_gpus, find_gpu_edits
 from danlu.commands.named_commands import has_program, resolve_command, suggest_command
+from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
 from danlu.commands.runtime_mounts import resolve_mounts
 from danlu.environment.runtime_settings import RuntimeSettings
@@ -27,7 +29,6 @@ from danlu.sandbox.types import SYSTEM_PATH
 from danlu.store import Store
 
 if TYPE_CHECKING:
-    from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.graph.progress import Progress
 
@@ -63,6 +64,7 @@ def run_command(
         target: A project, or a directory to mount if ``image`` names a local image.
         volumes: ``SRC:DST[:ro]``.
         environment: ``K=V``, or ``K`` for this process's value.
+        gpus: ``all``, ``none``, a number of GPUs, or their indexes and UUIDs.
         security: ``seccomp=PROFILE``.
         is_program: Whether ``args`` is a program even if the build file names such a command.
         shm_size: The size of ``/dev/shm``, instead of the build file's.
@@ -82,10 +84,12 @@ def run_command(
         stored, runtime = find_project_environment(
             target, settings, progress, offline=offline, frozen=frozen
         )
-        check_driver(target, progress, required=bool(gpus))
         directory = target.directory
-        warn_about_gpus(runtime, progress)
         _report_skipped_settings(runtime, progress)
+    chosen_gpus = decide_gpus(gpus, runtime, settings.config, progress)
+    if isinstance(target, Project):
+        required = bool(gpus and chosen_gpus)
+        check_driver(target, progress, required=required, config=settings.config)
     declared = resolve_mounts(
         select_mounts(runtime.mounts, binds),
         directory,
@@ -114,7 +118,7 @@ def run_command(
             environment=variables,
             user=user,
             terminal=terminal,
-            gpus=gpus,
+            edits=find_gpu_edits(chosen_gpus, trees, settings.config),
             work=work,
             runtime_name=settings.config.runtime,
             seccomp=seccomp,
@@ -130,7 +134,7 @@ def run_command(
 
 
 def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
-    """Say what the build file asks for and ``danlu run`` does not do."""
+    """Print a hint with the settings of the build file that ``danlu run`` ignores."""
     skipped = [
         name
         for name, wanted in (

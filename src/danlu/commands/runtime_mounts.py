@@ -41,13 +41,13 @@ def _target_depth(mount: RuntimeMount) -> int:
 
 
 def _refuse_foreign_mounts(mounts: Sequence[RuntimeMount]) -> None:
-    """Raise :class:`UsageError` for what only strangers want to see of this machine."""
+    """Raise :class:`UsageError` if an included repository declares a mount."""
     foreign = [mount for mount in mounts if mount.included_from]
     if not foreign:
         return
     count = f"{len(foreign)} mounts" if len(foreign) > 1 else "a mount"
     raise UsageError(
-        f"an included repository asks for {count} of this machine's files",
+        f"an included repository declares {count} of this machine's files",
         details=tuple(
             f"{mount.included_from}: {mount.source} at {mount.target}" for mount in foreign
         ),
@@ -68,7 +68,8 @@ def _resolve_source(mount: RuntimeMount, project: Path, paths: Paths) -> Path:
         exists = source.exists()
     except OSError as error:
         raise UsageError(
-            f"cannot mount {mount.source} at {mount.target}: {source}: {error.strerror}"
+            f"cannot mount {mount.source} at {mount.target}: {source}: {error.strerror}",
+            hint="change the runtime.mount() in the build file",
         ) from error
     if not exists:
         raise UsageError(

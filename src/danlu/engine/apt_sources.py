@@ -1,14 +1,16 @@
-"""Let apt work inside an environment whose image names no mirror.
+"""Make apt work inside an environment whose image names no mirror.
 
-Images that danlu builds contain no address of the machine that built them. An environment gets
-this machine's mirrors (or those of ``[mirrors]`` in the configuration) while it runs, as a file
-that is mounted and so never becomes part of an image.
+Images that danlu builds contain no mirror of the machine that built them. While an environment
+runs, a sources file with this machine's mirrors (or those of ``[mirrors]`` in the configuration) is
+mounted into it; a mount never becomes part of an image.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,11 +18,11 @@ from danlu.errors import MachineError, UsageError
 from danlu.sandbox.emulation import host_platform
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount
-from danlu.sources.apt.archive import debian_architecture, find_archive, find_release_by_codename
-from danlu.sources.apt.host_config import read_host_apt
-from danlu.sources.apt.sources_list import SourceEntry, format_deb822
 from danlu.util.config import Configuration
 from danlu.util.urls import strip_credentials
+
+if TYPE_CHECKING:
+    from danlu.sources.apt.sources_list import SourceEntry
 
 _SOURCES_LIST = "/etc/apt/sources.list"
 _SOURCES_PARTS = "/etc/apt/sources.list.d"
@@ -32,41 +34,77 @@ _CODENAME_FIELD = re.compile(r'^VERSION_CODENAME="?([a-z0-9._-]+)"?$', re.MULTIL
 async def mount_apt_sources(
     view: LayerView, config: Configuration, work: Path
 ) -> tuple[Mount, ...]:
-    """Return the mount of a sources file for apt; nothing if the image has sources or no apt.
+    """Write a sources file for apt to ``work``, without passwords, and return its mount.
 
-    The file is written to ``work``. Passwords of mirrors are left out.
+    Return no mount if the image has no apt, or has sources.
+    """
+    mounts = create_apt_sources(view, work)
+    await write_apt_sources(mounts, view, config)
+    return mounts
+
+
+def create_apt_sources(view: LayerView, work: Path) -> tuple[Mount, ...]:
+    """Create an empty file in ``work`` for :func:`write_apt_sources`, and return its mount.
+
+    Return no mount if the image has no apt, or has sources.
     """
     if view.entry(view.resolve("/usr/bin/apt-get")) is None or _has_sources(view):
         return ()
-    release = (view.read("/etc/os-release") or b"").decode(errors="replace")
-    family, codename = _ID_FIELD.search(release), _CODENAME_FIELD.search(release)
-    if family is None or codename is None:
+    if not all(_read_release(view)):
         return ()
-    try:
-        archive = find_archive(
-            find_release_by_codename(family[1], codename[1]),
-            debian_architecture(host_platform()),
-            host=await read_host_apt(),
-            config=config,
-        )
-    except (MachineError, UsageError):
-        return ()  # nothing is known of such a distribution here; apt inside will say so
-    entries = [_use_inside(entry, view) for entry in archive.entries]
     file = work / "apt.sources"
-    file.write_text(format_deb822(entries))
+    file.touch()
     file.chmod(0o644)
     return (Mount(_MOUNTED_FILE, file, readonly=True),)
 
 
+async def write_apt_sources(
+    mounts: tuple[Mount, ...], view: LayerView, config: Configuration
+) -> None:
+    """Write this machine's mirrors to the file of :func:`create_apt_sources`.
+
+    It stays empty if danlu knows no mirror of the image's distribution.
+    """
+    # Not at the top, because the environment's container starts while these are loaded.
+    from danlu.sources.apt.archive import (
+        debian_architecture,
+        find_archive,
+        find_release_by_codename,
+    )
+    from danlu.sources.apt.host_config import read_host_apt
+    from danlu.sources.apt.sources_list import format_deb822
+
+    family, codename = _read_release(view)
+    for mount in mounts:
+        assert mount.source is not None
+        with suppress(MachineError, UsageError):
+            archive = find_archive(
+                find_release_by_codename(family, codename),
+                debian_architecture(host_platform()),
+                host=await read_host_apt(),
+                config=config,
+            )
+            entries = [_adapt_entry(entry, view) for entry in archive.entries]
+            mount.source.write_text(format_deb822(entries))
+
+
+def _read_release(view: LayerView) -> tuple[str, str]:
+    """Return ``ID`` and ``VERSION_CODENAME`` of os-release(5); empty if missing."""
+    release = (view.read("/etc/os-release") or b"").decode(errors="replace")
+    found = _ID_FIELD.search(release), _CODENAME_FIELD.search(release)
+    family, codename = (match[1] if match else "" for match in found)
+    return family, codename
+
+
 def _has_sources(view: LayerView) -> bool:
-    """Return whether the image names sources itself."""
+    """Return whether the image has any apt source."""
     lines = (view.read(_SOURCES_LIST) or b"").decode(errors="replace").splitlines()
     if any(line.strip() and not line.lstrip().startswith("#") for line in lines):
         return True
     return bool(view.names(view.resolve(_SOURCES_PARTS)))
 
 
-def _use_inside(entry: SourceEntry, view: LayerView) -> SourceEntry:
+def _adapt_entry(entry: SourceEntry, view: LayerView) -> SourceEntry:
     """Return ``entry`` without passwords, and without a keyring that the image does not have."""
     paths = [word for word in re.split(r"[\s,]+", entry.signed_by) if word.startswith("/")]
     missing = any(view.entry(view.resolve(path)) is None for path in paths)

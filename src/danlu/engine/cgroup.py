@@ -73,6 +73,8 @@ class CgroupManager:
             for name in os.listdir(root.descriptor):
                 if is_stale(name):
                     with suppress(OSError):
+                        # Fails with EBUSY while a process is in the group (cgroups(7)), which is
+                        # what we want.
                         os.rmdir(name, dir_fd=root.descriptor)
 
     def close(self) -> None:
@@ -263,16 +265,24 @@ def _quota_of(group: Path) -> float | None:
 
 
 def group_name(mark: str) -> str:
-    """Return a name that includes this process's id and start time, see :func:`is_stale`."""
-    return f"{_PREFIX}-{os.getpid()}.{_start_time(os.getpid())}-{mark}"
+    """Return a name that identifies this process, see :func:`is_stale`."""
+    pid = os.getpid()
+    return f"{_PREFIX}-{pid}.{_start_time(pid)}.{_pid_namespace()}-{mark}"
 
 
 def is_stale(name: str) -> bool:
-    """Return whether this is the name of a group whose creator is dead."""
+    """Return whether this is the name of a group whose creator is dead.
+
+    A container can share the cgroups of its host, but its processes have other IDs there. So
+    creators in other PID namespaces count as alive.
+    """
     if not name.startswith(f"{_PREFIX}-"):
         return False
-    pid, _, rest = name.removeprefix(f"{_PREFIX}-").partition(".")
-    return not pid.isdigit() or _start_time(int(pid)) != rest.partition("-")[0]
+    # Older versions did not write the namespace.
+    pid, started, namespace = (*name.removeprefix(f"{_PREFIX}-").split("-")[0].split("."), "")[:3]
+    if namespace and namespace != _pid_namespace():
+        return False
+    return not pid.isdigit() or _start_time(int(pid)) != started
 
 
 def _candidate_dirs(process: str) -> list[CandidateDir]:
@@ -312,6 +322,7 @@ def _own_directory(mount: Path, root: str, group: str) -> Path:
     """Return the directory of ``group`` if ``mount`` shows the hierarchy from ``root`` down."""
     try:
         return mount / Path(group).relative_to(root)
+    # A container may see its own group as the root of the hierarchy (cgroup_namespaces(7)).
     except ValueError:
         return mount
 
@@ -362,12 +373,22 @@ def _list_directory(descriptor: int, name: str) -> list[str]:
         os.close(directory)
 
 
+def _pid_namespace() -> str:
+    """Return the ID of this process's PID namespace; empty if procfs does not have it."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""
+
+
 def _start_time(pid: int) -> str:
     """Return a process's start time in ticks since boot (proc(5)); empty if it is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return ""
+    # The name in parentheses may contain spaces and parentheses. After it follow the fields from
+    # the third on; the start time is the 22nd (proc(5)).
     return text.rpartition(")")[2].split()[19]
 
 

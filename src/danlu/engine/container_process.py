@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -16,9 +15,8 @@ from danlu.engine import embedded, procfs
 from danlu.engine.types import ContainerExit, ResourceUsage
 from danlu.sandbox import container_processes
 from danlu.sandbox.types import SYSTEM_PATH
+from danlu.util.spawn import spawn_process
 
-# Above the target numbers, so that no descriptor is overwritten before it is duplicated.
-_MIN_FD = 32
 # Seconds for the last output of a killed program, and for the OCI runtime to start one.
 _DRAIN_TIMEOUT, _START_TIMEOUT = 1.0, 30.0
 _POLL_SECONDS = 0.004
@@ -33,23 +31,13 @@ def spawn_session(
 
     ``more`` become its descriptors from 3 on. Of our environment it gets only ``PATH``.
     """
-    sources = [
-        fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD) for fd in (stdin, stdout, stderr, *more)
-    ]
-    actions = [(os.POSIX_SPAWN_DUP2, source, target) for target, source in enumerate(sources)]
-    environment = {"PATH": os.environ.get("PATH", SYSTEM_PATH)}
-    try:
-        return os.posix_spawn(
-            command[0],
-            list(command),
-            environment,
-            file_actions=actions,
-            setsid=True,
-            setsigdef=_DEFAULT_SIGNALS,
-        )
-    finally:
-        for source in sources:
-            os.close(source)
+    return spawn_process(
+        command,
+        (stdin, stdout, stderr, *more),
+        environment={"PATH": os.environ.get("PATH", SYSTEM_PATH)},
+        new_session=True,
+        default_signals=_DEFAULT_SIGNALS,
+    )
 
 
 class ContainerProcess:
@@ -74,6 +62,8 @@ class ContainerProcess:
         self._finish = finish
         self._measure = measure
         self._is_exec = is_exec
+        # Readable when the process has ended (pidfd_open(2)), without a handler of SIGCHLD, of
+        # which a process has only one.
         self._descriptor = os.pidfd_open(keeper)
         self._ended = anyio.Event()
         self._status: tuple[int, datetime] = (0, datetime.now(UTC))
@@ -120,7 +110,17 @@ class ContainerProcess:
                 await self._kill_all()
             await self.wait()
 
-    def hang_up(self) -> None:
+    async def send_signal(self, number: int) -> None:
+        """Send a signal to the program; do nothing if it has ended."""
+        if (program := self.pid) is not None:
+            container_processes.send_signal(program, number)
+
+    async def notify_resize(self) -> None:
+        """Signal the OCI runtime, which copies the size of our terminal to the program's."""
+        for pid in container_processes.child_pids(self.keeper)[:1]:
+            container_processes.send_signal(pid, signal.SIGWINCH)
+
+    async def hang_up(self) -> None:
         """Send SIGHUP to the program's session, as when its terminal is closed."""
         program = self.pid
         if program is not None:

@@ -28,6 +28,7 @@ def connect_control_socket(
         with short_socket_path(path) as name:
             connection.connect(name)
         data = request + b"\n"
+        # The descriptors go with the first byte; the socket may take only a part of the data.
         sent = socket.send_fds(connection, [data], descriptors)
         if data[sent:]:
             connection.sendall(data[sent:])

@@ -6,6 +6,7 @@ socket has mode 0600.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -20,6 +21,7 @@ from danlu.util.sockets import short_socket_path
 _CHUNK_SIZE = 1 << 16
 _MAX_DESCRIPTORS = 3
 _REQUEST_TIMEOUT = 10.0
+_ACCEPT_INTERVAL = 0.1
 
 RequestHandler = Callable[["ControlConnection"], Awaitable[bytes]]
 """Returns the response to a connection's request, as JSON without a newline."""
@@ -29,12 +31,14 @@ class ControlConnection:
     """A client's connection, after its request has arrived.
 
     ``request`` is the JSON text; ``descriptors`` are the file descriptors that came with it, which
-    are closed after the response.
+    are closed after the response. ``lost_descriptors`` is set if there were more, and this process
+    has too many open files.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self.request = b""
         self.descriptors: list[int] = []
+        self.lost_descriptors = False
         self._connection = connection
         self._rest = b""
 
@@ -44,12 +48,14 @@ class ControlConnection:
             await anyio.wait_readable(self._connection)
             # Descriptors arrive with the first bytes of a message, which may come in chunks.
             try:
-                chunk, descriptors, _, _ = socket.recv_fds(
+                chunk, descriptors, flags, _ = socket.recv_fds(
                     self._connection, _CHUNK_SIZE, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
                 )
             except ConnectionError:
                 return None
             self.descriptors += descriptors
+            # The kernel drops those that this process may not open.
+            self.lost_descriptors |= bool(flags & socket.MSG_CTRUNC)
             if not chunk:
                 return None
             self._rest += chunk
@@ -72,6 +78,8 @@ class ControlConnection:
                     return
                 response = await handle(self)
             finally:
+                # A copy of the client's pipe that stays open here would keep its reader waiting for
+                # the end.
                 self.close_descriptors()
             with suppress(OSError):
                 self._connection.send(response + b"\n")
@@ -87,6 +95,8 @@ async def serve_control_socket(
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         with short_socket_path(path) as name:
             listener.bind(name)
+        # Connecting needs permission to write to the socket, which bind(2) created by the umask.
+        # Nobody is accepted before listen(2).
         os.chmod(path, 0o600)
         listener.listen(64)
         listener.setblocking(False)
@@ -94,6 +104,14 @@ async def serve_control_socket(
         async with anyio.create_task_group() as group:
             while True:
                 await anyio.wait_readable(listener)
-                with suppress(BlockingIOError, ConnectionError):
+                try:
                     connection, _ = listener.accept()
-                    group.start_soon(ControlConnection(connection).serve_client, handle)
+                except (BlockingIOError, ConnectionError):
+                    continue
+                except OSError as error:
+                    if error.errno not in (errno.EMFILE, errno.ENFILE):
+                        raise
+                    # The client waits until others have disconnected.
+                    await anyio.sleep(_ACCEPT_INTERVAL)
+                    continue
+                group.start_soon(ControlConnection(connection).serve_client, handle)

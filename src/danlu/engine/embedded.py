@@ -19,7 +19,14 @@ from danlu.errors import MachineError, UsageError
 from danlu.sandbox import container_processes, network_env, runtime, users
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import expand_home, prepare_run
-from danlu.sandbox.types import PROJECT_DIRECTORY, SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox.types import (
+    PROJECT_DIRECTORY,
+    SYSTEM_PATH,
+    ContainerEdits,
+    Mount,
+    ProcessSpec,
+    RootFilesystem,
+)
 from danlu.util.sanitize import escape_unprintable
 
 if TYPE_CHECKING:
@@ -57,7 +64,7 @@ def run_command(
     terminal: bool = False,
     runtime_name: str = "",
     seccomp: str = "",
-    gpus: str = "",
+    edits: ContainerEdits | None = None,
     init: Sequence[str] = (),
     shm_size: int = 0,
 ) -> int:
@@ -67,15 +74,14 @@ def run_command(
     directory on the store's file system; changes that the program makes to its root are discarded.
     Targets of ``volumes`` may start with ``~/``. ``init`` are commands of the shell to run before,
     in the same container: if one fails, stderr names it and the exit code is 1. ``shm_size`` is the
-    bytes of ``/dev/shm``, 0 for the kernel's default. ``user`` (by default the image's) is a name
-    or number. With ``terminal`` it gets a terminal connected to ours; without, it shares our input
-    and output. SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded. Exit codes: 128+n for signal n,
-    126 and 127 as in shells. Requires :func:`danlu.sandbox.userns.enter` and no threads. Raises
-    :class:`MachineError` if the program could not be started, and :class:`UsageError` for an
-    invalid argument.
+    bytes of ``/dev/shm``, 0 for the kernel's default. ``edits`` give it devices. ``user`` (by
+    default the image's) is a name or number. With ``terminal`` it gets a terminal connected to
+    ours; without, it shares our input and output. SIGINT, SIGTERM, SIGHUP and SIGQUIT are
+    forwarded. Exit codes: 128+n for signal n, 126 and 127 as in shells. Requires
+    :func:`danlu.sandbox.userns.enter` and no threads. Raises :class:`MachineError` if the program
+    could not be started, and :class:`UsageError` for an invalid argument.
     """
-    if gpus:
-        raise UsageError("--gpus is not supported yet", hint="remove --gpus to run on the CPU")
+    edits = edits or ContainerEdits()
     chosen = runtime.find_runtime(runtime_name)
     view = LayerView(layers)
     command = tuple(args) or (*config.entrypoint, *config.command)
@@ -86,8 +92,9 @@ def run_command(
         config,
         command,
         directory=PROJECT_DIRECTORY if project else "",
-        environment=environment or {},
+        environment={**edits.environment, **(environment or {})},
         user=user,
+        groups=edits.groups,
         terminal=terminal,
     )
     volumes = expand_home(volumes, process.environment["HOME"])
@@ -99,9 +106,12 @@ def run_command(
         network_env=network_env.detect_network_environment(work),
         network=True,
         work=work,
+        # If both outputs are one file, they are joined inside: the runtime copies two pipes, which
+        # would lose the order of lines.
         shell=_render_start_script(view, init, one_stream=_outputs_are_one() and not terminal),
         seccomp=seccomp,
         shm_size=shm_size,
+        edits=edits,
     ) as bundle:
         code = _run_bundle(chosen, bundle, terminal=terminal)
         code, reason = runtime.interpret_exit(code, bundle / "log", process.args[0])
@@ -140,10 +150,12 @@ def image_process(
     directory: str = "",
     environment: Mapping[str, str],
     user: str = "",
+    groups: tuple[int, ...] = (),
     terminal: bool = False,
 ) -> ProcessSpec:
     """Return ``command`` as a process of an image, with the image's directory and user as defaults.
 
+    ``groups`` are added to those that the user has in the image.
     Raises :class:`UsageError` for a user that the image does not have.
     """
     resolved = users.find_user(view, user or config.user)
@@ -159,7 +171,7 @@ def image_process(
         working_directory=directory or config.working_directory or "/",
         uid=resolved.uid,
         gid=resolved.gid,
-        groups=resolved.groups,
+        groups=tuple(dict.fromkeys((*resolved.groups, *groups))),
         terminal=terminal,
     )
 

@@ -17,6 +17,8 @@ from danlu.engine.control_client import connect_control_socket, send_request
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.types import ExecRequest
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
+from danlu.util.fd_limit import fd_shortage_error, is_fd_shortage
+from danlu.util.json_codec import encode
 
 _CHUNK_SIZE = 1 << 12
 _ERRORS: Mapping[int, type[DanluError]] = {
@@ -42,7 +44,13 @@ class StartExecRequest(msgspec.Struct, frozen=True, tag="exec"):
     exec: ExecRequest
 
 
-SupervisorRequest = StopRequest | RestartServiceRequest | StartExecRequest
+class ConnectPortRequest(msgspec.Struct, frozen=True, tag="connect-port"):
+    """Connect the socket sent along to a port of an environment that has another network."""
+
+    port: int
+
+
+SupervisorRequest = StopRequest | RestartServiceRequest | StartExecRequest | ConnectPortRequest
 
 
 class ExecMessage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,7 +75,7 @@ def request_from_supervisor(
     try:
         data = send_request(environment.control_socket, msgspec.json.encode(request))
     except OSError as error:
-        raise not_running_error(environment.name) from error
+        raise _translate_connect_error(error, environment.name) from error
     response = msgspec.json.decode(data, type=SupervisorResponse)
     raise_response_error(response)
     return response
@@ -77,6 +85,10 @@ def raise_response_error(response: SupervisorResponse) -> None:
     """Raise the error that a response reports."""
     if response.error:
         raise _ERRORS.get(response.code, OutsideError)(response.error, hint=response.hint)
+
+
+def _translate_connect_error(error: OSError, name: str) -> DanluError:
+    return fd_shortage_error() if is_fd_shortage(error) else not_running_error(name)
 
 
 def not_running_error(name: str) -> UsageError:
@@ -97,14 +109,17 @@ class ExecConnection:
     def open(
         cls, environment: EnvironmentDirectory, request: ExecRequest, streams: tuple[int, int, int]
     ) -> ExecConnection:
-        """Start a program; raise :class:`UsageError` if the environment does not run."""
-        data = msgspec.json.encode(StartExecRequest(request))
+        """Start a program.
+
+        Raises :class:`UsageError` if the environment does not run, or if the request is not UTF-8.
+        """
+        data = encode(StartExecRequest(request))
         try:
             connection = connect_control_socket(
                 environment.control_socket, data, descriptors=streams
             )
         except OSError as error:
-            raise not_running_error(environment.name) from error
+            raise _translate_connect_error(error, environment.name) from error
         connection.settimeout(None)
         return cls(connection)
 
@@ -124,7 +139,10 @@ class ExecConnection:
         Raises :class:`DanluError` if the program could not be started, and :class:`OutsideError`
         if the supervisor ended first.
         """
-        chunk = self._connection.recv(_CHUNK_SIZE)
+        try:
+            chunk = self._connection.recv(_CHUNK_SIZE)
+        except ConnectionError:  # the supervisor was killed before it read our last message
+            chunk = b""
         if not chunk:
             raise OutsideError("the environment was stopped")
         self._response += chunk

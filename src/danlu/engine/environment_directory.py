@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -30,11 +30,24 @@ import msgspec
 
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.types import ResourceLimits, VolumeMount
-from danlu.errors import UsageError
+from danlu.errors import StoreError, UsageError
+from danlu.util.config import NetworkName
 from danlu.util.files import write_atomic
 from danlu.util.json_codec import decode, encode
+from danlu.util.locks import file_lock, try_file_lock
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+
+EMBEDDED_ENGINE = "embedded"
+KUBERNETES_ENGINE = "kubernetes"
+
+#: The log of init commands, next to those of services.
+INIT_LOG = "init"
+
+#: What the first process of a container starts only to wait.
+WAITING_COMMANDS = ("sleep 86400", "cat -- -", "sleep 05")
+#: Part of the command line of shells that only wait.
+WAITING_MARK = "/run/danlu/renewed"
 
 Phase = Literal["Starting", "Running", "Stopped", "Failed"]
 
@@ -50,7 +63,7 @@ class ServiceSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 class PortForward(msgspec.Struct, frozen=True, omit_defaults=True):
     """A port of the environment, and where it is reached on the host.
 
-    The environment shares the host's network, so only a different address or port needs a forward.
+    In an environment that shares the host's network only a different port needs a forward.
     A port that is not ``fixed`` may be replaced at the next start if another program uses it.
     """
 
@@ -61,6 +74,14 @@ class PortForward(msgspec.Struct, frozen=True, omit_defaults=True):
     fixed: bool = True
 
 
+class NamedVolume(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A volume that the engine keeps under a name, mounted at ``target``."""
+
+    name: str
+    target: str
+    readonly: bool = False
+
+
 class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How an environment is started.
 
@@ -69,10 +90,16 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         created: When it was created.
         project: The directory mounted at ``/workspace``; empty for none.
         target: The build file and function it was built from; empty for a named image.
+        volumes: Only in engines that keep volumes by name.
         environment: Variables in addition to the image's.
         user: Empty for the image's user.
+        gpus: As for ``--gpus``; empty for none.
         shm_size: Bytes of ``/dev/shm``; 0 for the default.
         init: Shell commands that run once per start, before the services.
+        engine: What runs the container (:mod:`danlu.engine.environment_engines`).
+        network: Pods have that of the cluster.
+        ssh_port: Where SSH clients may connect without a ``ProxyCommand``; None for nowhere.
+        authorized_keys: Public keys that may log in there, besides the environment's own.
     """
 
     name: str
@@ -84,10 +111,26 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     environment: dict[str, str] = {}
     user: str = ""
     limits: ResourceLimits = ResourceLimits()
+    gpus: str = ""
     shm_size: int = 0
     init: tuple[str, ...] = ()
     services: tuple[ServiceSpec, ...] = ()
     ports: tuple[PortForward, ...] = ()
+    engine: str = EMBEDDED_ENGINE
+    volumes: tuple[NamedVolume, ...] = ()
+    network: NetworkName = "host"
+    ssh_port: PortForward | None = None
+    authorized_keys: tuple[str, ...] = ()
+
+    @property
+    def listed_ports(self) -> tuple[PortForward, ...]:
+        """All ports at which something of the environment is reached."""
+        return (*self.ports, *([self.ssh_port] if self.ssh_port else []))
+
+    @property
+    def shares_host_network(self) -> bool:
+        """Whether what listens in the environment listens on this machine."""
+        return self.engine != KUBERNETES_ENGINE and self.network == "host"
 
 
 class ServiceState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -145,17 +188,59 @@ class EnvironmentDirectory(SupervisorDirectory):
         """The supervisor's control socket."""
         return self.directory / "control.sock"
 
+    @property
+    def spec_file(self) -> Path:
+        """How the environment is started."""
+        return self.directory / "spec.json"
+
     def exists(self) -> bool:
-        """Return whether there is such an environment."""
-        return (self.directory / "spec.json").exists()
+        """Return whether there is such an environment.
+
+        A directory without a spec is one, a damaged one, if it has files that users may miss.
+        """
+        if self.spec_file.exists():
+            return True
+        try:
+            return bool(os.listdir(self.upper))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def was_started(self) -> bool:
+        """Return whether a supervisor has ever begun to start it."""
+        return (self.directory / "state.json").exists()
 
     def read_spec(self) -> EnvironmentSpec:
-        """Read how the environment is started."""
-        return decode((self.directory / "spec.json").read_bytes(), EnvironmentSpec)
+        """Read how the environment is started.
+
+        Raises :class:`StoreError` if the file is damaged, :class:`FileNotFoundError` if there is no
+        environment.
+        """
+        try:
+            return decode(self._read_spec_file(), EnvironmentSpec)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"environment {self.name} is damaged: {self.spec_file}: {error}",
+                hint=self._damage_hint,
+            ) from error
+
+    def _read_spec_file(self) -> bytes:
+        try:
+            return self.spec_file.read_bytes()
+        except FileNotFoundError as error:
+            if not self.exists():
+                raise
+            raise StoreError(
+                f"environment {self.name} is damaged: {self.spec_file} is missing",
+                hint=self._damage_hint,
+            ) from error
+
+    @property
+    def _damage_hint(self) -> str:
+        return f"its files are in {self.upper}; `danlu down {self.name}` removes it"
 
     def write_spec(self, spec: EnvironmentSpec) -> None:
         """Replace how the environment is started; readable by its owner only."""
-        write_atomic(self.directory / "spec.json", encode(spec), mode=0o600)
+        write_atomic(self.spec_file, encode(spec), mode=0o600)
 
     def read_settings(self) -> EngineSettings:
         """Read the supervisor's settings."""
@@ -171,7 +256,11 @@ class EnvironmentDirectory(SupervisorDirectory):
             data = (self.directory / "state.json").read_bytes()
         except FileNotFoundError:
             return EnvironmentState("Stopped", reason="never started")
-        state = decode(data, EnvironmentState)
+        try:
+            state = decode(data, EnvironmentState)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            # It is not synced, so a file system may lose its content when the machine crashes.
+            state = EnvironmentState("Starting")
         if state.phase in ("Starting", "Running") and not self.is_running():
             return msgspec.structs.replace(
                 state,
@@ -207,6 +296,21 @@ def list_environments(root: Path) -> Iterator[EnvironmentDirectory]:
             environment = EnvironmentDirectory(path)
             if not path.name.startswith(".") and environment.exists():
                 yield environment
+
+
+def lock_environment(root: Path, name: str) -> AbstractContextManager[None]:
+    """Hold the lock for creating, starting, renaming or removing an environment below ``root``."""
+    # No environment has a name that starts with a dot, but one may be called `other.lock`.
+    return file_lock(_lock_file(root, name))
+
+
+def try_environment_lock(root: Path, name: str) -> AbstractContextManager[bool]:
+    """Hold that lock if it is free; the context's value says whether it was."""
+    return try_file_lock(_lock_file(root, name))
+
+
+def _lock_file(root: Path, name: str) -> Path:
+    return root / f".{name}.lock"
 
 
 def check_environment_name(name: str) -> str:

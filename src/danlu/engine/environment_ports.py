@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import socket
 
-from danlu.engine.environment_directory import PortForward
+from danlu.engine.environment_directory import EnvironmentSpec, PortForward
 
 
-def needs_forward(port: PortForward) -> bool:
-    """Return whether the service's own socket is not already what the user asked for."""
-    return port.host_port not in (0, port.port)
+def needs_forward(port: PortForward, spec: EnvironmentSpec) -> bool:
+    """Return whether a port must be forwarded, because its service does not listen there itself."""
+    return not spec.shares_host_network or port.host_port not in (0, port.port)
 
 
 def find_listener_conflict(port: PortForward) -> str:
     """Return why a port cannot be used by the environment; empty if it is free."""
     family = socket.AF_INET6 if ":" in port.address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers set it. Without it the last server's connections in TIME_WAIT count
+        # (socket(7)).
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((port.address, port.host_port or port.port))

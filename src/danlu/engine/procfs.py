@@ -104,7 +104,8 @@ def read_command(process: int) -> str:
     """Return the command line of a process; empty if it is gone."""
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:
-            return file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
+            words = file.read().rstrip(b"\0").decode(errors="replace")
+            return words.replace("\0", " ").replace("\n", " ")
     except OSError:
         return ""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
 import anyio
 import msgspec
 
-from danlu.engine.container_process import ContainerProcess
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec, ServiceState
-from danlu.errors import MachineError
+from danlu.engine.types import EnvironmentProgram
+from danlu.errors import DanluError
 from danlu.util.backoff import ExponentialBackoff
 from danlu.util.rotating_log import RotatingLog
 
@@ -20,7 +20,7 @@ _LOG_BYTES = 8 << 20
 _CHUNK_SIZE = 1 << 16
 _FIRST_DELAY, _LONGEST_DELAY, _RESET_AFTER = 0.5, 30.0, 60.0
 
-StartProgram = Callable[[ServiceSpec, int], ContainerProcess]
+StartProgram = Callable[[ServiceSpec, int], Awaitable[EnvironmentProgram]]
 """Starts a program of the environment with a descriptor for its output and no input."""
 
 
@@ -40,7 +40,7 @@ class ServiceRunner:
         self._log = RotatingLog(environment.log_file(spec.name), limit=_LOG_BYTES)
         self._start = start
         self._changed = changed
-        self._process: ContainerProcess | None = None
+        self._process: EnvironmentProgram | None = None
         self._stopping = False
         self._wake = anyio.Event()
         self._backoff = ExponentialBackoff(_FIRST_DELAY, _LONGEST_DELAY, reset=_RESET_AFTER)
@@ -49,7 +49,12 @@ class ServiceRunner:
         """Run the service until :meth:`stop`."""
         try:
             while not self._stopping:
-                await self._run_once()
+                try:
+                    await self._run_once()
+                except OSError as error:
+                    # A full disk or too many processes must not end the environment.
+                    reason = error.strerror or str(error)
+                    self._update_state(running=False, pid=None, exit_code=125, reason=reason)
                 if not self._stopping:
                     delay = self._backoff.next_delay()
                     self._write_line(f"{self._describe_end()}; restarting in {delay:.1f} s")
@@ -79,8 +84,8 @@ class ServiceRunner:
         os.set_blocking(reading, False)
         try:
             try:
-                process = self._process = self._start(self._spec, writing)
-            except MachineError as error:
+                process = self._process = await self._start(self._spec, writing)
+            except DanluError as error:
                 self._update_state(running=False, exit_code=125, reason=error.message)
                 return
             finally:

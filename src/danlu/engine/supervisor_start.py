@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
-import sys
 import time
 from contextlib import suppress
 
+from danlu.engine.detached_process import FIRST_FD, read_report, spawn_module
 from danlu.engine.environment_directory import EngineSettings, EnvironmentDirectory
 from danlu.engine.supervisor_directory import StartReport
 from danlu.errors import DanluError, MachineError, OutsideError, UsageError
 from danlu.util.json_codec import decode
 from danlu.util.paths import Paths
 
-_START_TIMEOUT_MS = 60_000
-_CHUNK_SIZE = 1 << 16
+_START_TIMEOUT = 60.0
 _POLL_SECONDS = 0.02
-_MIN_FD = 16
 _ERRORS = {type.exit_code: type for type in (UsageError, OutsideError, MachineError)}
 
 
@@ -42,7 +39,13 @@ def start_supervisor(environment: EnvironmentDirectory, paths: Paths) -> bool:
         # A client that connects before the supervisor listens must not reach an old socket.
         with suppress(FileNotFoundError):
             environment.control_socket.unlink()
-        report = _wait_for_report(_spawn_supervisor(environment, lock))
+        reading = spawn_module(
+            "danlu.engine.environment_supervisor",
+            (str(environment.directory), str(FIRST_FD), str(FIRST_FD + 1)),
+            environment.supervisor_log,
+            descriptors=(lock,),
+        )
+        report = read_report(reading)
     finally:
         os.close(lock)
     if not report:
@@ -60,7 +63,7 @@ def start_supervisor(environment: EnvironmentDirectory, paths: Paths) -> bool:
 
 def _wait_until_running(environment: EnvironmentDirectory) -> None:
     """Wait for a supervisor that another process has started."""
-    deadline = time.monotonic() + _START_TIMEOUT_MS / 1000
+    deadline = time.monotonic() + _START_TIMEOUT
     while (state := environment.read_state()).phase == "Starting":
         if time.monotonic() > deadline:
             raise OutsideError(
@@ -70,40 +73,3 @@ def _wait_until_running(environment: EnvironmentDirectory) -> None:
         time.sleep(_POLL_SECONDS)
     if state.phase != "Running":
         raise OutsideError(f"environment {environment.name} did not start: {state.reason}")
-
-
-def _spawn_supervisor(environment: EnvironmentDirectory, lock: int) -> int:
-    """Start the supervisor in a new session; return the descriptor of its report."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    log = os.open(environment.supervisor_log, flags, 0o600)
-    stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    streams = (stdin, log, log, writing, lock)
-    # Move them above the target numbers, so that none is overwritten before it is duplicated.
-    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD) for fd in streams]
-    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(sources)]
-    module = "danlu.engine.environment_supervisor"
-    # 3 and 4 are the positions of the pipe and the lock in `streams`.
-    command = [sys.executable, "-P", "-m", module, str(environment.directory), "3", "4"]
-    try:
-        os.posix_spawn(sys.executable, command, os.environ, file_actions=actions, setsid=True)
-    finally:
-        for descriptor in (writing, log, stdin, *sources):
-            os.close(descriptor)
-    return reading
-
-
-def _wait_for_report(reading: int) -> bytes:
-    """Return what the supervisor writes before it closes the pipe; empty if it says nothing."""
-    report = b""
-    poller = select.poll()
-    poller.register(reading, select.POLLIN | select.POLLHUP)
-    try:
-        while poller.poll(_START_TIMEOUT_MS):
-            data = os.read(reading, _CHUNK_SIZE)
-            if not data:
-                break
-            report += data
-    finally:
-        os.close(reading)
-    return report

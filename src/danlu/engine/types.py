@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -77,12 +77,16 @@ class VolumeMount(msgspec.Struct, frozen=True):
     readonly: bool = False
 
 
+#: The reason of a :class:`ContainerExit` of a program elsewhere that can no longer be reached.
+CONNECTION_LOST = "ConnectionLost"
+
+
 class ContainerExit(msgspec.Struct, frozen=True):
     """How a container ended.
 
     ``code`` is 128+n for signal n. ``reason`` is ``OOMKilled``, ``Error``, ``Completed``, or
-    ``StartError`` with a ``message`` if the container never started. ``time`` is set if the engine
-    knows the end more precisely than the caller that waited.
+    ``StartError`` with a ``message`` if the container never started, or :data:`CONNECTION_LOST`.
+    ``time`` is set if the engine knows the end more precisely than the caller that waited.
     """
 
     code: int
@@ -120,3 +124,81 @@ class RunningContainer(Protocol):
 
     def usage(self) -> ResourceUsage | None:
         """Return the current resource usage; None if it cannot be measured."""
+
+
+class EnvironmentProgram(Protocol):
+    """A program that runs next to the first process of an environment's container."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on this machine; None if it is not known or the program has not started."""
+
+    async def wait(self) -> ContainerExit:
+        """Wait until the program has ended; may be called repeatedly."""
+
+    async def stop(self, *, grace: float) -> None:
+        """Send SIGTERM to the program, and SIGKILL to its descendants after ``grace`` seconds."""
+
+    async def send_signal(self, number: int) -> None:
+        """Send a signal to the program; do nothing if it has ended."""
+
+    async def notify_resize(self) -> None:
+        """Report that the size of its terminal has changed."""
+
+    async def hang_up(self) -> None:
+        """Send SIGHUP to the program's session, as when its terminal is closed."""
+
+
+class EnvironmentContainer(Protocol):
+    """The started container of an environment, in which other programs can be started."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process id on this machine of the container's first process; None if not known."""
+
+    @property
+    def programs(self) -> Sequence[EnvironmentProgram]:
+        """The programs that were started in it and have not ended."""
+
+    @property
+    def warnings(self) -> Sequence[str]:
+        """What this machine could not enforce or provide."""
+
+    @property
+    def port_opener(self) -> PortOpener | None:
+        """Connects to its ports; None if it shares this machine's network."""
+
+    async def start_exec(
+        self, request: ExecRequest, *, stdin: int, stdout: int, stderr: int
+    ) -> EnvironmentProgram:
+        """Start a program with three file descriptors of this process as its streams.
+
+        The descriptors may be closed afterwards. Raises :class:`~danlu.errors.DanluError` if the
+        container has ended or the request is invalid for it.
+        """
+
+    async def wait(self) -> ContainerExit:
+        """Wait until the container and every process it left are gone; may be called repeatedly."""
+
+    async def stop(self, *, grace: float) -> None:
+        """Send SIGTERM to the first process, and SIGKILL to all after ``grace`` seconds."""
+
+
+class PortConnection(Protocol):
+    """A connection to a port in another network. Neither side can close only its half."""
+
+    async def send(self, data: bytes) -> None:
+        """Send data; raises :class:`~danlu.errors.DanluError` if the connection is lost."""
+
+    def receive(self) -> AsyncIterator[bytes]:
+        """Yield data until the other side closes; raises :class:`~danlu.errors.DanluError`."""
+
+    async def close(self) -> None:
+        """Close it."""
+
+
+class PortOpener(Protocol):
+    """Connects to the ports of a container whose network is not this machine's."""
+
+    async def open_port(self, port: int) -> PortConnection:
+        """Connect to a port; raises :class:`~danlu.errors.DanluError`."""

@@ -2,8 +2,8 @@
 
 A :class:`Declaration` is one call of a build function whose order does not matter; a
 :class:`Step` is one whose order does (D1). Both are base classes: a build function subclasses one
-of them and overrides what its call contributes, so that nothing else has to know the function.
-The declarations in this module are those that other phases ask for by type.
+of them and overrides what its call contributes, so that no other code depends on the function.
+The declarations in this module are those that other phases look up by type.
 """
 
 from __future__ import annotations
@@ -147,16 +147,6 @@ class Step(LocatedValue, frozen=True):
         raise NotImplementedError
 
 
-class PlannedCall(LocatedValue, frozen=True):
-    """A call that is checked and shown by ``danlu plan``, but adds nothing to the image.
-
-    ``arguments`` are (parameter, canonical JSON of the value), sorted, defaults left out.
-    """
-
-    function: str
-    arguments: tuple[tuple[str, str], ...] = ()
-
-
 class IncludeRef(LocatedValue, frozen=True):
     """``include(url, ref)`` and the commit that was read, as a full object name."""
 
@@ -165,7 +155,7 @@ class IncludeRef(LocatedValue, frozen=True):
     commit: str
 
 
-# -- declarations that other phases ask for by type ------------------------------------------------
+# -- declarations that other phases look up by type ------------------------------------------------
 
 
 class BaseSystem(Declaration, frozen=True):
@@ -321,7 +311,6 @@ class Environment(msgspec.Struct, frozen=True):
     base: BaseSystem
     declarations: tuple[Declaration, ...] = ()
     steps: tuple[Step, ...] = ()
-    planned_calls: tuple[PlannedCall, ...] = ()
     includes: tuple[IncludeRef, ...] = ()
 
     def find(self, kind: type[_D]) -> _D | None:

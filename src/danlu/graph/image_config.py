@@ -8,7 +8,7 @@ import msgspec
 class ImageConfig(msgspec.Struct, frozen=True):
     """How an image runs (OCI image spec, config.md).
 
-    ``environment`` is laid over the base image's, and ``path`` goes before its PATH.
+    ``environment`` overrides the base image's variables, and ``path`` is prepended to its PATH.
     """
 
     environment: tuple[tuple[str, str], ...] = ()

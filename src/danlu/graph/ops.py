@@ -1,22 +1,21 @@
-"""The ops of the build graph: what a builder has to do, and nothing of how.
+"""The ops of the build graph, which describe what a builder has to do, not how.
 
 A vertex carries an op and evaluates to a **stack**: layers, lowest first. There are three kinds:
 
 * *roots* produce a stack without input: :class:`ImageSource`, :class:`Bootstrap`;
-* *leaves* produce one layer that does not depend on what is below it, so that it can be laid over
-  anything: :class:`Wheel`, :class:`CondaPackage`, :class:`Files`, :class:`CopyContext`,
+* *leaves* produce one layer that does not depend on what is below it, so that it can be put on
+  any stack: :class:`Wheel`, :class:`CondaPackage`, :class:`Files`, :class:`CopyContext`,
   :class:`CopyImage`, :class:`HttpFile`, :class:`UnpackArchive`; :class:`LoaderCache` only reads the
   stack of its input;
 * *steps* run in the stack of their first input and add one layer to it: :class:`AptInstall`,
   :class:`AddUser`, :class:`Exec`. :class:`BuildWheel` runs in a stack too, but produces a wheel
   file (and no layer) for the :class:`Wheel` that has it as its input.
 
-:class:`Merge` lays the stacks of its inputs over one another, in order, without repeating the
-layers that an input shares with what is already at the bottom; :class:`Squash` makes one layer of
-several leaves.
+:class:`Merge` concatenates the stacks of its inputs in order, without repeating the bottom layers
+that an input shares with the result so far; :class:`Squash` merges several leaves into one layer.
 
-Everything in an op is part of its vertex's digest, so an op holds only what changes the bytes it
-makes: no mirrors, no host paths, no names of people or machines.
+Everything in an op is part of its vertex's digest, so an op contains only what changes its
+output: no mirrors, no host paths, no names of people or machines.
 """
 
 from __future__ import annotations
@@ -105,6 +104,9 @@ class Op(msgspec.Struct, frozen=True):
     """Whether vertices of this op without inputs are executed together, by ``execute_all``."""
     is_exclusive: ClassVar[bool] = False
     """Whether its layers may not have a path in common, unless the bytes are the same."""
+    has_free_target: ClassVar[bool] = False
+    """Whether the user chooses the paths of its files. They may not replace directories, or
+    links to directories, of the stack that they are laid over."""
     runs_programs: ClassVar[bool] = False
     """Whether it executes programs of the stack below, or of the packages that it installs."""
 
@@ -364,6 +366,7 @@ class CopyContext(Op, frozen=True):
     """
 
     op_version: ClassVar[int] = 2
+    has_free_target: ClassVar[bool] = True
 
     source: str
     target: str
@@ -378,6 +381,7 @@ class CopyImage(Op, frozen=True):
 
     op_version: ClassVar[int] = 2
     reads_inputs: ClassVar[bool] = True
+    has_free_target: ClassVar[bool] = True
 
     source: str
     target: str
@@ -457,9 +461,10 @@ class SecretMount(msgspec.Struct, frozen=True):
 class Exec(Op, frozen=True):
     """A command run in the stack below it.
 
-    ``args`` is the argument vector; ``environment`` is laid over the base image's, ``path`` goes
-    before its PATH; with ``context`` the project is mounted read-only at ``working_directory``, and
-    ``context_digest`` is the digest of its content; ``uid`` and ``gid`` run it.
+    ``args`` is the argument vector; ``environment`` overrides the base image's variables, ``path``
+    is prepended to its PATH; with ``context`` the project is mounted read-only at
+    ``working_directory``, and ``context_digest`` is the digest of its content; ``uid`` and ``gid``
+    run it.
     """
 
     runs_programs: ClassVar[bool] = True
@@ -508,10 +513,3 @@ class Unresolved(Op, frozen=True):
 
     kind: str
     describes: tuple[str, ...]
-
-
-class Unbuilt(Op, frozen=True):
-    """A function of the language that this version plans but does not build."""
-
-    function: str
-    arguments: tuple[tuple[str, str], ...]

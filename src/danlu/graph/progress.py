@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import msgspec
 
+#: The branch of layers that are pushed or pulled, which are parts of another vertex.
+LAYER_BRANCH = "layers"
+
 
 class Started(msgspec.Struct, frozen=True):
     """A vertex started. ``time`` is in seconds since the start of the build, as in every event."""

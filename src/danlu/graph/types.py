@@ -37,7 +37,7 @@ class Vertex:
 class Graph:
     """A whole build: the vertex whose stack is the image, and the image's configuration.
 
-    ``config`` is laid over the configuration of the base image, if the root has one. ``epoch`` is
+    ``config`` overrides the configuration of the base image, if there is one. ``epoch`` is
     the image's creation time in seconds (UTC).
     """
 

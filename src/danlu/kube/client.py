@@ -20,6 +20,7 @@ from danlu.kube.transport import ApiRequest, RequestObserver, Transport
 from danlu.kube.types import ListPage, Manifest, ObjectList, T, WatchEvent
 from danlu.kube.watch import ALL_OBJECTS, ListOptions, watch_objects
 
+# As client-go's pager.
 _PAGE_SIZE = 500
 _DELETE_TIMEOUT = 300.0
 
@@ -69,9 +70,9 @@ _list_decoder = msgspec.json.Decoder(_RawList)
 class Client:
     """A client of one API server; use it as an async context manager.
 
-    Every error is an :class:`~danlu.kube.errors.ApiError` of its own type, and how to retry is a
-    property of the type. Nothing is retried unless the server asked for it. Objects are decoded as
-    their resource says.
+    Each kind of error is a subclass of :class:`~danlu.kube.errors.ApiError`; how to retry is a
+    property of the type. Requests are retried only if the server asks for it (``Retry-After``).
+    Objects are decoded as the model of their resource.
 
     Args:
         rate: The maximum of requests per second, 0 for no limit. Requests of a low priority wait

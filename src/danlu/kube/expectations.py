@@ -66,6 +66,8 @@ class Expectations(Generic[K]):
         expected = self._pending.get(key)
         if expected is None:
             return False
+        # An event that never comes must not block the key for ever (client-go:
+        # ExpectationsTimeout).
         if self._clock.monotonic() - expected.since >= self._timeout:
             del self._pending[key]
             return False

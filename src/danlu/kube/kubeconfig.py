@@ -176,6 +176,14 @@ def load_kubeconfig(
     )
 
 
+def read_current_context(*, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the name of the kubeconfig's current context; empty without one (in a pod)."""
+    home = Path(environ.get("HOME") or Path.home())
+    texts = environ.get("KUBECONFIG", "").split(os.pathsep)
+    paths = [Path(text) for text in texts if text] or [home / ".kube" / "config"]
+    return _merge_files([path for path in paths if path.exists()]).current
+
+
 def _build_credentials(
     user: _AuthInfo,
     directory: Path,

@@ -128,6 +128,7 @@ class LeaderElection:
 
     async def _acquire_lease(self) -> None:
         while not await self._try_acquire_or_renew():
+            # With jitter, so that not all candidates ask at the same moment.
             await sleep(self._clock, self._retry * (1.0 + _JITTER * self._draw()))
         self.is_leader = True
         _log.info("%s became leader", self.identity)
@@ -136,6 +137,7 @@ class LeaderElection:
         while True:
             await sleep(self._clock, self._retry)
             renewed = False
+            # Less than the lease's duration: this process stops leading before another one begins.
             with move_on_after(self._clock, self._renew):
                 while not renewed:
                     renewed = await self._try_acquire_or_renew()
@@ -211,6 +213,7 @@ class LeaderElection:
     async def _release_lease(self) -> None:
         if self._observed is None or self.leader != self.identity:
             return
+        # Otherwise the others wait until the lease has expired.
         with anyio.CancelScope(shield=True), anyio.move_on_after(self._retry):
             try:
                 manifest = self._lease_manifest(self._observed.lease, release=True)

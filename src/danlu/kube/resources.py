@@ -82,6 +82,7 @@ CONFIG_MAPS = _core_resource("configmaps", "ConfigMap")
 EVENTS = _core_resource("events", "Event")
 NAMESPACES = _core_resource("namespaces", "Namespace", namespaced=False)
 NODES = _core_resource("nodes", "Node", namespaced=False)
+PERSISTENT_VOLUME_CLAIMS = _core_resource("persistentvolumeclaims", "PersistentVolumeClaim")
 PODS = _core_resource("pods", "Pod")
 SECRETS = _core_resource("secrets", "Secret")
 SERVICES = _core_resource("services", "Service")
@@ -89,6 +90,9 @@ SERVICE_ACCOUNTS = _core_resource("serviceaccounts", "ServiceAccount")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", Manifest)
 PRIORITY_CLASSES = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", Manifest, namespaced=False
+)
+STORAGE_CLASSES = Resource(
+    "storage.k8s.io", "v1", "storageclasses", "StorageClass", Manifest, namespaced=False
 )
 ROLES = _rbac_resource("roles", "Role")
 ROLE_BINDINGS = _rbac_resource("rolebindings", "RoleBinding")

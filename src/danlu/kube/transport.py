@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -41,6 +41,9 @@ _CONNECT_TIMEOUT = 30.0
 _MAX_RETRIES = 10
 _MAX_RETRY_AFTER = 120.0
 _CHUNK_SIZE = 1 << 19
+#: Finds a connection that broke without a word (client-go, tools/remotecommand/websocket.go).
+_HEARTBEAT_SECONDS = 30.0
+_MAX_MESSAGE_SIZE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,37 @@ class Transport:
                 finally:
                     response.release() if response.content.at_eof() else response.close()
 
+    async def open_websocket(
+        self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str], what: str
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Return a WebSocket of a subresource such as ``exec``; the caller closes it.
+
+        Raises :class:`ApiError` if the server refuses.
+        """
+        for renewed in (False, True):
+            identity = await self.config.credentials.get_identity()
+            with translate_client_errors(self.config.server):
+                try:
+                    return await self._session.ws_connect(
+                        self._base.with_path(
+                            self._base.raw_path.rstrip("/") + path, encoded=True
+                        ).with_query(query),
+                        protocols=protocols,
+                        # Streams have no media type: with that of objects the answer is 406.
+                        headers=[*identity.headers, ("Accept", "*/*")],
+                        ssl=self._ssl_context_for(identity),
+                        server_hostname=self.config.server_name or None,
+                        proxy=self.config.proxy or None,
+                        heartbeat=_HEARTBEAT_SECONDS,
+                        max_msg_size=_MAX_MESSAGE_SIZE,
+                    )
+                except aiohttp.WSServerHandshakeError as error:
+                    failure = error_from_response(error.status, b"", what=what)
+            retry = isinstance(failure, Unauthorized) and not renewed
+            if not retry or not self.config.credentials.invalidate():
+                raise failure
+        raise AssertionError("the last attempt returns or raises")
+
     async def _send_with_retries(self, request: ApiRequest) -> aiohttp.ClientResponse:
         unauthorized = 0
         for attempt in range(_MAX_RETRIES + 1):
@@ -136,6 +170,8 @@ class Transport:
             error = await _read_error(response, request)
             if isinstance(error, Unauthorized) and not unauthorized:
                 unauthorized += 1
+                # The token may have expired; its file or plug-in gets one chance to provide
+                # another.
                 if not self.config.credentials.invalidate():
                     raise error
             elif _has_retry_after(error) and attempt < _MAX_RETRIES:

@@ -82,6 +82,7 @@ async def watch_objects(
             "allowWatchBookmarks": "true" if bookmarks else "",
         },
         what=f"watch {resource.display_name}",
+        # Only for a server that does not keep to timeoutSeconds.
         seconds=seconds + _GRACE_SECONDS,
     )
     async with transport.stream(request) as response:

@@ -35,11 +35,6 @@ class ArgType(msgspec.Struct, frozen=True):
     annotation: str
     check: Callable[[object], object]
 
-    @property
-    def is_mapping(self) -> bool:
-        """Whether a checked value is the pairs of a dictionary."""
-        return self.annotation.startswith("Mapping")
-
 
 class ForeignValue(msgspec.Struct, frozen=True):
     """A value of the build file that cannot be part of a declaration: a function, a module."""

@@ -52,8 +52,6 @@ def _declare_call(env: EnvironmentBuilder, call: FunctionCall, sources: SourceFi
     )
     if function.declare is not None:
         function.declare(env, bound)
-    if not (function.implemented or function.runtime_only):
-        env.add_planned_call(bound.to_planned_call(), unique=function.unique)
 
 
 def _find_written_argument(call: FunctionCall, argument: str | int | None) -> str | int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final
@@ -10,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from danlu.environment.lock import LockSection
-from danlu.environment.types import PlannedCall
 from danlu.errors import Span
 from danlu.lang.arg_types import ArgType
 from danlu.lang.environment_builder import EnvironmentBuilder
@@ -52,8 +50,7 @@ class BuildFunction(msgspec.Struct, frozen=True):
     :class:`~danlu.lang.arg_types.CallError`, and adds declarations or steps to the environment.
     What those contribute to the lock and the graph is up to their classes
     (:class:`danlu.environment.types.Declaration`). With ``runtime_only`` it changes nothing in the
-    image and takes effect when the environment starts. If the function is neither that nor
-    ``implemented``, the call is only planned.
+    image and takes effect when the environment starts.
 
     ``unique``: a second call with other values is an error. ``lock_section`` is the list of pins
     that the function owns in the lock. ``returns`` is the Python annotation of its value.
@@ -66,7 +63,6 @@ class BuildFunction(msgspec.Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     declare: Callable[[EnvironmentBuilder, BoundCall], None] | None = None
     versions: tuple[str, ...] = ("v0", "v1")
-    implemented: bool = False
     runtime_only: bool = False
     unique: bool = False
     lock_section: LockSection[Any] | None = None
@@ -112,19 +108,3 @@ class BoundCall(msgspec.Struct, frozen=True):
             return self.given[name]
         parameter = self.function.find_parameter(name)
         return parameter.default if parameter is not None else None
-
-    def to_planned_call(self) -> PlannedCall:
-        """Return the call as one that is only planned, without arguments at their defaults."""
-        arguments = []
-        for name in sorted(self.given):
-            parameter, value = self.function.find_parameter(name), self.given[name]
-            if parameter is None or value == parameter.default:
-                continue
-            if parameter.type.is_mapping:
-                value = dict(value)
-            arguments.append((name, _canonical_json(value)))
-        return PlannedCall(self.function.name, tuple(arguments), span=self.span)
-
-
-def _canonical_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))

@@ -101,7 +101,7 @@ def _format_value(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _read_defaults(text: str, function: str) -> dict[str, Value | None] | None:
+def _read_defaults(text: str, function: str) -> dict[str, object] | None:
     """Return a function's parameters and their defaults, None if the file does not define it.
 
     The default is None for a parameter without one, and for a default that is not a literal.
@@ -116,7 +116,7 @@ def _read_defaults(text: str, function: str) -> dict[str, Value | None] | None:
     return None
 
 
-def _literal_defaults(arguments: ast.arguments) -> dict[str, Value | None]:
+def _literal_defaults(arguments: ast.arguments) -> dict[str, object]:
     positional = arguments.args
     missing: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     pairs = [
@@ -126,15 +126,14 @@ def _literal_defaults(arguments: ast.arguments) -> dict[str, Value | None]:
     return {argument.arg: _literal_value(default) for argument, default in pairs}
 
 
-def _literal_value(node: ast.expr | None) -> Value | None:
+def _literal_value(node: ast.expr | None) -> object:
     try:
-        value = ast.literal_eval(node) if node is not None else None
-    except ValueError:
+        return ast.literal_eval(node) if node is not None else None
+    except (ValueError, TypeError):  # TypeError: `{[]: 1}`
         return None
-    return value if isinstance(value, (bool, int, float, str)) else None
 
 
-def _convert_value(function: str, name: str, setting: str, default: Value | None) -> Value:
+def _convert_value(function: str, name: str, setting: str, default: object) -> Value:
     """Return a setting as a value of its default's type; without a default it stays text."""
     expected = ""
     try:
@@ -147,11 +146,20 @@ def _convert_value(function: str, name: str, setting: str, default: Value | None
         if isinstance(default, float):
             expected = "a finite number"
             return _parse_finite(setting)
+        if not isinstance(default, str | None):
+            raise UsageError(
+                f"'{name}' of '{function}' cannot be set: its default is a {_name_type(default)}",
+                hint="only texts, numbers, and True or False can be set",
+            )
     except (KeyError, ValueError):
         raise UsageError(
             f"invalid value {setting!r} for '{name}' of '{function}': expected {expected}"
         ) from None
     return setting
+
+
+def _name_type(value: object) -> str:
+    return "dictionary" if isinstance(value, dict) else type(value).__name__
 
 
 def _parse_finite(text: str) -> float:

@@ -9,7 +9,6 @@ from danlu.environment.types import (
     Declaration,
     Environment,
     IncludeRef,
-    PlannedCall,
     Step,
 )
 from danlu.errors import Span
@@ -25,10 +24,9 @@ class EnvironmentBuilder:
     """What was declared so far, in the order of the file."""
 
     def __init__(self) -> None:
-        self._unique: dict[str, Declaration | PlannedCall] = {}
+        self._unique: dict[str, Declaration] = {}
         self._declarations: list[Declaration] = []
         self._steps: list[Step] = []
-        self._planned_calls: list[PlannedCall] = []
         self._includes: list[IncludeRef] = []
 
     def declare(self, declaration: Declaration) -> None:
@@ -49,7 +47,7 @@ class EnvironmentBuilder:
         return tuple(item for item in self._declarations if isinstance(item, kind))
 
     def replace(self, old: Declaration, new: Declaration) -> None:
-        """Put a declaration in the place of one that it refines."""
+        """Replace a declaration by one that refines it."""
         self._declarations = [new if item is old else item for item in self._declarations]
         self._unique = {name: new if item is old else item for name, item in self._unique.items()}
 
@@ -57,17 +55,12 @@ class EnvironmentBuilder:
         """Add a step."""
         self._steps.append(step)
 
-    def add_planned_call(self, call: PlannedCall, *, unique: bool = False) -> None:
-        """Add a call that adds nothing to the image; a ``unique`` one as in declare_once()."""
-        if not unique or self._is_first(call.function, call):
-            self._planned_calls.append(call)
-
     def add_include(self, include: IncludeRef) -> None:
         """Add a repository, once however often it is included."""
         if include not in self._includes:
             self._includes.append(include)
 
-    def _is_first(self, function: str, value: Declaration | PlannedCall) -> bool:
+    def _is_first(self, function: str, value: Declaration) -> bool:
         """Return whether a function is called for the first time; raise if the values differ."""
         first = self._unique.setdefault(function, value)
         if first != value:
@@ -94,7 +87,6 @@ class EnvironmentBuilder:
             base=base,
             declarations=tuple(item for item in self._declarations if item is not declared),
             steps=tuple(steps),
-            planned_calls=tuple(self._planned_calls),
             includes=tuple(self._includes),
         )
 

@@ -70,7 +70,7 @@ class JuliaPackageLocker:
         if julia is None:
             raise ResolveError(
                 f"Julia packages need an exact version of Julia, not {self._julia}",
-                hint='such as install.julia("1.10.10")',
+                hint='use an exact version, such as install.julia("1.10.10")',
             )
         standard = {
             request: name

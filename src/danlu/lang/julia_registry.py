@@ -1,8 +1,8 @@
-"""Julia's package registries: their format, and the versions of packages that fit together.
+"""Read Julia's package registries, and select compatible versions of packages.
 
-A registry is a tree of TOML files (https://pkgdocs.julialang.org/v1/registries/): for each package
-its versions, and by range of versions what it depends on (``Deps.toml``) and which versions of
-that (``Compat.toml``).
+A registry is a tree of TOML files (https://pkgdocs.julialang.org/v1/registries/). Each package has
+its versions (``Versions.toml``) and, for ranges of its versions, its dependencies (``Deps.toml``)
+and their allowed versions (``Compat.toml``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _MAX_ROUNDS = 100_000
 
 #: Packages that are part of Julia, with the first release that has them and the first that does not
-#: any more. Some are registered as well, for other releases.
+#: any more. Some are also in the registry, for other releases.
 _STANDARD_LIBRARY: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
     **dict.fromkeys(
         (
@@ -66,7 +66,7 @@ _STANDARD_LIBRARY: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
 
 
 class JuliaVersion(NamedTuple):
-    """A version in the order of Julia's ``VersionNumber``; ``text`` is as the registry has it."""
+    """A version, ordered like Julia's ``VersionNumber``; ``text`` is as written in the registry."""
 
     release: tuple[int, int, int]
     prerelease: tuple[Any, ...]
@@ -93,13 +93,13 @@ def _split_identifiers(text: str) -> tuple[tuple[int, int, str], ...]:
 
 
 class VersionRange(NamedTuple):
-    """``1.2-1.5`` or ``1``: the bounds are leading parts of versions, empty for any."""
+    """A range such as ``1.2-1.5`` or ``1``. A bound is a prefix of versions, empty for none."""
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
 
     def includes(self, version: JuliaVersion) -> bool:
-        """Return whether a version is in the range, prereleases and builds as their release."""
+        """Return whether a version is in the range; of prereleases the release counts."""
         release = version.release
         below = release[: len(self.lower)] < self.lower
         return not below and release[: len(self.upper)] <= self.upper
@@ -130,7 +130,7 @@ def is_standard(name: str, julia: JuliaVersion) -> bool:
 
 
 class JuliaRequirement(msgspec.Struct, frozen=True):
-    """A package, and the ranges one of which its version must be in (empty: any version)."""
+    """A package whose version must be in one of the ranges, or any version without ranges."""
 
     name: str
     uuid: str
@@ -154,7 +154,7 @@ class RegisteredPackage:
 
     @cached_property
     def versions(self) -> dict[JuliaVersion, str]:
-        """The versions that are not yanked, newest first, with the hashes of their trees."""
+        """The versions that are not yanked, newest first, with their tree hashes."""
         found = {}
         for text, fields in self._tables["Versions"].items():
             version, tree = parse_version(text), str(fields.get("git-tree-sha1", ""))
@@ -165,7 +165,10 @@ class RegisteredPackage:
     def list_requirements(
         self, version: JuliaVersion, *, weak: bool = False
     ) -> list[JuliaRequirement]:
-        """Return what a version depends on; with ``weak``, what it only restricts if present."""
+        """Return the dependencies of a version, or with ``weak`` its weak dependencies.
+
+        A weak dependency restricts the version of a package that is installed for another reason.
+        """
         prefix = "Weak" if weak else ""
         uuids = self._merge_ranges(f"{prefix}Deps", version)
         ranges = self._merge_ranges(f"{prefix}Compat", version)
@@ -195,7 +198,7 @@ def _parse_ranges(value: object) -> tuple[VersionRange, ...]:
 
 
 class JuliaRegistry:
-    """A registry's files, parsed when they are needed."""
+    """A registry; its files are parsed on demand."""
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
         self._files = files
@@ -215,11 +218,14 @@ class JuliaRegistry:
         return self._uuids
 
     def find_uuids(self, name: str) -> Sequence[str]:
-        """Return the UUIDs of the packages of a name."""
+        """Return the UUIDs of the packages with this name."""
         return self._uuids.get(name, ())
 
     def find_package(self, uuid: str) -> RegisteredPackage | None:
-        """Return a package; raises :class:`OutsideError` if its files are invalid."""
+        """Return a package, None if it is not registered.
+
+        Raises :class:`OutsideError` if its files are invalid.
+        """
         if uuid not in self._paths:
             return None
         if uuid not in self._packages:
@@ -259,7 +265,7 @@ class SelectedPackage(NamedTuple):
 
 
 class PackageUniverse:
-    """The packages of all registries, as a release of Julia sees them."""
+    """The packages of all registries that are available to a release of Julia."""
 
     def __init__(self, registries: Sequence[JuliaRegistry], julia: JuliaVersion) -> None:
         self.registries = registries
@@ -278,15 +284,19 @@ class PackageUniverse:
         return [item for item in listed if not self.is_part_of_julia(item)]
 
     def is_part_of_julia(self, requirement: JuliaRequirement) -> bool:
-        """Return whether a package needs no installing."""
-        # What nobody registered can only be a part of Julia that the table above does not name.
+        """Return whether a package comes with Julia and need not be installed."""
+        # A package without a registry must be a part of Julia that _STANDARD_LIBRARY lacks.
         return is_standard(requirement.name, self.julia) or not any(
             registry.find_package(requirement.uuid) for registry in self.registries
         )
 
 
 class _PackageProvider(AbstractProvider[JuliaRequirement, SelectedPackage, str]):
-    """Tells resolvelib what packages require; ``present`` are those that weak ones restrict."""
+    """The provider for resolvelib.
+
+    ``kept`` are the preferred versions by UUID. ``present`` are the UUIDs of packages whose
+    versions weak dependencies restrict.
+    """
 
     def __init__(
         self, universe: PackageUniverse, kept: Mapping[str, str], present: frozenset[str]
@@ -345,10 +355,10 @@ class _PackageProvider(AbstractProvider[JuliaRequirement, SelectedPackage, str])
 def select_packages(
     universe: PackageUniverse, wanted: Sequence[JuliaRequirement], kept: Mapping[str, str]
 ) -> dict[str, SelectedPackage]:
-    """Return a version of each package that is needed, by UUID.
+    """Select a version of each required package, by UUID.
 
-    ``kept`` are versions by UUID to prefer to newer ones. Raises :class:`ResolveError` with what
-    contradicts each other.
+    ``kept`` are versions by UUID that are preferred to newer ones. Raises :class:`ResolveError`
+    with the conflicting requirements.
     """
     present: frozenset[str] = frozenset()
     while True:
@@ -362,7 +372,8 @@ def select_packages(
             raise _describe_conflict(error.causes, universe) from error
         except ValueError as error:
             raise OutsideError(f"the Julia registry is invalid: {error}") from error
-        # A weak dependency restricts versions of packages that are there for another reason.
+        # Which weak dependencies apply is known only after resolving: resolve again with those that
+        # the result violates.
         broken = {
             item.uuid
             for selected in mapping.values()

@@ -1,4 +1,4 @@
-"""What an interpreter of build files is asked for and reports, and its form as JSON.
+"""The requests to an interpreter of build files and its reports, encoded as JSON.
 
 Starlark is evaluated in a child process, so everything here can cross a pipe.
 """
@@ -82,7 +82,7 @@ class EvaluationFailure(msgspec.Struct, frozen=True):
 class EvaluationResult(msgspec.Struct, frozen=True):
     """The calls in the order they were made, the failure if there was one, and what was printed.
 
-    ``value`` is what the build function returned, if that was asked for.
+    ``value`` is what the build function returned, if that was requested.
     """
 
     calls: tuple[FunctionCall, ...]

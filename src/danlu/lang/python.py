@@ -240,6 +240,8 @@ def _memory_limit(memory: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     try:
         with open("/proc/self/statm", encoding="ascii") as statm:
+            # The sixth field is data and stack in pages (proc(5)), which is what RLIMIT_DATA
+            # counts.
             held = int(statm.read().split()[5]) * resource.getpagesize()
         limit = held + memory
         fits = (soft == resource.RLIM_INFINITY or limit < soft) and (

@@ -56,15 +56,12 @@ class FunctionNamespace:
 
 def build_status(function: BuildFunction) -> str:
     """Return what this version does with a call of the function."""
-    if function.implemented:
-        return "built"
-    return "at start" if function.runtime_only else "planned"
+    return "at start" if function.runtime_only else "built"
 
 
 _STATUS_SENTENCES = {
     "built": "",
     "at start": "Takes effect when the environment starts; changes nothing in the image.",
-    "planned": "Checked and shown by `danlu plan`; not built by this version.",
 }
 
 

@@ -66,7 +66,7 @@ def _required_arguments(arguments: ast.arguments) -> int:
 
 
 class SourceFiles:
-    """Texts by file name; they are parsed when a place in one of them is asked for."""
+    """Texts by file name, parsed on demand."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[str]] = {}

@@ -276,6 +276,7 @@ class _StarlarkEvaluation:
             return done
         if path in self._loaded:
             raise self._reject_call(f"load(): '{path}' loads itself (circular load)")
+        # In progress: a file found in this state loads itself.
         self._loaded[path] = None
         text = self._ask_provider(self._channel.read, path)
         if text is None:

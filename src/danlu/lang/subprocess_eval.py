@@ -81,6 +81,7 @@ def evaluate_in_child(
 
 def has_one_thread() -> bool:
     """Return whether this process has one thread, so that it can be forked."""
+    # A fork copies the locks of other threads, but not the threads that would release them.
     if threading.active_count() != 1:
         return False
     try:
@@ -103,6 +104,7 @@ def _serve_child(
             return decode_result(message["outcome"])
         asked = time.monotonic()
         _answer_request(child, channel, message)
+        # The time of a download or a clone is not the file's.
         deadline += time.monotonic() - asked
 
 
@@ -260,7 +262,9 @@ def _serve_parent(read: int, write: int) -> None:
 def _apply_limits(limits: EvaluationLimits) -> None:
     seconds = int(limits.seconds + _GRACE_SECONDS) + 2
     wanted = [
+        # In case nobody is left to kill it at the deadline.
         (resource.RLIMIT_CPU, seconds),
+        # It writes no files, not even a core dump.
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ]
@@ -290,6 +294,7 @@ def _receive_message(source: int, deadline: float | None) -> Any:
     if not isinstance(head, bytes):
         return head
     (size,) = struct.unpack("!I", head)
+    # The child executes a file of somebody else: its messages are untrusted.
     if size > _MAX_MESSAGE:
         return None
     data = _read_exactly(source, size, deadline)

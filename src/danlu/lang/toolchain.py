@@ -313,7 +313,6 @@ def make_install_function(
         (Parameter("version", TEXT, versions, ""),),
         declare=declare,
         versions=("v1",),
-        implemented=True,
         unique=True,
         lock_section=ToolchainPins(kind),
         example=example,

@@ -90,7 +90,7 @@ def write_bundle(
     _copy_replica_runtime(target)
     manifest = _cell_manifest(options, variables, modules, limit=limit, code=code)
     text = json.dumps(manifest, indent=1, sort_keys=True)
-    _write_file(target / "order.json", f"{text}\n".encode())
+    _write_file(target / "manifest.json", f"{text}\n".encode())
     names = tuple(variable.name for variable in variables)
     return CellBundle(target, modules.names, names, _directory_size(target))
 
@@ -142,7 +142,7 @@ def _cell_manifest(
     limit: int,
     code: str,
 ) -> dict[str, Any]:
-    """Return the content of ``order.json`` (see :mod:`danlu.replica_runtime.cell_entry`)."""
+    """Return the content of ``manifest.json`` (see :mod:`danlu.replica_runtime.cell_entry`)."""
     sent = set(modules.names)
     values = {
         variable.name: {
@@ -180,7 +180,10 @@ def _copy_replica_runtime(target: Path) -> None:
     source = Path(replica_runtime.__file__).parent
     copy_runtime_package(target)
     shutil.copyfile(source / "main.py", target / "run.py")
-    for directory, name, origin in (("again", MAIN_MODULE, "main"), ("last", "danlu", "report")):
+    for directory, name, origin in (
+        ("spawned_main", MAIN_MODULE, "main"),
+        ("fallback", "danlu", "report"),
+    ):
         (target / directory).mkdir()
         shutil.copyfile(source / f"{origin}.py", target / directory / f"{name}.py")
 

@@ -104,7 +104,7 @@ def _prepare_cell(cell: Cell, context: CellContext, files: Path) -> TrainOptions
 def attach_cell(name: str, context: CellContext, *, on: str = "", trusted: bool = False) -> None:
     """Show a running or finished job and set the variables that it returns.
 
-    An interrupt leaves the job running. With ``trusted`` pickled results of any image are opened.
+    An interrupt leaves the job running. With ``trusted`` pickled results are loaded from any image.
     Raises the same errors as :func:`run_cell`.
     """
     outcome = attach_and_follow(name, context, on=on)
@@ -234,8 +234,8 @@ def unpack_results(
 ) -> dict[str, Any]:
     """Return the variables that a cell's job returned; with ``every`` each is a dict by replica.
 
-    With ``trusted`` pickles from untrusted environments are opened. Raises :class:`JobFailed` if
-    the job succeeded without returning its variables, and :class:`UsageError` as
+    With ``trusted`` pickles are loaded also from untrusted environments. Raises :class:`JobFailed`
+    if the job succeeded without returning its variables, and :class:`UsageError` as
     :func:`~danlu.commands.jobs.results.open_values` does.
     """
     if not names:

@@ -47,10 +47,17 @@ def run_environment_kernel(environment: EnvironmentDirectory, connection_file: P
     the environment does not run or has no ipykernel, or if the connection file is invalid.
     """
     data = _read_connection_file(connection_file)
-    directory = _inner_directory(environment.read_spec().project, Path.cwd())
+    spec = environment.read_spec()
+    if not spec.shares_host_network:
+        raise UsageError(
+            f"the ports of environment {environment.name} cannot be reached by a Jupyter outside",
+            hint="use `config.jupyter()` in the build file, or `danlu up --network host`",
+        )
+    directory = _inner_directory(spec.project, Path.cwd())
     reading, writing = os.pipe()
     os.write(writing, data)
     os.close(writing)
+    # The kernel must end with Jupyter, even if that is killed.
     jupyter = os.pidfd_open(os.getppid())
     try:
         request = _shell_request(_CHECK + _START, directory)

@@ -15,7 +15,9 @@ from urllib.parse import quote
 
 from danlu.commands.job_view_model import JobSnapshot, OutputLine, elapsed_seconds
 from danlu.commands.jobs.report import decode_line
+from danlu.graph.progress import Event
 from danlu.jobs.types import JobView, LogLine
+from danlu.notebook.build_view import BuildTracker, format_build_event
 from danlu.notebook.charts import MetricHistory
 from danlu.notebook.display_reader import DisplayReader
 from danlu.training.types import ReplicaId
@@ -84,6 +86,7 @@ class LiveJobView:
         self._output_count = 0
         self._last_numbers: dict[ReplicaId, int] = {}
         self._history = MetricHistory()
+        self._build = BuildTracker(clock)
         self._view: JobView | None = None
         self._name = ""
         self._phase = "Preparing"
@@ -96,7 +99,15 @@ class LiveJobView:
     def phase(self, state: str, *, name: str = "") -> None:
         """Show the current step immediately."""
         self._phase, self._name = state, name or self._name
+        built = self._build.reset()
+        if built:
+            self.add_output("build", built)
         self._draw()
+
+    def build_event(self, event: Event) -> None:
+        """Show an event of the build before the job."""
+        self._build.handle(event)
+        self._changed = True
 
     def note(self, text: str) -> None:
         """Show a note for the rest of the job."""
@@ -165,6 +176,7 @@ class LiveJobView:
             replicas=view.replicas if view is not None else (),
             progress=view.progress if view is not None else None,
             series=self._history.series(),
+            build=self._build.rows(),
             lines=tuple(output_line(line) for line in self._lines),
             # Lines of a replica are numbered from 0.
             written=self._output_count + sum(self._last_numbers.values()) + len(self._last_numbers),
@@ -224,6 +236,12 @@ class TerminalJobView:
     def add_output(self, source: str, text: str) -> None:
         """Write a line of output of a program that prepares the job."""
         self._waiting.append(f"{source} │ {strip_control_sequences(text)}")
+
+    def build_event(self, event: Event) -> None:
+        """Write a line about an event of the build before the job, if it is worth one."""
+        text = format_build_event(event)
+        if text:
+            self.add_output("build", text)
 
     def note(self, text: str) -> None:
         """Write a note, once."""

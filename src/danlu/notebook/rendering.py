@@ -29,6 +29,7 @@ from danlu.commands.job_view_model import (
     visible_replicas,
 )
 from danlu.jobs.types import ReplicaView
+from danlu.notebook.build_view import render_build_html, render_build_text
 from danlu.notebook.charts import render_svg
 from danlu.util.human import format_duration
 from danlu.util.sanitize import strip_control_sequences
@@ -91,6 +92,7 @@ def render_text(job: JobSnapshot) -> str:
     parts = [
         " ".join(filter(None, (job.name, job.kind, job.state, seconds))),
         *(f"! {strip_control_sequences(note)[:_TEXT_LINE_LENGTH]}" for note in job.notes[:5]),
+        *render_build_text(job.build[:_TEXT_ROWS]),
         *(render_text_table(REPLICA_COLUMNS, rows) if rows else ()),
         summarize_hidden(job.replicas, _TEXT_ROWS),
         _render_text_progress(job),
@@ -158,6 +160,7 @@ def _render_above_logs(job: JobSnapshot, rows: int, charts: int) -> str:
         (
             _render_head(job),
             _render_notes(job),
+            render_build_html(job.build, rows),
             _render_replicas(job, rows),
             _render_progress(job, charts),
             _render_charts(job, charts),

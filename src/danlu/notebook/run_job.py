@@ -13,6 +13,7 @@ from danlu.commands.function_transport import is_call
 from danlu.commands.jobs.report import JobSummary, describe_kills, job_error, summarize_job
 from danlu.commands.jobs.views import follow_job
 from danlu.errors import DanluError
+from danlu.graph.progress import Event
 from danlu.jobs.grace import longest_grace
 from danlu.jobs.types import JobBackend, JobResult, JobView, LogLine, Submission
 from danlu.notebook import background_loop
@@ -34,6 +35,9 @@ class ProgressView(Protocol):
 
     def add_output(self, source: str, text: str) -> None:
         """Show a line of output of a program that prepares the job."""
+
+    def build_event(self, event: Event) -> None:
+        """Show an event of the build before the job."""
 
     def tick(self) -> None:
         """Redraw if it is time to. Called regularly."""

@@ -15,6 +15,7 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from danlu.commands import build_cache
+from danlu.commands.build_view_model import parse_event
 from danlu.commands.jobs.targets import is_remote, result_limit_note
 from danlu.commands.jobs.views import remove_finished_job
 from danlu.commands.project import Project
@@ -39,7 +40,13 @@ from danlu.notebook.run_job import (
     submit_and_detach,
     submit_and_follow,
 )
-from danlu.notebook.subprocesses import danlu_command, raise_for_exit_code, run_program
+from danlu.notebook.subprocesses import (
+    ReportedError,
+    danlu_command,
+    parse_error,
+    raise_for_exit_code,
+    run_program,
+)
 from danlu.store import Store
 
 #: How long a cell waits for the cleanup of an interrupted one, and how often it checks.
@@ -164,7 +171,9 @@ async def _ensure_images(
     names = [target.reference] if target is not None else list_container_images(planned.job)
     for name in filter(None, names):
         if not _is_image_local(name, settings):
-            await _run_danlu(("image", "pull", name), "Pulling", directory, view)
+            await _run_danlu(
+                ("image", "pull", "--progress", "json", name), "Pulling", directory, view
+            )
     return planned
 
 
@@ -193,7 +202,7 @@ async def _run_build(
     with TemporaryDirectory(prefix="danlu-build-") as scratch:
         report = Path(scratch) / "report.json"
         file = f"{project.directory / project.file}:{project.function}"
-        words = ("build", "-f", file, *flags, "--progress", "plain", "--metadata-file", str(report))
+        words = ("build", "-f", file, *flags, "--progress", "json", "--metadata-file", str(report))
         await _run_danlu(words, "Building", directory, view)
         image: dict[str, Any] = json.loads(report.read_bytes())["image"]
         return image
@@ -215,12 +224,22 @@ def _is_image_local(name: str, settings: Settings) -> bool:
 async def _run_danlu(
     words: tuple[str, ...], state: str, directory: Path, view: ProgressView
 ) -> None:
+    """Run danlu with ``--progress json`` and show its progress; raise the error that it reports."""
     view.phase(state)
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    reported: list[ReportedError] = []
 
     def on_line(line: str) -> None:
-        tail.append(line)
-        view.add_output(words[0], line)
+        event, error = parse_event(line), parse_error(line)
+        if event is not None:
+            view.build_event(event)
+        elif error is not None:
+            reported.append(error)
+        elif not line.startswith('{"type"'):  # neither the result nor the end of the progress
+            tail.append(line)
+            view.add_output(words[0], line)
 
     code = await run_program(danlu_command(*words), on_line, directory=directory)
+    if code and reported:
+        raise reported[-1].to_exception(code)
     raise_for_exit_code(code, f"danlu {' '.join(words[:2])}", lines=tuple(tail))

@@ -16,9 +16,10 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 
 import anyio
+import msgspec
 from anyio.abc import Process
 
-from danlu.errors import DanluError, MachineError, OutsideError, StepFailed, UsageError
+from danlu.errors import DanluError, MachineError, OutsideError, Span, StepFailed, UsageError
 
 #: Seconds between the interrupt and the kill; a job that the program runs stops within five.
 _GRACE_SECONDS = 8.0
@@ -92,10 +93,37 @@ async def _stop_process(process: Process, on_line: Callable[[str], None]) -> Non
             await process.wait()
     if process.returncode is None:
         with suppress(ProcessLookupError):
+            # The whole group: programs that it started must not go on either.
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     if process.stdout is not None:
         await process.stdout.aclose()
+
+
+class ReportedError(msgspec.Struct, frozen=True, tag="error"):
+    """The error that ends a run under ``--progress json``."""
+
+    message: str
+    details: tuple[str, ...] = ()
+    hint: str = ""
+    file: str = ""
+    line: int = 0
+    column: int = 0
+
+    def to_exception(self, code: int) -> DanluError:
+        """Return the exception for an exit code."""
+        span = Span(self.file, self.line, self.column) if self.file else None
+        if code in _ERRORS:
+            return _ERRORS[code](self.message, hint=self.hint, details=self.details, span=span)
+        return StepFailed(self.message, code=code, hint=self.hint, details=self.details, span=span)
+
+
+def parse_error(line: str) -> ReportedError | None:
+    """Parse the line of an error under ``--progress json``; None for any other line."""
+    try:
+        return msgspec.json.decode(line, type=ReportedError)
+    except msgspec.MsgspecError:
+        return None
 
 
 def raise_for_exit_code(code: int, command: str, *, lines: Sequence[str] = ()) -> None:

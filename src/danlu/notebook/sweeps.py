@@ -13,6 +13,7 @@ from typing import TextIO
 import anyio
 from msgspec.structs import replace
 
+from danlu.commands.build_view_model import BuildRow
 from danlu.commands.job_view_model import OutputLine
 from danlu.commands.sweep.options import SweepOptions, create_point_source, execute_sweep
 from danlu.commands.sweep.report import SweepReport, SweepTrial
@@ -26,8 +27,15 @@ from danlu.commands.sweep.view_model import (
     trial_row,
 )
 from danlu.commands.train.options import TrainOptions
+from danlu.graph.progress import Event
 from danlu.jobs.types import JobBackend, JobResult, Submission
 from danlu.notebook import background_loop
+from danlu.notebook.build_view import (
+    BuildTracker,
+    format_build_event,
+    render_build_html,
+    render_build_text,
+)
 from danlu.notebook.context import CellContext, SweepView
 from danlu.notebook.errors import CellFailed
 from danlu.notebook.rendering import (
@@ -158,13 +166,20 @@ class LiveSweepView:
         self._report: SweepReport | None = None
         self._summary = ""
         self._lines: deque[OutputLine] = deque(maxlen=_MAX_LINES)
+        self._build = BuildTracker(clock)
         self._drawn = float("-inf")
         self._changed = True
 
     def phase(self, state: str, *, name: str = "") -> None:
         """Show the current step immediately."""
         self._state, self._name = state, name or self._name
+        self._build.reset()
         self._draw()
+
+    def build_event(self, event: Event) -> None:
+        """Show an event of the build before the sweep."""
+        self._build.handle(event)
+        self._changed = True
 
     def add_output(self, source: str, text: str) -> None:
         """Show a line of output of a program that prepares the sweep."""
@@ -199,6 +214,7 @@ class LiveSweepView:
                 state=self._state,
                 summary=self._summary,
                 lines=tuple(self._lines),
+                build=self._build.rows(),
             )
         )
 
@@ -217,6 +233,12 @@ class TerminalSweepView:
     def add_output(self, source: str, text: str) -> None:
         """Write a line of output of a program that prepares the sweep."""
         self._write_line(f"{source} │ {text}")
+
+    def build_event(self, event: Event) -> None:
+        """Write a line about an event of the build before the sweep, if it is worth one."""
+        text = format_build_event(event)
+        if text:
+            self.add_output("build", text)
 
     def update(self, report: SweepReport) -> None:
         """Write the trials whose state changed."""
@@ -248,13 +270,20 @@ def render_sweep(
     state: str,
     summary: str = "",
     lines: Sequence[OutputLine] = (),
+    build: Sequence[BuildRow] = (),
 ) -> dict[str, str]:
     """Render a sweep by MIME type, at most :data:`danlu.notebook.rendering.MAX_BYTES` bytes."""
     summary = strip_control_sequences(summary)[:_MAX_SUMMARY_LENGTH]
     output = prefix_lines(lines, len(lines))
     for max_rows in _ROW_LIMITS:
         renderer = _SweepRenderer(
-            name, state, report, summary=summary, output=output, max_rows=max_rows
+            name,
+            state,
+            report,
+            summary=summary,
+            output=output,
+            build=build,
+            max_rows=max_rows,
         )
         data = {"text/html": renderer.render_html(), "text/plain": renderer.render_text()}
         if sum(map(json_size, data.values())) < MAX_BYTES - 256:
@@ -273,6 +302,7 @@ class _SweepRenderer:
         *,
         summary: str,
         output: Sequence[str],
+        build: Sequence[BuildRow],
         max_rows: int,
     ) -> None:
         self._name = name
@@ -280,6 +310,7 @@ class _SweepRenderer:
         self._report = report
         self._summary = summary
         self._output = output
+        self._build = build[:max_rows]
         self._axes = _axis_names(report)
         self._trials = _visible_trials(report, max_rows)
         hidden = len(report.trials) - len(self._trials) if report is not None else 0
@@ -293,7 +324,8 @@ class _SweepRenderer:
         if self._report is not None and self._trials:
             rows = [_trial_cells(trial, self._report, self._axes) for trial in self._trials]
             parts += render_text_table(self._column_titles(self._report), rows)
-        return "\n".join(filter(None, [*parts, self._more, *self._output, self._summary]))
+        parts += [self._more, *render_build_text(self._build), *self._output, self._summary]
+        return "\n".join(filter(None, parts))
 
     def render_html(self) -> str:
         head = f"<b>{_escape(self._name)}</b> {colorize(self._state, self._state)}"
@@ -304,6 +336,7 @@ class _SweepRenderer:
             parts.append(render_html_table(titles, rows))
         if self._more:
             parts.append(f"<div>{dim(self._more)}</div>")
+        parts.append(render_build_html(self._build, len(self._build)))
         if self._output:
             output = _escape("\n".join(self._output))
             parts.append(f"<pre style='margin:4px 0'>{output}</pre>")

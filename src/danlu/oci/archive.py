@@ -34,6 +34,7 @@ _MAX_ENTRIES = 1_000_000
 #: An archive may expand to this many times its own size, and always to the floor.
 _MAX_RATIO = 200
 _SIZE_FLOOR = 1 << 30
+# PATH_MAX: Linux follows no longer link.
 _MAX_LINK = 4096
 _MAX_MEMBER = 16 << 20
 _MAX_DEB_MEMBERS = 8
@@ -83,6 +84,7 @@ def read_zip_member(file: Path | IO[bytes], member: str, *, name: str) -> bytes:
     shown = escape_unprintable(name)
     try:
         with zipfile.ZipFile(file) as archive, archive.open(member) as opened:
+            # One byte more than allowed: the size in the zip's directory may be wrong.
             data = opened.read(_MAX_MEMBER + 1)
     except KeyError as error:
         raise OutsideError(f"{shown} does not contain {member}", hint=_HINT) from error
@@ -159,6 +161,7 @@ class _DebData:
                 raise LayerError("the layer is damaged: invalid header of a Debian package")
             if name.startswith(b"data.tar"):
                 return int(size)
+            # Members of an ar archive begin at even offsets (ar(5)).
             self._file.seek(int(size) + int(size) % 2, os.SEEK_CUR)
         raise LayerError("the layer is damaged: a Debian package without data")
 

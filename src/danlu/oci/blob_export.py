@@ -89,6 +89,7 @@ def compress_layer(
     """Compress a layer into the new file ``path``, atomically."""
     digest = hashlib.sha256()
     size = 0
+    # In the same directory, because rename(2) works within one file system.
     descriptor, name = tempfile.mkstemp(prefix=".making.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -103,6 +104,7 @@ def compress_layer(
             write_verified_tar(source, diff_id, maker.write)
             maker.finish()
             file.flush()
+            # mkstemp(3) creates it readable for its owner only.
             os.fchmod(file.fileno(), 0o644)
         os.replace(name, path)
     except BaseException:

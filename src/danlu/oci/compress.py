@@ -19,6 +19,7 @@ from danlu.oci.tar.read import LayerError, Readable
 Compression = Literal["none", "gzip", "zstd"]
 
 _BLOCK_SIZE = 1 << 20
+# How far DEFLATE refers back (RFC 1951, 2).
 _WINDOW_SIZE = 1 << 15
 _GZIP_LEVEL = 4
 _ZSTD_LEVEL = 3
@@ -149,6 +150,8 @@ class _GzipCompressor(_BlockCompressor):
 def _deflate_block(data: bytes, window: bytes, *, last: bool) -> bytes:
     arguments = (_GZIP_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS, 9, zlib.Z_DEFAULT_STRATEGY)
     maker = zlib.compressobj(*arguments, window) if window else zlib.compressobj(*arguments)
+    # A sync flush ends at a byte boundary (RFC 1951, 3.2.4), so blocks that were compressed in
+    # parallel can be joined. The window lets each refer to the data before it.
     return maker.compress(data) + maker.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 

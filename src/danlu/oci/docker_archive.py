@@ -10,7 +10,7 @@ import lzma
 import posixpath
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,12 +45,14 @@ def write_archive(
     *,
     names: Sequence[str] = (),
     progress: Callable[[int, int], None] | None = None,
+    omit: Container[DiffId] = (),
 ) -> int:
     """Write ``image`` as a tar to ``sink``, chunk by chunk, and return its size.
 
     Layers are not compressed, because whatever loads the archive is usually on this machine. Equal
     images and names give equal bytes. ``progress`` is called with the number of layers written and
-    the total.
+    the total. Layers in ``omit`` are listed but not written: Docker reads only those that it does
+    not have on the same lower layers (moby, image/tarexport/load.go).
     """
     written = 0
 
@@ -67,7 +69,7 @@ def write_archive(
     _write_member(put, "manifest.json", listed)
     _write_member(put, config, image.config)
     for number, diff_id in enumerate(image.diff_ids):
-        if diff_id not in image.diff_ids[:number]:
+        if diff_id not in image.diff_ids[:number] and diff_id not in omit:
             _write_layer(put, source, diff_id)
         if progress is not None:
             progress(number + 1, len(image.diff_ids))
@@ -179,5 +181,8 @@ def open_archive(path: Path) -> Iterator[DockerArchive]:
         with tarfile.open(path) as tar:
             yield DockerArchive(tar, path.name)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        reason = escape_unprintable(str(error))
+        # What tarfile says about each compression in turn explains nothing.
+        text = str(error)
+        is_unknown = isinstance(error, tarfile.ReadError) and "- method " in text
+        reason = "it is not a tar archive" if is_unknown else escape_unprintable(text)
         raise LayerError(f"{path.name} is not an image archive, or is damaged: {reason}") from error

@@ -34,6 +34,8 @@ def is_layer_xattr(name: str) -> bool:
 
 def is_whiteout(path: str | bytes, status: os.stat_result) -> bool:
     """Return whether the entry at ``path`` is a whiteout; ``status`` is its lstat(2) result."""
+    # Both forms of the kernel: a device 0/0, or an empty file with the attribute
+    # (filesystems/overlayfs.rst, whiteouts and opaque directories).
     if stat.S_ISCHR(status.st_mode):
         return status.st_rdev == 0
     if not stat.S_ISREG(status.st_mode) or status.st_size:

@@ -20,6 +20,7 @@ _REPOSITORY = re.compile(rf"{_PART}(?:/{_PART})*")
 _LABEL = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _REGISTRY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+# As Docker's grammar of references has it (distribution/reference, RepositoryNameTotalLengthMax).
 _MAX_NAME = 255
 
 

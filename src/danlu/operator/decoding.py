@@ -29,7 +29,7 @@ _PHASES = {
     "Running": ReplicaPhase.RUNNING,
     "Succeeded": ReplicaPhase.SUCCEEDED,
     "Failed": ReplicaPhase.FAILED,
-    # The node does not answer, so nothing says that the pod has ended.
+    # The node does not respond, so whether the pod has ended is unknown.
     "Unknown": ReplicaPhase.RUNNING,
 }
 

@@ -40,7 +40,7 @@ class OperatorFlag:
     name: str
     field: str
     kind: Literal[
-        "text", "name", "address", "number", "whole", "truth", "kinds", "pairs", "image", "urls"
+        "text", "name", "address", "float", "integer", "boolean", "kinds", "pairs", "image", "urls"
     ]
     metavar: str
     help: str
@@ -71,18 +71,18 @@ FLAGS = (
     OperatorFlag(
         "--controller-threads",
         "threads",
-        "whole",
+        "integer",
         "N",
         "Concurrent reconciles per kind.",
     ),
     OperatorFlag(
         "--kube-api-qps",
         "rate",
-        "number",
+        "float",
         "N",
         "Client-side QPS limit for the API server; 0 disables it.",
     ),
-    OperatorFlag("--kube-api-burst", "burst", "whole", "N", "Burst of the QPS limit."),
+    OperatorFlag("--kube-api-burst", "burst", "integer", "N", "Burst of the QPS limit."),
     OperatorFlag(
         "--metrics-bind-address",
         "metrics_address",
@@ -107,7 +107,7 @@ FLAGS = (
     OperatorFlag(
         "--reports-url", "reports_url", "text", "URL", "URL at which replicas reach that server."
     ),
-    OperatorFlag("--leader-elect", "leader_elect", "truth", "", "Enable leader election."),
+    OperatorFlag("--leader-elect", "leader_elect", "boolean", "", "Enable leader election."),
     OperatorFlag(
         "--leader-election-id", "lease_name", "text", "NAME", "Name of the leader election Lease."
     ),
@@ -284,7 +284,7 @@ def _parse_images(flag: OperatorFlag, value: Any) -> Iterator[tuple[str, str]]:
 
 def _format_flag(flag: OperatorFlag, value: Any) -> Sequence[str]:
     match flag.kind:
-        case "truth":
+        case "boolean":
             return (flag.name,) if value else (f"{flag.name}=false",)
         case "kinds":
             return [f"{flag.name}={kind}" for kind in value]
@@ -296,7 +296,7 @@ def _format_flag(flag: OperatorFlag, value: Any) -> Sequence[str]:
             return ()
         case "pairs":
             return [f"{flag.name}={old}={new}" for old, new in sorted(value.items())]
-        case "number":
+        case "float":
             return (f"{flag.name}={msgspec.json.encode(value).decode()}",)
         case _:
             return (f"{flag.name}={value}",)

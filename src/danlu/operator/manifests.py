@@ -180,6 +180,7 @@ def _container_spec(options: InstallOptions) -> Manifest:
         "image": options.image,
         "command": [*options.command, "operator", "run"],
         "args": list(format_arguments(settings)),
+        # The only directory that can be written: the root file system is read-only.
         "env": [{"name": "DANLU_HOME", "value": "/tmp/danlu"}],
         "ports": ports,
         "resources": {

@@ -1,8 +1,8 @@
 """Convert msgspec structs to structural schemas (apiextensions.k8s.io/v1).
 
-A structural schema has no references, so everything is inlined. ``null`` is not allowed: a field
-that a struct omits if it is None is absent. Defaults are left out, as danlu sets them when it
-decodes an object.
+A structural schema has no references, so nested types are inlined. ``null`` is not allowed, because
+structs omit fields that are None. Defaults are left out, because danlu sets them when it decodes an
+object.
 """
 
 from __future__ import annotations
@@ -33,28 +33,30 @@ QUANTITY: Schema = {
 _REFERENCE = "#/$defs/"
 
 
-def integer_schema(least: int = 0, most: int = 2**31 - 1) -> Schema:
+def integer_schema(minimum: int = 0, maximum: int = 2**31 - 1) -> Schema:
     """Return the schema of an integer within bounds."""
-    size = "int32" if most < 2**31 else "int64"
-    bounds = {"minimum": least} if most >= 2**31 - 1 else {"minimum": least, "maximum": most}
-    return {"type": "integer", "format": size, **bounds}
+    schema: dict[str, Any] = {"type": "integer", "format": "int32", "minimum": minimum}
+    if maximum >= 2**31:
+        schema["format"] = "int64"
+    # The format implies the largest int32 and int64.
+    return {**schema, "maximum": maximum} if maximum < 2**31 - 1 else schema
 
 
 def closed_object(properties: Mapping[str, Schema], required: tuple[str, ...] = ()) -> Manifest:
-    """Return the schema of an object with these fields; the server prunes others."""
+    """Return the schema of an object with these fields; the API server prunes all others."""
     schema: Manifest = {"type": "object", "properties": dict(properties)}
     return {**schema, "required": list(required)} if required else schema
 
 
-def struct_schema(type: Any, **instead: Schema) -> Manifest:
-    """Return the schema of a struct; ``instead`` replaces the schemas of some fields.
+def struct_schema(type: Any, **overrides: Schema) -> Manifest:
+    """Return the schema of a struct; ``overrides`` replaces the schemas of some fields.
 
-    Raises :class:`TypeError` if a structural schema cannot express the type, or if ``instead``
+    Raises :class:`TypeError` if a structural schema cannot express the type, or if ``overrides``
     names an unknown field.
     """
     (root,), components = msgspec.json.schema_components((type,))
     found = _to_structural(root, components)
-    for name, schema in instead.items():
+    for name, schema in overrides.items():
         if name not in found["properties"]:
             raise TypeError(f"{type.__name__} has no field {name}")
         found["properties"][name] = dict(schema)

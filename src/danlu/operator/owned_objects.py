@@ -110,12 +110,15 @@ class OwnedObjects(Generic[O]):
         :class:`NameConflict`.
         """
         name = manifest["metadata"]["name"]
+        # Before the request: the watch may show the object before the response arrives, as
+        # client-go's controllers must expect too.
         self._expectations.expect_creation(uid, [self._expectation_key(name)])
         try:
             await self._client.create(self.resource, manifest, priority=LOW_PRIORITY)
         except AlreadyExists:
             await self._check_existing(uid, manifest, is_released)
         except BaseException:
+            # Nothing was created that the watch could show.
             self._expectations.observe_creation(uid, self._expectation_key(name))
             raise
 
@@ -128,6 +131,7 @@ class OwnedObjects(Generic[O]):
                 self.resource,
                 metadata.name,
                 namespace=metadata.namespace,
+                # A precondition: a newer object of the same name stays.
                 options=DeleteOptions(uid=metadata.uid),
             )
         except (NotFound, Conflict):

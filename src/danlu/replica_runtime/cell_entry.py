@@ -1,6 +1,6 @@
 """Run a cell on a replica, from the bundle that the notebook sent.
 
-``order.json`` describes the bundle: the code, which runs as ``__main__``; local ``modules``; and
+``manifest.json`` describes the bundle: the code, which runs as ``__main__``; local ``modules``; and
 ``values``, the pickled variables. Arguments ``--NAME VALUE`` set further variables. The variables
 that the cell returns, or what it raises, are sent back (see ``results.py``).
 """
@@ -44,7 +44,7 @@ class ReceivedBundle:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self.is_nested = os.environ.get(RUNNING) == directory
-        with open(os.path.join(directory, "order.json"), encoding="utf-8") as file:
+        with open(os.path.join(directory, "manifest.json"), encoding="utf-8") as file:
             self.manifest: dict[str, Any] = json.load(file)
         self.code = self.path(*self.manifest["code"].split("/"))
 
@@ -102,12 +102,17 @@ def set_search_path(bundle: ReceivedBundle) -> None:
     # The working directory comes after the standard library, as in a kernel: a file `random.py`
     # there shadows nothing.
     path.insert(max(after_standard or [0]), os.getcwd())
-    # `last` holds danlu.py, with danlu.report, for environments without danlu.
-    sys.path[:] = [bundle.path("modules"), *path, bundle.path("again"), bundle.path("last")]
+    # `fallback` holds danlu.py, with danlu.report, for environments without danlu.
+    sys.path[:] = [
+        bundle.path("modules"),
+        *path,
+        bundle.path("spawned_main"),
+        bundle.path("fallback"),
+    ]
     entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     kept = [entry for entry in entries if not _is_main_module_directory(entry)]
     # For launchers that run `python -m` with the name of this program.
-    os.environ["PYTHONPATH"] = os.pathsep.join([*kept, bundle.path("again")])
+    os.environ["PYTHONPATH"] = os.pathsep.join([*kept, bundle.path("spawned_main")])
 
 
 def _is_main_module_directory(directory: str) -> bool:
@@ -121,7 +126,7 @@ def create_main_module(bundle: ReceivedBundle) -> types.ModuleType:
     module = types.ModuleType("__main__")
     loader = importlib.machinery.SourceFileLoader("__main__", bundle.code)
     spec = importlib.machinery.ModuleSpec(
-        MAIN_MODULE, loader, origin=bundle.path("again", MAIN_MODULE + ".py")
+        MAIN_MODULE, loader, origin=bundle.path("spawned_main", MAIN_MODULE + ".py")
     )
     attributes = {
         "__file__": bundle.code,

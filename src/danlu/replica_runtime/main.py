@@ -1,7 +1,7 @@
 """The program that replicas of a cell run: ``python run.py [--NAME VALUE …]``.
 
-A second copy, ``again/danlu_cell.py``, is the module by which processes that ``multiprocessing``
-spawns, and launchers that run ``python -m``, find the same ``__main__``.
+A second copy, ``spawned_main/danlu_cell.py``, is the module by which processes that
+``multiprocessing`` spawns, and launchers that run ``python -m``, find the same ``__main__``.
 """
 
 import importlib
@@ -9,7 +9,7 @@ import os
 import sys
 
 _here = os.path.dirname(os.path.abspath(__file__))
-_root = _here if os.path.exists(os.path.join(_here, "order.json")) else os.path.dirname(_here)
+_root = _here if os.path.exists(os.path.join(_here, "manifest.json")) else os.path.dirname(_here)
 sys.path.insert(0, _root)
 _cell = importlib.import_module("danlu_replica.cell_entry")
 sys.path.remove(_root)

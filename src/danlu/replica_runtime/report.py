@@ -27,7 +27,7 @@ URL = "KUBEFLOW_TRAINER_SERVER_URL"
 TOKEN = "KUBEFLOW_TRAINER_SERVER_TOKEN"
 CA_CERT = "KUBEFLOW_TRAINER_SERVER_CA_CERT"
 
-#: Seconds between two posts, to this machine and to a cluster (the protocol asks for no more).
+#: Seconds between two posts, to this machine and to a cluster (the minimum of the protocol).
 LOCAL_INTERVAL, CLUSTER_INTERVAL = 0.5, 5.0
 
 #: The timeout of a post, and of the last one, for which the exiting program waits.

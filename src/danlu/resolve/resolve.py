@@ -33,8 +33,8 @@ from danlu.environment.requirements import (
     needs_python,
     requested_python_version,
 )
-from danlu.environment.types import Environment, ProjectDigests, UvTool
-from danlu.errors import DanluError, ResolveError, Span, UsageError
+from danlu.environment.types import Environment, PipIndex, ProjectDigests, UvTool
+from danlu.errors import DanluError, OutsideError, ResolveError, Span, UsageError
 from danlu.graph.ops import DebPackage, Platform
 from danlu.lang.functions import LOCK_SECTIONS
 
@@ -115,7 +115,7 @@ class ProblemCollector:
 
 @contextmanager
 def _blame_line(span: Span | None) -> Iterator[None]:
-    """Add the line of the build file that asked for what failed to errors without a location."""
+    """Add the line of the declaration that failed to errors without a location."""
     try:
         yield
     except DanluError as error:
@@ -435,7 +435,7 @@ async def _lock_packages(
             lock, packages_inputs=digest_package_inputs(environment, lock.base, None, inputs)
         )
     wanted = digest_package_inputs(environment, lock.base, lock.python, inputs)
-    # The wheels of another platform are other files, though they were asked for in the same words.
+    # The same requirements resolve to other wheels on another platform.
     is_current = (
         old is not None
         and old.platform == lock.platform
@@ -455,6 +455,7 @@ async def _lock_packages(
     if old and not context.upgrade_all:
         kept = tuple(package for package in old.packages if package.name not in context.upgrade)
     spans = [packages.span for packages in environment.python_packages if packages.span.line]
+    indexes = [index.span for index in environment.find_all(PipIndex)]
     try:
         builds = old.build_packages if old and not context.upgrade_all else ()
         resolved = await resolve_packages(environment, lock, kept, builds, context)
@@ -463,6 +464,9 @@ async def _lock_packages(
         reason = " ".join((error.message, *error.details))
         hints = (declaration.explain_conflict(reason) for declaration in environment.declarations)
         error.hint = next((hint for hint in hints if hint), error.hint)
+        raise
+    except OutsideError as error:
+        error.span = error.span or next(iter((*indexes, *spans)), None)
         raise
     if lock.python.lacks_gil:
         _reject_binary_wheels(resolved.packages, environment)

@@ -22,8 +22,14 @@ from danlu.resolve.image import read_dpkg_status, resolve_digest
 from danlu.resolve.resolve import ResolveContext
 from danlu.resolve.system import find_system_versions
 from danlu.sources.build_context import digest_path
-from danlu.sources.http import FetchedFile, fetch
-from danlu.sources.mirrors import fetch_archive, fetch_from_mirror, list_mirrors, read_from_mirror
+from danlu.sources.http import FetchedFile
+from danlu.sources.mirrors import (
+    fetch_archive,
+    fetch_from_mirror,
+    fetch_from_server,
+    list_mirrors,
+    read_from_mirror,
+)
 from danlu.sources.pypi.indexes import read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv import Uv
@@ -52,8 +58,13 @@ class SectionSources:
         return self._context.may_change(name)
 
     async def fetch_file(self, url: str, sha256: str) -> tuple[str, int]:
-        offline = self._context.offline
-        fetched = await fetch(url, sha256 or None, cache=self._cache, offline=offline)
+        fetched = await fetch_from_server(
+            url,
+            sha256 or None,
+            mirrors=self._context.config.mirrors,
+            cache=self._cache,
+            offline=self._context.offline,
+        )
         return fetched.sha256, fetched.size
 
     async def resolve_image(self, reference: str) -> str:

@@ -87,6 +87,7 @@ def mount_overlay(
             _NR_FSMOUNT,
             ctypes.c_int(context),
             ctypes.c_uint(_CLOEXEC),
+            # An image may contain device nodes, with which a program could open the machine's.
             ctypes.c_uint(_MOUNT_ATTR_NODEV),
         )
     finally:
@@ -99,6 +100,7 @@ def mount_overlay(
         )
         _raise_errno(result, target)
     finally:
+        # A mount that was not moved into place disappears with its descriptor (fsmount(2)).
         os.close(mount_descriptor)
 
 
@@ -126,6 +128,7 @@ class _MountAttr(ctypes.Structure):
 
 def set_readonly(target: str) -> None:
     """Make the mount at ``target`` and all mounts below it read-only. Raises :class:`OSError`."""
+    # mount_setattr(2) because it can include the mounts below; a remount changes only one.
     attributes = _MountAttr(set=_MOUNT_ATTR_RDONLY)
     result = _libc.syscall(
         ctypes.c_long(_NR_MOUNT_SETATTR),

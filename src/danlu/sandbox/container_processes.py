@@ -69,6 +69,7 @@ def handles_signal(process: int, number: int) -> bool:
         for line in file:
             if line.startswith(("SigCgt:", "SigIgn:")):
                 masks |= int(line.split()[1], 16)
+    # The lowest bit is signal 1 (proc(5), SigCgt and SigIgn).
     return bool(masks >> (number - 1) & 1)
 
 

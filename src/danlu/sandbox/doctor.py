@@ -167,6 +167,7 @@ def probe_overlay(paths: Paths) -> str:
 
 def _probe_in_child(act: Callable[[], str]) -> str:
     read, write = os.pipe()
+    # A user namespace cannot be left again, so a child tries.
     child = os.fork()
     if child == 0:
         os.close(read)
@@ -191,4 +192,5 @@ def _report_and_exit(act: Callable[[], str], write: int) -> None:
         answer = {"message": str(error), "hint": ""}
     finally:
         os.write(write, json.dumps(answer).encode())
+        # Without exit handlers and buffered output, which belong to the parent.
         os._exit(0)

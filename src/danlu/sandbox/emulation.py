@@ -89,6 +89,8 @@ def _executes_programs(architecture: str) -> bool:
     """
     if architecture not in _EXIT_PROGRAMS:
         return False
+    # Without MFD_CLOEXEC: an emulator opens the program by its path in /proc after it was started
+    # itself, and the descriptor must still be there (fexecve(3), BUGS).
     descriptor = os.memfd_create("danlu-probe", 0)
     try:
         os.write(descriptor, _make_exit_program(architecture))
@@ -128,4 +130,6 @@ def _lacks_fixed_interpreter(name: str) -> bool:
     except OSError:
         return False
     flags = next((line[6:] for line in text.splitlines() if line.startswith("flags:")), "F")
+    # With F the kernel opens the emulator when it is registered, so it is found in a container's
+    # root too (kernel, admin-guide/binfmt-misc.rst).
     return "F" not in flags

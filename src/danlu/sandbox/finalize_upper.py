@@ -1,8 +1,8 @@
 """Turn what a step left behind into a reproducible layer.
 
-Volatile files are removed, times are clamped, and what only repeats the layers below is dropped
-(DESIGN D3): files that differ between two equal runs and that nothing in an image reads. The step
-is untrusted: no link that it created is ever followed.
+Volatile files (which differ between two equal runs, and which nothing in an image reads) are
+removed, times are clamped, and entries that only repeat the layers below are dropped. The step is
+untrusted: no link that it created is ever followed.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def _real_directory(root: str, name: str) -> str | None:
     for part in name.split("/"):
         path = f"{path}/{part}"
         try:
+            # The step may have replaced `var` by a link to the machine's /etc.
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 return None
         except FileNotFoundError:
@@ -170,6 +171,7 @@ def walk_entries(path: str) -> list[os.DirEntry[str]]:
         entries = _scan_entries(waiting.pop())
         entries_below += entries
         waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    # Changing an entry changes its directory's time, so directories must come last.
     entries_below.reverse()
     return entries_below
 
@@ -189,7 +191,7 @@ class _UpperDirectory(msgspec.Struct, frozen=True):
 def prune_upper(upper: Path, below: Sequence[Path], *, epoch: int) -> None:
     """Remove from ``upper`` whatever does not change the merged view over ``below``.
 
-    The kernel copies a file up as soon as it is opened for writing, and whether it marks new
+    The kernel copies a file up when it is opened for writing, and whether it marks new
     directories opaque depends on its version and configuration; copying
     (:mod:`~danlu.sandbox.overlay`) does neither. After this a layer is exactly the difference that
     a program made, however it was recorded. ``upper`` is in overlayfs's form and has no time after
@@ -215,6 +217,7 @@ def _prune_directory(
     """Remove redundant files of a directory, and return its subdirectories."""
     subdirectories = []
     with os.scandir(directory.path) as entries:
+        # A list, because readdir(3) may or may not return entries while others are removed.
         for entry in list(entries):
             parts = (*directory.parts, entry.name)
             status = entry.stat(follow_symlinks=False)
@@ -271,6 +274,7 @@ def _is_redundant(path: str, status: os.stat_result, lower: str | None, epoch: i
 def _is_same_directory(directory: _UpperDirectory, epoch: int) -> bool:
     assert directory.lower is not None
     below = os.lstat(directory.lower)
+    # Without the time: a temporary file, removed again, changes it and nothing else.
     mode_and_owner = _comparable_metadata(directory.status, epoch)[:3]
     if mode_and_owner != _comparable_metadata(below, epoch)[:3]:
         return False

@@ -15,6 +15,7 @@ from pathlib import Path
 from danlu.errors import UsageError
 from danlu.oci.overlay import is_opaque, is_whiteout
 
+# The kernel's own limit (path_resolution(7)).
 _MAX_LINKS = 40
 _MAX_READ = 1 << 20
 
@@ -57,6 +58,8 @@ class LayerView:
         while waiting:
             name = waiting.pop(0)
             if name == "..":
+                # Above the root is the root (path_resolution(7)): no link of an image leads out of
+                # it.
                 done = done[:-1]
                 continue
             path = self._find_entry((*done, name))[0]
@@ -79,9 +82,11 @@ class LayerView:
     def read(self, target: str) -> bytes | None:
         """Return the first MiB of the file at ``target``, or None if it does not exist."""
         path = self.entry(self.resolve(target))
+        # Not a pipe or a device, at which a read could wait for ever.
         if path is None or not os.path.isfile(path):
             return None
         with open(path, "rb") as file:
+            # The image is untrusted: its files may be larger than memory.
             return file.read(_MAX_READ)
 
     def _find_entry(self, parts: tuple[str, ...]) -> tuple[str | None, list[str]]:

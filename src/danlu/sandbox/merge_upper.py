@@ -45,4 +45,5 @@ def merge_upper(upper: Path, tree: Path, *, keep_whiteouts: bool = False) -> Non
 def _copy_state(status: os.stat_result, target: Path) -> None:
     os.chown(target, status.st_uid, status.st_gid)
     os.chmod(target, stat.S_IMODE(status.st_mode))
+    # Last, because moving entries into the directory changed its time.
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from danlu.errors import MachineError
 from danlu.sandbox import _linux, userns
+from danlu.sandbox.types import DeviceNode
 
 _DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 _DEV_OPTIONS = "mode=755,size=1m"
@@ -41,10 +43,11 @@ def unmount(place: Path) -> None:
 
 
 @contextmanager
-def mount_devices(place: Path) -> Iterator[Path]:
+def mount_devices(place: Path, devices: Sequence[DeviceNode] = ()) -> Iterator[Path]:
     """Yield a directory below ``place`` to bind as ``/dev``, the same for root and rootless.
 
-    Device nodes that are created in it later do not work (nodev).
+    It contains ``devices`` too. Device nodes that are created in it later do not work (nodev).
+    Raises :class:`MachineError` for a device that cannot be provided.
     """
     place.mkdir()
     with (
@@ -55,12 +58,51 @@ def mount_devices(place: Path) -> Iterator[Path]:
     ):
         for name in _DEVICES:
             (here / name).touch()
+            # A bind mount has the flags of its source: these nodes work although the directory is
+            # nodev, where nodes that are created later do not.
             _linux.mount(str(nodes / name), str(here / name), flags=_linux.MS_BIND)
         for name in _DIRECTORIES:
             (here / name).mkdir()
+        # runc 1.1 gives the tmpfs that it mounts here the mode of the mount point.
+        (here / "shm").chmod(0o1777)
         for name, target in _LINKS.items():
             (here / name).symlink_to(target)
+        for number, device in enumerate(devices):
+            _add_device(device, here, nodes / f"device{number}")
         yield here
+
+
+def _add_device(device: DeviceNode, directory: Path, copy: Path) -> None:
+    """Bind a device below ``directory``; for root a new node at ``copy`` with the same number."""
+    parts = device.path.removeprefix("/dev/").split("/")
+    is_reserved = parts[0] in {*_DEVICES, *_DIRECTORIES, *_LINKS}
+    if not device.path.startswith("/dev/") or is_reserved or {"", ".", ".."} & {*parts}:
+        raise MachineError(f"cannot provide a device at {device.path}", hint="use /dev/NAME")
+    try:
+        status = device.source.stat()
+        if not stat.S_ISCHR(status.st_mode) and not stat.S_ISBLK(status.st_mode):
+            raise MachineError(f"{device.source} is not a device node")
+        source = device.source
+        if not userns.is_rootless():
+            source = copy
+            # A new node of the same device, so that a container's chmod(2) does not change the
+            # machine's.
+            os.mknod(copy, stat.S_IFMT(status.st_mode), status.st_rdev)
+            os.chown(
+                copy,
+                status.st_uid if device.uid is None else device.uid,
+                status.st_gid if device.gid is None else device.gid,
+            )
+            # mknod(2) applies the umask.
+            copy.chmod(stat.S_IMODE(status.st_mode) if device.mode is None else device.mode)
+        target = directory.joinpath(*parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+        _linux.mount(str(source), str(target), flags=_linux.MS_BIND)
+    except OSError as error:
+        raise MachineError(
+            f"cannot provide the device {device.source}: {error.strerror}"
+        ) from error
 
 
 @contextmanager

@@ -85,7 +85,10 @@ def connect_to_switch(
     address is derived from ``address``, so that neighbours recognise a restarted container at once.
     Raises :class:`OSError`.
     """
+    # The second bit of the first byte marks a locally administered address (IEEE 802).
     mac = b"\x02\x42" + bytes(int(part) for part in address.split("."))
+    # The kernel destroys a namespace, and its links, some time after its last user has gone: the
+    # port of the last attempt may still be there.
     detach_port(switch, port)
     descriptor = os.open(switch, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -159,6 +162,7 @@ def _run_in_thread(act: Callable[[], T]) -> T:
         except BaseException as error:
             errors.append(error)
 
+    # setns(2) and unshare(2) change the namespace of the calling thread, and this one ends here.
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()

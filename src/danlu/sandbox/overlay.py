@@ -189,6 +189,8 @@ def copy_and_mount(layers: Sequence[Path], target: Path, *, upper: Path | None) 
         for entry in list(upper.iterdir()):
             remove_tree(entry)
     target.chmod(0o755)
+    # Flags belong to mounts, so the directory must be one. The first call only binds and ignores
+    # other flags (mount(2)), hence the second.
     _linux.mount(str(target), str(target), flags=_linux.MS_BIND)
     try:
         flags = _linux.MS_BIND | _linux.MS_REMOUNT | _linux.MS_NODEV
@@ -247,10 +249,12 @@ def _copy_file(source: str, target: str, status: os.stat_result) -> None:
 
 
 def _copy_metadata(source: str, target: str, status: os.stat_result) -> None:
+    # The owner first: chown(2) clears the set-user-ID and set-group-ID bits of programs.
     os.lchown(target, status.st_uid, status.st_gid)
     if not stat.S_ISLNK(status.st_mode):
         os.chmod(target, status.st_mode & 0o7777)
     for name in os.listxattr(source, follow_symlinks=False):
+        # These describe how the layer is stacked, and are not content of the merged tree.
         if not name.startswith(("user.overlay.", "trusted.overlay.", _COPIED_XATTR)):
             value = os.getxattr(source, name, follow_symlinks=False)
             os.setxattr(target, name, value, follow_symlinks=False)
@@ -266,6 +270,7 @@ def take_snapshot(root: Path) -> dict[str, Signature]:
     for path, status in _walk_entries(str(root), ""):
         if stat.S_ISDIR(status.st_mode):
             os.setxattr(root / path, _COPIED_XATTR, b"y")
+    # After the marks were set, which changes the ctime of the directories.
     return {path: _entry_signature(status) for path, status in _walk_entries(str(root), "")}
 
 

@@ -85,10 +85,11 @@ def write_config_files(indexes: MachineIndexes, work: Path) -> tuple[Mount, ...]
         (work / "pip.conf").write_text(_render_pip_conf(indexes.pip))
         config_mounts.append(Mount(_PIP_FILE, work / "pip.conf", readonly=True))
     if indexes.uv:
-        (work / "uv.toml").write_text(_render_uv_toml(indexes.uv))
+        (work / "uv.toml").write_text(render_uv_toml(indexes.uv))
         config_mounts.append(Mount(_UV_FILE, work / "uv.toml", readonly=True))
     for mount in config_mounts:
         assert mount.source is not None
+        # Every user of the container must be able to read it, whatever our umask is.
         mount.source.chmod(0o644)
     return tuple(config_mounts)
 
@@ -126,7 +127,7 @@ def _render_pip_conf(values: Mapping[str, str | tuple[str, ...]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _render_uv_toml(values: Mapping[str, object]) -> str:
+def render_uv_toml(values: Mapping[str, object]) -> str:
     """Render TOML, whose strings, booleans and arrays are written like JSON's. Tables go last."""
     tables = values.get("index", ())
     lines = [
@@ -144,9 +145,14 @@ def _encode_toml_value(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def select_uv_sources(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return those of uv's settings that say where packages come from and how to reach them."""
+    return {key: settings[key] for key in _UV_KEYS if key in settings}
+
+
 def _read_uv_settings(environ: Mapping[str, str], moved: Callable[[str], str]) -> dict[str, object]:
     settings = read_uv_settings(environ)
-    selected = {key: settings[key] for key in _UV_KEYS if key in settings}
+    selected = select_uv_sources(settings)
     selected |= _read_uv_variables(environ)
     return {key: _map_uv_value(key, value, moved) for key, value in selected.items()}
 
@@ -204,7 +210,7 @@ def _convert_pip_to_uv(values: Mapping[str, str | tuple[str, ...]]) -> dict[str,
 
 
 def map_into_sandbox(value: str, places: dict[str, Path], *, below: str) -> str:
-    """Return ``value``, a URL or a path, as seen inside, where local paths lie below ``below``.
+    """Return ``value``, a URL or a path, as seen inside, where local paths are under ``below``.
 
     Anything that is not on this machine is returned unchanged. ``places`` receives the directory or
     file to mount, by its path inside.
@@ -216,7 +222,7 @@ def map_into_sandbox(value: str, places: dict[str, Path], *, below: str) -> str:
     if not path.is_absolute() or not path.exists() or path == Path("/"):
         return value
     # An HTML page and the pages of a "simple" index link to files next to them.
-    beside = path.name == "simple" or path.is_file()
-    shown = path.parent if beside and len(path.parts) > 2 else path
+    has_siblings = path.name == "simple" or path.is_file()
+    shown = path.parent if has_siblings and len(path.parts) > 2 else path
     places[f"{below}{shown}"] = Path(os.path.realpath(shown))
     return f"file://{quote(below + str(path))}" if split.scheme else f"{below}{path}"

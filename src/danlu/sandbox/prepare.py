@@ -16,8 +16,15 @@ from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.mounts import mount_devices
 from danlu.sandbox.network_env import NetworkEnvironment
 from danlu.sandbox.seccomp import load_filter
-from danlu.sandbox.types import JoinedNetwork, Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox.types import (
+    ContainerEdits,
+    JoinedNetwork,
+    Mount,
+    ProcessSpec,
+    RootFilesystem,
+)
 from danlu.util.files import private_directory, remove_tree
+from danlu.util.json_codec import encode
 
 _SHELL = "/bin/sh"
 _TERMINAL_GROUP = 5
@@ -35,6 +42,7 @@ def prepare_run(
     shell: str = "",
     seccomp: str = "",
     shm_size: int = 0,
+    edits: ContainerEdits | None = None,
 ) -> Iterator[Path]:
     """Yield the directory of a runtime bundle.
 
@@ -42,32 +50,41 @@ def prepare_run(
     upper. ``network`` is the machine's network (True), none (False), or one that exists already.
     ``shell`` is a script that starts the program as its ``"$@"``, used if the root has a shell.
     ``seccomp`` selects the filter (:func:`danlu.sandbox.seccomp.load_filter`). ``shm_size`` is the
-    bytes of ``/dev/shm``, 0 for the kernel's default.
+    bytes of ``/dev/shm``, 0 for the kernel's default. Of ``edits`` everything is applied but what
+    concerns single programs: variables and groups.
     """
+    edits = edits or ContainerEdits()
     userns.require_id(process.uid, process.gid)
     if userns.has_single_id():
         process = msgspec.structs.replace(process, groups=())
-    check_mounts(mounts)
+    check_mounts((*edits.mounts, *mounts))
     bundle = private_directory(work, "run")
     try:
         view = LayerView(root.layers)
         process = wrap_in_shell(process, view, shell)
         network_mounts = _select_network_mounts(network_env, view) if network else ()
-        all_mounts = (*_write_name_files(bundle, network=network), *network_mounts, *mounts)
-        layers = add_mount_points(root.layers, view, bundle, process, all_mounts)
+        all_mounts = (
+            *_write_name_files(bundle, network=network),
+            *network_mounts,
+            # Before the user's: one at a parent directory hides these.
+            *edits.mounts,
+            *mounts,
+        )
+        layers = add_mount_points(root.layers, view, bundle, process, all_mounts, edits)
         with (
             overlay.mount_root(RootFilesystem(layers, root.upper, root.durable), bundle) as merged,
-            mount_devices(bundle / "dev") as device_directory,
+            mount_devices(bundle / "dev", edits.devices) as device_directory,
         ):
             _write_configuration(
                 bundle,
                 process if not network else _add_network_variables(process, network_env),
                 all_mounts,
-                merged=merged,
+                merged=merged.resolve(),  # runtimes refuse a root below a symbolic link
                 device_directory=device_directory,
                 network=network,
                 seccomp=seccomp,
                 shm_size=shm_size,
+                edits=edits,
             )
             yield bundle
     except OSError as error:
@@ -91,10 +108,14 @@ def check_mounts(mounts: Sequence[Mount]) -> None:
             )
         if parts[0] in ("proc", "sys") or parts == ["dev"]:
             raise UsageError(
-                f"cannot mount at {mount.target}: the kernel's file systems are mounted there"
+                f"cannot mount at {mount.target}: the kernel's file systems are mounted there",
+                hint="mount it somewhere else",
             )
         if mount.kind == "bind" and (mount.source is None or not mount.source.exists()):
-            raise UsageError(f"cannot mount {mount.source}: it does not exist")
+            raise UsageError(
+                f"cannot mount {mount.source}: it does not exist",
+                hint="create it, or remove the mount",
+            )
 
 
 def expand_home(mounts: Iterable[Mount], home: str) -> tuple[Mount, ...]:
@@ -141,6 +162,7 @@ def _write_name_files(place: Path, *, network: bool | JoinedNetwork) -> tuple[Mo
         )
     for name, text in texts.items():
         (place / name).write_text(text)
+        # Every user of the container must be able to read it, whatever our umask is.
         (place / name).chmod(0o644)
     return tuple(Mount(f"/etc/{name}", place / name, readonly=True) for name in texts)
 
@@ -158,8 +180,12 @@ def add_mount_points(
     place: Path,
     process: ProcessSpec,
     mounts: Sequence[Mount],
+    edits: ContainerEdits | None = None,
 ) -> tuple[Path, ...]:
-    """Return ``layers`` with another on top, below ``place``, if they lack a mount point."""
+    """Return ``layers`` with another on top, below ``place``, if they lack a mount point.
+
+    It also contains the links and files of ``edits``.
+    """
     points = [MountPoint(target, True) for target in ("/proc", "/dev", "/sys")]
     home = process.environment.get("HOME", "").rstrip("/")
     for mount in mounts:
@@ -171,7 +197,31 @@ def add_mount_points(
     points.append(MountPoint(process.working_directory, True))
     layer = place / "points"
     layer.mkdir()
-    return (*layers, layer) if create_mount_points(view, points, layer) else layers
+    edited = _apply_edits(edits, view, layer) if edits else False
+    created = create_mount_points(view, points, layer)
+    return (*layers, layer) if created or edited else layers
+
+
+def _apply_edits(edits: ContainerEdits, view: LayerView, layer: Path) -> bool:
+    """Create the links and files in the topmost ``layer``; return whether there are any."""
+    view.add_directory((), str(layer))
+    for path, target in edits.links.items():
+        _replace_entry(view, path, layer).symlink_to(target)
+    for path, content in edits.files.items():
+        file = _replace_entry(view, path, layer)
+        file.write_bytes(content)
+        file.chmod(0o644)
+    return bool(edits.links or edits.files)
+
+
+def _replace_entry(view: LayerView, path: str, layer: Path) -> Path:
+    """Return where to create the entry ``path`` in the topmost ``layer``; a link is replaced."""
+    directory, _, name = path.rpartition("/")
+    parts = view.resolve(directory)
+    _make_parents(view, parts, layer, None)
+    file = layer.joinpath(*parts, name)
+    file.unlink(missing_ok=True)
+    return file
 
 
 def _write_configuration(
@@ -184,6 +234,7 @@ def _write_configuration(
     network: bool | JoinedNetwork,
     seccomp: str,
     shm_size: int,
+    edits: ContainerEdits,
 ) -> None:
     joined = network if isinstance(network, JoinedNetwork) else None
     context = runtime_spec.SpecContext(
@@ -196,14 +247,9 @@ def _write_configuration(
         fresh_sysfs=not userns.is_rootless() or network is not True,
         seccomp=load_filter(seccomp, runtime_spec.CAPABILITIES),
         shm_size=shm_size,
+        hooks=edits.hooks,
     )
-    try:
-        data = msgspec.json.encode(runtime_spec.render_config(process, mounts, context))
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"not valid UTF-8 in an argument, a variable or a path: {error.object!r}",
-            hint="rename it: container runtimes only accept UTF-8",
-        ) from error
+    data = encode(runtime_spec.render_config(process, mounts, context))
     # The configuration contains the environment, which may contain secrets.
     descriptor = os.open(place / "config.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

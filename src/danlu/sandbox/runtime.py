@@ -13,7 +13,7 @@ import msgspec
 from danlu.errors import MachineError
 from danlu.sandbox.types import SYSTEM_PATH
 
-# danlu itself failed before the program started, like `docker run` (DESIGN §4).
+# danlu itself failed before the program started; the same code as for `docker run`.
 FAILED_TO_START = 125
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
@@ -66,6 +66,8 @@ class OciRuntime(msgspec.Struct, frozen=True):
             # cgroups are read-only here (userns.enter); "rootless" makes runc continue without.
             "crun": ["--cgroup-manager=disabled"],
             "runc": ["--rootless=true"],
+            # Passes its arguments on to runc.
+            "nvidia-container-runtime": ["--rootless=true"],
         }.get(self.name, [])
         return [
             self.program,
@@ -139,6 +141,7 @@ def _keeper_command() -> tuple[str, ...]:
     runtime when ``unshare`` dies. Nothing of this needs danlu to be alive.
     """
     setpriv, unshare = _require_program("setpriv"), _require_program("unshare")
+    # --fork, because unshare(2) puts only children into a new pid namespace.
     return (
         *(setpriv, "--pdeathsig", "KILL", "--"),
         *(unshare, "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--"),
@@ -160,6 +163,7 @@ def interpret_exit(code: int, log: Path, program: str) -> tuple[int, str]:
     executed and 127 that it was not found; :data:`FAILED_TO_START` is any other failure.
     """
     if code < 0:
+        # As shells report signals (POSIX, Shell & Utilities, 2.8.2).
         return 128 - code, ""
     reason = _read_last_error(log) if code else ""
     if not reason:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from danlu.sandbox.types import Mount, ProcessSpec
+from danlu.sandbox.types import Mount, ProcessSpec, RuntimeHook
 
 HOSTNAME = "danlu"
 
@@ -52,7 +52,8 @@ class SpecContext(msgspec.Struct, frozen=True):
     loopback. ``terminal_group`` is the group of terminals (5), or None if that id is not mapped.
     ``fresh_sysfs`` mounts a new sysfs, which only root may do, or the owner of the network
     namespace. ``shm_size`` is the bytes of ``/dev/shm``, 0 for the kernel's default. ``seccomp`` is
-    the filter (:func:`danlu.sandbox.seccomp.load_filter`), or None.
+    the filter (:func:`danlu.sandbox.seccomp.load_filter`), or None. ``hooks`` are programs of the
+    machine, by the moment at which the runtime runs them.
     """
 
     root: Path
@@ -64,6 +65,7 @@ class SpecContext(msgspec.Struct, frozen=True):
     namespace: Path | None = None
     hostname: str = HOSTNAME
     shm_size: int = 0
+    hooks: Mapping[str, tuple[RuntimeHook, ...]] = {}
 
 
 def render_config(
@@ -80,6 +82,7 @@ def render_config(
     }
     if around.seccomp is not None:
         linux["seccomp"] = around.seccomp
+    hooks = {"hooks": msgspec.to_builtins(around.hooks)} if around.hooks else {}
     return {
         "ociVersion": "1.0.2",
         "hostname": around.hostname,
@@ -87,12 +90,14 @@ def render_config(
         "process": render_process(process),
         "mounts": [*_standard_mounts(around), *map(_render_mount, mounts)],
         "linux": linux,
+        **hooks,
     }
 
 
 def _render_namespaces(around: SpecContext) -> list[dict[str, str]]:
     namespaces = [{"type": name} for name in ("pid", "ipc", "uts", "mount")]
     if around.network:
+        # A kind that is not listed is inherited (runtime-spec, config-linux.md, Namespaces).
         return namespaces
     joined = {} if around.namespace is None else {"path": str(around.namespace)}
     return [*namespaces, {"type": "network", **joined}]
@@ -102,6 +107,10 @@ def render_process(process: ProcessSpec) -> dict[str, Any]:
     """Return a process as a runtime reads it, in ``config.json`` or for ``exec``."""
     # A user other than root loses capabilities at exec anyway; only the bounding set stays.
     capabilities = list(CAPABILITIES) if process.uid == 0 else []
+    limits = {}
+    if process.open_files is not None:
+        soft, hard = process.open_files
+        limits = {"rlimits": [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}]}
     return {
         "terminal": process.terminal,
         "user": {
@@ -118,6 +127,7 @@ def render_process(process: ProcessSpec) -> dict[str, Any]:
             "permitted": capabilities,
         },
         "noNewPrivileges": False,
+        **limits,
     }
 
 

@@ -72,6 +72,7 @@ class Sandbox:
             code, reason = runtime.interpret_exit(code, bundle / "log", process.args[0])
         finally:
             with anyio.CancelScope(shield=True):
+                # Mounts and directories must go even if the build was cancelled.
                 await anyio.to_thread.run_sync(stack.close)
         if code == runtime.FAILED_TO_START and reason:
             raise MachineError(
@@ -140,5 +141,7 @@ async def _kill_and_reap(child: Child) -> None:
         with anyio.move_on_after(10):
             await child.wait()
         if child.returncode is None:
+            # A process in uninterruptible sleep (proc(5), state D) keeps the namespace alive. The
+            # build ends all the same.
             os.kill(child.pid, 9)
             await child.wait()

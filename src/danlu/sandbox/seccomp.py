@@ -20,7 +20,7 @@ from danlu.errors import UsageError
 
 _DEFAULT_PROFILE = Path(__file__).with_name("seccomp.json")
 # Docker allows these only with CAP_SYS_NICE. Podman always does, because the kernel lets any
-# process set the policy of its own memory; hwloc (Open MPI), numactl and oneDNN need them.
+# process set its memory policy; hwloc (Open MPI), numactl and oneDNN need them.
 _MEMORY_POLICY = ("get_mempolicy", "mbind", "set_mempolicy", "set_mempolicy_home_node")
 # What uname(2) calls a machine, as Go (the profile's ``arches``) and libseccomp call it.
 _ARCHITECTURES = {
@@ -102,6 +102,7 @@ def load_filter(option: str, capabilities: Collection[str]) -> dict[str, Any] | 
             f"invalid seccomp profile {path}: {error}",
             hint="profiles have the format that Docker and Podman read",
         ) from error
+    # A profile of the user gets no additions.
     if path == _DEFAULT_PROFILE:
         rendered["syscalls"].append({"names": [*_MEMORY_POLICY], "action": "SCMP_ACT_ALLOW"})
     return rendered

@@ -37,6 +37,7 @@ def mount_secrets(
         return
     place = work / f"secrets.{os.urandom(6).hex()}"
     flags = _linux.MS_NOSUID | _linux.MS_NODEV
+    # In memory and in our mount namespace: nothing is left on the disk, however this process ends.
     with temporary_tmpfs(place, options="mode=700,size=16m", flags=flags):
         yield tuple(
             Mount(
@@ -100,6 +101,8 @@ def agent_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
     env = os.environ if environ is None else environ
     variables = {"SSH_AUTH_SOCK": _AGENT_SOCKET}
     if _find_known_hosts(env):
+        # In the place of the system-wide file, so that the image's own ~/.ssh/known_hosts counts
+        # too.
         variables["GIT_SSH_COMMAND"] = f"ssh -o GlobalKnownHostsFile={_KNOWN_HOSTS}"
     return variables
 

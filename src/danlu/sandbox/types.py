@@ -31,10 +31,60 @@ class Mount(msgspec.Struct, frozen=True):
     private: bool = False
 
 
+class DeviceNode(msgspec.Struct, frozen=True):
+    """A device of this machine, as the node ``path`` (below ``/dev/``) of a container.
+
+    ``source`` is the machine's node. Mode and owner are its own unless given; without root they
+    cannot be changed.
+    """
+
+    path: str
+    source: Path
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+
+
+class RuntimeHook(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A program of this machine that the OCI runtime runs (runtime-spec, config.md, POSIX hooks).
+
+    ``path`` is absolute; ``args`` include the program's name. ``timeout`` is in seconds.
+    """
+
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    timeout: int | None = None
+
+
+class ContainerEdits(msgspec.Struct, frozen=True):
+    """What a device needs in a container, such as a GPU.
+
+    Attributes:
+        devices: Nodes in ``/dev``.
+        mounts: Files and directories of this machine.
+        links: Symbolic links: absolute path and target. Like mount points, they lie in a layer
+            between the image and the writable layer, and disappear with the container.
+        files: Contents of files by absolute path, in the same layer.
+        hooks: Programs by the runtime's name for the moment (``createContainer``).
+        environment: Variables that programs get unless the user sets them.
+        groups: Further groups of programs.
+    """
+
+    devices: tuple[DeviceNode, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    links: Mapping[str, str] = {}
+    files: Mapping[str, bytes] = {}
+    hooks: Mapping[str, tuple[RuntimeHook, ...]] = {}
+    environment: Mapping[str, str] = {}
+    groups: tuple[int, ...] = ()
+
+
 class ProcessSpec(msgspec.Struct, frozen=True):
     """A program: its arguments, its entire environment, where and as whom it runs.
 
-    ``terminal`` gives it a pseudo terminal, connected to ours.
+    ``terminal`` gives it a pseudo terminal, connected to ours. ``open_files`` are the soft and the
+    hard limit of its open files, None for those of this process.
     """
 
     args: tuple[str, ...]
@@ -44,6 +94,7 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     gid: int = 0
     groups: tuple[int, ...] = ()
     terminal: bool = False
+    open_files: tuple[int, int] | None = None
 
 
 class RootFilesystem(msgspec.Struct, frozen=True):

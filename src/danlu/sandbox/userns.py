@@ -226,40 +226,40 @@ def _map_single_id(uid: int, gid: int) -> None:
 def _unshare_with_maps(maps: list[list[str]]) -> None:
     """Enter a new user namespace while a child that stays outside writes the id maps."""
     go_read, go_write = os.pipe()
-    said_read, said_write = os.pipe()
+    output_read, output_write = os.pipe()
     target = str(os.getpid())
     # The child stays in the parent namespace, where newuidmap checks the account's real ids.
     child = os.fork()
     if child == 0:
-        _write_maps_and_exit(maps, target, go_read, go_write, said_write)
+        _write_maps_and_exit(maps, target, go_read, go_write, output_write)
     os.close(go_read)
-    os.close(said_write)
+    os.close(output_write)
     try:
         _unshare_or_explain(_linux.CLONE_NEWUSER | _linux.CLONE_NEWNS)
         os.write(go_write, b"x")
     finally:
         os.close(go_write)
-        output = b"".join(iter(lambda: os.read(said_read, 4096), b""))
-        os.close(said_read)
+        message = b"".join(iter(lambda: os.read(output_read, 4096), b""))
+        os.close(output_read)
         _, status = os.waitpid(child, 0)
     if status != 0:
         raise MachineError(
             "cannot map the subordinate ids of this account",
             hint="newuidmap and newgidmap must be setuid root: "
             "`sudo apt-get install --reinstall uidmap`; compare /etc/subuid and /etc/subgid",
-            details=tuple(output.decode(errors="replace").splitlines()),
+            details=tuple(message.decode(errors="replace").splitlines()),
         )
 
 
 def _write_maps_and_exit(
-    maps: list[list[str]], target: str, go_read: int, go_write: int, said: int
+    maps: list[list[str]], target: str, go_read: int, go_write: int, output: int
 ) -> None:
     code = 1
     try:
         os.close(go_write)
         if os.read(go_read, 1) == b"x":
-            os.dup2(said, 1)
-            os.dup2(said, 2)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
             code = 0
             for program, *ranges in maps:
                 pid = os.posix_spawn(program, [program, target, *ranges], dict(os.environ))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -150,6 +150,20 @@ def _walk_directory(
                 os.close(below)
 
 
+def find_ignored(tree: ProjectTree, paths: Iterable[str]) -> set[str]:
+    """Return those of ``paths``, files of a project, that do not belong to its context."""
+    ignored = _load_ignore_rules(tree)
+
+    def excludes(path: str) -> bool:
+        parts = path.split("/")
+        if path == _LOCK_FILE or not _ALWAYS_EXCLUDED.isdisjoint(parts):
+            return True
+        parents = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        return ignored(path, False) or any(ignored(parent, True) for parent in parents)
+
+    return {path for path in paths if excludes(path)}
+
+
 def _load_ignore_rules(tree: ProjectTree) -> Callable[[str, bool], bool]:
     """Return a predicate over (path in the project, is a directory)."""
     for name in IGNORE_FILES:
@@ -255,6 +269,8 @@ def _link_target(tree: ProjectTree, entry: ContextEntry) -> bytes:
 def _open_entry_file(tree: ProjectTree, entry: ContextEntry) -> int:
     """Open an entry that was a regular file when it was listed, and still must be one."""
     parent, name = _parent_of(tree, entry)
+    # What has replaced the file may be a pipe, at which open(2) waits, or a terminal, which would
+    # become ours (O_NOCTTY).
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     try:
         descriptor = os.open(name, flags, dir_fd=parent)

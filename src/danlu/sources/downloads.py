@@ -26,6 +26,7 @@ _DOWNLOAD_PATTERNS = (
     "git/db/*",
     "git/trees/*",
     "http/*.part",
+    "http/.local-*",
     "http/sha256/*",
     "uv/sdists-v*/*/*",
     "wheels/*",

@@ -71,7 +71,7 @@ def _list_dependencies(root: yaml.Node | None) -> Iterator[tuple[str, int, yaml.
 
 
 def parse_yaml(text: str, name: str, span: Span | None = None) -> Any:
-    """Return the value of a YAML text with every scalar as text; ``3.10`` stays as it is.
+    """Return the value of a YAML text with every scalar as text; ``3.10`` is not read as a number.
 
     Raises :class:`UsageError`, with the line of ``name`` unless ``span`` is given.
     """

@@ -78,6 +78,8 @@ class FileDigests:
         before = os.fstat(descriptor)
         digest = hash_descriptor(descriptor)
         packed = _pack_status(before)
+        # A file that is changed twice within the granularity of times looks unchanged afterwards
+        # (git's "racy" files, racy-git.txt), so young ones are not cached.
         if (
             packed == _pack_status(os.fstat(descriptor))
             and before.st_ctime_ns < started - _RACY_NANOSECONDS

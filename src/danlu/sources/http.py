@@ -6,13 +6,17 @@ import hashlib
 import os
 import shutil
 import ssl
+import threading
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import anyio
+import anyio.to_thread
 import msgspec
+from anyio.lowlevel import RunVar
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
 from danlu.util.locks import file_lock
@@ -26,6 +30,11 @@ _CHUNK_SIZE = 1 << 18
 #: Attempts for a download, with a pause that doubles from :data:`_RETRY_SECONDS`.
 _MAX_ATTEMPTS = 4
 _RETRY_SECONDS = 0.5
+
+#: Transfers at once: servers limit the connections of a client, and the first files can be unpacked
+#: while others are still transferred.
+_MAX_TRANSFERS = 8
+_TRANSFERS: RunVar[anyio.CapacityLimiter] = RunVar("transfers")
 
 #: HTTP statuses of temporary failures.
 _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
@@ -60,7 +69,8 @@ async def fetch(
         return kept
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return _copy_local_file(Path(unquote(parts.path)), wanted, cache)
+        path = Path(unquote(parts.path))
+        return await anyio.to_thread.run_sync(_copy_local_file, path, wanted, cache)
     if parts.scheme not in ("http", "https"):
         raise UsageError(f"cannot fetch {redact_url(url)}", hint="use http, https or file")
     if offline:
@@ -71,8 +81,43 @@ async def fetch(
     with file_lock(partial.with_suffix(".lock")):
         if wanted and (kept := _lookup_cache(cache, wanted)) is not None:
             return kept
-        await _download_with_retries(url, partial, os.environ if environ is None else environ)
-        return _add_to_cache(partial, url, wanted, cache)
+        async with _limit_transfers():
+            await _download_with_retries(url, partial, os.environ if environ is None else environ)
+        # Hashing a large file would hold up all other downloads.
+        return await anyio.to_thread.run_sync(_add_to_cache, partial, url, wanted, cache)
+
+
+def _limit_transfers() -> anyio.CapacityLimiter:
+    """Return the limiter of the running event loop."""
+    try:
+        return _TRANSFERS.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(_MAX_TRANSFERS)
+        _TRANSFERS.set(limiter)
+        return limiter
+
+
+def is_fetched(sha256: str, cache: Path) -> bool:
+    """Return whether ``cache`` has the file: :func:`fetch` then needs no request."""
+    return _lookup_cache(cache, sha256) is not None
+
+
+@lru_cache(maxsize=1)
+def preload_client() -> threading.Thread:
+    """Load the HTTP client in a thread, once; return the thread.
+
+    Loading takes 0.1 to 0.2 s, half of it to read certificates, which blocks no other thread. Call
+    this once it is certain that something will be fetched.
+    """
+    thread = threading.Thread(target=_load_client, name="http-client")
+    thread.start()
+    return thread
+
+
+def _load_client() -> None:
+    import aiohttp  # noqa: F401
+
+    _find_ssl_context(os.environ)
 
 
 def redact_url(url: str) -> str:
@@ -113,7 +158,7 @@ def _add_to_cache(partial: Path, url: str, wanted: str, cache: Path) -> FetchedF
 
 def _copy_local_file(path: Path, wanted: str, cache: Path) -> FetchedFile:
     try:
-        partial = cache / f".local-{os.getpid()}-{path.name}"
+        partial = cache / f".local-{os.urandom(6).hex()}-{path.name}"
         partial.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, partial)
     except OSError as error:
@@ -122,11 +167,12 @@ def _copy_local_file(path: Path, wanted: str, cache: Path) -> FetchedFile:
 
 
 async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, str]) -> None:
+    await anyio.to_thread.run_sync(preload_client().join)
     import aiohttp
 
     # No limit on the total time: files may have gigabytes. A stalled connection does time out.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=60)
-    connector = aiohttp.TCPConnector(ssl=_make_ssl_context(environ))
+    connector = aiohttp.TCPConnector(ssl=_find_ssl_context(environ))
     async with aiohttp.ClientSession(
         trust_env=True, timeout=timeout, connector=connector, auto_decompress=False
     ) as session:
@@ -140,14 +186,26 @@ async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, 
             await anyio.sleep(_RETRY_SECONDS * 2**attempt)
 
 
-def _make_ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext:
+def _find_ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext | bool:
+    """Return what servers are verified with; True for what aiohttp has read when it was loaded.
+
+    Those are the system's certificates, and what OpenSSL's own variables name.
+    """
     # The variables that pip, requests and OpenSSL use. They add to the system's certificates.
-    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or None
-    directory = environ.get("SSL_CERT_DIR") or None
+    bundle = environ.get("SSL_CERT_FILE") or environ.get("REQUESTS_CA_BUNDLE") or ""
+    directory = environ.get("SSL_CERT_DIR") or ""
+    loaded = (os.environ.get("SSL_CERT_FILE", ""), os.environ.get("SSL_CERT_DIR", ""))
+    return True if (bundle, directory) == loaded else _make_ssl_context(bundle, directory)
+
+
+# Reading the system's certificates takes 20 to 50 ms, and a build may have hundreds of downloads.
+@lru_cache(maxsize=4)
+def _make_ssl_context(bundle: str, directory: str) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    if bundle and os.path.isfile(bundle):
+    # OpenSSL itself reads what these variables name.
+    if bundle and bundle != os.environ.get("SSL_CERT_FILE") and os.path.isfile(bundle):
         context.load_verify_locations(cafile=bundle)
-    if directory and os.path.isdir(directory):
+    if directory and directory != os.environ.get("SSL_CERT_DIR") and os.path.isdir(directory):
         context.load_verify_locations(capath=directory)
     return context
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-import anyio
 import msgspec
 
-from danlu.errors import ChecksumError, OutsideError
+from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.graph.ops import Platform
 from danlu.oci.blob_export import LayerSource
-from danlu.oci.compress import Compression, open_decompressor
-from danlu.oci.digest import DiffId, Digest, parse_digest
+from danlu.oci.compress import Compression
+from danlu.oci.digest import Digest, parse_digest
 from danlu.oci.image import Image, select_platform
+from danlu.oci.layer_status import LayerStatus, LayerTotals
 from danlu.oci.reference import Reference
-from danlu.oci.tar import extract_with_tar_split
-from danlu.oci.tar.read import Readable
-from danlu.oci.types import Descriptor, Index, Manifest, ParsedDocument, layer_compression
+from danlu.oci.types import Index, Manifest, ParsedDocument
 from danlu.sandbox.emulation import host_platform
+from danlu.sources.layer_download import LayerDownloader
 from danlu.store import Layer, Store
 from danlu.util.config import Configuration
 from danlu.util.retry import RetryPolicy
@@ -30,9 +28,17 @@ from danlu.util.tasks import run_concurrently
 # danlu.oci.registry loads aiohttp, which takes longer than everything else here. It is imported
 # where a registry is contacted: an image that is already in the store needs none.
 if TYPE_CHECKING:
-    from danlu.oci.registry import Registry, RegistryEndpoint
+    from danlu.oci.registry import BlobLocations, Registry, RegistryEndpoint
 
 _T = TypeVar("_T")
+#: Called with each change of a layer.
+LayerReport = Callable[[LayerStatus], None]
+#: Called with each failure that is retried, and the seconds until then.
+RetryReport = Callable[[TemporaryError, float], None]
+
+#: For the transfer of a blob: long enough for a network that comes back within a minute.
+_TRANSFER_BACKOFF = RetryPolicy(attempts=10, max_delay=16.0, deadline=300.0)
+
 #: Layers downloaded at the same time; Docker's default, too.
 _MAX_CONCURRENT_LAYERS = 3
 
@@ -48,7 +54,12 @@ class PulledImage(msgspec.Struct, frozen=True):
 
 
 async def resolve_reference(
-    reference: str, platform: Platform, *, config: Configuration, offline: bool = False
+    reference: str,
+    platform: Platform,
+    *,
+    config: Configuration,
+    offline: bool = False,
+    on_retry: RetryReport | None = None,
 ) -> Digest:
     """Return the digest of the manifest that ``reference`` currently has for ``platform``.
 
@@ -73,7 +84,7 @@ async def resolve_reference(
             )
         return manifest.digest
 
-    return await _try_mirror_first(named, config, ask)
+    return await _try_mirror_first(named, config, ask, on_retry)
 
 
 async def _fetch_manifest(
@@ -103,6 +114,8 @@ async def pull(
     platform: Platform | None = None,
     offline: bool = False,
     transfer: Callable[[int, int], None] | None = None,
+    on_layer: LayerReport | None = None,
+    on_retry: RetryReport | None = None,
 ) -> PulledImage:
     """Pull the image ``digest`` from the repository of ``reference`` into the store.
 
@@ -110,7 +123,8 @@ async def pull(
     digest of a manifest, or of an index from which the manifest for ``platform``
     (default: this machine's) is selected. Only missing layers are downloaded. All bytes are
     verified twice: against their digests before they are unpacked, and against the image's diff IDs
-    afterwards. ``transfer`` is called with the bytes downloaded and the total. Raises
+    afterwards. An interrupted download is continued by the next one. ``transfer`` is called with
+    the bytes downloaded and the total, or ``on_layer`` with each change of a layer. Raises
     :class:`OutsideError` if the registry refuses or lacks something, or with ``offline`` if the
     image is not in the store.
     """
@@ -127,10 +141,15 @@ async def pull(
                 " with --offline"
             )
         fetch = partial(
-            _pull_layers, named=named, platform=wanted, key=key, store=store, moved=transfer
+            _pull_layers,
+            named=named,
+            platform=wanted,
+            key=key,
+            store=store,
+            report=on_layer or _report_totals(transfer),
         )
         try:
-            return await _try_mirror_first(named, config, fetch)
+            return await _try_mirror_first(named, config, fetch, on_retry)
         except OutsideError as error:
             # The lock may be that of a machine whose store has the image.
             name = msgspec.structs.replace(named, digest=None).familiar_name
@@ -138,7 +157,7 @@ async def pull(
 
 
 def raise_with_local_hint(error: OutsideError, name: str) -> NoReturn:
-    """Raise the error of a registry that lacks an image, saying how this machine can have it."""
+    """Raise the error of a registry that lacks an image, with a hint how to build it locally."""
     if error.hint.startswith("check the name"):
         error.hint += (
             f"; an image of your own: `danlu build -t {name}`, then `danlu lock --upgrade`"
@@ -190,11 +209,11 @@ async def _pull_layers(
     platform: Platform,
     key: str,
     store: Store,
-    moved: Callable[[int, int], None] | None,
+    report: LayerReport,
 ) -> PulledImage:
     manifest = await _fetch_manifest(registry, named, named.target, platform)
     image = await registry.get_image(named.repository, manifest.value)
-    fetch = _LayerFetcher(registry, named, store, moved)
+    fetch = LayerDownloader(registry, named, store, report)
     # By diff ID: an image can contain the same layer more than once.
     jobs = {
         diff_id: partial(fetch.fetch_layer, diff_id, descriptor, made_by)
@@ -216,75 +235,15 @@ async def _pull_layers(
     return PulledImage(layers, image.config)
 
 
-class _LayerFetcher:
-    """Downloads layers into the store and reports the total progress."""
+def _report_totals(transfer: Callable[[int, int], None] | None) -> LayerReport:
+    totals = LayerTotals()
 
-    def __init__(
-        self,
-        registry: Registry,
-        named: Reference,
-        store: Store,
-        moved: Callable[[int, int], None] | None,
-    ) -> None:
-        self._registry = registry
-        self._named = named
-        self._store = store
-        self._moved = moved
-        self._current = self._total = 0
+    def report(status: LayerStatus) -> None:
+        totals.update(status)
+        if transfer is not None:
+            transfer(*totals.sums)
 
-    async def fetch_layer(self, diff_id: DiffId, descriptor: Descriptor, made_by: str) -> Layer:
-        """Return the layer, downloading it if the store lacks it."""
-        kind = layer_compression(descriptor.media_type)
-        known = await anyio.to_thread.run_sync(self._store.layer, diff_id)
-        if known is not None:
-            return known
-        self._total += descriptor.size
-        with self._store.staging() as place:
-            blob = place / "blob"
-            with blob.open("wb") as file:
-                await self._registry.download_blob(
-                    self._named.repository, descriptor, file.write, progress=self._report_progress
-                )
-            made_by = made_by or f"pulled from {self._named.familiar_name}"
-            unpack = partial(_unpack_file, self._store, blob, kind, diff_id, made_by)
-            layer = await anyio.to_thread.run_sync(unpack)
-        self._store.put_compressed_blob(diff_id, kind, descriptor.digest, descriptor.size)
-        return layer
-
-    def _report_progress(self, size: int) -> None:
-        self._current += size
-        if self._moved is not None:
-            self._moved(self._current, self._total)
-
-
-def _unpack_file(
-    store: Store, blob: Path, kind: Compression, diff_id: DiffId, made_by: str
-) -> Layer:
-    with blob.open("rb") as file:
-        return store_layer(store, open_decompressor(kind, file), diff_id, made_by)
-
-
-def store_layer(store: Store, stream: Readable, diff_id: DiffId, made_by: str) -> Layer:
-    """Unpack a layer's uncompressed tar into the store, verifying that its diff ID is
-    ``diff_id``.
-
-    Raises :class:`ChecksumError` if it is not.
-    """
-    with store.staging() as place:
-        tree = place / "tree"
-        tree.mkdir()
-        # Independent of the umask: the root of a layer may become the root of a container.
-        os.chmod(tree, 0o755)
-        extracted = extract_with_tar_split(stream, tree)
-        summary, recipe = extracted.summary, extracted.recipe
-        if summary.diff_id != diff_id:
-            raise ChecksumError(f"layer has diff ID {summary.diff_id}, but its image has {diff_id}")
-        if recipe is None:
-            raise OutsideError(
-                f"layer {diff_id} is a tar that cannot be reproduced from its files",
-                hint="please report which image this is",
-            )
-        return store.commit_layer(tree, summary, created_by=made_by, normalise=recipe)
+    return report
 
 
 async def push(
@@ -296,18 +255,22 @@ async def push(
     config: Configuration,
     scratch: Path,
     kind: Compression = "zstd",
-    transfer: Callable[[int, int], None] | None = None,
+    locations: BlobLocations | None = None,
+    on_layer: LayerReport | None = None,
+    on_retry: RetryReport | None = None,
 ) -> Digest:
     """Push ``image`` to the reference ``name``; return the digest of its manifest.
 
     With ``others``, the same image for other platforms, that of an index of all of them.
-    Only what the registry lacks is compressed and uploaded. ``scratch`` is a directory for
-    temporary blobs.
+    Only what the registry lacks is compressed and uploaded, after trying to mount it from another
+    repository of ``locations``. ``scratch`` is a directory for temporary blobs. ``on_layer`` is
+    called with each change of a layer, ``on_retry`` with each failure that is retried.
     """
-    from danlu.oci.registry import Registry, push_image, push_index
+    from danlu.oci.registry import push_image, push_index
 
     named = Reference.parse(name)
-    async with Registry(_make_endpoint(named.registry, config)) as registry:
+    endpoint = _make_endpoint(named.registry, config)
+    async with _connect(endpoint, named, on_retry=on_retry) as registry:
         send = (
             partial(push_index, images=(image, *others))
             if others
@@ -320,7 +283,8 @@ async def push(
             scratch=scratch,
             tags=[named.tag] if named.tag else [],
             kind=kind,
-            progress=transfer,
+            locations=locations,
+            report=on_layer,
         )
     if named.digest and named.digest != pushed.digest:
         raise OutsideError(f"{named.familiar_name} was pushed with another digest: {pushed.digest}")
@@ -328,24 +292,45 @@ async def push(
 
 
 async def _try_mirror_first(
-    named: Reference, config: Configuration, job: Callable[[Registry], Awaitable[_T]]
+    named: Reference,
+    config: Configuration,
+    job: Callable[[Registry], Awaitable[_T]],
+    on_retry: RetryReport | None = None,
 ) -> _T:
     """Run ``job`` on the user's mirror of the registry, falling back to the registry itself."""
-    from danlu.oci.registry import Registry
-
     access = config.registries.get(named.registry)
     if access is not None and access.mirror:
         try:
-            async with Registry(
-                _mirror_endpoint(access.mirror, config), backoff=RetryPolicy(2)
-            ) as registry:
+            mirror = _mirror_endpoint(access.mirror, config)
+            async with _connect(mirror, named, backoff=RetryPolicy(2)) as registry:
                 return await job(registry)
         except ChecksumError:
             raise  # a mirror that serves modified data must not go unnoticed
         except OutsideError:
             pass
-    async with Registry(_make_endpoint(named.registry, config)) as registry:
+    endpoint = _make_endpoint(named.registry, config)
+    async with _connect(endpoint, named, on_retry=on_retry) as registry:
         return await job(registry)
+
+
+def _connect(
+    endpoint: RegistryEndpoint,
+    named: Reference,
+    *,
+    backoff: RetryPolicy = RetryPolicy(),
+    on_retry: RetryReport | None = None,
+) -> Registry:
+    """Return the client of a registry with the user's credentials for a repository."""
+    from danlu.oci.registry import Registry, find_docker_credentials
+
+    path = f"{endpoint.prefix}/{named.repository}".strip("/")
+    return Registry(
+        endpoint,
+        lookup=partial(find_docker_credentials, repository=path),
+        backoff=backoff,
+        transfer_backoff=_TRANSFER_BACKOFF,
+        on_retry=on_retry,
+    )
 
 
 def _make_endpoint(host: str, config: Configuration, prefix: str = "") -> RegistryEndpoint:

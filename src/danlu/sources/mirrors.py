@@ -122,10 +122,12 @@ def _read_npm_registry(environ: Mapping[str, str]) -> str:
 def replace_server(
     url: str, mirrors: Mapping[str, MirrorConfig], environ: Mapping[str, str] | None = None
 ) -> str:
-    """Return the URL of an index, on the mirror that the user set for its server if any.
+    """Return a URL of the build file on the mirror that the user set for its server, if any.
 
     The server is a host, in ``config.toml`` also with the beginning of a path:
-    ``[mirrors."download.pytorch.org/whl"]``.
+    ``[mirrors."download.pytorch.org/whl"]``. Credentials of the URL are not sent to a mirror.
+    Raises :class:`UsageError` for an invalid mirror, and for a path that leaves the directory
+    which is the mirror.
     """
     environ = os.environ if environ is None else environ
     parts = urlsplit(url)
@@ -138,8 +140,58 @@ def replace_server(
     for name in sorted(choices, key=len, reverse=True):
         prefix = name.rstrip("/")
         if place == prefix or place.startswith(f"{prefix}/"):
-            return _normalise_mirror(choices[name], f"[mirrors.{name}]") + place[len(prefix) :]
+            mirror = _normalise_mirror(choices[name], f"[mirrors.{name}]")
+            return _join_path(mirror, place[len(prefix) :], parts.query)
     return url
+
+
+def _join_path(mirror: str, path: str, query: str) -> str:
+    if not mirror.startswith("file:"):
+        return f"{mirror}{path}?{query}" if query else mirror + path
+    # The path may be a stranger's (an included build file), and the directory is this machine's.
+    parts = unquote(path).split("/")
+    if ".." in parts or any("\0" in part for part in parts):
+        raise UsageError(
+            f"invalid path '{path}' for the mirror {mirror}",
+            hint="the path must name a file in the mirror's directory",
+        )
+    return mirror + path
+
+
+async def fetch_from_server(
+    url: str,
+    sha256: str | None,
+    *,
+    mirrors: Mapping[str, MirrorConfig],
+    cache: Path,
+    offline: bool = False,
+) -> FetchedFile:
+    """Return the file at a URL of the build file, from the mirror that the user set if any.
+
+    Raises as :func:`danlu.sources.http.fetch`.
+    """
+    address = replace_server(url, mirrors)
+    try:
+        return await fetch(address, sha256, cache=cache, offline=offline)
+    except ChecksumError as error:
+        if address != url:
+            error.hint = "the file on the mirror is not the file that was locked or declared"
+        raise
+    except OutsideError as error:
+        host = urlsplit(url).hostname or ""
+        if address == url and not offline and not is_missing(error):
+            error.hint = (
+                f"check the URL, the network and the proxy settings, or {_describe_mirror(host)}"
+            )
+        raise
+
+
+def _describe_mirror(name: str) -> str:
+    """Return how to set a mirror for a host."""
+    variable = _variable_name(name)
+    return (
+        f'set a mirror in config.toml: [mirrors."{name}"] urls = ["https://…"], or with {variable}'
+    )
 
 
 def _normalise_mirror(text: str, source: str) -> str:

@@ -6,6 +6,7 @@ garbage behind, never a corrupt object.
 
 from danlu.store.blobs import BlobWriter
 from danlu.store.leases import StoreLease
+from danlu.store.partials import PartialBlob
 from danlu.store.store import Store
 from danlu.store.types import (
     CompressedLayer,
@@ -23,6 +24,7 @@ __all__ = [
     "GcResult",
     "InconsistencyKind",
     "Layer",
+    "PartialBlob",
     "Store",
     "StoreInconsistency",
     "StoreLease",

@@ -31,6 +31,8 @@ def get(index: StoreIndex, digest: Digest) -> Path | None:
     with index.reading():
         index.pin("blobs", [digest])
         row = index.query_row("SELECT size, boot, used FROM blobs WHERE digest = ?", (digest,))
+        # The size catches what a crash truncated, at every use. Hashing would cost more than a
+        # build that has nothing to do, so it is done once per boot, below.
         if row is None or not _exists_with_size(path, row[0]):
             return None
         index.record_use("blobs", digest, row[2])
@@ -97,6 +99,8 @@ class BlobWriter:
             with index.adding() as connection:
                 index.pin("blobs", [digest])
                 known = index.query_row("SELECT 1 FROM blobs WHERE digest = ?", (digest,))
+                # The file before its row: a crash between the two leaves garbage, which is
+                # collected. A row without a file would be an object that does not exist.
                 os.replace(self._path, path)
                 connection.execute(
                     "INSERT OR REPLACE INTO blobs (digest, size, boot, used) VALUES (?, ?, ?, ?)",

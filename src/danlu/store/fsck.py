@@ -129,6 +129,7 @@ def _examine_blob(index: StoreIndex, digest: str) -> StoreInconsistency | None:
         actual = blobs.file_digest(path)
     except OSError as error:
         return _unreadable_finding("blob-unreadable", digest, error)
+    # In a damaged index a digest can be any text.
     except ValueError as error:
         return StoreInconsistency("blob-damaged", digest, str(error))
     if actual == digest:
@@ -260,7 +261,7 @@ def check_store(root: Path, *, repair: bool = False) -> list[StoreInconsistency]
     """Check the store at ``root``, starting with its index; see :meth:`Store.check`.
 
     With ``repair`` a damaged index is replaced by a new one with the rows that could be read; the
-    check that follows tells which of them are still valid. No build may run at the same time.
+    check that follows removes rows that are not valid. No build may run at the same time.
     """
     findings: list[StoreInconsistency] = []
     with ErrorTranslator(root):

@@ -11,6 +11,7 @@ import msgspec
 from danlu.store import leases
 from danlu.store.images import delete_images
 from danlu.store.index import Kind, StoreIndex, release_space, reserve_space
+from danlu.store.partials import remove_partials
 from danlu.store.staging import remove_orphans, remove_trees
 from danlu.store.types import GcResult
 from danlu.util.locks import file_lock
@@ -39,6 +40,7 @@ def collect(index: StoreIndex, keep_bytes: int) -> GcResult:
     try:
         with index.translated_errors, file_lock(index.root / "collect.lock"):
             failures = remove_orphans(index.staging)
+            partial_bytes = remove_partials(index.root / "partial")
             with index.collecting():
                 index.flush_uses()
                 result = _choose_and_delete(index, keep_bytes)
@@ -49,7 +51,7 @@ def collect(index: StoreIndex, keep_bytes: int) -> GcResult:
             failures += remove_trees(index.layers / name for name in trees)
             if failures:
                 raise failures[0]
-            return result
+            return msgspec.structs.replace(result, freed=result.freed + partial_bytes)
     finally:
         reserve_space(index)
 

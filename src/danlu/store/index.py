@@ -119,6 +119,8 @@ class StoreIndex:
                 migrate(connection)
             finally:
                 connection.close()
+            # Last: without this file the next process prepares the store again, so one that is
+            # killed before leaves nothing half made.
             write_atomic(self.root / "version", f"{VERSION}\n".encode())
             reserve_space(self)
 
@@ -176,6 +178,7 @@ class StoreIndex:
         An object that is pinned and then found in the same block stays until the lease ends.
         """
         with self.lock, self.translated_errors:
+            # What is read without a lease may be collected a moment later anyway: no need to wait.
             if self.lease is None:
                 yield
                 return
@@ -234,6 +237,7 @@ class StoreIndex:
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise lock_timeout_error(self.root) from None
+                # flock(2) has no time limit, so it is tried again and again.
                 time.sleep(0.001)
 
     def epoch(self) -> str:
@@ -313,6 +317,7 @@ def reserve_space(index: StoreIndex) -> None:
     except OSError:
         return
     try:
+        # Real blocks. A sparse file (ftruncate) would free nothing when it is removed.
         os.posix_fallocate(descriptor, 0, _RESERVE_BYTES)
     except OSError:
         with suppress(OSError):

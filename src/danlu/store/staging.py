@@ -42,8 +42,10 @@ def new_file(parent: Path) -> tuple[Path, int]:
 
 def _lock_if_present(path: Path, descriptor: int) -> bool:
     """Lock; return False if a sweep removed the entry between its creation and the lock."""
+    # Waits for a sweep that took the new entry for an orphan and is removing it.
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
+        # The lock is worth nothing if the sweep removed the name: nobody else would find it.
         if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
             return True
     except FileNotFoundError:

@@ -18,6 +18,7 @@ from danlu.store.blobs import BlobWriter
 from danlu.store.errors import ErrorTranslator, to_store_error
 from danlu.store.index import INDEX, SYNCED, StoreIndex
 from danlu.store.leases import StoreLease, hold_lease
+from danlu.store.partials import PartialBlob, open_partial, remove_partials
 from danlu.store.staging import has_orphans, new_directory, remove_orphans
 from danlu.store.types import (
     CompressedLayer,
@@ -32,6 +33,9 @@ from danlu.util.files import remove_tree
 
 if TYPE_CHECKING:
     from danlu.oci.tar import LayerSummary, NormalizeOptions, TarSplit
+
+#: How long the beginning of an interrupted download is kept.
+_PARTIAL_SECONDS = 7 * 24 * 3600
 
 #: The size of a row of each kind, for :meth:`Store.usage`.
 _ROW_SIZES = {
@@ -95,7 +99,27 @@ class Store:
                 with index.translated_errors:
                     remove_tree(path)
             finally:
+                # The lock goes last: until then no other process sweeps the same directory.
                 os.close(descriptor)
+
+    @contextmanager
+    def partial_blob(self, digest: Digest) -> Iterator[PartialBlob]:
+        """Open a file to download a blob into; it has what an interrupted download received.
+
+        It is removed when the block ends or raises :class:`ChecksumError`, and otherwise kept until
+        the next download, for a week or until :meth:`collect`. A full disk is raised as
+        :class:`StoreError`.
+        """
+        with self._index.translated_errors:
+            self._sweep_once()
+        try:
+            with open_partial(self.root / "partial", self._index.staging, digest) as partial:
+                yield partial
+        except OSError as error:
+            store_error = self._disk_full_error(error)
+            if store_error is None:
+                raise
+            raise store_error from error
 
     def _sweep_once(self) -> None:
         """Remove leftovers of builds that were killed at least an hour ago, once per open store.
@@ -107,6 +131,7 @@ class Store:
             if not self._swept:
                 self._swept = True
                 remove_orphans(self._index.staging, older_than=3600)
+                remove_partials(self.root / "partial", older_than=_PARTIAL_SECONDS)
 
     def has_leftovers(self) -> bool:
         """Return whether a killed process left a :meth:`staging` directory behind."""

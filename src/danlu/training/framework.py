@@ -26,7 +26,7 @@ from danlu.training.types import (
 class FieldError(msgspec.Struct, frozen=True, order=True):
     """An invalid field of a manifest: its path (``spec.runPolicy.backoffLimit``) and the problem.
 
-    ``hint`` says what to write instead, if known.
+    ``hint`` is what to write instead, if known.
     """
 
     path: str
@@ -173,7 +173,7 @@ class Framework(ABC):
         return next((type for type in types if type in job.replicas), types[-1])
 
     def evaluate(self, job: Job, counts: CountsByType) -> Verdict | None:
-        """Return what the counts mean for the job; None while nothing can be said.
+        """Return the outcome that the counts imply, None while it is open.
 
         By default the job succeeds when all replicas of its driver type have, and fails when any
         replica failed permanently.

@@ -1,4 +1,4 @@
-"""Training jobs: what was asked for, what is observed, and what is decided.
+"""Training jobs: their spec and status, what drivers observe, and the decisions.
 
 A :class:`Job` is a Kubeflow manifest (``kubeflow.org/v1``) that was parsed, validated and
 defaulted. A *replica* is one member of it (``worker-0``): a pod on a cluster, a process or a
@@ -190,18 +190,18 @@ class ReplicaStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What must be remembered of a replica after its pod is gone. Not a field of Kubeflow's.
+    """The history of a replica, which outlives its pods. Not a field of Kubeflow's.
 
     Attributes:
         restarts: All restarts so far, by any controller, over all attempts.
-        attempts: How many attempts were released, which is the number of the current or next one.
+        attempts: How many attempts were released; the number of the current or next attempt.
         current: The uid of the attempt that represents the replica.
         in_place: How many restarts under that uid are already counted.
         last: The uid of the attempt released before it.
-        past: The uids of released attempts that still exist. Nothing about them counts any more.
+        past: The uids of released attempts that still exist, and are ignored.
         completed: Whether the replica succeeded; it is never restarted then.
         failed: Whether it failed permanently.
-        exit_code, reason: Of its latest end.
+        exit_code, reason: How its latest attempt ended.
         retry_at: The earliest time of its next attempt.
     """
 
@@ -311,8 +311,8 @@ class ObservedReplica(msgspec.Struct, frozen=True):
 class ObservedReplicas(msgspec.Struct, frozen=True):
     """Everything a driver observes of a job's replicas, in any order.
 
-    A replica can briefly have several attempts. Indexes beyond the job's numbers are those of a job
-    that was scaled down.
+    A replica can briefly have several attempts. After scaling down, indexes beyond the job's
+    replica counts can remain.
     """
 
     replicas: tuple[ObservedReplica, ...] = ()
@@ -342,11 +342,11 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
 
 class FinishPolicy(msgspec.Struct, frozen=True):
-    """How long, in seconds, other replicas may go on after their job succeeded.
+    """How long, in seconds, other replicas may keep running after their job succeeded.
 
-    ``timeout`` None is Kubeflow's rule: the job ends at once. ``idle`` is how long none of them may
-    be without progress. ``stops_all`` says that the driver stops all replicas of a finished job,
-    whatever its clean pod policy.
+    ``timeout`` None is Kubeflow's rule: the job ends at once. ``idle`` is how long they may
+    all be without progress. ``stops_all`` is set if the driver stops all replicas of a finished
+    job, whatever its clean pod policy.
     """
 
     timeout: float | None = None
@@ -373,11 +373,11 @@ class DeleteReplica(msgspec.Struct, frozen=True, tag_field="action", tag=True):
 
 
 class DeleteJob(msgspec.Struct, frozen=True, tag_field="action", tag=True):
-    """Delete the job itself: its time to live is over."""
+    """Delete the job itself, because its ``ttlSecondsAfterFinished`` has passed."""
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="action", tag=True, omit_defaults=True):
-    """An event to record once, as in Kubernetes. ``exit_code`` is set for ends of replicas."""
+    """An event to record once, as in Kubernetes. ``exit_code`` is set if a replica ended."""
 
     type: Literal["Normal", "Warning"]
     reason: str

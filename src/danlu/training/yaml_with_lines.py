@@ -140,7 +140,7 @@ def read_yaml(text: str, file: str) -> Iterator[tuple[Any, SourceMap]]:
         loader = _KubernetesLoader(text)
         while loader.check_node():
             root = loader.get_node()
-            assert root is not None  # check_node said so
+            assert root is not None  # because check_node() is true
             _check_alias_size(root, source)
             value = loader.construct_document(root)
             if value is not None:

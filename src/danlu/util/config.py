@@ -1,4 +1,4 @@
-"""The user's configuration: ``config.toml``, ``DANLU_*`` variables, flags (DESIGN D12)."""
+"""The user's configuration: ``config.toml``, ``DANLU_*`` variables, and flags."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where ``--on kubernetes`` runs jobs and ``--builder kubernetes`` steps, ``[kubernetes]``.
+    """Where ``--on kubernetes`` runs jobs, ``--builder kubernetes`` steps, and ``--engine
+    kubernetes`` environments, ``[kubernetes]``.
 
     ``context`` is a context of the kubeconfig (empty: the current one) and ``namespace`` the jobs'
     namespace (empty: the context's). ``registry`` is where images of environments are pushed
@@ -46,6 +47,10 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``builder_image`` is the image of the pod with buildkitd, rootless or with
     ``builder_privileged``; it is kept until it was idle for ``builder_idle`` (``"10m"``; empty: it
     is deleted after the build).
+    Environments get volumes of ``storage_class`` (empty: the cluster's default class; ``none``: no
+    volumes) with ``volume_size``, on nodes with the labels of ``node_selector`` and in spite of the
+    taints of ``tolerations``. A pod ends if no supervisor has been in touch for
+    ``environment_idle``.
     """
 
     context: str = ""
@@ -56,7 +61,18 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     builder_image: str = "docker.io/moby/buildkit:v0.24.0-rootless"
     builder_privileged: bool = False
     builder_idle: str = "10m"
+    storage_class: str = ""
+    volume_size: str = "10Gi"
+    node_selector: dict[str, str] = {}
+    tolerations: tuple[dict[str, str | int], ...] = ()
+    environment_idle: str = "1h"
 
+
+EngineName = Literal["embedded", "docker", "podman", "kubernetes"]
+"""What can run the containers of environments."""
+
+NetworkName = Literal["host", "private"]
+"""Which network the containers of environments have."""
 
 TRANSFER_LIMIT = 4_000_000_000
 """Default limit for the bytes sent with a job, and for those each replica returns."""
@@ -65,18 +81,22 @@ TRANSFER_LIMIT = 4_000_000_000
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set once for all projects.
 
-    ``buildkit_tls_dir`` is a directory with the certificates for BuildKit at a ``tcp://``
-    address (``ca.pem``, ``cert.pem``, ``key.pem``). ``jobs`` is the number of build steps that
-    run at once (0: one per core), ``store_limit`` the size limit of the store and its downloads
-    (``"50GB"``; empty: no limit), ``runtime`` the OCI runtime's name or path (empty: the first
-    one found), ``seccomp`` the system call filter (``default``, ``unconfined``, or the absolute
-    path of a profile), ``upkeep`` whether bytecode is compiled and the store maintained in the
-    background after a build. ``transfer_limit`` limits what is sent with a cell or a function,
-    and what each replica returns (``"10GB"``). ``trust_results`` allows unpickling results of
-    images that were not built here (SECURITY.md). Finished jobs older than ``jobs_max_age``
-    (``"30d"``) are removed, and the oldest ones while all together exceed ``jobs_limit``
-    (``"10GB"``); empty means no limit. ``ssh_config`` is the file in which `danlu up` includes
-    the hosts of environments (``off``: none).
+    ``buildkit_tls_dir`` is a directory with the certificates for BuildKit at a ``tcp://`` address
+    (``ca.pem``, ``cert.pem``, ``key.pem``). ``engine`` is what runs the containers of environments
+    (``embedded``, ``docker``, ``podman``, ``kubernetes``), ``network`` whether these have the
+    machine's network (``host``) or one of which only forwarded ports are reached (``private``).
+    ``jobs`` is the number of build steps that run at once (0: one per core), ``store_limit`` the
+    size limit of the store and its downloads (``"50GB"``; empty: no limit), ``runtime`` the OCI
+    runtime's name or path (empty: the first one found), ``seccomp`` the system call filter
+    (``default``, ``unconfined``, or the absolute path of a profile), ``upkeep`` whether bytecode is
+    compiled and the store maintained in the background after a build. ``transfer_limit`` limits
+    what is sent with a cell or a function, and what each replica returns (``"10GB"``).
+    ``trust_results`` allows unpickling results of images that were not built here (SECURITY.md).
+    Finished jobs older than ``jobs_max_age`` (``"30d"``) are removed, and the oldest ones while all
+    together exceed ``jobs_limit`` (``"10GB"``); empty means no limit. ``ssh_config`` is the file in
+    which `danlu up` includes the hosts of environments (``off``: none). ``cdi_spec_dirs`` are the
+    directories with CDI specs, separated by colons; ``gpu_driver_root`` is the directory in which
+    the NVIDIA driver is installed, such as ``/run/nvidia/driver`` for a driver container.
     """
 
     mirrors: dict[str, MirrorConfig] = {}
@@ -84,6 +104,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kubernetes: KubernetesConfig = KubernetesConfig()
     builder: str = "embedded"
     buildkit_tls_dir: str = ""
+    engine: EngineName = "embedded"
+    network: NetworkName = "host"
     runtime: str = ""
     jobs: int = 0
     store_limit: str = ""
@@ -94,6 +116,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     transfer_limit: str = "4GB"
     trust_results: bool = False
     ssh_config: str = "~/.ssh/config"
+    cdi_spec_dirs: str = "/etc/cdi:/var/run/cdi"
+    gpu_driver_root: str = "/"
 
     @property
     def transfer_bytes(self) -> int:
@@ -105,6 +129,8 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _OVERRIDABLE_SETTINGS = (
     "builder",
     "buildkit_tls_dir",
+    "engine",
+    "network",
     "runtime",
     "jobs",
     "store_limit",
@@ -115,6 +141,8 @@ _OVERRIDABLE_SETTINGS = (
     "jobs_max_age",
     "jobs_limit",
     "ssh_config",
+    "cdi_spec_dirs",
+    "gpu_driver_root",
 )
 
 _HINT = "run `danlu config` to see all settings"
@@ -210,6 +238,7 @@ def _validate_settings(config: Configuration, *, source: str) -> None:
     durations = {
         "jobs_max_age": config.jobs_max_age,
         "kubernetes.builder_idle": config.kubernetes.builder_idle,
+        "kubernetes.environment_idle": config.kubernetes.environment_idle,
     }
     for name, text in durations.items():
         try:
@@ -217,6 +246,10 @@ def _validate_settings(config: Configuration, *, source: str) -> None:
         except ValueError as error:
             raise UsageError(f"{source}: {name}: {error}") from error
     # Must be absolute because a job's supervisor has another working directory.
+    if not config.gpu_driver_root.startswith("/"):
+        raise UsageError(f"{source}: gpu_driver_root must be an absolute path")
+    if any(path[0] != "/" for path in config.cdi_spec_dirs.split(":") if path):
+        raise UsageError(f"{source}: cdi_spec_dirs must be absolute paths, separated by colons")
     if config.seccomp not in ("", "default", "unconfined") and config.seccomp[0] not in "/~":
         raise UsageError(
             f"{source}: invalid seccomp profile {config.seccomp!r}",

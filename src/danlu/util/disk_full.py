@@ -41,12 +41,12 @@ def is_disk_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in _DISK_FULL_ERRNOS
 
 
-def ran_out_of_space(place: Path, said: Iterable[str] = ()) -> bool:
+def ran_out_of_space(place: Path, output: Iterable[str] = ()) -> bool:
     """Return whether a program that failed in ``place`` with this output had run out of disk space.
 
     It may have removed what it had written since then, so what it printed counts too.
     """
-    lines = list(said)
+    lines = list(output)
     if any(_NO_QUOTA_TEXT in line for line in lines):
         return True
     status = os.statvfs(place)

@@ -1,4 +1,4 @@
-"""A file that changes whenever some state does, so that one read tells whether it did."""
+"""A file that changes whenever some state does, so that one read detects a change."""
 
 from __future__ import annotations
 

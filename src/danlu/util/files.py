@@ -12,6 +12,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
+from danlu.errors import UsageError
+
 _DISK_FAILURES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 
 # linux/fs.h: the attribute T of chattr(1), and the calls that read and write attributes.
@@ -50,6 +52,30 @@ def set_topdir_flag(directory: Path) -> None:
                 fcntl.ioctl(opened, _FS_IOC_SETFLAGS, struct.pack("l", flags | _FS_TOPDIR_FL))
         finally:
             os.close(opened)
+
+
+def is_special_file(path: Path) -> bool:
+    """Return whether ``path`` is, or links to, a device, pipe or socket, such as ``/dev/stdout``.
+
+    :func:`write_atomic` would replace it with a regular file, for every program of the machine.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def check_parent_directory(path: Path) -> None:
+    """Raise :class:`UsageError` if the directory of the output file ``path`` does not exist.
+
+    For outputs that the user names: a directory that is created could be a typing error.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"cannot write {path}: {path.parent} is not a directory",
+            hint="create the directory, or choose another file",
+        )
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o644, sync: bool = True) -> None:

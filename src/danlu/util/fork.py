@@ -8,7 +8,6 @@ change the process or print whatever it likes. Both therefore run in a child.
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import struct
@@ -17,10 +16,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from danlu.errors import DanluError, OutsideError
-from danlu.util.exception_groups import unwrap_group
+from danlu.util.outcomes import pickle_outcome, unpickle_outcome
 
 T = TypeVar("T")
 
@@ -53,6 +52,7 @@ def run_in_child(
     result is pickled. ``on_output`` receives what the child prints; without it, the child shares
     our stdout and stderr.
     """
+    # What is still buffered would be written by both processes.
     sys.stdout.flush()
     sys.stderr.flush()
     interrupts = _DeferredInterrupt()
@@ -211,7 +211,7 @@ def _run_and_exit(work: Callable[[], object], result: int, interrupts: _Deferred
     code = 1
     try:
         interrupts.release()
-        payload = pickle.dumps(_run_work(work))
+        payload = pickle_outcome(work)
         code = 0
     except KeyboardInterrupt:
         code = _INTERRUPTED_CODE
@@ -228,27 +228,9 @@ def _run_and_exit(work: Callable[[], object], result: int, interrupts: _Deferred
         os._exit(code)
 
 
-def _run_work(work: Callable[[], object]) -> tuple[str, Any]:
-    try:
-        return "value", work()
-    except (DanluError, BaseExceptionGroup) as raised:
-        error = unwrap_group(raised)
-        if not isinstance(error, DanluError):
-            raise
-        return "error", (type(error), error.args, error.__dict__)
-
-
 def _unpickle_result(payload: bytes, code: int, died: Callable[[int], DanluError]) -> object:
     if code == _INTERRUPTED_CODE and not payload:
         raise KeyboardInterrupt
     if not payload:
         raise died(code)
-    kind, value = pickle.loads(payload)
-    if kind == "value":
-        return value
-    error_type, arguments, fields = value
-    # Not by calling the class: some errors have keyword-only arguments that `args` does not hold.
-    error = error_type.__new__(error_type, *arguments)
-    error.args = arguments
-    error.__dict__.update(fields)
-    raise error
+    return unpickle_outcome(payload)

@@ -22,6 +22,7 @@ UNMAPPED_ID = 65534
 
 #: Where the subordinate ids of accounts are configured.
 SUBID_FILES = ("/etc/subuid", "/etc/subgid")
+# As useradd gives (login.defs(5), SUB_UID_COUNT).
 _RANGE_SIZE = 65536
 _FIRST_SUBID = 100000
 

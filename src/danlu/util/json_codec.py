@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from danlu.errors import UsageError
+
 T = TypeVar("T")
 
 
@@ -23,8 +25,17 @@ def _from_json(type: type, value: Any) -> object:
 
 
 def encode(value: object) -> bytes:
-    """Encode a value as JSON; paths become strings."""
-    return msgspec.json.encode(value, enc_hook=_to_json)
+    """Encode a value as JSON; paths become strings.
+
+    Raises :class:`UsageError` for text that is not UTF-8: arguments and paths may be any bytes.
+    """
+    try:
+        return msgspec.json.encode(value, enc_hook=_to_json)
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"not valid UTF-8 in an argument, a variable or a path: {error.object!r}",
+            hint="rename it: container runtimes only accept UTF-8",
+        ) from error
 
 
 def decode(data: bytes, type: type[T]) -> T:

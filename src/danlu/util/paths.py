@@ -57,6 +57,11 @@ class Paths:
         return self.data / "data"
 
     @property
+    def vscode_servers(self) -> Path:
+        """Servers of VS Code that ``danlu vscode add`` keeps, by commit."""
+        return self.data / "vscode"
+
+    @property
     def certificates(self) -> Path:
         """Certificates and keys of servers on this machine."""
         return self.data / "certificates"

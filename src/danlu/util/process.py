@@ -23,7 +23,7 @@ class CompletedProcess(msgspec.Struct, frozen=True):
     stderr: bytes
 
 
-async def _kill_and_reap(process: Process) -> None:
+async def kill_and_reap(process: Process) -> None:
     """Kill the process if it still runs and reap it, even while being cancelled."""
     if process.returncode is None:
         with anyio.CancelScope(shield=True):
@@ -70,7 +70,7 @@ async def run(
                 await process.stdin.aclose()
         await process.wait()
     finally:
-        await _kill_and_reap(process)
+        await kill_and_reap(process)
     assert process.returncode is not None
     return CompletedProcess(
         process.returncode, chunks.get("stdout", b""), chunks.get("stderr", b"")
@@ -108,6 +108,6 @@ async def stream(
             on_line(pending.decode(errors="replace"))
         await process.wait()
     finally:
-        await _kill_and_reap(process)
+        await kill_and_reap(process)
     assert process.returncode is not None
     return process.returncode

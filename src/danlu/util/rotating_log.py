@@ -34,6 +34,7 @@ class RotatingLog:
                 self._size += written
                 data = data[written:]
         except OSError as error:
+            # A full disk must not end the program whose output this is.
             if not is_disk_failure(error):
                 raise
 
@@ -63,6 +64,7 @@ class LogFollower:
         data, self._pending = self._pending, b""
         while self._file >= 0 and (chunk := os.read(self._file, 1 << 20)):
             data += chunk
+        # Only now, after everything was read: nothing is appended to a file that was rotated.
         if self._has_new_file():
             self.close()
         if self._file < 0:

@@ -11,14 +11,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 from danlu.errors import UsageError
 from danlu.util.sanitize import escape_unprintable
 
+# The kernel's own limit (path_resolution(7)).
 _MAX_LINKS = 40
 #: Code that removes trees may recurse once per level; real trees are not a tenth as deep.
 MAX_DEPTH = 400
@@ -41,6 +42,8 @@ def enter_directory(parent: int, name: bytes) -> int | bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        # A link fails with ENOTDIR because of O_DIRECTORY, or with ELOOP because of O_NOFOLLOW
+        # (open(2)).
         if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
     try:
@@ -105,6 +108,9 @@ class DirectoryResolver:
             while pending:
                 part = pending.pop()
                 if part != b"..":
+                    # In the descriptor of its parent, so that renaming a directory meanwhile cannot
+                    # change what was checked. The kernel itself would follow a link out of the
+                    # project.
                     below = enter(current, part)
                     if below is None:
                         os.close(current)
@@ -236,6 +242,7 @@ class ProjectTree(DirectoryResolver):
         if opened is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         descriptor, _ = opened
+        # Of what was opened: the path may name something else by now.
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
             return descriptor
@@ -311,31 +318,69 @@ class ProjectTree(DirectoryResolver):
 def write_beneath(root: Path, path: str, data: bytes, *, mode: int = 0o644) -> None:
     """Replace the file ``path`` below ``root`` atomically; create its directories.
 
+    See :func:`replace_beneath`.
+    """
+    with replace_beneath(root, path, mode=mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def replace_beneath(root: Path, path: str, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Yield a new file that replaces ``path`` below ``root`` if the block ends without an error.
+
     No link below ``root`` is followed: a program that can write there must not choose where else
     this process writes. Raises :class:`UsageError` if a component is not a directory.
     """
-    *parents, name = _split_components(os.fsencode(path))
+    *parents, name = split_beneath(path)
+    with open_beneath(root, parents, create=True) as directory:
+        temporary = b".%s.%s" % (name[:200], os.urandom(6).hex().encode())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(temporary, flags, mode, dir_fd=directory), "wb") as file:
+            try:
+                yield file
+                file.flush()
+                # open(2) applied the umask.
+                os.fchmod(file.fileno(), mode)
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=directory)
+                raise
+
+
+def split_beneath(path: str) -> Parts:
+    """Return the components of a relative path; raise :class:`UsageError` if it leads upwards."""
+    parts = _split_components(os.fsencode(path))
+    if not parts or b".." in parts or "\0" in path:
+        raise UsageError(f"invalid path {escape_unprintable(path)}")
+    return parts
+
+
+@contextmanager
+def open_beneath(root: Path, parts: Sequence[bytes], *, create: bool = False) -> Iterator[int]:
+    """Yield a descriptor of a directory below ``root``, to which no link leads.
+
+    Missing directories are made with ``create``. Raises :class:`UsageError` if a component is not
+    a directory, and :class:`FileNotFoundError` if one is missing.
+    """
     current = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in parents:
-            with suppress(FileExistsError):
-                os.mkdir(part, dir_fd=current)
+        for part in parts:
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=current)
             try:
                 below = os.open(part, _DIRECTORY_FLAGS, dir_fd=current)
             except OSError as error:
                 if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                     raise
+                shown = escape_unprintable(os.fsdecode(b"/".join(parts)))
                 raise UsageError(
-                    f"cannot write {escape_unprintable(path)}: "
+                    f"cannot write below {shown}: "
                     f"{escape_unprintable(os.fsdecode(part))} is not a directory"
                 ) from error
             os.close(current)
             current = below
-        temporary = b".%s.%s" % (name[:200], os.urandom(6).hex().encode())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(temporary, flags, mode, dir_fd=current), "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), mode)
-        os.rename(temporary, name, src_dir_fd=current, dst_dir_fd=current)
+        yield current
     finally:
         os.close(current)

@@ -1,4 +1,4 @@
-"""What a solve reports: lines of output, exit codes, and a daemon that is not there."""
+"""Reports of a solve: lines of output, exit codes, an unreachable daemon."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_daemon_that_went_away_is_an_outside_error(make_client: MakeClient, erro
     assert "BUILDKIT_HOST" in caught.value.hint
 
 
-def test_other_failures_are_reported_as_the_daemon_words_them(make_client: MakeClient) -> None:
+def test_other_failures_are_reported_with_the_daemons_message(make_client: MakeClient) -> None:
     failure, _ = solve(make_client("error: failed to solve: no such blob", code=1))
     assert failure == SolveFailure("no such blob", None)
 
@@ -107,7 +107,7 @@ def test_certificates_are_passed_to_every_command(make_client: MakeClient, tmp_p
         assert (tmp_path / "args").read_text().splitlines()[0] == "--tlsdir=/certificates"
 
 
-def test_paths_with_commas_stay_one_field(make_client: MakeClient, tmp_path: Path) -> None:
+def test_paths_with_commas_are_one_field(make_client: MakeClient, tmp_path: Path) -> None:
     client = make_client()
     inputs = SolveInputs(secrets={"s": Path('/a,b"c')})
     anyio.run(client.solve, b"", inputs)

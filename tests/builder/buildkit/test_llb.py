@@ -70,10 +70,10 @@ def test_definition_has_each_vertex_once() -> None:
 def test_buildctl_reads_the_definition() -> None:
     step = make_step("build it", fresh=True, A="1")
     definition = encode_definition(VertexOutput(make_diff(STACK, VertexOutput(step, 1)), 0))
-    done = subprocess.run(
+    result = subprocess.run(
         ["buildctl", "debug", "dump-llb"], input=definition, capture_output=True, check=True
     )
-    source, command, diff, _ = [json.loads(line) for line in done.stdout.splitlines()]
+    source, command, diff, _ = [json.loads(line) for line in result.stdout.splitlines()]
     assert [entry["Digest"] for entry in (source, command)] == [STACK.vertex.digest, step.digest]
     assert command["OpMetadata"] == {
         "ignore_cache": True,

@@ -58,8 +58,8 @@ async def client(server: FakeKubernetes) -> AsyncIterator[Client]:
 
 
 async def list_pods(client: Client) -> list[Manifest]:
-    found = (await client.list(PODS)).items
-    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    result = (await client.list(PODS)).items
+    return [pod for pod in result if "deletionTimestamp" not in pod["metadata"]]
 
 
 async def set_status(client: Client, status: Manifest) -> None:
@@ -74,7 +74,7 @@ async def set_status(client: Client, status: Manifest) -> None:
 async def run_pod(
     client: Client, options: PodOptions, status: Manifest | None = None
 ) -> tuple[str, list[str]]:
-    """Run a pod that gets ``status``; return its address and what was reported."""
+    """Run a pod that gets ``status``; return its address and the reported messages."""
     reported: list[str] = []
     address = ""
     async with anyio.create_task_group() as group:

@@ -74,8 +74,8 @@ py-modules = ["answer"]
 
 
 @dataclass(frozen=True)
-class Daemon:
-    """A real buildkitd with a state of its own."""
+class BuildkitDaemon:
+    """A real buildkitd with a separate state directory."""
 
     process: subprocess.Popen[bytes]
     address: str
@@ -83,7 +83,7 @@ class Daemon:
 
 @pytest.fixture(scope="module")
 def homes() -> Iterator[Path]:
-    """A directory on disk: both the daemon and a store need overlayfs."""
+    """A directory on disk, because the daemon and the store need overlayfs."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     directory = cache / "danlu-tests" / f"buildkit-{os.getpid()}"
     directory.mkdir(parents=True)
@@ -94,7 +94,7 @@ def homes() -> Iterator[Path]:
     remove_tree(directory)
 
 
-def start_daemon(directory: Path, *options: str) -> Daemon:
+def start_daemon(directory: Path, *options: str) -> BuildkitDaemon:
     """Start buildkitd; return when it answers."""
     directory.mkdir(parents=True, exist_ok=True)
     address = f"unix://{directory}/socket"
@@ -106,25 +106,25 @@ def start_daemon(directory: Path, *options: str) -> Daemon:
             stderr=log,
         )
     for _ in range(100):
-        done = subprocess.run(
+        result = subprocess.run(
             ["buildctl", "--addr", address, "--wait", "debug", "workers"],
             capture_output=True,
             check=False,
         )
-        if done.returncode == 0:
-            return Daemon(process, address)
+        if result.returncode == 0:
+            return BuildkitDaemon(process, address)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=0.1)
     raise AssertionError((directory / "log").read_text())
 
 
-def stop_daemon(daemon: Daemon) -> None:
+def stop_daemon(daemon: BuildkitDaemon) -> None:
     daemon.process.terminate()
     daemon.process.wait(timeout=30)
 
 
 @pytest.fixture(scope="module")
-def daemon(homes: Path) -> Iterator[Daemon]:
+def daemon(homes: Path) -> Iterator[BuildkitDaemon]:
     started = start_daemon(homes / "daemon")
     yield started
     stop_daemon(started)
@@ -147,8 +147,8 @@ def describe(metadata: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def buildkit(homes: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Danlu:
-    """The program with a store that only BuildKit's steps have filled."""
+def buildkit(homes: Path, daemon: BuildkitDaemon, monkeypatch: pytest.MonkeyPatch) -> Danlu:
+    """danlu with a store that only BuildKit has filled."""
     monkeypatch.setenv("BUILDKIT_HOST", daemon.address)
     return program_in(homes / "home")
 
@@ -181,21 +181,21 @@ def test_secrets_reach_steps_and_no_layer(tmp_path: Path, buildkit: Danlu) -> No
     secret = f"id=token,src={tmp_path}/token"
     buildkit("build", "--builder", "buildkit", "--secret", secret, cwd=project)
     assert buildkit("run", "--", "cat", "/srv/length", cwd=project).stdout.strip() == "21"
-    listed = buildkit("run", "--", "ls", "/run", cwd=project).stdout
-    assert "secrets" not in listed
+    listing = buildkit("run", "--", "ls", "/run", cwd=project).stdout
+    assert "secrets" not in listing
 
 
 def test_failing_step_names_the_line_and_its_exit_code(tmp_path: Path, buildkit: Danlu) -> None:
     project = write_project(tmp_path / "project", '    run(commands=["echo so; exit 7"])\n')
-    done = buildkit("build", "--builder", "buildkit", cwd=project, check=False)
-    assert done.returncode == 1
-    assert "the command ended with exit code 7" in done.stderr
-    assert "build.envd:3" in done.stderr
+    result = buildkit("build", "--builder", "buildkit", cwd=project, check=False)
+    assert result.returncode == 1
+    assert "the command ended with exit code 7" in result.stderr
+    assert "build.envd:3" in result.stderr
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A registry with a password, which only Docker's configuration has."""
+    """A registry whose password is only in Docker's configuration."""
     with debian_registry(htpasswd=HTPASSWD) as host:
         token = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         (tmp_path / "docker").mkdir()
@@ -221,18 +221,18 @@ def test_remote_cache_answers_on_another_daemon(
     )
     if kind == "registry":
         target = source = f"type=registry,ref={request.getfixturevalue('registry')}/team/cache:1"
-    told = buildkit("build", "--builder", "buildkit", "--cache-to", target, cwd=project).stderr
+    output = buildkit("build", "--builder", "buildkit", "--cache-to", target, cwd=project).stderr
     first = buildkit("run", "--", "cat", "/srv/now", cwd=project).stdout
     other = start_daemon(homes / f"other-{kind}")
     try:
         monkeypatch.setenv("BUILDKIT_HOST", other.address)
         # --cache-to asks for every step again; without it, our own store would have answered.
         caches = (f"--cache-from={source}", f"--cache-to={other_target}")
-        told += buildkit("build", "--builder=buildkit", *caches, cwd=project).stderr
+        output += buildkit("build", "--builder=buildkit", *caches, cwd=project).stderr
     finally:
         stop_daemon(other)
     assert buildkit("run", "--", "cat", "/srv/now", cwd=project).stdout == first
-    assert PASSWORD not in told
+    assert PASSWORD not in output
 
 
 @NEEDS_REGISTRY
@@ -243,18 +243,18 @@ def test_cache_that_cannot_be_written_fails_after_the_image_is_built(
     config = {"auths": {registry: {"auth": base64.b64encode(b"someone:wrong-word").decode()}}}
     (tmp_path / "docker" / "config.json").write_text(json.dumps(config))
     target = f"type=registry,ref={registry}/team/cache:1"
-    done = buildkit(
+    result = buildkit(
         "build", "--builder", "buildkit", "--cache-to", target, cwd=project, check=False
     )
-    assert done.returncode == 3
-    assert "could not export the cache" in done.stderr
-    assert "401 Unauthorized" in done.stderr
-    assert "wrong-word" not in done.stderr
+    assert result.returncode == 3
+    assert "could not export the cache" in result.stderr
+    assert "401 Unauthorized" in result.stderr
+    assert "wrong-word" not in result.stderr
     assert buildkit("run", "--", "cat", "/srv/one", cwd=project).stdout == "1\n"
 
 
 def test_layers_that_the_daemon_deleted_are_sent_again(
-    tmp_path: Path, buildkit: Danlu, daemon: Daemon
+    tmp_path: Path, buildkit: Danlu, daemon: BuildkitDaemon
 ) -> None:
     project = write_project(tmp_path / "project", '    run(commands=["echo 1 > /srv/number"])\n')
     file = project / "build.envd"
@@ -277,9 +277,9 @@ def test_build_without_a_new_step_contacts_no_daemon(
     file.write_text(file.read_text() + '    config.entrypoint(["cat", "/srv/number"])\n')
     assert "built" in buildkit("build", "--builder", "buildkit", cwd=project).stderr
     file.write_text(file.read_text().replace("echo 1", "echo 3"))
-    done = buildkit("build", "--builder", "buildkit", cwd=project, check=False)
-    assert done.returncode == 3
-    assert "cannot reach BuildKit" in done.stderr
+    result = buildkit("build", "--builder", "buildkit", cwd=project, check=False)
+    assert result.returncode == 3
+    assert "cannot reach BuildKit" in result.stderr
 
 
 @pytest.mark.parametrize("end", ["interrupted", "daemon killed"])
@@ -344,12 +344,12 @@ def test_full_disk_of_the_daemon_is_an_outside_error(
     started = start_daemon(homes / "full")
     try:
         monkeypatch.setenv("BUILDKIT_HOST", started.address)
-        done = buildkit("build", "--builder", "buildkit", cwd=project, check=False)
+        result = buildkit("build", "--builder", "buildkit", cwd=project, check=False)
     finally:
         stop_daemon(started)
-    assert done.returncode == 3
-    assert "no space left on device" in done.stderr
-    assert "buildctl prune" in done.stderr
+    assert result.returncode == 3
+    assert "no space left on device" in result.stderr
+    assert "buildctl prune" in result.stderr
     assert os.listdir(homes / "home" / "store" / "tmp") == []
 
 
@@ -357,10 +357,10 @@ def test_build_in_docker_engine_is_refused_with_an_alternative(
     tmp_path: Path, buildkit: Danlu
 ) -> None:
     project = write_project(tmp_path / "project", "")
-    done = buildkit("build", "--builder", "docker", cwd=project, check=False)
-    assert done.returncode == 2
-    assert "oci-layout" in done.stderr
-    assert "docker-container://" in done.stderr
+    result = buildkit("build", "--builder", "docker", cwd=project, check=False)
+    assert result.returncode == 2
+    assert "oci-layout" in result.stderr
+    assert "docker-container://" in result.stderr
 
 
 def test_daemon_with_tls_is_reached_with_its_certificates(
@@ -390,18 +390,20 @@ def test_daemon_with_tls_is_reached_with_its_certificates(
 
 def read_tree(archive: Path) -> dict[str, tuple[object, ...]]:
     """Return kind, mode, owner and content of every path in a tar; hard links are files."""
-    found: dict[str, tuple[object, ...]] = {}
+    results: dict[str, tuple[object, ...]] = {}
     with tarfile.open(archive) as source:
         for member in source:
             name = member.name.removeprefix("./").rstrip("/")
             content = source.extractfile(member) if member.isreg() or member.islnk() else None
             digest = hashlib.sha256(content.read()).hexdigest() if content else member.linkname
             kind = tarfile.REGTYPE if member.islnk() else member.type
-            found[name] = (kind, oct(member.mode), member.uid, member.gid, digest)
-    return found
+            results[name] = (kind, oct(member.mode), member.uid, member.gid, digest)
+    return results
 
 
-def test_dockerfile_builds_the_same_files(tmp_path: Path, danlu: Danlu, daemon: Daemon) -> None:
+def test_dockerfile_builds_the_same_files(
+    tmp_path: Path, danlu: Danlu, daemon: BuildkitDaemon
+) -> None:
     body = FILES["changes of every kind"] + '    runtime.environ(env={"A": "a $b \\"c\\""})\n'
     project = write_project(tmp_path / "project", body)
     context, expected, built = (tmp_path / name for name in ("context", "root.tar", "built.tar"))
@@ -420,18 +422,20 @@ def test_dockerfile_builds_the_same_files(tmp_path: Path, danlu: Danlu, daemon: 
         check=True,
         capture_output=True,
     )
-    wanted, found = read_tree(expected), read_tree(built)
+    desired, result = read_tree(expected), read_tree(built)
     # BuildKit leaves the mount points of RUN in the image.
-    extra = {name for name in found.keys() - wanted.keys() if not name.startswith(("dev", "proc"))}
+    extra = {
+        name for name in result.keys() - desired.keys() if not name.startswith(("dev", "proc"))
+    }
     assert extra <= {"sys"}
-    assert {name: found.get(name) for name in wanted} == wanted
+    assert {name: result.get(name) for name in desired} == desired
 
 
 def _find_processes(command: str) -> list[int]:
-    found = []
+    results = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             arguments = (entry / "cmdline").read_bytes().replace(b"\0", b" ").strip()
             if arguments == command.encode():
-                found.append(int(entry.name))
-    return found
+                results.append(int(entry.name))
+    return results

@@ -1,4 +1,4 @@
-"""What OpenSSH's own clients do with the server: real processes, terminals, files and sockets."""
+"""OpenSSH's own clients with the server: real processes, terminals, files and sockets."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ LIMIT = 60.0
 
 
 def test_command_gets_input_and_returns_its_output_and_exit_code(host: SshHost) -> None:
-    done = host.run(host.name, "cat; echo problem >&2; exit 7", input=b"\0\xff\r\n", check=False)
-    assert (done.returncode, done.stdout) == (7, b"\0\xff\r\n")
-    assert b"problem" in done.stderr
+    result = host.run(host.name, "cat; echo problem >&2; exit 7", input=b"\0\xff\r\n", check=False)
+    assert (result.returncode, result.stdout) == (7, b"\0\xff\r\n")
+    assert b"problem" in result.stderr
 
 
 def test_program_killed_by_a_signal_exits_as_in_shells(host: SshHost) -> None:
@@ -39,33 +39,33 @@ def test_program_killed_by_a_signal_exits_as_in_shells(host: SshHost) -> None:
 
 
 def test_large_output_then_exit_is_complete(host: SshHost) -> None:
-    done = host.run(host.name, f"head -c {LARGE} /dev/zero | tr '\\0' x; exit 3", check=False)
-    assert done.returncode == 3
-    assert hashlib.sha256(done.stdout).digest() == hashlib.sha256(b"x" * LARGE).digest()
+    result = host.run(host.name, f"head -c {LARGE} /dev/zero | tr '\\0' x; exit 3", check=False)
+    assert result.returncode == 3
+    assert hashlib.sha256(result.stdout).digest() == hashlib.sha256(b"x" * LARGE).digest()
 
 
 def test_large_input_is_complete_with_a_slow_reader(host: SshHost) -> None:
     data = os.urandom(1 << 20) * 16
     # Reads nothing before the first megabytes wait in the client.
-    done = host.run(host.name, "sleep 0.3; sha256sum", input=data)
-    assert done.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
+    result = host.run(host.name, "sleep 0.3; sha256sum", input=data)
+    assert result.stdout.split()[0].decode() == hashlib.sha256(data).hexdigest()
 
 
 def test_output_of_a_program_that_ignores_its_input_is_complete(host: SshHost) -> None:
-    done = host.run(host.name, "echo done", input=b"x" * (4 << 20))
-    assert done.stdout == b"done\n"
+    result = host.run(host.name, "echo done", input=b"x" * (4 << 20))
+    assert result.stdout == b"done\n"
 
 
 def test_only_listed_variables_reach_the_program(host: SshHost) -> None:
     names = ("LC_TIME", "LD_PRELOAD", "VSCODE_TEST", "BASH_ENV", "PATH")
     option = "-oSetEnv=" + " ".join(f"{name}=sent" for name in names)
-    shown = host.run(option, host.name, "env").stdout.decode().splitlines()
-    assert {name for name in names if f"{name}=sent" in shown} == {"LC_TIME", "VSCODE_TEST"}
+    output = host.run(option, host.name, "env").stdout.decode().splitlines()
+    assert {name for name in names if f"{name}=sent" in output} == {"LC_TIME", "VSCODE_TEST"}
 
 
 @contextmanager
 def open_terminal(host: SshHost, *arguments: str) -> Iterator[tuple[int, int]]:
-    """Run ssh in a terminal of its own; yields its process and the terminal's other end."""
+    """Run ssh in a new terminal; yields its process and the other end of the terminal."""
     master, slave = os.openpty()
     set_size(master, 24, 80)
     client = subprocess.Popen(
@@ -121,9 +121,9 @@ def test_interrupt_key_reaches_the_program_of_a_terminal(host: SshHost) -> None:
 
 
 def test_last_output_of_a_terminal_is_complete(host: SshHost) -> None:
-    done = host.run("-tt", host.name, "seq 1 200000", check=False)
-    assert done.stdout.split()[-1] == b"200000"
-    assert len(done.stdout.split()) == 200000
+    result = host.run("-tt", host.name, "seq 1 200000", check=False)
+    assert result.stdout.split()[-1] == b"200000"
+    assert len(result.stdout.split()) == 200000
 
 
 @pytest.fixture
@@ -146,16 +146,16 @@ def run_sftp(host: SshHost, *lines: str) -> subprocess.CompletedProcess[str]:
 def test_sftp_copies_both_ways_with_equal_content(
     host: SshHost, large_file: Path, tmp_path: Path
 ) -> None:
-    there, back = tmp_path / "there", tmp_path / "back"
-    done = run_sftp(host, f'put -f "{large_file}" {there}', f"get {there} {back}")
-    assert done.returncode == 0, done.stderr
-    assert there.read_bytes() == large_file.read_bytes()
+    existing, back = tmp_path / "there", tmp_path / "back"
+    result = run_sftp(host, f'put -f "{large_file}" {existing}', f"get {existing} {back}")
+    assert result.returncode == 0, result.stderr
+    assert existing.read_bytes() == large_file.read_bytes()
     assert back.read_bytes() == large_file.read_bytes()
 
 
-def test_sftp_changes_files_as_asked(host: SshHost, tmp_path: Path) -> None:
+def test_sftp_changes_files_as_requested(host: SshHost, tmp_path: Path) -> None:
     (tmp_path / "first").write_text("one")
-    done = run_sftp(
+    result = run_sftp(
         host,
         f"cd {tmp_path}",
         "mkdir new",
@@ -169,9 +169,9 @@ def test_sftp_changes_files_as_asked(host: SshHost, tmp_path: Path) -> None:
         "-get missing",
         "-rename hard new/second",
     )
-    assert done.returncode == 0, done.stderr
-    assert "first" in done.stdout
-    assert "not found" in done.stderr
+    assert result.returncode == 0, result.stderr
+    assert "first" in result.stdout
+    assert "not found" in result.stderr
     assert sorted(
         path.name for path in tmp_path.iterdir() if path.name not in {"keys", "config"}
     ) in (
@@ -210,7 +210,7 @@ def test_rsync_copies_a_tree(host: SshHost, tmp_path: Path) -> None:
 
 @contextmanager
 def echo_server(address: str | tuple[str, int]) -> Iterator[socket.socket]:
-    """A server that sends back what it gets, on TCP or on a Unix socket."""
+    """Serve a TCP or Unix socket that echoes its input."""
     family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
     with socket.socket(family) as listener:
         listener.bind(address)
@@ -234,8 +234,8 @@ def echo_server(address: str | tuple[str, int]) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def forwarding(host: SshHost, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A client that forwards; it says when the server listens for it."""
+def forward_port(host: SshHost, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a client with forwards, and wait until the server listens."""
     client = host.start("-v", "-oExitOnForwardFailure=yes", *options, host.name, "cat")
     assert client.stderr is not None
     sign = b"remote forward success" if "-R" in options else b"Entering interactive session"
@@ -252,7 +252,7 @@ def forwarding(host: SshHost, *options: str) -> Iterator[subprocess.Popen[bytes]
 
 
 def send_and_receive(connection: socket.socket, data: bytes) -> bytes:
-    """Send ``data`` and return all that comes back."""
+    """Send ``data`` and return the response."""
     connection.settimeout(LIMIT)
 
     def send() -> None:
@@ -275,7 +275,7 @@ def test_tcp_forward_carries_all_bytes(host: SshHost, kind: str) -> None:
     with echo_server(("127.0.0.1", 0)) as server:
         target = f"127.0.0.1:{server.getsockname()[1]}"
         with (
-            forwarding(host, kind, f"127.0.0.1:{port}:{target}"),
+            forward_port(host, kind, f"127.0.0.1:{port}:{target}"),
             socket.create_connection(("127.0.0.1", port)) as connection,
         ):
             assert send_and_receive(connection, data) == data
@@ -283,10 +283,10 @@ def test_tcp_forward_carries_all_bytes(host: SshHost, kind: str) -> None:
 
 def test_remote_forward_listens_on_loopback_only(host: SshHost) -> None:
     port = free_port()
-    with forwarding(host, "-R", f"0.0.0.0:{port}:127.0.0.1:1"):
+    with forward_port(host, "-R", f"0.0.0.0:{port}:127.0.0.1:1"):
         listening = Path("/proc/net/tcp").read_text()
-        found = re.findall(rf"([0-9A-F]{{8}}):{port:04X} 00000000:0000 0A", listening)
-        assert found == ["0100007F"]
+        result = re.findall(rf"([0-9A-F]{{8}}):{port:04X} 00000000:0000 0A", listening)
+        assert result == ["0100007F"]
 
 
 def test_dynamic_forward_reaches_a_port(host: SshHost) -> None:
@@ -294,7 +294,7 @@ def test_dynamic_forward_reaches_a_port(host: SshHost) -> None:
     with echo_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
         with (
-            forwarding(host, "-D", f"127.0.0.1:{port}"),
+            forward_port(host, "-D", f"127.0.0.1:{port}"),
             socket.create_connection(("127.0.0.1", port)) as connection,
         ):
             connection.sendall(b"\x05\x01\x00")
@@ -311,7 +311,7 @@ def test_unix_socket_forward_carries_all_bytes(host: SshHost, kind: str, tmp_pat
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     with (
         echo_server(str(inside)),
-        forwarding(host, kind, f"{outside}:{inside}") as client,
+        forward_port(host, kind, f"{outside}:{inside}") as client,
     ):
         for _ in range(3):
             with socket.socket(socket.AF_UNIX) as connection:
@@ -333,11 +333,11 @@ def wait_until_gone(path: Path) -> None:
 
 
 def test_connection_that_cannot_be_opened_is_refused(host: SshHost, tmp_path: Path) -> None:
-    done = host.run("-W", f"127.0.0.1:{free_port()}", host.name, check=False)
-    assert b"open failed: connect failed: Connection refused" in done.stderr
+    result = host.run("-W", f"127.0.0.1:{free_port()}", host.name, check=False)
+    assert b"open failed: connect failed: Connection refused" in result.stderr
     local, missing = tmp_path / "local", tmp_path / "missing"
     with (
-        forwarding(host, "-L", f"{local}:{missing}"),
+        forward_port(host, "-L", f"{local}:{missing}"),
         socket.socket(socket.AF_UNIX) as connection,
     ):
         connection.connect(str(local))
@@ -348,7 +348,7 @@ def test_hundred_parallel_channels_carry_their_own_bytes(host: SshHost) -> None:
     port = free_port()
     with echo_server(("127.0.0.1", 0)) as server:
         target = f"127.0.0.1:{server.getsockname()[1]}"
-        with forwarding(host, "-L", f"{port}:{target}"):
+        with forward_port(host, "-L", f"{port}:{target}"):
             opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(100)]
             for number, connection in enumerate(opened):
                 connection.sendall(f"{number}\n".encode())
@@ -363,15 +363,15 @@ def test_other_key_and_password_are_refused(host: SshHost, tmp_path: Path) -> No
     other.create_missing("digits")
     text = host.config.read_text().replace(str(host.keys.client_key), str(other.client_key))
     host.config.write_text(text)
-    done = host.run("-oBatchMode=yes", host.name, "true", check=False)
-    assert (done.returncode, b"Permission denied (publickey)" in done.stderr) == (255, True)
-    done = host.run(
+    result = host.run("-oBatchMode=yes", host.name, "true", check=False)
+    assert (result.returncode, b"Permission denied (publickey)" in result.stderr) == (255, True)
+    result = host.run(
         "-oPreferredAuthentications=password,keyboard-interactive,none",
         host.name,
         "true",
         check=False,
     )
-    assert (done.returncode, b"Permission denied (publickey)" in done.stderr) == (255, True)
+    assert (result.returncode, b"Permission denied (publickey)" in result.stderr) == (255, True)
 
 
 def test_server_with_another_host_key_is_not_trusted(host: SshHost, tmp_path: Path) -> None:
@@ -379,13 +379,13 @@ def test_server_with_another_host_key_is_not_trusted(host: SshHost, tmp_path: Pa
     other.create_missing("digits")
     text = host.config.read_text().replace(str(host.keys.known_hosts), str(other.known_hosts))
     host.config.write_text(text)
-    done = host.run(host.name, "true", check=False)
-    assert (done.returncode, b"verification failed" in done.stderr) == (255, True)
+    result = host.run(host.name, "true", check=False)
+    assert (result.returncode, b"verification failed" in result.stderr) == (255, True)
 
 
-def test_agent_is_not_forwarded_even_if_asked(host: SshHost) -> None:
-    done = host.run("-A", host.name, "echo [$SSH_AUTH_SOCK]")
-    assert done.stdout in (b"[]\n", f"[{os.environ.get('SSH_AUTH_SOCK', '')}]\n".encode())
+def test_agent_is_not_forwarded_even_on_request(host: SshHost) -> None:
+    result = host.run("-A", host.name, "echo [$SSH_AUTH_SOCK]")
+    assert result.stdout in (b"[]\n", f"[{os.environ.get('SSH_AUTH_SOCK', '')}]\n".encode())
 
 
 def test_killed_client_leaves_no_process(host: SshHost) -> None:
@@ -400,11 +400,13 @@ def test_killed_client_leaves_no_process(host: SshHost) -> None:
         client.stdout.read()
     pause = threading.Event()
     for _ in range(int(LIMIT * 20)):
-        left = [line for line in process_commands() if mark in line or host.server_words in line]
-        if not left:
+        remaining = [
+            line for line in process_commands() if mark in line or host.server_words in line
+        ]
+        if not remaining:
             return
         pause.wait(0.05)
-    raise AssertionError(left)
+    raise AssertionError(remaining)
 
 
 def test_keys_are_for_their_owner_only(host: SshHost) -> None:

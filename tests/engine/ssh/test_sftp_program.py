@@ -25,18 +25,18 @@ def pack_string(value: bytes) -> bytes:
     return len(value).to_bytes(4, "big") + value
 
 
-def talk(data: bytes, directory: Path) -> tuple[list[bytes], int]:
+def exchange_packets(data: bytes, directory: Path) -> tuple[list[bytes], int]:
     """Return the packets that the server answers with, and its exit code."""
     program = programs.sftp_request().args[-1]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program], input=data, capture_output=True, cwd=directory
     )
-    answers, rest = [], done.stdout
+    answers, rest = [], result.stdout
     while rest:
         size = int.from_bytes(rest[:4], "big")
         answers.append(rest[4 : 4 + size])
         rest = rest[4 + size :]
-    return answers, done.returncode
+    return answers, result.returncode
 
 
 NUMBER = (7).to_bytes(4, "big")
@@ -57,7 +57,9 @@ def test_invalid_request_is_answered_and_the_next_one_served(
     packet: bytes, code: int, tmp_path: Path
 ) -> None:
     where = pack_packet(REALPATH, NUMBER, pack_string(b""))
-    (version, status, name), exit_code = talk(pack_packet(INIT, NUMBER) + packet + where, tmp_path)
+    (version, status, name), exit_code = exchange_packets(
+        pack_packet(INIT, NUMBER) + packet + where, tmp_path
+    )
     assert version[0] == VERSION
     assert status[:9] == bytes([STATUS]) + NUMBER + code.to_bytes(4, "big")
     assert name[0] == NAME
@@ -66,7 +68,7 @@ def test_invalid_request_is_answered_and_the_next_one_served(
 
 
 def test_packet_over_the_limit_ends_the_server(tmp_path: Path) -> None:
-    answers, exit_code = talk(b"\x7f\xff\xff\xff", tmp_path)
+    answers, exit_code = exchange_packets(b"\x7f\xff\xff\xff", tmp_path)
     assert (answers, exit_code) == ([], 1)
 
 

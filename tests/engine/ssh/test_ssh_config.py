@@ -44,7 +44,7 @@ def test_twenty_times_leave_one_include_before_the_users_bytes(
     assert list((tmp_path / "danlu config" / "ssh.d").glob("*.conf")) == []
 
 
-def test_backup_is_what_the_user_had(
+def test_backup_has_the_previous_configuration(
     configuration: SshConfiguration, user_file: Path, tmp_path: Path
 ) -> None:
     configuration.add_host("digits", keys_in(tmp_path), program=PROGRAM)
@@ -54,7 +54,7 @@ def test_backup_is_what_the_user_had(
     assert user_file.read_bytes().endswith(b"changed since\n")
 
 
-def test_linked_file_stays_a_link(
+def test_linked_file_is_kept_as_a_link(
     configuration: SshConfiguration, user_file: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "dotfiles"
@@ -90,20 +90,20 @@ def test_path_that_openssh_cannot_quote_is_refused(tmp_path: Path, character: st
 
 @pytest.mark.real
 @pytest.mark.needs("ssh")
-def test_openssh_reads_what_was_written(
+def test_openssh_reads_the_written_configuration(
     configuration: SshConfiguration, user_file: Path, tmp_path: Path
 ) -> None:
     keys = SshKeys(tmp_path / "100% of keys")
     program = ("/opt/with space/100%/danlu", "-P")
     configuration.add_host("digits", keys, program=program)
-    shown = subprocess.run(
+    output = subprocess.run(
         ["ssh", "-G", "-F", str(user_file), "digits.danlu"],
         capture_output=True,
         text=True,
         check=True,
         env={**os.environ, "HOME": str(tmp_path / "home")},
     ).stdout.splitlines()
-    settings = dict(line.split(" ", 1) for line in shown if " " in line)
+    settings = dict(line.split(" ", 1) for line in output if " " in line)
     assert settings["hostname"] == "digits.danlu"
     assert settings["user"] == "danlu"
     assert settings["identityfile"] == str(keys.client_key).replace("%", "%%")

@@ -1,4 +1,4 @@
-"""SSH into a real environment: what stays outside of it, who is refused, and danlu's commands."""
+"""SSH into a real environment: isolation, rejected users, and danlu's commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ import pytest
 
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.keys import SshKeys
-from danlu.store import Store
-from tests.conftest import Danlu, program_in
+from tests.conftest import Danlu
 from tests.engine.ssh.conftest import SshHost, free_port
-from tests.engine.ssh.test_openssh import echo_server, forwarding, run_sftp, send_and_receive
-from tests.jobs.containers.engine_rig import image, paths_of
+from tests.engine.ssh.test_openssh import echo_server, forward_port, run_sftp, send_and_receive
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("ssh", "sftp", "busybox", "root")]
 
@@ -68,7 +66,7 @@ def test_sftp_sees_and_changes_files_of_the_environment_only(
     inside: SshHost, outside: Path, tmp_path: Path
 ) -> None:
     inside.run(inside.name, f"ln -s ../../../../../..{outside} /way-out; echo inside >/own")
-    done = run_sftp(
+    result = run_sftp(
         inside,
         f"-get {outside}/secret {tmp_path}/first",
         f"-get /way-out/secret {tmp_path}/second",
@@ -77,7 +75,7 @@ def test_sftp_sees_and_changes_files_of_the_environment_only(
         f"-get /proc/1/root{outside}/secret {tmp_path}/fourth",
         f"get /own {tmp_path}/own",
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["own"]
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
@@ -88,7 +86,7 @@ def test_unix_sockets_are_those_of_the_environment(
     path = str(outside / "socket")
     with (
         echo_server(path),
-        forwarding(inside, "-L", f"{tmp_path}/local:{path}"),
+        forward_port(inside, "-L", f"{tmp_path}/local:{path}"),
         socket.socket(socket.AF_UNIX) as connection,
     ):
         connection.connect(str(tmp_path / "local"))
@@ -110,7 +108,7 @@ def test_connection_opens_no_listener(inside: SshHost) -> None:
     with client:
         assert client.stdout.readline() == b"ready\n"
         # Other tests listen at the same time: only the server's own sockets count.
-        pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and _serves(pid, inside)]
+        pids = [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_server_of(pid, inside)]
         assert pids
         sockets = {link for pid in pids for link in _read_sockets(pid)}
         listening = {
@@ -123,7 +121,7 @@ def test_connection_opens_no_listener(inside: SshHost) -> None:
         client.kill()
 
 
-def _serves(pid: str, host: SshHost) -> bool:
+def _is_server_of(pid: str, host: SshHost) -> bool:
     """Return whether a process is the server of ``host``."""
     try:
         command, environ = (
@@ -131,16 +129,17 @@ def _serves(pid: str, host: SshHost) -> bool:
         )
     except OSError:
         return False
-    return b"--stdio" in command and host.server_words.encode() in environ
+    words = (b"--stdio", b"danlu.engine.ssh.connection_listener")
+    return any(word in command for word in words) and host.server_words.encode() in environ
 
 
 def _read_sockets(pid: str) -> set[str]:
-    found = set()
+    result = set()
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         match = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(f"/proc/{pid}/fd/{descriptor}"))
         if match:
-            found.add(match[1])
-    return found
+            result.add(match[1])
+    return result
 
 
 def test_another_user_can_neither_read_keys_nor_connect(
@@ -156,10 +155,10 @@ def test_another_user_can_neither_read_keys_nor_connect(
         for name in ("ssh/client_key", "ssh/host_key", "ssh/known_hosts", "control.sock"):
             path = environment.directory / name
             assert path.exists()
-            done = subprocess.run(
+            result = subprocess.run(
                 ["/usr/bin/python3", "-c", OPEN_PATH, str(path)], user=NOBODY, group=NOBODY
             )
-            assert done.returncode == 13, name
+            assert result.returncode == 13, name
     finally:
         for path, mode in before:
             path.chmod(mode & 0o7777)
@@ -193,23 +192,6 @@ def test_server_started_by_a_script_is_reached_as_vs_code_does(inside: SshHost) 
         assert client.wait(60) == 6
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    home = tmp_path / "home"
-    with Store.open(paths_of(home).store) as store:
-        digest = image(home)
-        store.tag("box:1", digest)
-    return home
-
-
-@pytest.fixture
-def danlu(home: Path) -> Iterator[Danlu]:
-    run = program_in(home)
-    yield run
-    for name in run("ps", "-q", cwd=home).stdout.split():
-        run("down", "--grace", "0", name, cwd=home)
-
-
 def test_up_and_down_leave_one_include_and_no_host(
     danlu: Danlu, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,10 +201,10 @@ def test_up_and_down_leave_one_include_and_no_host(
     monkeypatch.setenv("DANLU_SSH_CONFIG", str(file))
     for _ in range(2):
         danlu("up", "--image", "box:1", "-d", "-n", "digits", cwd=tmp_path)
-        shown = subprocess.run(
+        output = subprocess.run(
             ["ssh", "-F", str(file), "digits.danlu", "exit 9"], capture_output=True, check=False
         )
-        assert shown.returncode == 9, shown.stderr
+        assert output.returncode == 9, output.stderr
         danlu("down", "--grace", "0", "digits", cwd=tmp_path)
     include = f"Include {home}/config/ssh.d/*.conf"
     assert file.read_text() == f"# Environments of danlu\n{include}\n\nHost mine\n  User me\n"
@@ -241,11 +223,11 @@ def test_stopped_environment_is_not_started_for_a_program(
         [str(Path(sys.executable).with_name("danlu")), "ssh", "digits", "true"],
         ["ssh", "-F", str(tmp_path / "config"), "digits.danlu", "true"],
     ):
-        done = subprocess.run(
+        result = subprocess.run(
             command, capture_output=True, env={**os.environ, "DANLU_HOME": str(home)}, check=False
         )
-        assert done.returncode != 0
-        assert b"danlu start digits" in done.stderr
+        assert result.returncode != 0
+        assert b"danlu start digits" in result.stderr
     log = home / "environments" / "digits" / "ssh" / "transport.log"
     assert "environment digits is not running" in log.read_text()
     assert danlu("ps", "-q", cwd=tmp_path).stdout.split() == ["digits"]
@@ -253,20 +235,20 @@ def test_stopped_environment_is_not_started_for_a_program(
 
 def test_unknown_environment_is_named(danlu: Danlu, tmp_path: Path) -> None:
     for arguments in (["ssh", "nosuch"], ["ssh", "--stdio", "nosuch"], ["ssh-config", "nosuch"]):
-        done = danlu(*arguments, cwd=tmp_path, check=False)
-        assert (done.returncode, "environment nosuch not found" in done.stderr) == (2, True)
-        assert done.stdout == ""
+        result = danlu(*arguments, cwd=tmp_path, check=False)
+        assert (result.returncode, "environment nosuch not found" in result.stderr) == (2, True)
+        assert result.stdout == ""
 
 
-def test_image_without_python_says_what_sftp_needs(
+def test_sftp_without_python_in_the_image_is_reported(
     danlu: Danlu, home: Path, tmp_path: Path
 ) -> None:
     danlu("up", "--image", "box:1", "-d", "-n", "digits", cwd=tmp_path)
-    done = subprocess.run(
+    result = subprocess.run(
         ["sftp", "-F", str(home / "config/ssh.d/digits.conf"), "-b", "-", "digits.danlu"],
         input="ls\n",
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "sftp needs openssh-sftp-server or python3" in done.stderr
+    assert "sftp needs openssh-sftp-server or python3" in result.stderr

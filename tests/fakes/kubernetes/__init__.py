@@ -1,14 +1,14 @@
-"""A published fake of a Kubernetes API server over real HTTP, a simulated kubelet, and a clock.
+"""A fake Kubernetes API server over real HTTP, a simulated kubelet, and a virtual clock.
 
-The server has no kubelet of its own: tests say what becomes of pods, or have a :class:`Kubelet`
-play it, on this server or a real one. Its semantics are held to those of a real server by one
-conformance suite, tests/kube/conformance.
+The server has no kubelet: tests set the status of pods themselves, or let a :class:`FakeKubelet`
+simulate it, on this server or a real one. The conformance suite in tests/kube/conformance compares
+its semantics with those of a real server.
 """
 
 from tests.fakes.kubernetes.clock import VirtualClock
 from tests.fakes.kubernetes.cluster import FakeCluster
 from tests.fakes.kubernetes.faults import ApiFault, LoggedRequest
-from tests.fakes.kubernetes.kubelet import Kubelet
+from tests.fakes.kubernetes.kubelet import FakeKubelet
 from tests.fakes.kubernetes.pod_script import (
     PodBehaviour,
     PodScript,
@@ -21,8 +21,8 @@ from tests.fakes.kubernetes.server import FakeKubernetes
 __all__ = [
     "ApiFault",
     "FakeCluster",
+    "FakeKubelet",
     "FakeKubernetes",
-    "Kubelet",
     "LoggedRequest",
     "PodBehaviour",
     "PodScript",

@@ -1,4 +1,4 @@
-"""What happens to an object on its way into the store: what is kept, counted, and refused."""
+"""Admission of objects into the store: defaults, immutable fields, generation and validation."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = [
     "check_owners",
     "check_preconditions",
     "check_type",
+    "has_no_change",
     "initialize_metadata",
     "is_removable",
-    "is_unchanged",
     "mark_deleted",
     "preserve_fields",
     "with_name",
 ]
 
 Object = dict[str, Any]
-#: Metadata that only the server says.
+#: Metadata that only the server sets.
 _SERVER_FIELDS = (
     "creationTimestamp",
     "deletionTimestamp",
@@ -44,18 +44,18 @@ _SERVER_FIELDS = (
 
 
 def check_type(kind: ResourceKind, obj: Object) -> None:
-    """Refuse an object of another kind; fill in what it leaves out."""
-    said = (obj.get("apiVersion", kind.api_version), obj.get("kind", kind.kind))
-    if said != (kind.api_version, kind.kind):
+    """Reject an object of another kind; fill in a missing apiVersion and kind."""
+    output = (obj.get("apiVersion", kind.api_version), obj.get("kind", kind.kind))
+    if output != (kind.api_version, kind.kind):
         raise bad_request(
-            f"{said[1]} in version {said[0]!r} cannot be handled as a {kind.kind} in version "
+            f"{output[1]} in version {output[0]!r} cannot be handled as a {kind.kind} in version "
             f"{kind.api_version!r}"
         )
     obj["apiVersion"], obj["kind"] = kind.api_version, kind.kind
 
 
 def initialize_metadata(cluster: FakeCluster, kind: ResourceKind, obj: Object) -> None:
-    """What the server adds to a new object."""
+    """Set the metadata that the server adds to a new object."""
     metadata = obj["metadata"]
     metadata.pop("deletionTimestamp", None)
     metadata.pop("deletionGracePeriodSeconds", None)
@@ -70,7 +70,7 @@ def initialize_metadata(cluster: FakeCluster, kind: ResourceKind, obj: Object) -
 
 
 def check_identity(kind: ResourceKind, old: Object, new: Object, *, patch: bool = False) -> None:
-    """Refuse a write that means another object, or an older one."""
+    """Reject a write with another uid or an older resource version."""
     name = old["metadata"]["name"]
     metadata = new.get("metadata", {})
     uid, version = metadata.get("uid"), metadata.get("resourceVersion")
@@ -91,11 +91,11 @@ def check_identity(kind: ResourceKind, old: Object, new: Object, *, patch: bool 
 
 
 def check_preconditions(kind: ResourceKind, old: Object, wanted: Mapping[str, Any]) -> None:
-    """Refuse the deletion of another object than was meant."""
+    """Reject a deletion whose preconditions do not match the object."""
     metadata = old["metadata"]
-    for field, shown in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+    for field, output in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if wanted.get(field) and wanted[field] != metadata[field]:
-            why = _precondition_message(shown, wanted[field], metadata[field])
+            why = _precondition_message(output, wanted[field], metadata[field])
             raise conflict(kind, metadata["name"], why)
 
 
@@ -107,7 +107,7 @@ def _precondition_message(what: str, wanted: str, found: str) -> str:
 
 
 def preserve_fields(kind: ResourceKind, old: Object, new: Object, subresource: str) -> Object:
-    """``new`` with what a write by this way may not change taken from ``old``."""
+    """Return ``new`` with the fields that this kind of write cannot change copied from ``old``."""
     if subresource == "status":
         meant = new
         new = copy.deepcopy(old)
@@ -136,7 +136,7 @@ def preserve_fields(kind: ResourceKind, old: Object, new: Object, subresource: s
 
 
 def check_owners(obj: Object) -> list[Cause]:
-    """What is wrong with owners: only one of them manages an object."""
+    """Return what is invalid in the owner references: at most one may be the controller."""
     owners = obj["metadata"].get("ownerReferences") or []
     names = [owner["name"] for owner in owners if owner.get("controller")]
     if len(names) < 2:
@@ -167,8 +167,8 @@ def _check_finalizers(kind: ResourceKind, old: Object, new: Object) -> None:
         raise invalid(kind, old["metadata"]["name"], [cause])
 
 
-def is_unchanged(old: Object, new: Object) -> bool:
-    """Whether nothing but times of managers differs: then nothing is written."""
+def has_no_change(old: Object, new: Object) -> bool:
+    """Return whether only the times of managers differ; then nothing is written."""
     return _without_times(old) == _without_times(new)
 
 
@@ -183,7 +183,7 @@ def _without_times(obj: Object) -> Object:
 
 
 def bump_generation(kind: ResourceKind, old: Object, new: Object) -> None:
-    """The generation goes up with what is wanted, not with what was seen."""
+    """Increase the generation if the spec changed, not if only the status did."""
     if not (kind.custom or kind.rules.counts_generations):
         return
     aside = ("metadata", "status") if kind.status else ("metadata",)
@@ -196,7 +196,7 @@ def bump_generation(kind: ResourceKind, old: Object, new: Object) -> None:
 def mark_deleted(
     cluster: FakeCluster, old: Object, options: Mapping[str, Any], *, grace: int
 ) -> Object:
-    """``old`` as it is to be deleted: with the moment, and who must agree."""
+    """Return ``old`` with a deletion timestamp and the finalizers that block the deletion."""
     metadata = dict(old["metadata"])
     propagation = options.get("propagationPolicy", "")
     finalizers = [
@@ -225,7 +225,7 @@ _PROPAGATION = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
 def is_removable(obj: Object) -> bool:
-    """Whether nothing holds an object that is to be deleted."""
+    """Return whether no finalizer or grace period blocks the removal of an object."""
     metadata = obj["metadata"]
     if metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds"):
         return False
@@ -233,7 +233,7 @@ def is_removable(obj: Object) -> bool:
 
 
 def with_name(config: Object, place: tuple[str, str], *, namespaced: bool) -> Object:
-    """What is applied, with its place; raises a refusal where it says another."""
+    """Return an applied document with its name and namespace; reject one that states others."""
     metadata = dict(config.get("metadata") or {})
     if metadata.get("name", place[1]) != place[1]:
         raise bad_request("the name of the object does not match the name on the URL")

@@ -1,4 +1,4 @@
-"""The builtin kinds, with those of their own rules that programs meet."""
+"""The builtin kinds with their own validation rules, as far as programs meet them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _PORTS = _list_shape(
 
 
 def _pod_shape(*above: str) -> Shape:
-    found = {
+    results = {
         (*above, "volumes"): _list_shape(("name",)),
         (*above, "imagePullSecrets"): _list_shape(("name",)),
         (*above, "hostAliases"): _list_shape(("ip",)),
     }
     for name in ("containers", "initContainers"):
         item = (*above, name, "*")
-        found |= {
+        results |= {
             (*above, name): _list_shape(("name",)),
             (*item, "env"): _list_shape(("name",)),
             (*item, "ports"): _PORTS,
             (*item, "volumeMounts"): _list_shape(("mountPath",)),
         }
-    return found
+    return results
 
 
 def _prepare_pod(new: Object, old: Object | None) -> None:
@@ -88,7 +88,7 @@ def _immutable_fields(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     kept = {
         name: value
         for name, value in spec.items()
-        # nodeName is set through the binding, schedulingGates by who holds the pod back.
+        # nodeName is set through the binding, schedulingGates by what delays the pod.
         if name not in ("activeDeadlineSeconds", "tolerations", "nodeName", "schedulingGates")
     }
     for name in ("containers", "initContainers"):

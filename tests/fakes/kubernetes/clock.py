@@ -1,4 +1,4 @@
-"""A clock that goes only when it is told to."""
+"""A clock that advances only when a test advances it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 __all__ = ["VirtualClock"]
 
-#: Turns of the event loop that what a timer woke may need, without any I/O, to come to rest.
+#: Iterations of the event loop in which tasks that a timer woke finish, without any I/O.
 _MAX_LOOP_TURNS = 40
 
 
@@ -22,10 +22,10 @@ class _VirtualTimer:
 
 
 class VirtualClock:
-    """Time for tests (a :class:`danlu.kube.types.Clock`), from 2026-01-01 on.
+    """Time for tests (a :class:`danlu.kube.types.Clock`), starting at 2026-01-01.
 
-    Nothing happens by itself: :meth:`advance` lets time pass. The time of day can be moved apart
-    from it (``jump``), as a clock that is set does.
+    Time passes only in :meth:`advance`. ``jump`` changes the time of day alone, as setting a system
+    clock does.
     """
 
     def __init__(self) -> None:
@@ -35,19 +35,19 @@ class VirtualClock:
         self._count = 0
 
     def monotonic(self) -> float:
-        """Seconds since it was made."""
+        """Return the seconds since the clock was created."""
         return self._seconds
 
     def now(self) -> datetime:
-        """The time of day."""
+        """Return the time of day."""
         return self._day + timedelta(seconds=self._seconds)
 
     def jump(self, seconds: float) -> None:
-        """Set the time of day; timers are not touched by that."""
+        """Set the time of day; timers are not affected."""
         self._day += timedelta(seconds=seconds)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> _VirtualTimer:
-        """Call ``callback`` when so many seconds have passed."""
+        """Call ``callback`` after ``seconds``."""
         timer = _VirtualTimer(callback)
         self._count += 1
         heapq.heappush(self._timers, (self._seconds + max(0.0, seconds), self._count, timer))
@@ -55,17 +55,17 @@ class VirtualClock:
 
     @property
     def pending_timers(self) -> int:
-        """How many timers are to come."""
+        """The number of pending timers."""
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
     def next(self) -> float | None:
-        """In how many seconds the next timer comes; None where there is none."""
+        """The seconds until the next timer; None without one."""
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         return self._timers[0][0] - self._seconds if self._timers else None
 
     async def advance(self, seconds: float) -> None:
-        """Let so many seconds pass: every timer in turn, and what it woke comes to rest."""
+        """Let ``seconds`` pass: fire the timers in order and run the tasks that they wake."""
         end = self._seconds + seconds
         await run_ready_tasks()
         while (wait := self.next()) is not None and self._seconds + wait <= end:
@@ -79,6 +79,6 @@ class VirtualClock:
 
 
 async def run_ready_tasks() -> None:
-    """Let all tasks run that can without I/O."""
+    """Let all tasks run that can proceed without I/O."""
     for _ in range(_MAX_LOOP_TURNS):
         await asyncio.sleep(0)

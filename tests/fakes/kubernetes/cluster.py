@@ -1,4 +1,4 @@
-"""The fake's state and its verbs, without HTTP: what an API server does to objects."""
+"""The fake's state and its verbs without HTTP: what an API server does to objects."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _WRONG_NAME = (
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How a write is meant: by whom, for show only, and by force."""
+    """Options of a write: field manager, dry run and force."""
 
     manager: str = "unknown"
     dry_run: bool = False
@@ -59,7 +59,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class ListResult:
-    """A part of a list."""
+    """A page of a list."""
 
     items: list[Object]
     version: str
@@ -68,10 +68,10 @@ class ListResult:
 
 
 class FakeCluster:
-    """All that the server knows; every method is one transaction.
+    """The state of the server; every method is one transaction.
 
-    ``collecting`` says whether what has lost its owner is removed, and emptied namespaces are, as
-    a controller manager does.
+    With ``collecting``, objects whose owners are gone and the contents of deleted namespaces are
+    removed, as a controller manager does.
     """
 
     def __init__(
@@ -94,36 +94,36 @@ class FakeCluster:
     # Kinds
 
     def register(self, *kinds: ResourceKind) -> None:
-        """Serve these too."""
+        """Serve these kinds as well."""
         for kind in kinds:
             self.kinds[kind.group, kind.version, kind.plural] = kind
 
     def kind(self, group: str, version: str, plural: str) -> ResourceKind:
-        """The kind at a path; raises a refusal where there is none."""
+        """Return the kind at a path; raise 404 if there is none."""
         try:
             return self.kinds[group, version, plural]
         except KeyError:
             raise no_such_path(any(key[:2] == (group, version) for key in self.kinds)) from None
 
     def kind_by_label(self, label: str) -> ResourceKind:
-        """A kind by its label (``pods``, ``leases.coordination.k8s.io``)."""
+        """Return a kind by its label (``pods``, ``leases.coordination.k8s.io``)."""
         return next(kind for kind in self.kinds.values() if kind.label == label)
 
     def timestamp(self, later: float = 0.0) -> str:
-        """Now, or so many seconds later, as objects write it."""
+        """Return the time ``seconds`` from now in the format of objects."""
         moment = self._now() + timedelta(seconds=later)
         return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def now(self) -> datetime:
-        """Now."""
+        """Return the current time."""
         return self._now()
 
     # Logs
 
     def write_log(self, namespace: str, name: str, data: bytes, *, container: str = "") -> None:
-        """Have a container of a pod write ``data``, in its latest run; the first one's by default.
+        """Have a container of a pod (the first by default) write ``data`` in its latest run.
 
-        Raises a refusal where there is no such pod.
+        Raises StatusError if the pod does not exist.
         """
         pod = self.get(self.kind("", "v1", "pods"), namespace, name)
         container = container or pod["spec"]["containers"][0]["name"]
@@ -133,14 +133,14 @@ class FakeCluster:
     # Reading
 
     def get(self, kind: ResourceKind, namespace: str, name: str) -> Object:
-        """One object."""
-        found = self.storage.of(kind).get((namespace, name))
-        if found is None:
+        """Return an object."""
+        result = self.storage.of(kind).get((namespace, name))
+        if result is None:
             raise not_found(kind, name)
-        return self.in_version(kind, found)
+        return self.in_version(kind, result)
 
     def in_version(self, kind: ResourceKind, obj: Object) -> Object:
-        """An object as this version of its kind."""
+        """Return an object converted to this version of its kind."""
         if obj.get("apiVersion") == kind.api_version:
             return obj
         return {**obj, "apiVersion": kind.api_version}
@@ -155,27 +155,27 @@ class FakeCluster:
         limit: int = 0,
         token: str = "",
     ) -> ListResult:
-        """A part of a list; a ``token`` goes on in the list as it was when it began."""
+        """Return a page of a list; ``token`` continues the list as it was at its first page."""
         fits = parse_selectors(kind, labels=labels, fields=fields)
         if token:
             return self._continue_list(token, limit)
         items = [
             self.in_version(kind, obj)
-            for place, obj in sorted(self.storage.of(kind).items())
-            if (not namespace or place[0] == namespace) and fits(obj)
+            for directory, obj in sorted(self.storage.of(kind).items())
+            if (not namespace or directory[0] == namespace) and fits(obj)
         ]
         return self._list_page(
             items, 0, limit, self.storage.version, selected=bool(labels or fields)
         )
 
     def expire_tokens(self) -> None:
-        """Forget the lists that somebody has read a part of."""
+        """Expire the continue tokens of all partly read lists."""
         self._tokens.clear()
 
     def _continue_list(self, token: str, limit: int) -> ListResult:
         try:
-            given = json.loads(base64.urlsafe_b64decode(token + "=="))
-            name, start = given["list"], given["start"]
+            value = json.loads(base64.urlsafe_b64decode(token + "=="))
+            name, start = value["list"], value["start"]
         except (ValueError, KeyError, TypeError):
             raise bad_request("continue key is not valid") from None
         if name not in self._tokens:
@@ -203,10 +203,10 @@ class FakeCluster:
         name = name or uuid.uuid4().hex
         self._tokens[name] = (items, version)
         token = json.dumps({"list": name, "start": end}).encode()
-        shown = base64.urlsafe_b64encode(token).decode().rstrip("=")
-        # The real server does not count what a selector would leave.
+        output = base64.urlsafe_b64encode(token).decode().rstrip("=")
+        # With a selector, the real server does not count the remaining items.
         return ListResult(
-            items[start:end], str(version), shown, 0 if selected else len(items) - end
+            items[start:end], str(version), output, 0 if selected else len(items) - end
         )
 
     # Writing
@@ -218,7 +218,7 @@ class FakeCluster:
         document: Mapping[str, Any],
         wish: WriteOptions = WriteOptions(),
     ) -> Object:
-        """A new object."""
+        """Create an object."""
         obj = self._parse_new_object(kind, namespace, document)
         name = obj["metadata"]["name"]
         self._check_namespace(kind, namespace, name)
@@ -307,9 +307,9 @@ class FakeCluster:
         document: Mapping[str, Any],
         wish: WriteOptions = WriteOptions(),
     ) -> Object:
-        """An object replaced as a whole, or its status."""
-        place = (namespace, name)
-        old = self.storage.of(kind).get(place)
+        """Replace an object or its status."""
+        key = (namespace, name)
+        old = self.storage.of(kind).get(key)
         if old is None:
             if not kind.rules.create_on_update or wish.subresource:
                 raise not_found(kind, name)
@@ -318,7 +318,7 @@ class FakeCluster:
         new = copy.deepcopy(dict(document))
         admission.check_type(kind, new)
         admission.check_identity(kind, old, new)
-        return self._update_object(kind, place, old, new, wish)
+        return self._update_object(kind, key, old, new, wish)
 
     def _update_object(
         self,
@@ -344,7 +344,7 @@ class FakeCluster:
         wish: WriteOptions,
     ) -> Object:
         self._validate_object(kind, new, old)
-        if admission.is_unchanged(old, new):
+        if admission.has_no_change(old, new):
             return old
         admission.bump_generation(kind, old, new)
         if wish.dry_run:
@@ -366,18 +366,18 @@ class FakeCluster:
         patch: Any,
         wish: WriteOptions = WriteOptions(),
     ) -> tuple[Object, bool]:
-        """An object changed; whether it was made by that comes with it."""
-        place = (namespace, name)
-        old = self.storage.of(kind).get(place)
+        """Patch an object; also return whether the patch created it."""
+        key = (namespace, name)
+        old = self.storage.of(kind).get(key)
         if media_type == "application/apply-patch+yaml":
-            return self._apply_patch(kind, place, old, patch, wish)
+            return self._apply_patch(kind, key, old, patch, wish)
         if old is None:
             raise not_found(kind, name)
         new = copy.deepcopy(apply_patch(kind, media_type, self.in_version(kind, old), patch))
         if new.get("metadata", {}).get("resourceVersion") == "":
             del new["metadata"]["resourceVersion"]
         admission.check_identity(kind, old, new, patch=True)
-        return self._update_object(kind, place, old, new, wish), False
+        return self._update_object(kind, key, old, new, wish), False
 
     def _apply_patch(
         self,
@@ -411,7 +411,7 @@ class FakeCluster:
         new["metadata"]["managedFields"] = managers
         return self._store_update(kind, place, old, new, wish), False
 
-    # Ending
+    # Deleting
 
     def delete(
         self,
@@ -422,9 +422,9 @@ class FakeCluster:
         *,
         dry_run: bool = False,
     ) -> tuple[Object, bool]:
-        """Ask for an object's end; the object, and whether it has ended."""
-        place = (namespace, name)
-        old = self.storage.of(kind).get(place)
+        """Delete an object; return it, and whether it was removed at once."""
+        key = (namespace, name)
+        old = self.storage.of(kind).get(key)
         if old is None:
             raise not_found(kind, name)
         options = options or {}
@@ -434,11 +434,11 @@ class FakeCluster:
         if dry_run:
             return new, admission.is_removable(new)
         if admission.is_removable(new):
-            return self.remove_object(kind, place), True
-        if not admission.is_unchanged(old, new):
-            new = self.storage.write(kind, place, new)
+            return self.remove_object(kind, key), True
+        if not admission.has_no_change(old, new):
+            new = self.storage.write(kind, key, new)
         if self.collector:
-            self.collector.on_deletion_requested(kind, place)
+            self.collector.on_deletion_requested(kind, key)
         return new, False
 
     def delete_all(
@@ -450,15 +450,15 @@ class FakeCluster:
         labels: str = "",
         fields: str = "",
     ) -> list[Object]:
-        """Ask for the end of all that fit."""
-        found = self.select(kind, namespace, labels=labels, fields=fields).items
-        for obj in found:
+        """Delete all objects that match."""
+        result = self.select(kind, namespace, labels=labels, fields=fields).items
+        for obj in result:
             metadata = obj["metadata"]
             self.delete(kind, metadata.get("namespace", ""), metadata["name"], options)
-        return found
+        return result
 
     def remove_object(self, kind: ResourceKind, place: tuple[str, str]) -> Object:
-        """Take an object out, and have what it owned follow."""
+        """Remove an object from storage and collect its dependents."""
         last = self.storage.remove(kind, place)
         if kind.plural == "customresourcedefinitions":
             crds.withdraw(self, last)
@@ -467,7 +467,7 @@ class FakeCluster:
         return last
 
     def unregister(self, kinds: Iterable[ResourceKind]) -> None:
-        """Serve these no longer."""
+        """Stop serving these kinds."""
         for kind in kinds:
             self.kinds.pop((kind.group, kind.version, kind.plural), None)
             self.storage.drop(kind)

@@ -1,4 +1,4 @@
-"""What containers have written, and reading it as a kubelet lets one read it."""
+"""Logs that containers have written, read the way a kubelet serves them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Literal
 
 __all__ = ["ContainerLogs", "ContainerRun", "LogQuery", "LogUnavailable", "read_log"]
 
-#: How often a log that is followed looks whether its container still runs.
+#: How often a followed log checks whether its container still runs.
 _POLL_SECONDS = 0.02
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LogUnavailable(Exception):
-    """There is nothing to read, in a kubelet's words; answered as a bad request."""
+    """No log to read, with the kubelet's message; answered as a bad request."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerRun:
-    """How a container stands: ``run`` counts its starts from 0, and is that of the last one."""
+    """The latest run of a container; ``run`` counts its starts from 0."""
 
     uid: str
     run: int = 0
@@ -31,9 +31,9 @@ class ContainerRun:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """What is asked for (core/v1 PodLogOptions).
+    """The query of a log request (core/v1 PodLogOptions).
 
-    ``since`` is in whole seconds of the day's time, as the server hands it on.
+    ``since`` is in whole seconds of the time of day, as the API server passes it on.
     """
 
     follow: bool = False
@@ -45,7 +45,7 @@ class LogQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str], now: datetime) -> LogQuery:
-        """That of a request; raises :class:`ValueError` for values that are none."""
+        """Parse the query of a request; raises :class:`ValueError` for invalid values."""
         since = None
         if text := query.get("sinceTime"):
             # Only seconds reach the kubelet (kubernetes, pkg/registry/core/pod/strategy.go).
@@ -65,35 +65,35 @@ class LogQuery:
 
 @dataclass(slots=True)
 class _LoggedRun:
-    """One run of a container: times in nanoseconds, and lines, the last of which may go on."""
+    """One run of a container: its lines, the last maybe partial, and their times in ns."""
 
     lines: list[tuple[int, bytearray]] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ContainerLogs:
-    """The logs of all containers, by the pod's uid and the container's name, each run apart."""
+    """The logs of all containers, by the pod's uid, the container's name and the run."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str, int], _LoggedRun] = {}
 
     def write(self, uid: str, container: str, data: bytes, *, run: int, now: datetime) -> None:
-        """Add ``data`` to a run; a line that has no end yet goes on with the next data."""
-        found = self.of(uid, container, run)
+        """Append ``data`` to a run; a partial last line is continued."""
+        result = self.of(uid, container, run)
         since = now - _EPOCH
         time = (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
         for part in _split_lines(data):
-            if found.lines and not found.lines[-1][1].endswith(b"\n"):
-                found.lines[-1][1].extend(part)
+            if result.lines and not result.lines[-1][1].endswith(b"\n"):
+                result.lines[-1][1].extend(part)
                 continue
-            # A runtime's times of one container never repeat.
-            last = found.lines[-1][0] if found.lines else 0
-            found.lines.append((max(time, last + 1), bytearray(part)))
-        found.changed.set()
-        found.changed = asyncio.Event()
+            # A container runtime never writes the same time twice for one container.
+            last = result.lines[-1][0] if result.lines else 0
+            result.lines.append((max(time, last + 1), bytearray(part)))
+        result.changed.set()
+        result.changed = asyncio.Event()
 
     def of(self, uid: str, container: str, run: int) -> _LoggedRun:
-        """One run, empty where nothing was written."""
+        """Return a run; empty if nothing was written."""
         return self._runs.setdefault((uid, container, run), _LoggedRun())
 
 
@@ -106,31 +106,32 @@ async def read_log(
     logs: ContainerLogs,
     container: str,
     query: LogQuery,
-    standing: Callable[[], ContainerRun | None],
+    find_run: Callable[[], ContainerRun | None],
 ) -> AsyncIterator[bytes]:
-    """The log of a container in pieces; with ``follow`` until its run has ended.
+    """Yield the log of a container in chunks; with ``follow`` until its run has ended.
 
-    ``standing`` tells how it stands now, None where its pod is gone. Raises
-    :class:`LogUnavailable`, before the first piece.
+    ``find_run`` returns the current run of the container, None if its pod is gone.
+
+    Raises :class:`LogUnavailable` before the first chunk if there is no log.
     """
-    stands = standing()
-    number = _select_run(stands, container, query)
-    assert stands is not None
-    run = logs.of(stands.uid, container, number)
+    current = find_run()
+    number = _select_run(current, container, query)
+    assert current is not None
+    run = logs.of(current.uid, container, number)
     reader = _LogReader(run, query)
     while not reader.full:
-        # Asked for first: what a container wrote before its end is there when it has ended.
-        goes_on = query.follow and _is_still_running(standing(), stands, number)
+        # Get the state first: if the run has ended by then, its whole output can be read.
+        is_running = query.follow and _is_still_running(find_run(), current, number)
         changed = run.changed
         for piece in reader.pieces():
             yield piece
-        if not goes_on:
+        if not is_running:
             return
         await _wait_for_change(changed)
 
 
 class _LogReader:
-    """Where one who reads a run is: at a line, and ``inside`` it where that had no end yet."""
+    """The position of a reader in a run: a line, and an offset ``inside`` a partial one."""
 
     def __init__(self, run: _LoggedRun, query: LogQuery) -> None:
         self._run = run
@@ -141,11 +142,11 @@ class _LogReader:
 
     @property
     def full(self) -> bool:
-        """Whether all bytes were given that were asked for."""
+        """Whether the byte limit of the query is reached."""
         return self._left is not None and self._left <= 0
 
     def pieces(self) -> Iterator[bytes]:
-        """What is there and was not given yet."""
+        """Yield the output since the last call."""
         lines = self._run.lines
         while self._at < len(lines) and not self.full:
             time, line = lines[self._at]
@@ -164,7 +165,7 @@ class _LogReader:
 
 
 async def _wait_for_change(changed: asyncio.Event) -> None:
-    """Wait for more to read, or for when it is time to see whether the container still runs."""
+    """Wait for more lines, or until it is time to check whether the container still runs."""
     try:
         async with asyncio.timeout(_POLL_SECONDS):
             await changed.wait()
@@ -172,21 +173,21 @@ async def _wait_for_change(changed: asyncio.Event) -> None:
         return
 
 
-def _select_run(stands: ContainerRun | None, container: str, query: LogQuery) -> int:
-    """Which run is asked for (kubelet, validateContainerLogStatus)."""
-    if stands is None:
+def _select_run(current: ContainerRun | None, container: str, query: LogQuery) -> int:
+    """Return the requested run (kubelet, validateContainerLogStatus)."""
+    if current is None:
         raise LogUnavailable("no such pod")
     if query.previous:
-        if stands.run == 0:
+        if current.run == 0:
             raise LogUnavailable(f'previous terminated container "{container}" not found')
-        return stands.run - 1
-    if stands.state == "waiting":
-        raise LogUnavailable(f'container "{container}" is waiting to start: {stands.why}')
-    return stands.run
+        return current.run - 1
+    if current.state == "waiting":
+        raise LogUnavailable(f'container "{container}" is waiting to start: {current.why}')
+    return current.run
 
 
 def _first_line(run: _LoggedRun, query: LogQuery) -> int:
-    """Where to begin: among the last ``tail`` lines, at the first that is not too old."""
+    """Return the index of the first of the last ``tail`` lines that is recent enough."""
     begin = max(0, len(run.lines) - query.tail) if query.tail is not None else 0
     if query.since is None:
         return begin

@@ -1,4 +1,4 @@
-"""Custom kinds: made by definitions, checked, pruned and defaulted by their schemas."""
+"""Custom kinds: created by definitions; validated, pruned and defaulted by their schemas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 
 
 def parse_kinds(definition: Mapping[str, Any]) -> list[ResourceKind]:
-    """The kinds, one a served version, that a CustomResourceDefinition makes."""
+    """Return the kinds of a CustomResourceDefinition, one for each served version."""
     spec = definition["spec"]
     return [
         _parse_version(spec, version) for version in spec["versions"] if version.get("served", True)
@@ -66,7 +66,7 @@ def _list_shapes(
 
 
 def establish(cluster: FakeCluster, definition: Object) -> Object:
-    """Serve what a definition makes, and say so in its status."""
+    """Serve the kinds of a definition and set its conditions."""
     cluster.register(*parse_kinds(definition))
     crds = cluster.kind("apiextensions.k8s.io", "v1", "customresourcedefinitions")
     names = definition["spec"]["names"]
@@ -86,20 +86,20 @@ def establish(cluster: FakeCluster, definition: Object) -> Object:
         version["name"] for version in definition["spec"]["versions"] if version.get("storage")
     ]
     status = {"conditions": conditions, "acceptedNames": names, "storedVersions": stored}
-    place = ("", definition["metadata"]["name"])
-    return cluster.storage.write(crds, place, {**definition, "status": status})
+    key = ("", definition["metadata"]["name"])
+    return cluster.storage.write(crds, key, {**definition, "status": status})
 
 
 def withdraw(cluster: FakeCluster, definition: Object) -> None:
-    """Serve it no longer; its objects are gone."""
+    """Stop serving the kinds of a definition and remove their objects."""
     cluster.unregister(parse_kinds(definition))
 
 
 def prune_and_default(kind: ResourceKind, obj: Object) -> None:
-    """Prune what the schema does not know, and fill in its defaults."""
+    """Remove fields that the schema does not have, and fill in its defaults."""
     if not kind.schema:
         return
-    # What a schema says of the metadata's fields prunes none of the others (apiextensions).
+    # A schema of metadata fields does not prune the other ones (apiextensions).
     kept = {name: obj.pop(name) for name in ("apiVersion", "kind", "metadata")}
     _prune_and_default(kind.schema, obj)
     obj.update(kept)
@@ -124,7 +124,7 @@ def _prune_and_default(schema: Schema, value: Any) -> None:
 
 
 def validate(kind: ResourceKind, obj: Object) -> Sequence[Cause]:
-    """What the schema does not allow."""
+    """Return the violations of the schema."""
     return list(_validate_value(kind.schema, obj, "")) if kind.schema else []
 
 
@@ -141,11 +141,11 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _validate_value(schema: Schema, value: Any, path: str) -> Iterator[Cause]:
     if value is None:
         return
-    wanted = schema.get("type")
+    expected = schema.get("type")
     if schema.get("x-kubernetes-int-or-string"):
-        wanted = None
-    if wanted and not _has_type(value, wanted):
-        text = f'Invalid value: "{_json_type(value)}": {path} in body must be of type {wanted}: '
+        expected = None
+    if expected and not _has_type(value, expected):
+        text = f'Invalid value: "{_json_type(value)}": {path} in body must be of type {expected}: '
         yield _make_cause("FieldValueTypeInvalid", f'{text}"{_json_type(value)}"', path)
         return
     yield from _validate_limits(schema, value, path)

@@ -1,4 +1,4 @@
-"""What a server says of itself: versions, groups, and the kinds it serves."""
+"""Discovery documents: versions, groups and the served kinds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.0-danlu-fake", "pla
 
 
 def document(path: str, kinds: Iterable[ResourceKind]) -> Object | None:
-    """The answer to a path of discovery; None where it is none."""
+    """Return the discovery document of a path; None if it is not a discovery path."""
     parts = path.strip("/").split("/")
     served = list(kinds)
     if path == "/version":
@@ -42,25 +42,25 @@ def document(path: str, kinds: Iterable[ResourceKind]) -> Object | None:
 
 def _api_group(name: str, served: list[ResourceKind]) -> Object:
     versions = sorted({kind.version for kind in served if kind.group == name}, reverse=True)
-    shown = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    output = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {
         "kind": "APIGroup",
         "apiVersion": "v1",
         "name": name,
-        "versions": shown,
-        "preferredVersion": shown[0],
+        "versions": output,
+        "preferredVersion": output[0],
     }
 
 
 def _api_resources(group: str, version: str, served: list[ResourceKind]) -> Object | None:
-    found = [kind for kind in served if (kind.group, kind.version) == (group, version)]
-    if not found:
+    results = [kind for kind in served if (kind.group, kind.version) == (group, version)]
+    if not results:
         return None
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": found[0].api_version,
-        "resources": [entry for kind in found for entry in _resource_entries(kind)],
+        "groupVersion": results[0].api_version,
+        "resources": [entry for kind in results for entry in _resource_entries(kind)],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import dataclass
 
@@ -10,13 +11,14 @@ __all__ = ["ApiFault", "LoggedRequest"]
 
 @dataclass(slots=True)
 class ApiFault:
-    """Something that goes wrong, ``times`` times, for requests that fit.
+    """A fault that affects the next ``times`` matching requests.
 
-    ``verb`` is one of Kubernetes' (get, list, watch, create, update, patch, apply, delete,
-    deletecollection), ``resource`` a plural, with the subresource where there is one
-    (``pods/status``), ``name`` an object's; empty ones fit any. ``status`` is answered, with
-    ``retry_after`` seconds; or the connection is dropped, ``after`` the request was carried out
-    or before. ``delay`` are seconds before anything of that; alone, the answer is only late.
+    ``verb`` is a Kubernetes verb (get, list, watch, create, update, patch, apply, delete,
+    deletecollection), ``resource`` a plural with an optional subresource (``pods/status``),
+    ``name`` the name of an object; empty ones match any. The answer has ``status``, with
+    ``retry_after`` seconds; or the connection is dropped before the request is processed, or
+    ``after`` it was. ``delay`` is in seconds; a fault with only a delay answers late, and one
+    with ``release`` answers when that is set.
     """
 
     verb: str = ""
@@ -28,9 +30,10 @@ class ApiFault:
     drop: bool = False
     after: bool = False
     delay: float = 0.0
+    release: asyncio.Event | None = None
 
     def matches(self, logged: LoggedRequest) -> bool:
-        """Whether it is the turn of this fault."""
+        """Return whether this fault applies to the request."""
         return (
             self.times > 0
             and self.verb in ("", logged.verb)
@@ -41,7 +44,7 @@ class ApiFault:
 
 @dataclass(frozen=True, slots=True)
 class LoggedRequest:
-    """One request that came; ``resource`` is a plural, with a subresource where there is one."""
+    """A received request; ``resource`` is a plural with an optional subresource."""
 
     verb: str
     resource: str
@@ -50,5 +53,5 @@ class LoggedRequest:
 
 
 def count_requests(log: list[LoggedRequest]) -> Counter[tuple[str, str]]:
-    """Requests by verb and resource."""
+    """Count requests by verb and resource."""
     return Counter((request.verb, request.resource) for request in log)

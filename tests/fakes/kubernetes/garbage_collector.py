@@ -1,6 +1,6 @@
-"""What follows a deletion: dependents of an owner, the content of a namespace.
+"""Garbage collection after a deletion: dependents of an owner, contents of a namespace.
 
-As the garbage collector and the namespace controller of a real cluster do, but at once.
+Does what the garbage collector and the namespace controller of a real cluster do, but immediately.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ Place = tuple[str, str]
 
 
 class GarbageCollector:
-    """Removes what has lost its owners; knows who owns what by uid."""
+    """Removes objects whose owners are gone; indexes dependents by the uid of their owner."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
 
     def on_created(self, kind: ResourceKind, obj: Object) -> None:
-        """An object whose owners are all gone does not stay."""
+        """Remove a new object if all its owners are gone."""
         owners = obj["metadata"].get("ownerReferences") or []
         if owners and not self._any_alive({owner["uid"] for owner in owners}):
             self._delete_object(kind.label, _object_place(obj), "Background")
 
     def on_deletion_requested(self, kind: ResourceKind, place: Place) -> None:
-        """An object is to be deleted, and something holds it."""
+        """Start cascading deletion for an object that finalizers still block."""
         obj = self._cluster.storage.of(kind).get(place)
         if obj is None:
             return
@@ -49,12 +49,12 @@ class GarbageCollector:
             self._finish_foreground(kind, place)
 
     def on_removed(self, obj: Object) -> None:
-        """An object is gone: so go those that it alone owned, and those that wait for it."""
+        """Remove the dependents of a removed object, and finish owners that waited for it."""
         uid = obj["metadata"]["uid"]
-        for label, place, dependent in self._find_dependents(uid):
+        for label, directory, dependent in self._find_dependents(uid):
             owners = {owner["uid"] for owner in dependent["metadata"]["ownerReferences"]}
             if not self._any_alive(owners - {uid}):
-                self._delete_object(label, place, "Background")
+                self._delete_object(label, directory, "Background")
         for owner in obj["metadata"].get("ownerReferences") or []:
             self._check_owner(owner["uid"])
         namespace = obj["metadata"].get("namespace", "")
@@ -63,15 +63,15 @@ class GarbageCollector:
 
     def _find_dependents(self, uid: str) -> list[tuple[str, Place, Object]]:
         return [
-            (label, place, obj)
-            for label, place, obj in self._cluster.storage.everything()
+            (label, directory, obj)
+            for label, directory, obj in self._cluster.storage.everything()
             if any(owner["uid"] == uid for owner in obj["metadata"].get("ownerReferences") or ())
         ]
 
     def _any_alive(self, uids: Iterable[str]) -> bool:
-        wanted = set(uids)
+        expected = set(uids)
         return any(
-            obj["metadata"]["uid"] in wanted for _, _, obj in self._cluster.storage.everything()
+            obj["metadata"]["uid"] in expected for _, _, obj in self._cluster.storage.everything()
         )
 
     def _delete_object(self, label: str, place: Place, propagation: str) -> None:
@@ -81,7 +81,7 @@ class GarbageCollector:
 
     def _orphan_dependents(self, owner: Object) -> None:
         uid = owner["metadata"]["uid"]
-        for label, place, obj in self._find_dependents(uid):
+        for label, directory, obj in self._find_dependents(uid):
             owners = [
                 reference
                 for reference in obj["metadata"]["ownerReferences"]
@@ -89,20 +89,20 @@ class GarbageCollector:
             ]
             kind = self._cluster.kind_by_label(label)
             metadata = {**obj["metadata"], "ownerReferences": owners}
-            self._cluster.storage.write(kind, place, {**obj, "metadata": metadata})
+            self._cluster.storage.write(kind, directory, {**obj, "metadata": metadata})
 
     def _remove_finalizer(self, kind: ResourceKind, place: Place, finalizer: str) -> None:
         obj = self._cluster.storage.of(kind)[place]
-        left = [name for name in obj["metadata"].get("finalizers") or [] if name != finalizer]
-        metadata = {**obj["metadata"], "finalizers": left}
+        remaining = [name for name in obj["metadata"].get("finalizers") or [] if name != finalizer]
+        metadata = {**obj["metadata"], "finalizers": remaining}
         self._cluster.storage.write(kind, place, {**obj, "metadata": metadata})
-        if not left and not metadata.get("deletionGracePeriodSeconds"):
+        if not remaining and not metadata.get("deletionGracePeriodSeconds"):
             self._cluster.remove_object(kind, place)
 
     def _check_owner(self, uid: str) -> None:
-        for label, place, obj in self._cluster.storage.everything():
+        for label, directory, obj in self._cluster.storage.everything():
             if obj["metadata"]["uid"] == uid:
-                self._finish_foreground(self._cluster.kind_by_label(label), place)
+                self._finish_foreground(self._cluster.kind_by_label(label), directory)
                 return
 
     def _finish_foreground(self, kind: ResourceKind, place: Place) -> None:
@@ -130,7 +130,7 @@ class GarbageCollector:
         space = self._cluster.storage.of(kind).get(("", name))
         if space is None or "deletionTimestamp" not in space["metadata"]:
             return
-        if any(place[0] == name for _, place, _ in self._cluster.storage.everything()):
+        if any(directory[0] == name for _, directory, _ in self._cluster.storage.everything()):
             return
         self._cluster.storage.write(kind, ("", name), {**space, "spec": {"finalizers": []}})
         if not space["metadata"].get("finalizers"):

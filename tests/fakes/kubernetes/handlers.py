@@ -1,4 +1,4 @@
-"""Requests to answers: each verb of Kubernetes' API on the fake's state."""
+"""HTTP handlers: each verb of the Kubernetes API on the fake's state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BY_METHOD = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch",
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """What a path names."""
+    """The object or collection that a path identifies."""
 
     kind: ResourceKind
     namespace: str = ""
@@ -37,19 +37,19 @@ class RequestTarget:
 
     @property
     def resource(self) -> str:
-        """The plural, with the subresource where there is one."""
+        """The plural, with the subresource if there is one."""
         return f"{self.kind.plural}/{self.subresource}" if self.subresource else self.kind.plural
 
 
 class RequestHandlers:
-    """The verbs, on the objects of ``cluster``; ``watches`` are those under way."""
+    """The verbs on the objects of ``cluster``; ``watches`` are the open ones."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.cluster = cluster
         self.watches: set[WatchStream] = set()
 
     def parse_target(self, path: str) -> RequestTarget:
-        """What ``path`` names; raises a refusal where that is nothing."""
+        """Return what ``path`` identifies; raise 404 for an unknown path."""
         parts = path.strip("/").split("/")
         if parts[0] == "api" and len(parts) >= 3:
             group, version, rest = "", parts[1], parts[2:]
@@ -69,7 +69,7 @@ class RequestHandlers:
     async def handle(
         self, request: web.Request, target: RequestTarget, verb: str
     ) -> web.StreamResponse:
-        """The answer to a request; raises a refusal."""
+        """Return the response to a request; raises StatusError."""
         if target.subresource == "scale":
             return await self._handle_scale(request, target, verb)
         if target.subresource == "binding":
@@ -78,8 +78,8 @@ class RequestHandlers:
             return await self._handle_log(request, target)
         match verb:
             case "get":
-                found = self.cluster.get(target.kind, target.namespace, target.name)
-                return json_response(found)
+                result = self.cluster.get(target.kind, target.namespace, target.name)
+                return json_response(result)
             case "list":
                 return self._handle_list(request, target)
             case "watch":
@@ -114,7 +114,7 @@ class RequestHandlers:
     def _handle_list(self, request: web.Request, target: RequestTarget) -> web.Response:
         query = request.query
         kind = target.kind
-        found = self.cluster.select(
+        result = self.cluster.select(
             kind,
             target.namespace,
             labels=query.get("labelSelector", ""),
@@ -122,13 +122,13 @@ class RequestHandlers:
             limit=0 if query.get("resourceVersion") == "0" else int(query.get("limit") or 0),
             token=query.get("continue", ""),
         )
-        metadata: Object = {"resourceVersion": found.version}
-        if found.token:
-            metadata["continue"] = found.token
-            if found.remaining:
-                metadata["remainingItemCount"] = found.remaining
-        # The items of a builtin list do not say what they are.
-        items = found.items if kind.custom else [_without_type_meta(obj) for obj in found.items]
+        metadata: Object = {"resourceVersion": result.version}
+        if result.token:
+            metadata["continue"] = result.token
+            if result.remaining:
+                metadata["remainingItemCount"] = result.remaining
+        # The items of a builtin list have no apiVersion and kind.
+        items = result.items if kind.custom else [_without_type_meta(obj) for obj in result.items]
         return json_response(
             {
                 "kind": f"{kind.kind}List",
@@ -173,7 +173,7 @@ class RequestHandlers:
 
     async def _handle_patch(self, request: web.Request, target: RequestTarget) -> web.Response:
         document = await _read_body(request)
-        made, new = self.cluster.patch(
+        result, new = self.cluster.patch(
             target.kind,
             target.namespace,
             target.name,
@@ -181,19 +181,19 @@ class RequestHandlers:
             document,
             _write_options(request, target),
         )
-        return json_response(made, 201 if new else 200)
+        return json_response(result, 201 if new else 200)
 
     async def _handle_delete(self, request: web.Request, target: RequestTarget) -> web.Response:
         kind = target.kind
         options = await _read_body(request) if request.can_read_body else {}
-        obj, ended = self.cluster.delete(
+        obj, result = self.cluster.delete(
             kind,
             target.namespace,
             target.name,
             options,
             dry_run=request.query.get("dryRun") == "All",
         )
-        if kind.rules.returns_deleted or not ended:
+        if kind.rules.returns_deleted or not result:
             return json_response(obj)
         details = {"name": target.name, "kind": kind.plural, "uid": obj["metadata"]["uid"]}
         if kind.group:
@@ -212,7 +212,7 @@ class RequestHandlers:
         self, request: web.Request, target: RequestTarget
     ) -> web.Response:
         options = await _read_body(request) if request.can_read_body else {}
-        found = self.cluster.delete_all(
+        result = self.cluster.delete_all(
             target.kind,
             target.namespace,
             options,
@@ -225,7 +225,7 @@ class RequestHandlers:
                 "kind": f"{target.kind.kind}List",
                 "apiVersion": target.kind.api_version,
                 "metadata": metadata,
-                "items": found,
+                "items": result,
             }
         )
 
@@ -244,8 +244,8 @@ class RequestHandlers:
             manager=_field_manager(request), dry_run=request.query.get("dryRun") == "All"
         )
         new = apply_scale(target.kind, obj, document)
-        made = self.cluster.update(target.kind, target.namespace, target.name, new, wish)
-        return json_response(render_scale(target.kind, made))
+        result = self.cluster.update(target.kind, target.namespace, target.name, new, wish)
+        return json_response(render_scale(target.kind, result))
 
     async def _handle_binding(self, request: web.Request, target: RequestTarget) -> web.Response:
         document = await _read_body(request)
@@ -253,25 +253,25 @@ class RequestHandlers:
         if pod["spec"].get("nodeName"):
             raise StatusError(409, "Conflict", f"pod {target.name} is already assigned to a node")
         spec = {**pod["spec"], "nodeName": document["target"]["name"]}
-        place = (target.namespace, target.name)
-        self.cluster.storage.write(target.kind, place, {**pod, "spec": spec})
+        key = (target.namespace, target.name)
+        self.cluster.storage.write(target.kind, key, {**pod, "spec": spec})
         return json_response({"kind": "Status", "apiVersion": "v1", "status": "Success"}, 201)
 
     async def _handle_log(self, request: web.Request, target: RequestTarget) -> web.StreamResponse:
         pod = self.cluster.get(target.kind, target.namespace, target.name)
         container = _select_container(pod, request.query.get("container", ""))
         if not pod["spec"].get("nodeName"):
-            # Nobody to ask: the real server answers with nothing, and so it does.
+            # Without a kubelet to ask, the real server answers with an empty body.
             return web.Response()
 
-        def standing() -> ContainerRun | None:
-            found = self.cluster.storage.of(target.kind).get((target.namespace, target.name))
-            return container_run(found, container) if found is not None else None
+        def find_run() -> ContainerRun | None:
+            result = self.cluster.storage.of(target.kind).get((target.namespace, target.name))
+            return container_run(result, container) if result is not None else None
 
         now = self.cluster.now()
         try:
             return await serve_log(
-                request, self.cluster.logs, container, standing=standing, now=now
+                request, self.cluster.logs, container, find_run=find_run, now=now
             )
         except (LogUnavailable, ValueError) as error:
             raise bad_request(str(error)) from error
@@ -282,7 +282,7 @@ def _pod_subresources(kind: ResourceKind) -> tuple[str, ...]:
 
 
 def _select_container(pod: Object, asked: str) -> str:
-    """The container that is meant (kubernetes, pkg/registry/core/pod/strategy.go)."""
+    """Return the requested container (kubernetes, pkg/registry/core/pod/strategy.go)."""
     names = [container["name"] for container in pod["spec"]["containers"]]
     if not asked and len(names) > 1:
         raise bad_request(
@@ -297,7 +297,7 @@ def _select_container(pod: Object, asked: str) -> str:
 
 
 def request_verb(request: web.Request, target: RequestTarget) -> str:
-    """Which of Kubernetes' verbs a request is."""
+    """Return the Kubernetes verb of a request."""
     verb = _BY_METHOD.get(request.method, "")
     if verb == "get" and not target.name:
         return "watch" if request.query.get("watch") in ("true", "1") else "list"
@@ -336,7 +336,7 @@ async def _read_body(request: web.Request) -> Any:
 def json_response(
     value: Any, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """An answer of one JSON value."""
+    """Return a response with one JSON value."""
     return web.Response(
         body=msgspec.json.encode(value),
         status=status,

@@ -1,4 +1,4 @@
-"""Kinds that the fake serves, and what is special about each."""
+"""The kinds that the fake serves, and the rules of each."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ListShape:
-    """How a list merges: by the fields of its items, as a set, or not at all.
+    """How a list merges: by the key fields of its items, as a set, or atomically.
 
-    ``strategic`` are the fields for strategic merge patches where they are others.
+    ``strategic`` are the keys for strategic merge patches if they differ.
     """
 
     keys: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class ListShape:
 
     @property
     def merge_keys(self) -> tuple[str, ...]:
-        """Those for strategic merge patches."""
+        """The merge keys for strategic merge patches."""
         return self.strategic or self.keys
 
 
@@ -37,14 +37,14 @@ Shape = Mapping[tuple[str, ...], ListShape]
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where a custom kind has what its scale subresource tells (paths with dots)."""
+    """The paths (with dots) of the fields behind the scale subresource of a custom kind."""
 
     replicas: str
     status: str
     selector: str = ""
 
 
-def _leave_unchanged(new: Object, old: Object | None) -> None:
+def _change_nothing(new: Object, old: Object | None) -> None:
     return None
 
 
@@ -57,20 +57,20 @@ def _no_grace(obj: Object, asked: int | None) -> int:
 
 
 def no_fields(obj: Object) -> Mapping[str, str]:
-    """A kind whose field selectors know its name only."""
+    """Return no fields: field selectors of this kind support only the name."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class KindRules:
-    """What a kind does beyond what all do.
+    """The rules of a kind in addition to those of all kinds.
 
-    ``prepare`` may change the new object (defaults, what must not change); ``check`` gives what
-    is wrong with it; ``grace`` the seconds that a deletion leaves it; ``fields`` what a field
-    selector may name.
+    ``prepare`` may change the new object (defaults, immutable fields); ``check`` returns
+    violations; ``grace`` returns the seconds of a graceful deletion; ``fields`` returns the values
+    that field selectors can match.
     """
 
-    prepare: Callable[[Object, Object | None], None] = _leave_unchanged
+    prepare: Callable[[Object, Object | None], None] = _change_nothing
     check: Callable[[Object, Object | None], Sequence[Cause]] = _accept_any
     grace: Callable[[Object, int | None], int] = _no_grace
     fields: Callable[[Object], Mapping[str, str]] = no_fields
@@ -82,7 +82,7 @@ class KindRules:
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """One kind of objects that is served."""
+    """A kind of objects that is served."""
 
     group: str
     version: str
@@ -99,15 +99,15 @@ class ResourceKind:
 
     @property
     def api_version(self) -> str:
-        """As objects name it."""
+        """The apiVersion of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def label(self) -> str:
-        """As errors name it; also what identifies the kind whatever its version."""
+        """The name in error messages; identifies the kind in every version."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
     def subresources(self) -> tuple[str, ...]:
-        """Those that can be read and written."""
+        """The subresources that can be read and written."""
         return (*(["status"] if self.status else []), *(["scale"] if self.scale else []))

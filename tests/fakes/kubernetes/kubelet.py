@@ -1,4 +1,4 @@
-"""A simulated kubelet: what becomes of the pods of any API server, fake or real."""
+"""A simulated kubelet: runs the pods of an API server, fake or real, by a script."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tests.fakes.kubernetes.log_server import kubelet_server
 from tests.fakes.kubernetes.pod_lifecycle import PodSimulator
 from tests.fakes.kubernetes.pod_script import PodBehaviour, SimulatedPod, run_forever
 
-__all__ = ["Kubelet"]
+__all__ = ["FakeKubelet"]
 
 _PODS = PODS.with_model(SimulatedPod)
 
 
-class Kubelet:
-    """Follows the pods of a server and plays what becomes of them; an async context manager.
+class FakeKubelet:
+    """Watches the pods of a server and simulates their runs; an async context manager.
 
-    ``behaviour`` says it of each pod: Pending, Running with an address, then Succeeded or Failed
-    with exit code and termination message, after so many seconds of ``clock``. Restart policies
-    are obeyed, in place and with the back-off of a kubelet (0, 10, 20 … 300 seconds). A pod that
-    is deleted ends: its last status is written, then it is removed. The status of a pod that
-    somebody else ended (a test that evicts it) is left.
+    ``behaviour`` returns the script of each pod: Pending, Running with an address, then Succeeded
+    or Failed with exit code and termination message, after the seconds of ``clock`` in the script.
+    Restart policies are obeyed, in place and with the back-off of a kubelet (0, 10, 20 … 300
+    seconds). A deleted pod ends: its last status is written, then it is removed. If someone else
+    ends a pod (a test that evicts it), its status is left alone.
 
-    Pods are bound to a node of this name first, which is made; with ``binds`` false, those of a
-    server with a scheduler of its own are waited for, and those that have no node yet run without.
-    Requests are made with ``connections`` at once.
+    Pods are first bound to a node of this name, which is created. Without ``binds``, the kubelet
+    waits for pods of a server with a scheduler, and runs those that have no node yet. At most
+    ``connections`` requests are made at once.
 
-    What containers write goes to ``logs``; to those of a fake (``fake.cluster.logs``), which then
-    serves them. Without, the kubelet serves its own for a real server to ask for, with the
-    program ``openssl``.
+    Logs of containers go to ``logs``, by default those of a fake (``fake.cluster.logs``), which
+    then serves them. For a real server, the kubelet serves them itself, using the program
+    ``openssl``.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Kubelet:
         self._client = Client(access, clock=clock, connections=connections + 1, manager="kubelet")
         self._pods = Informer(self._client, _PODS, selection)
         self._controller: Controller[SimulatedPod] = Controller(
-            "kubelet", self._reconcile, workers=connections, clock=clock
+            "kubelet", self._reconcile_pod, workers=connections, clock=clock
         )
         self._controller.watch(self._pods, map_to_self)
         self._player = PodSimulator(
@@ -77,7 +77,7 @@ class Kubelet:
             logs=self.logs,
         )
 
-    async def __aenter__(self) -> Kubelet:
+    async def __aenter__(self) -> FakeKubelet:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._client)
             port = 0
@@ -98,7 +98,7 @@ class Kubelet:
         await self._stack.aclose()
 
     def write_log(self, namespace: str, name: str, data: bytes, *, container: str = "") -> None:
-        """Have a container of a pod write ``data``; the first one's by default.
+        """Have a container of a pod (the first by default) write ``data``.
 
         Raises :class:`KeyError` for a pod that the kubelet does not have yet.
         """
@@ -122,7 +122,7 @@ class Kubelet:
 
     # One pod
 
-    async def _reconcile(self, key: Key) -> ReconcileResult:
+    async def _reconcile_pod(self, key: Key) -> ReconcileResult:
         pod = self._pods.indexer.get(key)
         if pod is None or pod.spec.node_name not in ("", self.node):
             self._player.lives.pop(key, None)
@@ -130,5 +130,5 @@ class Kubelet:
         try:
             return await self._player.step(pod)
         except (NotFound, Conflict):
-            # Gone, or another pod of the same name: the informer will tell.
+            # Gone, or replaced by a pod of the same name: wait for the informer.
             return Success()

@@ -1,4 +1,4 @@
-"""Logs over HTTP: the fake's ``log`` of a pod, and the address of a kubelet that a server asks."""
+"""Logs over HTTP: the fake's ``pods/log``, and a kubelet server for a real API server."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ async def serve_log(
     logs: ContainerLogs,
     container: str,
     *,
-    standing: Callable[[], ContainerRun | None],
+    find_run: Callable[[], ContainerRun | None],
     now: datetime,
 ) -> web.StreamResponse:
-    """The log of one container; raises :class:`LogUnavailable`, and ValueError for a bad query."""
-    pieces = read_log(logs, container, LogQuery.of(request.query, now), standing)
+    """Answer with the log of a container; raises LogUnavailable, and ValueError for a bad query."""
+    pieces = read_log(logs, container, LogQuery.of(request.query, now), find_run)
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     begun = False
     try:
@@ -55,7 +55,7 @@ async def serve_log(
 
 
 def container_run(pod: Object, container: str) -> ContainerRun:
-    """How a container of a pod's document stands."""
+    """Return the latest run of a container from the status of its pod."""
     uid = pod["metadata"]["uid"]
     for status in pod.get("status", {}).get("containerStatuses") or ():
         if status["name"] != container:
@@ -71,22 +71,22 @@ def container_run(pod: Object, container: str) -> ContainerRun:
 
 @asynccontextmanager
 async def kubelet_server(
-    logs: ContainerLogs, stands: FindContainerRun, now: Callable[[], datetime]
+    logs: ContainerLogs, find_container_run: FindContainerRun, now: Callable[[], datetime]
 ) -> AsyncIterator[int]:
-    """What an API server asks a kubelet for logs, over HTTPS; gives the port.
+    """Serve the logs that an API server requests from a kubelet, over HTTPS; yields the port.
 
-    Its certificate is of its own making, with the program ``openssl``: servers verify a kubelet's
-    only where they are told to.
+    The certificate is self-signed with the program ``openssl``: API servers verify those of
+    kubelets only if configured to.
     """
     open_: set[asyncio.Transport] = set()
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if request.transport is not None:
             open_.add(request.transport)
-        place = [request.match_info[name] for name in ("namespace", "pod", "container")]
+        key = [request.match_info[name] for name in ("namespace", "pod", "container")]
         try:
             return await serve_log(
-                request, logs, place[2], standing=lambda: stands(*place), now=now()
+                request, logs, key[2], find_run=lambda: find_container_run(*key), now=now()
             )
         except (LogUnavailable, ValueError) as error:
             return web.Response(status=400, text=str(error))
@@ -100,7 +100,7 @@ async def kubelet_server(
         yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
-        # The server that asked keeps its connections, and TLS would wait for its word.
+        # The API server keeps its connections, and TLS would wait for its close_notify.
         for transport in open_:
             transport.abort()
         await asyncio.sleep(0)

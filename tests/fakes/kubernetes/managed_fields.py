@@ -1,4 +1,4 @@
-"""Who owns which field, and server-side apply (structured-merge-diff, as far as ownership goes)."""
+"""Field ownership and server-side apply (structured-merge-diff, ownership only)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ITEM = object()
 
 
 class FieldManager(tuple[str, str, str, str]):
-    """Name, operation (``Apply`` or ``Update``), API version and subresource of who owns."""
+    """Name, operation (``Apply`` or ``Update``), API version and subresource of an owner."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ Owners = dict[FieldManager, frozenset[Path]]
 def update_managers(
     kind: ResourceKind, old: Object, new: Object, who: FieldManager, now: str
 ) -> Object:
-    """``new`` with its managers: ``who`` owns what differs from ``old``."""
+    """Return ``new`` with its managed fields: ``who`` owns what differs from ``old``."""
     before, after = _leaf_values(kind, old), _leaf_values(kind, new)
     changed = frozenset(path for path, value in after.items() if before.get(path, _NONE) != value)
     gone = before.keys() - after.keys()
@@ -69,23 +69,23 @@ def server_side_apply(
     force: bool,
     now: str,
 ) -> Object:
-    """``live`` with what ``who`` wants of it; raises a refusal for fields of other managers."""
-    wanted = _leaf_values(kind, config)
+    """Apply the configuration of ``who`` to ``live``; raises a conflict with other managers."""
+    expected = _leaf_values(kind, config)
     owners = _parse_owners(live or {})
     merged = _merge_value(copy.deepcopy(live or {}), config, (), kind.shape)
     before, after = _leaf_values(kind, live or {}), _leaf_values(kind, merged)
-    changed = {path for path in wanted if before.get(path, _NONE) != after.get(path, _NONE)}
+    changed = {path for path in expected if before.get(path, _NONE) != after.get(path, _NONE)}
     clashes = {manager: paths & changed for manager, paths in owners.items() if manager != who}
     if not force:
         _raise_conflicts(clashes)
     others = {
         manager: paths - clashes[manager] for manager, paths in owners.items() if manager != who
     }
-    given_up = owners.get(who, frozenset()) - wanted.keys()
+    given_up = owners.get(who, frozenset()) - expected.keys()
     for path in sorted(given_up, key=len, reverse=True):
         if not any(_owns_below(paths, path) for paths in others.values()):
             _remove_path(merged, path)
-    others[who] = frozenset(wanted)
+    others[who] = frozenset(expected)
     return _with_owners(merged, live or {}, others, now)
 
 
@@ -107,11 +107,11 @@ def _raise_conflicts(clashes: Mapping[FieldManager, frozenset[Path]]) -> None:
     if not causes:
         return
     number = f"{len(causes)} conflict{'s' if len(causes) > 1 else ''}"
-    said = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
+    output = "; ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
     raise StatusError(
         409,
         "Conflict",
-        f"Apply failed with {number}: {said}",
+        f"Apply failed with {number}: {output}",
         details={"causes": causes},
     )
 
@@ -206,8 +206,8 @@ def _remove_path(obj: Any, path: Path) -> None:
         if obj[text] in ({}, []):
             del obj[text]
     elif isinstance(obj, list):
-        wanted = json.loads(text)
-        for item in [element for element in obj if _matches_item(element, sign, wanted)]:
+        expected = json.loads(text)
+        for item in [element for element in obj if _matches_item(element, sign, expected)]:
             if rest:
                 _remove_path(item, rest)
             else:
@@ -224,12 +224,12 @@ def _matches_item(item: Any, sign: str, wanted: Any) -> bool:
 
 
 def _parse_owners(obj: Mapping[str, Any]) -> Owners:
-    found: Owners = {}
+    results: Owners = {}
     for entry in (obj.get("metadata") or {}).get("managedFields") or ():
         parts = (entry["manager"], entry["operation"], entry["apiVersion"])
         who = FieldManager((*parts, entry.get("subresource", "")))
-        found[who] = frozenset(_parse_fields(entry["fieldsV1"], ()))
-    return found
+        results[who] = frozenset(_parse_fields(entry["fieldsV1"], ()))
+    return results
 
 
 def _parse_fields(fields: Mapping[str, Any], path: Path) -> Iterator[Path]:

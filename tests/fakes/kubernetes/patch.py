@@ -1,4 +1,4 @@
-"""The three patches that change an object as a document: JSON, merge and strategic merge."""
+"""The three patch formats that change an object: JSON, merge and strategic merge."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REJECTED = "the server rejected our request due to an error in our request"
 def apply_patch(
     kind: ResourceKind, media_type: str, current: dict[str, Json], patch: Json
 ) -> dict[str, Json]:
-    """``current`` changed as ``patch`` says; raises a refusal for one that cannot be."""
+    """Return ``current`` with ``patch`` applied; raises StatusError for an invalid patch."""
     if media_type == "application/json-patch+json":
         result = _apply_json_patch(copy.deepcopy(current), patch)
     elif media_type == "application/merge-patch+json":
@@ -101,7 +101,7 @@ def _replace_value(document: Json, operation: Mapping[str, Json]) -> Json:
     if isinstance(parent, list):
         parent[int(steps[-1])] = value
     elif steps:
-        # Against the RFC the real server's library takes a name that is not there.
+        # Unlike the RFC, the real server's library accepts a name that does not exist.
         parent[steps[-1]] = value
     else:
         return value

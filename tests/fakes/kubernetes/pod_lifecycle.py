@@ -1,4 +1,4 @@
-"""One pod's life, a step at a time: what a simulated kubelet does with it."""
+"""The lifecycle of a pod, step by step, as a simulated kubelet performs it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tests.fakes.kubernetes.pod_script import (
 __all__ = ["PodLifecycle", "PodSimulator"]
 
 _PODS = PODS.with_model(SimulatedPod)
-#: Restarts in place wait so long (kubelet, MaxContainerBackOff), the first one not at all.
+#: The longest wait between restarts (kubelet, MaxContainerBackOff); the first has none.
 _MAX_BACK_OFF = 300.0
 
 
 @dataclass(slots=True)
 class PodLifecycle:
-    """Where a pod stands: ``since`` counts from when its stage began, ``began`` is the day's.
+    """The state of a pod: ``since`` is when its stage began, ``began`` the same as time of day.
 
-    ``unsent`` is the status that no server has taken yet.
+    ``unsent`` is a status that no server has accepted yet.
     """
 
     uid: str
@@ -51,10 +51,10 @@ class PodLifecycle:
 
 
 class PodSimulator:
-    """Plays the pods of a node, as ``behaviour`` says; each step is one or two requests.
+    """Simulates the pods of a node by ``behaviour``; each step makes one or two requests.
 
-    Pods are bound to ``node`` first, where it is not empty. What a step raises is to be tried
-    again: nothing is lost by that.
+    Pods are first bound to ``node`` unless it is empty. A step that raises can be retried: no state
+    is lost.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class PodSimulator:
     def write_log(
         self, pod: SimulatedPod, life: PodLifecycle, data: bytes, container: str = ""
     ) -> None:
-        """Have a container write ``data`` in its latest run; the first one by default."""
+        """Have a container (the first by default) write ``data`` in its latest run."""
         container = container or pod.spec.containers[0].name
         now = self._clock.now()
         self._logs.write(life.uid, container, data, run=life.restarts, now=now)
 
     def find_run(self, namespace: str, name: str, container: str) -> ContainerRun | None:
-        """How a container stands, by namespace, pod and container; None where it is not here."""
+        """Return the latest run of a container; None if it is not on this node."""
         life = self.lives.get(Key(namespace, name))
         if life is None:
             return None
@@ -106,20 +106,20 @@ class PodSimulator:
             self._behaviour(pod),
             stage,
             self._clock.monotonic(),
-            self._timestamp(),
+            self._format_now(),
             restarts=pod.restarts,
         )
         self.lives[pod.key] = life
         return life
 
     async def step(self, pod: SimulatedPod) -> ReconcileResult:
-        """The next step of a pod's life, if it is time."""
+        """Perform the next step of a pod's life if it is due."""
         life = self._get_lifecycle(pod)
         if life.unsent is not None:
             await self._write_status(pod, life, life.unsent)
         if pod.metadata.deletion_timestamp is not None:
             return await self._stop_pod(pod, life)
-        if life.stage == "over" or _has_ended(pod):
+        if life.stage == "over" or _is_over(pod):
             return Success()
         match life.stage:
             case "new":
@@ -154,13 +154,13 @@ class PodSimulator:
 
     async def _start_pod(self, pod: SimulatedPod, life: PodLifecycle) -> ReconcileResult:
         course = life.course
-        if (course.start or not course.starts) and life.stage == "bound":
+        if (course.start or not course.ever_starts) and life.stage == "bound":
             life.stage = "pending"
             await self._write_status(pod, life, pod_status.pending_status(pod, course))
-        if not course.starts or course.start is None:
+        if not course.ever_starts or course.start is None:
             return Success()
-        if (left := self._seconds_left(life, course.start)) > 0:
-            return RequeueAfter(left)
+        if (remaining := self._seconds_left(life, course.start)) > 0:
+            return RequeueAfter(remaining)
         life.address = life.address or self._next_address()
         return await self._begin_run(pod, life)
 
@@ -178,8 +178,8 @@ class PodSimulator:
         course = life.course
         if course.run is None:
             return Success()
-        if (left := self._seconds_left(life, course.run)) > 0:
-            return RequeueAfter(left)
+        if (remaining := self._seconds_left(life, course.run)) > 0:
+            return RequeueAfter(remaining)
         if course.pod_reason:
             self._enter_stage(life, "over")
             await self._write_status(pod, life, pod_status.eviction_status(course))
@@ -199,19 +199,19 @@ class PodSimulator:
     async def _restart_pod(self, pod: SimulatedPod, life: PodLifecycle) -> ReconcileResult:
         doubled = self._back_off * 2.0 ** (life.restarts - 1)
         wait = min(_MAX_BACK_OFF, doubled) if life.restarts else 0.0
-        if (left := self._seconds_left(life, wait)) > 0:
-            return RequeueAfter(left)
+        if (remaining := self._seconds_left(life, wait)) > 0:
+            return RequeueAfter(remaining)
         life.restarts += 1
         life.course = self._behaviour(_with_restarts(pod, life.restarts))
         return await self._begin_run(pod, life)
 
     async def _stop_pod(self, pod: SimulatedPod, life: PodLifecycle) -> ReconcileResult:
-        """The end of a pod that is deleted; what runs takes its time."""
-        if life.stage in ("running", "crashed") and not _has_ended(pod):
+        """End a deleted pod; running containers take their time to stop."""
+        if life.stage in ("running", "crashed") and not _is_over(pod):
             if life.stopping is None:
                 life.stopping = self._clock.monotonic() + life.course.stop
-            if (left := life.stopping - self._clock.monotonic()) > 0:
-                return RequeueAfter(left)
+            if (remaining := life.stopping - self._clock.monotonic()) > 0:
+                return RequeueAfter(remaining)
             await self._finish_pod(pod, life, life.course.stopped)
         options = DeleteOptions(grace=0, uid=pod.metadata.uid)
         await self._client.delete(PODS, pod.key.name, namespace=pod.key.namespace, options=options)
@@ -228,12 +228,12 @@ class PodSimulator:
     def _enter_stage(self, life: PodLifecycle, stage: str) -> None:
         life.stage = stage
         life.since = self._clock.monotonic()
-        life.began = self._timestamp()
+        life.began = self._format_now()
 
     def _seconds_left(self, life: PodLifecycle, seconds: float) -> float:
         return life.since + seconds - self._clock.monotonic()
 
-    def _timestamp(self) -> str:
+    def _format_now(self) -> str:
         return _format_time(self._clock.now())
 
     def _next_address(self) -> str:
@@ -243,7 +243,7 @@ class PodSimulator:
     async def _write_status(
         self, pod: SimulatedPod, life: PodLifecycle, status: dict[str, Any]
     ) -> None:
-        """The status of this very pod, and of no successor."""
+        """Write the status of exactly this pod, not of one that replaced it."""
         life.unsent = status
         patch = merge_patch({"metadata": {"uid": pod.metadata.uid}, "status": status})
         await self._client.patch(
@@ -252,18 +252,18 @@ class PodSimulator:
         life.unsent = None
 
 
-def _has_ended(pod: SimulatedPod) -> bool:
+def _is_over(pod: SimulatedPod) -> bool:
     return pod.status.phase in ("Succeeded", "Failed")
 
 
 def _restarts_in_place(pod: SimulatedPod, code: int) -> bool:
-    """Whether its containers are started again in place (core/v1 RestartPolicy)."""
+    """Return whether its containers are restarted in place (core/v1 RestartPolicy)."""
     policy = pod.spec.restart_policy
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
 
 def _with_restarts(pod: SimulatedPod, restarts: int) -> SimulatedPod:
-    """The pod as its status will tell it, for the cache does not yet."""
+    """Return the pod with the restarts that its status will have; the cache is older."""
     status = SimulatedPodStatus(pod.status.phase, (StartedContainer(restarts),))
     return msgspec.structs.replace(pod, status=status)
 

@@ -1,4 +1,4 @@
-"""What becomes of a pod: how a simulated kubelet is told."""
+"""Scripts of pods, which a simulated kubelet plays."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class PodContainer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A container as a pod asks for it."""
+    """A container of a pod spec."""
 
     name: str
     image: str = ""
@@ -33,7 +33,7 @@ class PodContainer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     env: tuple[dict[str, Any], ...] = ()
 
     def variable(self, name: str) -> str:
-        """The value of a variable of its environment; empty where it has none."""
+        """Return the value of an environment variable; empty if it is not set."""
         return next(
             (str(variable.get("value", "")) for variable in self.env if variable["name"] == name),
             "",
@@ -41,7 +41,7 @@ class PodContainer(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """What of a pod's spec a kubelet acts on."""
+    """The part of a pod spec that a kubelet acts on."""
 
     containers: tuple[PodContainer, ...] = ()
     init_containers: tuple[PodContainer, ...] = ()
@@ -51,13 +51,13 @@ class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaul
 
 
 class StartedContainer(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """How often a container was started again in place."""
+    """How often a container was restarted in place."""
 
     restart_count: int = 0
 
 
 class SimulatedPodStatus(msgspec.Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """What of a pod's status a kubelet goes on from."""
+    """The part of a pod status that a kubelet continues from."""
 
     phase: str = ""
     container_statuses: tuple[StartedContainer, ...] = ()
@@ -71,7 +71,7 @@ class SimulatedPod(Object, frozen=True, gc=False, rename="camel", omit_defaults=
 
     @property
     def restarts(self) -> int:
-        """How often its containers were started again in place, as its status tells."""
+        """How often its containers were restarted in place, according to its status."""
         return max((status.restart_count for status in self.status.container_statuses), default=0)
 
 
@@ -79,12 +79,12 @@ class SimulatedPod(Object, frozen=True, gc=False, rename="camel", omit_defaults=
 class PodScript:
     """One run of a pod's containers; a restart in place begins another one.
 
-    ``start`` are the seconds until they run, ``run`` those until they end; None for never.
-    ``exit_code`` is that of the container ``container``, or of all where that is empty; ``reason``
-    is its reason (``OOMKilled``), ``message`` its termination message, ``log`` what it has written
-    when it begins to run. ``pod_reason`` ends the pod as a whole as Failed, as an eviction does
-    (``Evicted``). ``unschedulable`` says why no node is found, ``waiting`` why nothing starts on
-    it (``ErrImagePull``); with either it does not run. A pod that is deleted while it runs takes
+    ``start`` is the seconds until they run, ``run`` those until they end; None for never.
+    ``exit_code`` is that of the container ``container``, or of all if that is empty; ``reason`` is
+    its reason (``OOMKilled``), ``message`` its termination message, ``log`` what it writes when it
+    starts. ``pod_reason`` ends the whole pod as Failed, like an eviction (``Evicted``).
+    ``unschedulable`` is the message if no node fits, ``waiting`` the reason why nothing starts
+    (``ErrImagePull``); with either, the pod does not run. A pod that is deleted while it runs takes
     ``stop`` seconds to end with ``stopped``.
     """
 
@@ -102,7 +102,7 @@ class PodScript:
     stopped: int = 143
 
     @property
-    def starts(self) -> bool:
+    def ever_starts(self) -> bool:
         """Whether its containers ever run."""
         return self.start is not None and not self.unschedulable and not self.waiting
 
@@ -112,11 +112,11 @@ PodBehaviour = Callable[[SimulatedPod], PodScript]
 
 
 def run_forever(pod: SimulatedPod) -> PodScript:
-    """Every pod runs, at once, until it is deleted."""
+    """Run every pod at once, until it is deleted."""
     return PodScript()
 
 
 def complete_after(seconds: float = 0.0) -> PodBehaviour:
-    """Every pod runs, at once, and succeeds after so many seconds."""
+    """Run every pod at once; it succeeds after ``seconds``."""
     course = PodScript(run=seconds)
     return lambda pod: course

@@ -1,4 +1,4 @@
-"""The status that a kubelet writes for a pod, phase by phase (core/v1 PodStatus)."""
+"""The status that a kubelet writes for a pod in each phase (core/v1 PodStatus)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _IMAGE = "sha256:" + "0" * 64
 
 
 def unschedulable_status(why: str) -> Object:
-    """No node is found."""
+    """Return the status of a pod for which no node fits."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -31,22 +31,22 @@ def unschedulable_status(why: str) -> Object:
 
 
 def pending_status(pod: SimulatedPod, course: PodScript) -> Object:
-    """On a node, and nothing runs yet."""
+    """Return the status of a pod on a node whose containers do not run yet."""
     waiting = {"reason": course.waiting or "ContainerCreating"}
-    found = [
+    results = [
         _container_status(pod, container, {"waiting": waiting}) for container in pod.spec.containers
     ]
     return {
         "phase": "Pending",
         "conditions": _pod_conditions(ready=False),
-        "containerStatuses": found,
+        "containerStatuses": results,
     }
 
 
 def running_status(
     pod: SimulatedPod, *, now: str, address: str, restarts: int, last: Object | None
 ) -> Object:
-    """All containers run; ``last`` is how they ended before a restart in place."""
+    """Return the status of a running pod; ``last`` is how containers ended before a restart."""
     state = {"running": {"startedAt": now}}
     status: Object = {
         "phase": "Running",
@@ -62,8 +62,10 @@ def running_status(
     if not restarts:
         status["startTime"] = now
     if pod.spec.init_containers:
-        ended = _render_terminated(0, "Completed", since=now, now=now)
-        inits = [_container_status(pod, container, ended) for container in pod.spec.init_containers]
+        result = _render_terminated_state(0, "Completed", since=now, now=now)
+        inits = [
+            _container_status(pod, container, result) for container in pod.spec.init_containers
+        ]
         status["initContainerStatuses"] = [{**init_status, "ready": True} for init_status in inits]
     return status
 
@@ -71,7 +73,7 @@ def running_status(
 def terminal_status(
     pod: SimulatedPod, course: PodScript, code: int, *, since: str, now: str, restarts: int
 ) -> Object:
-    """All containers have ended, and are not started again."""
+    """Return the status of a pod whose containers have ended for good."""
     codes = [_container_exit_code(container, course, code) for container in pod.spec.containers]
     return {
         "phase": "Failed" if any(codes) else "Succeeded",
@@ -91,7 +93,7 @@ def terminal_status(
 def crash_loop_status(
     pod: SimulatedPod, course: PodScript, *, since: str, now: str, restarts: int
 ) -> Object:
-    """All containers have ended and wait for their next start in place."""
+    """Return the status of a pod whose containers wait for their next restart."""
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     return {
         "phase": "Running",
@@ -110,7 +112,7 @@ def crash_loop_status(
 
 
 def eviction_status(course: PodScript) -> Object:
-    """The whole pod was ended for a reason of its own (kubelet/eviction)."""
+    """Return the status of an evicted pod (kubelet/eviction)."""
     message = course.message or f"The pod was ended: {course.pod_reason}."
     return {
         "phase": "Failed",
@@ -124,24 +126,26 @@ def eviction_status(course: PodScript) -> Object:
 def terminated_state(
     container: PodContainer, course: PodScript, code: int, *, since: str, now: str
 ) -> Object:
-    """The state of a container that has ended."""
+    """Return the state of a container that has ended."""
     code = _container_exit_code(container, course, code)
     reason = (course.reason if code else "") or ("Error" if code else "Completed")
     meant = course.container in ("", container.name)
-    return _render_terminated(code, reason, since=since, now=now, message=course.message * meant)
+    return _render_terminated_state(
+        code, reason, since=since, now=now, message=course.message * meant
+    )
 
 
 def _container_exit_code(container: PodContainer, course: PodScript, code: int) -> int:
     return code if course.container in ("", container.name) else 0
 
 
-def _render_terminated(
+def _render_terminated_state(
     code: int, reason: str, *, since: str, now: str, message: str = ""
 ) -> Object:
-    said: Object = {"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": now}
+    output: Object = {"exitCode": code, "reason": reason, "startedAt": since, "finishedAt": now}
     if message:
-        said["message"] = message
-    return {"terminated": said}
+        output["message"] = message
+    return {"terminated": output}
 
 
 def _container_status(
@@ -169,12 +173,12 @@ def _container_status(
 
 
 def _pod_conditions(*, ready: bool, reason: str = "") -> list[Object]:
-    said: Object = {"status": "True" if ready else "False"}
+    output: Object = {"status": "True" if ready else "False"}
     if reason:
-        said["reason"] = reason
+        output["reason"] = reason
     return [
         {"type": "PodScheduled", "status": "True"},
         {"type": "Initialized", "status": "True"},
-        {"type": "ContainersReady", **said},
-        {"type": "Ready", **said},
+        {"type": "ContainersReady", **output},
+        {"type": "Ready", **output},
     ]

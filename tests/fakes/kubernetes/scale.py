@@ -1,4 +1,4 @@
-"""The scale subresource: how many replicas are wanted and there, of any kind that says where."""
+"""The scale subresource: desired and current replicas of a kind that declares their paths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Object = dict[str, Any]
 
 
 def render_scale(kind: ResourceKind, obj: Mapping[str, Any]) -> Object:
-    """The Scale (autoscaling/v1) of an object."""
+    """Return the Scale (autoscaling/v1) of an object."""
     where = kind.scale
     assert where is not None
     metadata = obj["metadata"]
@@ -33,24 +33,24 @@ def render_scale(kind: ResourceKind, obj: Mapping[str, Any]) -> Object:
 
 
 def apply_scale(kind: ResourceKind, obj: Object, scale: Mapping[str, Any]) -> Object:
-    """The object with the number of replicas that a Scale wants."""
+    """Return the object with the number of replicas of a Scale."""
     assert kind.scale is not None
-    wanted = (scale.get("spec") or {}).get("replicas", 0)
-    if not isinstance(wanted, int) or wanted < 0:
+    expected = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(expected, int) or expected < 0:
         raise bad_request("spec.replicas: Invalid value: should be greater than or equal to 0")
     new = copy.deepcopy(obj)
     at = new
     *steps, last = kind.scale.replicas.strip(".").split(".")
     for step in steps:
         at = at.setdefault(step, {})
-    at[last] = wanted
+    at[last] = expected
     if version := (scale.get("metadata") or {}).get("resourceVersion"):
         new["metadata"]["resourceVersion"] = version
     return new
 
 
 def _value_at(obj: Mapping[str, Any], path: str) -> Any:
-    found: Any = obj
+    result: Any = obj
     for step in path.strip(".").split("."):
-        found = found.get(step) if isinstance(found, Mapping) else None
-    return found
+        result = result.get(step) if isinstance(result, Mapping) else None
+    return result

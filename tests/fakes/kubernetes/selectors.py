@@ -1,4 +1,4 @@
-"""Label and field selectors, as requests write them (apimachinery, labels and fields)."""
+"""Label and field selectors of requests (apimachinery, labels and fields)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COMMA = re.compile(r",(?![^(]*\))")
 
 
 def parse_selectors(kind: ResourceKind, *, labels: str, fields: str) -> Selector:
-    """What both selectors want of an object; raises a refusal for what cannot be read."""
+    """Return a predicate for both selectors; raises StatusError for invalid ones."""
     by_label = [_label_test(part) for part in _COMMA.split(labels) if labels.strip()]
     by_field = [_field_test(part) for part in fields.split(",") if fields.strip()]
 
@@ -50,15 +50,15 @@ def _label_test(part: str) -> _Test:
             return lambda labels: labels.get(key) != value
         return lambda labels: labels.get(key) == value
     if match := _EXISTS.fullmatch(part):
-        key, wanted = match[2], not match[1]
-        return lambda labels: (key in labels) is wanted
+        key, expected = match[2], not match[1]
+        return lambda labels: (key in labels) is expected
     raise bad_request(f"unable to parse requirement: {part!r}")
 
 
 def _split_field(part: str) -> tuple[str, str, bool]:
     for sign, equal in (("!=", False), ("==", True), ("=", True)):
-        name, found, value = part.partition(sign)
-        if found:
+        name, result, value = part.partition(sign)
+        if result:
             return name.strip(), value.strip(), equal
     raise bad_request(f"invalid selector: {part!r}; can't understand {part!r}")
 
@@ -81,6 +81,6 @@ def _check_field(kind: ResourceKind, name: str) -> None:
     if name in known:
         return
     if kind.rules.fields is no_fields:
-        shown = ", ".join(f'"{field}"' for field in known)
-        raise bad_request(f'"{name}" is not a known field selector: only {shown}')
+        output = ", ".join(f'"{field}"' for field in known)
+        raise bad_request(f'"{name}" is not a known field selector: only {output}')
     raise bad_request(f"field label not supported: {name}")

@@ -1,9 +1,9 @@
-"""A Kubernetes API server that lives in memory and fails as it is told.
+"""A Kubernetes API server in memory that fails on request.
 
 It serves the verbs over real HTTP as far as operators use them, and passes danlu's conformance
-tests of API semantics beside a real server. There are no controllers, no scheduler and no kubelet
-behind it but the garbage collector: a test says itself what becomes of a pod.
-``python -m tests.fakes.kubernetes`` serves one until it is ended.
+tests of API semantics, which a real server passes too. It has a garbage collector but no other
+controller, no scheduler and no kubelet: tests set the status of pods. ``python -m
+tests.fakes.kubernetes`` serves one until interrupted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Object = dict[str, Any]
 
 
 class FakeKubernetes:
-    """The server; use as an async context manager. Its state may be looked at and changed.
+    """The server; use as an async context manager. Tests may read and change its state.
 
-    ``cluster`` has the objects. ``faults`` are used up in order; ``log`` has the requests that
-    came, ``counts`` their number by verb and resource. With ``tokens`` one of those is needed.
-    ``now`` gives the time of day.
+    ``cluster`` has the objects. ``faults`` are used up in order; ``log`` has the received requests,
+    ``counts`` their number by verb and resource. If ``tokens`` is not empty, requests need one of
+    them. ``now`` returns the time of day.
     """
 
     def __init__(
@@ -70,22 +70,22 @@ class FakeKubernetes:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """Its URL."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
     @property
     def counts(self) -> Counter[tuple[str, str]]:
-        """Requests by verb and resource (``("create", "pods")``)."""
+        """The number of requests by verb and resource (``("create", "pods")``)."""
         return count_requests(self.log)
 
     def bookmark(self) -> None:
-        """Send a bookmark to every watch that asked for them."""
+        """Send a bookmark to every watch that requested them."""
         for watch in self._handlers.watches:
             watch.bookmark()
 
     @property
     def watches(self) -> int:
-        """How many watch now."""
+        """The number of open watches."""
         return len(self._handlers.watches)
 
     async def _handle_request(self, request: web.Request) -> web.StreamResponse:
@@ -101,9 +101,9 @@ class FakeKubernetes:
         if request.path in ("/healthz", "/readyz", "/livez"):
             return web.Response(text="ok")
         self._check_token(request)
-        said = discovery.document(request.path, self.cluster.kinds.values())
-        if said is not None and request.method == "GET":
-            return json_response(said)
+        output = discovery.document(request.path, self.cluster.kinds.values())
+        if output is not None and request.method == "GET":
+            return json_response(output)
         target = self._handlers.parse_target(request.path)
         logged = LoggedRequest(
             request_verb(request, target), target.resource, target.namespace, target.name
@@ -126,12 +126,14 @@ class FakeKubernetes:
     async def _apply_fault(self, request: web.Request, fault: ApiFault) -> None:
         if fault.delay:
             await asyncio.sleep(fault.delay)
+        if fault.release is not None:
+            await fault.release.wait()
         if fault.drop and not fault.after:
             _drop_connection(request)
             raise StatusError(500, "InternalError", "nobody hears this")
         if fault.status:
             reason = _REASONS.get(fault.status, "InternalError")
-            raise StatusError(fault.status, reason, "told to fail", retry_after=fault.retry_after)
+            raise StatusError(fault.status, reason, "injected fault", retry_after=fault.retry_after)
 
 
 _REASONS = {

@@ -1,4 +1,4 @@
-"""What an API server refuses, in the words of the real one."""
+"""Errors of the API server, with the real server's messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Cause = dict[str, str]
 
 
 class StatusError(Exception):
-    """An answer that is no success: becomes a Status (meta/v1)."""
+    """An error response: becomes a Status (meta/v1)."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class StatusError(Exception):
         self.retry_after = retry_after
 
     def to_status(self) -> dict[str, Any]:
-        """The Status object."""
+        """Return the Status object."""
         details = dict(self.details)
         if self.retry_after:
             details["retryAfterSeconds"] = self.retry_after
@@ -62,29 +62,29 @@ class StatusError(Exception):
 
 
 def _object_details(kind: ResourceKind, name: str, causes: Sequence[Cause] = ()) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": name, "kind": kind.plural}
+    results: dict[str, Any] = {"name": name, "kind": kind.plural}
     if kind.group:
-        found["group"] = kind.group
+        results["group"] = kind.group
     if causes:
-        found["causes"] = list(causes)
-    return found
+        results["causes"] = list(causes)
+    return results
 
 
 def not_found(kind: ResourceKind, name: str) -> StatusError:
-    """There is no such object."""
+    """The object does not exist."""
     text = f'{kind.label} "{name}" not found'
     return StatusError(404, "NotFound", text, details=_object_details(kind, name))
 
 
 def no_such_path(served: bool) -> StatusError:
-    """Nothing is there; ``served`` says whether at least the group and version are."""
+    """Unknown path; ``served`` is whether its group and version are served."""
     if served:
         return StatusError(404, "NotFound", "the server could not find the requested resource")
     return StatusError(404, "", "404 page not found")
 
 
 def already_exists(kind: ResourceKind, name: str) -> StatusError:
-    """There is one of that name."""
+    """An object of this name exists."""
     text = f'{kind.label} "{name}" already exists'
     return StatusError(409, "AlreadyExists", text, details=_object_details(kind, name))
 
@@ -95,7 +95,7 @@ CHANGED = (
 
 
 def conflict(kind: ResourceKind, name: str, why: str = CHANGED) -> StatusError:
-    """The object is another than the one that was meant."""
+    """The object was changed or replaced."""
     text = f'Operation cannot be fulfilled on {kind.label} "{name}": {why}'
     return StatusError(409, "Conflict", text, details=_object_details(kind, name))
 
@@ -103,36 +103,36 @@ def conflict(kind: ResourceKind, name: str, why: str = CHANGED) -> StatusError:
 def forbidden_error(
     kind: ResourceKind, name: str, why: str, causes: Sequence[Cause] = ()
 ) -> StatusError:
-    """It may not be done."""
+    """The request is not allowed."""
     text = f'{kind.label} "{name}" is forbidden: {why}'
     return StatusError(403, "Forbidden", text, details=_object_details(kind, name, causes))
 
 
 def invalid(kind: ResourceKind, name: str, causes: Sequence[Cause]) -> StatusError:
-    """Fields that may not be as they are."""
-    said = [f"{cause['field']}: {cause['message']}" for cause in causes]
-    shown = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+    """Fields are invalid."""
+    output = [f"{cause['field']}: {cause['message']}" for cause in causes]
+    text = output[0] if len(output) == 1 else f"[{', '.join(output)}]"
     qualified = f"{kind.kind}.{kind.group}" if kind.group else kind.kind
     details = _object_details(kind, name, causes) | {"kind": kind.kind}
-    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {shown}', details=details)
+    return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {text}', details=details)
 
 
 def required_cause(field: str, hint: str = "") -> Cause:
-    """The cause for a field that is missing."""
+    """Return the cause for a missing field."""
     message = f"Required value: {hint}" if hint else "Required value"
     return {"reason": "FieldValueRequired", "message": message, "field": field}
 
 
 def expired_error(message: str) -> StatusError:
-    """The version is too old."""
+    """The resource version is too old."""
     return StatusError(410, "Expired", message)
 
 
 def bad_request(message: str) -> StatusError:
-    """The request makes no sense."""
+    """The request is malformed."""
     return StatusError(400, "BadRequest", message)
 
 
 def unsupported_media(message: str) -> StatusError:
-    """That type of body is not taken."""
+    """The media type of the body is not supported."""
     return StatusError(415, "UnsupportedMediaType", message)

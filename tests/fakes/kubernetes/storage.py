@@ -1,4 +1,4 @@
-"""Objects, their versions, and what changed: as etcd keeps it for a real server."""
+"""Objects, their versions and their changes, as etcd stores them for a real server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = tuple[str, str]
 
 @dataclass(slots=True)
 class StoredChange:
-    """One write: ``old`` is None for a creation, ``new`` for a removal (``old`` tells its end)."""
+    """A write: ``old`` is None for a creation, ``new`` for a removal; ``old`` is its last state."""
 
     version: int
     old: Object | None
@@ -29,21 +29,21 @@ class StoredChange:
     _bytes: dict[int, bytes] = field(default_factory=dict)
 
     def encode(self, obj: Object) -> bytes:
-        """The bytes of its old or new object, made once for all who watch."""
-        found = self._bytes.get(id(obj))
-        if found is None:
-            found = self._bytes[id(obj)] = msgspec.json.encode(obj)
-        return found
+        """Return the old or new object as bytes, encoded once for all watches."""
+        result = self._bytes.get(id(obj))
+        if result is None:
+            result = self._bytes[id(obj)] = msgspec.json.encode(obj)
+        return result
 
 
 Subscriber = Callable[[StoredChange | None], None]
-"""Told of each change; None ends it."""
+"""Called with each change; None ends the subscription."""
 
 
 class ObjectStorage:
-    """All objects by kind and place. Objects in it are never changed, only replaced.
+    """All objects by kind and place. They are never changed in place, only replaced.
 
-    The last ``remembered`` changes of a kind can be watched from; older versions have expired.
+    Watches can start from the last ``remembered`` changes of a kind; older versions have expired.
     """
 
     def __init__(self, *, remembered: int = 20_000) -> None:
@@ -56,17 +56,17 @@ class ObjectStorage:
         self._compacted = 0
 
     def of(self, kind: ResourceKind) -> dict[Place, Object]:
-        """The objects of a kind, to be read only."""
+        """Return the objects of a kind; read-only."""
         return self._objects.setdefault(kind.label, {})
 
     def everything(self) -> Iterator[tuple[str, Place, Object]]:
-        """All objects with the label of their kind."""
+        """Return all objects with the label of their kind."""
         for label, objects in list(self._objects.items()):
-            for place, obj in list(objects.items()):
-                yield label, place, obj
+            for directory, obj in list(objects.items()):
+                yield label, directory, obj
 
     def write(self, kind: ResourceKind, place: Place, obj: Object) -> Object:
-        """Put an object in, with the next version; gives it as it is kept."""
+        """Store an object with the next version; return the stored object."""
         objects = self.of(kind)
         old = objects.get(place)
         kept = self._with_next_version(obj)
@@ -75,51 +75,51 @@ class ObjectStorage:
         return kept
 
     def remove(self, kind: ResourceKind, place: Place) -> Object:
-        """Take an object out; gives its last state, whose version is that of the removal."""
+        """Remove an object; return its last state with the version of the removal."""
         last = self._with_next_version(self.of(kind).pop(place))
         self._publish_change(kind, StoredChange(self.version, last, None))
         return last
 
     def drop(self, kind: ResourceKind) -> None:
-        """Forget a kind and its history."""
+        """Remove a kind and its history."""
         for subscriber in tuple(self._subscribers.pop(kind.label, ())):
             subscriber(None)
         self._objects.pop(kind.label, None)
         self._history.pop(kind.label, None)
 
     def compact(self) -> None:
-        """Forget all changes until now: who goes on from an older version is told it expired."""
+        """Drop the history: watches from older versions expire."""
         self._compacted = self.version
         self._history.clear()
 
     def since(self, kind: ResourceKind, version: int) -> Iterator[StoredChange]:
-        """The changes after ``version``; raises a refusal where they are forgotten."""
+        """Return the changes after ``version``; raises StatusError if it has expired."""
         self.check_not_expired(kind, version)
         for change in self._history.get(kind.label, ()):
             if change.version > version:
                 yield change
 
     def check_not_expired(self, kind: ResourceKind, version: int) -> None:
-        """Raise a refusal where what came after ``version`` is forgotten."""
+        """Raise StatusError if the changes after ``version`` were dropped."""
         oldest = max(self._oldest_version.get(kind.label, 0), self._compacted)
         if version < oldest:
             raise expired_error(f"too old resource version: {version} ({oldest})")
 
     def subscribe(self, kind: ResourceKind, subscriber: Subscriber) -> Callable[[], None]:
-        """Tell ``subscriber`` of changes from now on; the result ends that."""
+        """Send changes from now on to ``subscriber``; call the result to unsubscribe."""
         subscribers = self._subscribers.setdefault(kind.label, set())
         subscribers.add(subscriber)
         return lambda: subscribers.discard(subscriber)
 
     def end_watches(self) -> None:
-        """End every watch, as a server that restarts does."""
+        """End every watch, like a server that restarts."""
         for subscribers in self._subscribers.values():
             for subscriber in tuple(subscribers):
                 subscriber(None)
 
     @property
     def watchers(self) -> int:
-        """How many watch now."""
+        """The number of open watches."""
         return sum(len(subscribers) for subscribers in self._subscribers.values())
 
     def _with_next_version(self, obj: Object) -> Object:

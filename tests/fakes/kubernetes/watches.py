@@ -1,4 +1,4 @@
-"""Watches: what changed since a version, and what changes, as lines of JSON."""
+"""Watches: changes since a version, then further changes, as lines of JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Object = dict[str, Any]
 
 
 class WatchStream:
-    """One watcher; ``fits`` selects, ``namespace`` limits it where it is not empty.
+    """One watch; ``fits`` is the selector, ``namespace`` limits it unless empty.
 
-    It is told of every change from the moment it is made on.
+    It receives every change from its creation on.
     """
 
     def __init__(
@@ -42,37 +42,37 @@ class WatchStream:
         self._unsubscribe: Callable[[], None] | None = None
 
     def begin(self, since: str) -> list[bytes]:
-        """What is to be told first: all there is, or what changed since a version.
+        """Queue the initial events: all objects, or the changes since a version.
 
-        Raises a refusal for a version that has expired.
+        Raises StatusError for a version that has expired.
         """
         first: list[bytes] = []
         if since in ("", "0"):
             first = [
                 _render_line("ADDED", msgspec.json.encode(self._in_version(obj)))
                 for _, obj in sorted(self._storage.of(self.kind).items())
-                if self._is_selected(obj)
+                if self._selects(obj)
             ]
         else:
-            told = (
+            output = (
                 self._render_change(change) for change in self._storage.since(self.kind, int(since))
             )
-            first = [line for line in told if line]
+            first = [line for line in output if line]
         self._unsubscribe = self._storage.subscribe(self.kind, self._queue.put_nowait)
         return first
 
     def end(self) -> None:
-        """Be told no more."""
+        """Unsubscribe."""
         if self._unsubscribe is not None:
             self._unsubscribe()
 
     def bookmark(self) -> None:
-        """Say now, after what was told already, up to which version all has been told."""
+        """Queue a bookmark with the version of the last event."""
         if self.bookmarks:
             self._queue.put_nowait(str(self._storage.version))
 
     async def next(self) -> bytes | None:
-        """The next line; None where there will be no more."""
+        """Return the next line; None at the end."""
         while True:
             change = await self._queue.get()
             if change is None:
@@ -93,22 +93,22 @@ class WatchStream:
     def _in_version(self, obj: Object) -> Object:
         return {**obj, "apiVersion": self.kind.api_version}
 
-    def _is_selected(self, obj: Object) -> bool:
+    def _selects(self, obj: Object) -> bool:
         inside = not self._namespace or obj["metadata"].get("namespace") == self._namespace
         return inside and self._fits(obj)
 
     def _render_change(self, change: StoredChange) -> bytes:
-        """One line, or nothing where the change is none to who selects."""
+        """Return a line; empty if the change is invisible to the selector."""
         old, new = change.old, change.new
-        before = old is not None and self._is_selected(old)
-        after = new is not None and self._is_selected(new)
+        before = old is not None and self._selects(old)
+        after = new is not None and self._selects(new)
         if new is not None and after:
             return _render_line("MODIFIED" if before else "ADDED", self._encode_object(change, new))
         if old is None or not before:
             return b""
         if new is None:
             return _render_line("DELETED", self._encode_object(change, old))
-        # It ceased to fit: the state that fitted last, with the version of the change.
+        # It no longer matches: its last matching state, with the version of this change.
         metadata = {**old["metadata"], "resourceVersion": str(change.version)}
         return _render_line(
             "DELETED", msgspec.json.encode({**self._in_version(old), "metadata": metadata})
@@ -121,9 +121,9 @@ class WatchStream:
 
 
 async def stream_lines(watch: WatchStream, since: str, *, seconds: float) -> AsyncIterator[bytes]:
-    """The lines of a watch, until ``seconds`` have passed or the server ends it.
+    """Yield the lines of a watch until ``seconds`` have passed or the server ends it.
 
-    One that asks for bookmarks gets one before the end, as from a real server.
+    A watch that requested bookmarks gets one before the end, as from a real server.
     """
     try:
         first = watch.begin(since)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from danlu.jobs.local import container_engine
-from tests.jobs.containers.engine_rig import EngineRig, within
+from tests.jobs.containers.engine_rig import EngineRig, run_within
 from tests.sandbox.conftest import home
-from tests.sandbox.forked import inside
+from tests.sandbox.namespace_process import run_inside
 
-__all__ = ["contained", "home"]
+__all__ = ["home", "run_with_rig"]
 
 Contained = Callable[..., Any]
 
@@ -23,15 +23,15 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(params=["root", "ordinary"])
-def contained(request: pytest.FixtureRequest, home: Path) -> Contained:
-    """Run a coroutine function with a rig in a process of its own, as root and as anybody."""
+def run_with_rig(request: pytest.FixtureRequest, home: Path) -> Contained:
+    """Run a coroutine function with a rig in a separate process, as root and as ordinary user."""
     ordinary = request.param == "ordinary"
     if not ordinary and os.geteuid() != 0:
         pytest.skip("needs root")
 
     def run(act: Callable[[EngineRig], Awaitable[Any]], **fields: Any) -> Any:
-        return inside(
-            lambda: within(home, act, **fields),
+        return run_inside(
+            lambda: run_within(home, act, **fields),
             home=home,
             ordinary=ordinary,
             enter=container_engine.enter_namespaces,

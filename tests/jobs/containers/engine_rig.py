@@ -16,17 +16,19 @@ from danlu.engine.types import ContainerExit, RunningContainer
 from danlu.jobs.local.container_engine import ContainerEngine
 from danlu.jobs.local.engine import ContainerSpec
 from danlu.jobs.local.job_network import replica_address
-from danlu.oci.tar import write_layer
+from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 from danlu.training.types import ReplicaId, ReplicaType
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from tests.sandbox.forked import busybox
+from tests.sandbox.namespace_process import busybox
 
 T = TypeVar("T")
 
 WORKER = ReplicaType("Worker")
-_MORE_APPLETS = ("awk", "df", "mkfifo", "nc", "nslookup", "seq", "sha256sum", "wget")
+_MORE_APPLETS = (
+    *("awk", "df", "find", "gzip", "mkfifo", "nc", "nslookup", "seq", "sha256sum", "tar", "wget"),
+)
 
 
 def paths_of(home: Path) -> Paths:
@@ -35,13 +37,20 @@ def paths_of(home: Path) -> Paths:
 
 def image(home: Path, *, shell: bool = True, **config: Any) -> str:
     """Create a busybox image in the store of ``home`` and return its digest."""
-    with Store.open(paths_of(home).store) as store, store.staging() as work:
+    return create_image(paths_of(home), shell=shell, **config)
+
+
+def create_image(paths: Paths, *, shell: bool = True, **config: Any) -> str:
+    """Create a busybox image in the store of an account and return its digest."""
+    with Store.open(paths.store) as store, store.staging() as work:
         tree = busybox(work / "tree")
         for name in _MORE_APPLETS:
             (tree / "bin" / name).symlink_to("busybox")
         if not shell:
             (tree / "bin/sh").unlink()
-        layer = store.commit_layer(tree, write_layer(tree, None), created_by="busybox")
+        # Files of an ordinary user are root's in its containers.
+        summary = write_layer(tree, None, normalise=NormalizeOptions(uid=0, gid=0))
+        layer = store.commit_layer(tree, summary, created_by="busybox")
         document = {
             "architecture": "amd64",
             "os": "linux",
@@ -67,7 +76,7 @@ class EngineRig:
         self, args: tuple[str, ...], index: int = 0, **fields: Any
     ) -> RunningContainer:
         self._count += 1
-        given: dict[str, Any] = {
+        value: dict[str, Any] = {
             "attempt": 0,
             "name": "main",
             "mark": f"mark.{self._count}",
@@ -81,7 +90,7 @@ class EngineRig:
         }
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            container = ContainerSpec(replica=ReplicaId(WORKER, index), args=args, **given)
+            container = ContainerSpec(replica=ReplicaId(WORKER, index), args=args, **value)
             running = await self.engine.start(container, output=writing)
         finally:
             os.close(writing)
@@ -121,22 +130,26 @@ class EngineRig:
 
 @asynccontextmanager
 async def rig(
-    home: Path, *, ports: tuple[int, ...] = (), **image_fields: Any
+    home: Path,
+    *,
+    ports: tuple[int, ...] = (),
+    config: Configuration | None = None,
+    **image_fields: Any,
 ) -> AsyncIterator[EngineRig]:
     digest = image(home, **image_fields)
-    engine = ContainerEngine(paths_of(home), Configuration(), ports=ports)
+    engine = ContainerEngine(paths_of(home), config or Configuration(), ports=ports)
     try:
         yield EngineRig(engine, digest)
     finally:
         await engine.close()
 
 
-def within(home: Path, act: Callable[[EngineRig], Awaitable[T]], **fields: Any) -> T:
+def run_within(home: Path, act: Callable[[EngineRig], Awaitable[T]], **fields: Any) -> T:
     """Call ``act`` with a rig and return its result; must be called in a namespace."""
 
     async def run() -> T:
         with anyio.fail_after(50):
-            async with rig(home, **fields) as made:
-                return await act(made)
+            async with rig(home, **fields) as result:
+                return await act(result)
 
     return anyio.run(run)

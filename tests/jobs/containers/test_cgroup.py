@@ -15,7 +15,7 @@ from danlu.errors import MachineError
 
 
 def process(place: Path, *, groups: str, mounts: str) -> str:
-    """A directory that tells of a process's groups as the kernel does."""
+    """A directory with the cgroup files of a process, as in ``/proc``."""
     (place / "cgroup").write_text(groups)
     (place / "mountinfo").write_text(mounts)
     return str(place)
@@ -31,11 +31,11 @@ def process(place: Path, *, groups: str, mounts: str) -> str:
 )
 def test_missing_cgroup_support_is_reported(tmp_path: Path, groups: str, mounts: str) -> None:
     (tmp_path / "own").mkdir()
-    told = process(tmp_path, groups=groups, mounts=mounts.format(tree=tmp_path))
-    found = CgroupManager.detect(told)
-    assert found.missing == "no writable cgroup for cpu and memory"
+    output = process(tmp_path, groups=groups, mounts=mounts.format(tree=tmp_path))
+    result = CgroupManager.detect(output)
+    assert result.missing == "no writable cgroup for cpu and memory"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cgroup", "mountinfo", "own"]
-    group = found.create("mark", ResourceLimits(cpu=1, memory=1 << 30))
+    group = result.create("mark", ResourceLimits(cpu=1, memory=1 << 30))
     assert (group.open_procs_files(), group.usage(), group.had_oom_kill()) == ([], None, False)
 
 
@@ -48,6 +48,10 @@ def test_a_cgroup_name_identifies_its_creator() -> None:
     dead.wait()
     assert is_stale(f"danlu-{dead.pid}.1-mark")
     assert is_stale(f"danlu-{os.getpid()}.1-mark"), "another process had the number before"
+    assert is_stale(own.replace(f"-{os.getpid()}.", f"-{dead.pid}."))
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    other = f"danlu-{dead.pid}.1.{namespace + 1}-mark"
+    assert not is_stale(other), "a process of a container has another ID here"
     assert not is_stale("docker-1.1-mark")
     assert not is_stale("danlu")
 
@@ -59,16 +63,16 @@ def test_a_program_enters_every_cgroup_and_closes_the_descriptors(
     files = [tmp_path / str(number) for number in range(count)]
     opening = "".join(f"exec {3 + number}>{file}; " for number, file in enumerate(files))
     script = f"{opening}{enter_script(count)}ls /proc/self/fd"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
     assert [file.read_text() for file in files] == ["0\n"] * count
     # The fourth is the directory that ls reads.
-    assert done.stdout.split() == ["0", "1", "2", "3"]
+    assert result.stdout.split() == ["0", "1", "2", "3"]
 
 
 def test_a_program_that_cannot_enter_its_cgroup_does_not_run() -> None:
     script = f"exec 3</dev/null; {enter_script(1)}echo ran"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (125, "")
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (125, "")
 
 
 def available() -> CgroupManager:
@@ -113,16 +117,16 @@ def test_cgroups_of_dead_supervisors_are_removed() -> None:
         "print(*(os.readlink(f'/proc/self/fd/{fd}') for fd in group.open_procs_files()));"
         "sys.stdout.flush(); os._exit(0)"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
-    left = [Path(text).parent for text in done.stdout.split()]
+    remaining = [Path(text).parent for text in result.stdout.split()]
     groups = available()
     mine = groups.create("test", ResourceLimits())
     CgroupManager.detect().close()
     try:
-        assert left
-        assert not any(path.exists() for path in left)
+        assert remaining
+        assert not any(path.exists() for path in remaining)
         assert mine.usage() is not None
     finally:
         mine.close()

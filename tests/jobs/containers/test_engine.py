@@ -1,4 +1,4 @@
-"""Containers of a job, one by one and side by side, by the real runtime."""
+"""Containers of a job, run sequentially and concurrently by the real runtime."""
 
 from __future__ import annotations
 
@@ -37,66 +37,66 @@ SERVER = "mkfifo /open; echo ready; exec nc -l -p 9000 <>/open"
     [("exit 0", 0, "Completed"), ("exit 9", 9, "Error"), ("kill -9 $$", 137, "Error")],
 )
 def test_the_exit_code_is_the_programs(
-    contained: Contained, script: str, code: int, reason: str
+    run_with_rig: Contained, script: str, code: int, reason: str
 ) -> None:
     async def act(rig: EngineRig) -> ContainerExit:
         return (await rig.run_script(script))[0]
 
-    end = contained(act)
+    end = run_with_rig(act)
     assert (end.code, end.reason) == (code, reason)
     assert end.time is not None
 
 
-def test_a_missing_program_is_an_error(contained: Contained) -> None:
+def test_a_missing_program_is_an_error(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> ContainerExit:
         return await (await rig.start_words(("no-such-program",))).wait()
 
-    end = contained(act, shell=False)
+    end = run_with_rig(act, shell=False)
     assert (end.code, end.reason) == (127, "StartError")
     assert "no-such-program" in end.message
 
 
-def test_stdout_and_stderr_are_ordered_and_stdin_is_empty(contained: Contained) -> None:
+def test_stdout_and_stderr_are_ordered_and_stdin_is_empty(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> str:
         return (await rig.run_script("for i in 1 2 3; do echo o$i; echo e$i >&2; done; cat"))[1]
 
-    assert contained(act) == "o1\ne1\no2\ne2\no3\ne3\n"
+    assert run_with_rig(act) == "o1\ne1\no2\ne2\no3\ne3\n"
 
 
-def test_arguments_follow_the_images_entry_point(contained: Contained) -> None:
+def test_arguments_follow_the_images_entry_point(run_with_rig: Contained) -> None:
     config = {"Entrypoint": ["echo", "entry"], "Cmd": ["cmd"]}
 
     async def act(rig: EngineRig) -> list[str]:
-        found = []
+        results = []
         for args, arguments in (((), False), (("mine",), True), (("echo", "all"), False)):
             running = await rig.start_words(args, arguments=arguments)
             await running.wait()
-            found.append(await rig.read_output(running))
-        return found
+            results.append(await rig.read_output(running))
+        return results
 
-    assert contained(act, **config) == ["entry cmd\n", "entry mine\n", "all\n"]
+    assert run_with_rig(act, **config) == ["entry cmd\n", "entry mine\n", "all\n"]
 
 
-def test_variables_of_the_job_override_the_images(contained: Contained) -> None:
+def test_variables_of_the_job_override_the_images(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> str:
         script = "echo $A $B $HOSTNAME $(hostname); pwd"
         return (await rig.run_script(script, environment={"B": "job"}, directory="/etc"))[1]
 
-    said = contained(act, Env=["A=image", "B=image"], WorkingDir="/bin")
-    assert said == "image job job-worker-0 job-worker-0\n/etc\n"
+    output = run_with_rig(act, Env=["A=image", "B=image"], WorkingDir="/bin")
+    assert output == "image job job-worker-0 job-worker-0\n/etc\n"
 
 
-def test_defaults_are_overridden_by_the_image_and_the_job(contained: Contained) -> None:
+def test_defaults_are_overridden_by_the_image_and_the_job(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> str:
         defaults = {"A": "default", "B": "default", "C": "default"}
         return (await rig.run_script("echo $A $B $C", environment={"B": "job"}, defaults=defaults))[
             1
         ]
 
-    assert contained(act, Env=["A=image"]) == "image job default\n"
+    assert run_with_rig(act, Env=["A=image"]) == "image job default\n"
 
 
-def test_replicas_reach_each_other_by_name(contained: Contained) -> None:
+def test_replicas_reach_each_other_by_name(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> str:
         server = await rig.start(SERVER, 1)
         assert await rig.read_output(server) == "ready\n"
@@ -106,11 +106,11 @@ def test_replicas_reach_each_other_by_name(contained: Contained) -> None:
         await server.wait()
         return await rig.read_output(server)
 
-    assert contained(act) == "from job-worker-2\n"
+    assert run_with_rig(act) == "from job-worker-2\n"
 
 
 def test_containers_of_a_replica_share_its_network_namespace(
-    contained: Contained,
+    run_with_rig: Contained,
 ) -> None:
     async def act(rig: EngineRig) -> tuple[int, int]:
         server = await rig.start(SERVER, 0)
@@ -120,12 +120,12 @@ def test_containers_of_a_replica_share_its_network_namespace(
         elsewhere = await rig.run_script("echo x | nc 127.0.0.1 9000", 1)
         return beside[0].code, elsewhere[0].code
 
-    assert contained(act) == (0, 1)
+    assert run_with_rig(act) == (0, 1)
 
 
-def test_the_next_attempt_is_reachable_immediately(contained: Contained) -> None:
+def test_the_next_attempt_is_reachable_immediately(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> list[str]:
-        found = []
+        results = []
         for attempt in range(3):
             server = await rig.start(SERVER, 1, attempt=attempt)
             await rig.read_output(server)
@@ -134,14 +134,14 @@ def test_the_next_attempt_is_reachable_immediately(contained: Contained) -> None
             await rig.run_script(call, 2)
             assert time.monotonic() - began < 2, "the neighbours had to learn who has the address"
             await server.wait()
-            found.append(await rig.read_output(server))
-        return found
+            results.append(await rig.read_output(server))
+        return results
 
-    assert contained(act) == ["0\n", "1\n", "2\n"]
+    assert run_with_rig(act) == ["0\n", "1\n", "2\n"]
 
 
 @pytest.mark.needs("slirp4netns", "tun")
-def test_containers_reach_the_internet(contained: Contained, home: Path) -> None:
+def test_containers_reach_the_internet(run_with_rig: Contained, home: Path) -> None:
     own = _own_address()
     if own is None:
         pytest.skip("this machine has a loopback only")
@@ -152,15 +152,15 @@ def test_containers_reach_the_internet(contained: Contained, home: Path) -> None
         end, output = await rig.run_script(script)
         return end.code, output, tuple(rig.engine.warnings())
 
-    with _serve(own, data) as server:
-        code, output, warnings = contained(act)
+    with _serve_data(own, data) as server:
+        code, output, warnings = run_with_rig(act)
     assert code == 0, (output, warnings)
     assert output.split()[0] == hashlib.sha256(data).hexdigest()
     assert not [text for text in warnings if text.startswith("network:")]
 
 
 @pytest.mark.needs("slirp4netns", "root")
-def test_names_are_resolved_by_the_hosts_resolver(contained: Contained, home: Path) -> None:
+def test_names_are_resolved_by_the_hosts_resolver(run_with_rig: Contained, home: Path) -> None:
     # As systemd-resolved listens: at an address of the loopback, which containers do not reach.
     resolver = home.parent / "resolv.conf"
     resolver.write_text("nameserver 127.77.0.53\n")
@@ -172,14 +172,14 @@ def test_names_are_resolved_by_the_hosts_resolver(contained: Contained, home: Pa
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.77.0.53", 53))
         threading.Thread(target=_answer_names, args=(server,), daemon=True).start()
-        said = contained(act)
+        output = run_with_rig(act)
         # Nobody else is answered: the thread ends.
         server.sendto(b"", server.getsockname())
-    assert "192.0.2.77" in said
+    assert "192.0.2.77" in output
 
 
 @pytest.mark.needs("slirp4netns")
-def test_the_hosts_loopback_is_not_reachable(contained: Contained) -> None:
+def test_the_hosts_loopback_is_not_reachable(run_with_rig: Contained) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -189,15 +189,17 @@ def test_the_hosts_loopback_is_not_reachable(contained: Contained) -> None:
                 for host in ("127.0.0.1", "10.213.0.2")
             ]
 
-        assert contained(act) == [1, 1]
+        assert run_with_rig(act) == [1, 1]
 
 
 def test_a_job_without_internet_access_runs_with_a_warning(
-    contained: Contained, monkeypatch: pytest.MonkeyPatch
+    run_with_rig: Contained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = shutil.which
+    result = shutil.which
     monkeypatch.setattr(
-        shutil, "which", lambda name, **more: found(name, **more) if name != "slirp4netns" else None
+        shutil,
+        "which",
+        lambda name, **more: result(name, **more) if name != "slirp4netns" else None,
     )
 
     async def act(rig: EngineRig) -> tuple[int, str]:
@@ -207,17 +209,17 @@ def test_a_job_without_internet_access_runs_with_a_warning(
         end, _ = await rig.run_script(call, 2)
         return end.code, " ".join(rig.engine.warnings())
 
-    code, warnings = contained(act)
+    code, warnings = run_with_rig(act)
     assert code == 0
     assert "not the Internet: slirp4netns is not installed" in warnings
     assert "apt-get install slirp4netns" in warnings
 
 
 @contextmanager
-def _serve(address: str, data: bytes) -> Iterator[ThreadingHTTPServer]:
+def _serve_data(address: str, data: bytes) -> Iterator[ThreadingHTTPServer]:
     """Serve ``data`` at every path, for the time of the block."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class DataHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
@@ -225,9 +227,9 @@ def _serve(address: str, data: bytes) -> Iterator[ThreadingHTTPServer]:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
-    with ThreadingHTTPServer((address, 0), Handler) as server:
+    with ThreadingHTTPServer((address, 0), DataHandler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -244,14 +246,14 @@ def _answer_names(server: socket.socket) -> None:
         if not question:
             return
         end = question.index(b"\0", 12) + 5
-        wanted = int.from_bytes(question[end - 4 : end - 2], "big")
-        count = 1 if wanted == 1 else 0
+        expected = int.from_bytes(question[end - 4 : end - 2], "big")
+        count = 1 if expected == 1 else 0
         header = question[:2] + struct.pack("!HHHHH", 0x8180, 1, count, 0, 0)
         record = b"\xc0\x0c" + struct.pack("!HHIH4B", 1, 1, 60, 4, 192, 0, 2, 77)
         server.sendto(header + question[12:end] + record * count, client)
 
 
-def test_a_host_port_is_forwarded_to_the_containers_loopback(contained: Contained) -> None:
+def test_a_host_port_is_forwarded_to_the_containers_loopback(run_with_rig: Contained) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(30)
         port = server.getsockname()[1]
@@ -262,7 +264,7 @@ def test_a_host_port_is_forwarded_to_the_containers_loopback(contained: Containe
         async def act(rig: EngineRig) -> int:
             return (await rig.run_script(f"echo hello | nc 127.0.0.1 {port}"))[0].code
 
-        code = contained(act, ports=(port,))
+        code = run_with_rig(act, ports=(port,))
         listener.join()
     assert (code, heard) == (0, [b"hello\n"])
 
@@ -273,8 +275,8 @@ def _own_address() -> str | None:
             asking.connect(("192.0.2.1", 9))
         except OSError:
             return None
-        found: str = asking.getsockname()[0]
-        return None if found.startswith("127.") else found
+        result: str = asking.getsockname()[0]
+        return None if result.startswith("127.") else result
 
 
 def _first_words(server: socket.socket) -> bytes:
@@ -284,7 +286,7 @@ def _first_words(server: socket.socket) -> bytes:
 
 
 def test_volumes_are_mounted_and_read_only_ones_are_not_writable(
-    contained: Contained, home: Path
+    run_with_rig: Contained, home: Path
 ) -> None:
     for name in ("open", "closed"):
         (home / name).mkdir(mode=0o777)
@@ -301,28 +303,28 @@ def test_volumes_are_mounted_and_read_only_ones_are_not_writable(
         return (await rig.run_script(script, volumes=volumes))[1]
 
     (home / "open" / "below").mkdir()
-    assert contained(act).splitlines()[:3] == ["open", "closed", "closed"]
+    assert run_with_rig(act).splitlines()[:3] == ["open", "closed", "closed"]
     assert (home / "open/y").exists()
     assert not (home / "closed/y").exists()
 
 
-def test_shared_memory_is_half_of_the_hosts_memory(contained: Contained) -> None:
+def test_shared_memory_is_half_of_the_hosts_memory(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> str:
         return (await rig.run_script("df -k /dev/shm | awk 'END { print $2 }'"))[1]
 
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    assert abs(int(contained(act)) * 1024 - half) < half // 50
+    assert abs(int(run_with_rig(act)) * 1024 - half) < half // 50
 
 
 @pytest.mark.needs("root")
-def test_exceeding_the_memory_limit_is_oom_killed(contained: Contained) -> None:
+def test_exceeding_the_memory_limit_is_oom_killed(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> tuple[ContainerExit, tuple[str, ...]]:
         limits = ResourceLimits(memory=64 << 20)
-        if not _limits(rig):
+        if not _enforces_limits(rig):
             return (await rig.run_script("exit 7", limits=limits))[0], tuple(rig.engine.warnings())
         return (await rig.run_script(GLUTTON, limits=limits))[0], ()
 
-    end, warnings = contained(act)
+    end, warnings = run_with_rig(act)
     if warnings:
         assert end.code == 7
         assert any(text.startswith("resources: not enforced: ") for text in warnings)
@@ -331,7 +333,7 @@ def test_exceeding_the_memory_limit_is_oom_killed(contained: Contained) -> None:
         assert end.message == "limit 64Mi"
 
 
-def _limits(rig: EngineRig) -> bool:
+def _enforces_limits(rig: EngineRig) -> bool:
     from danlu.jobs.local import container_engine
 
     return container_engine._cgroups is not None and not container_engine._cgroups.missing
@@ -339,7 +341,7 @@ def _limits(rig: EngineRig) -> bool:
 
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("shell", [True, False])
-def test_cpu_use_is_limited(contained: Contained, shell: bool) -> None:
+def test_cpu_use_is_limited(run_with_rig: Contained, shell: bool) -> None:
     async def act(rig: EngineRig) -> tuple[bool, float]:
         limits = ResourceLimits(cpu=0.2)
         running = await rig.start_words(("awk", "BEGIN { while (1) ; }"), limits=limits)
@@ -347,15 +349,15 @@ def test_cpu_use_is_limited(contained: Contained, shell: bool) -> None:
         used = running.usage()
         await running.stop(grace=0)
         assert used is not None
-        return _limits(rig), used.cpu
+        return _enforces_limits(rig), used.cpu
 
-    limited, cpu = contained(act, shell=shell)
+    limited, cpu = run_with_rig(act, shell=shell)
     if not limited:
         pytest.skip("this machine gives no cgroup to limit the processor with")
     assert 0 < cpu < 0.6
 
 
-def test_usage_is_measured_without_limits(contained: Contained) -> None:
+def test_usage_is_measured_without_limits(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> tuple[float, int]:
         running = await rig.start("x=$(seq 200000); echo ready; sleep 100; true")
         await rig.read_output(running)
@@ -365,13 +367,13 @@ def test_usage_is_measured_without_limits(contained: Contained) -> None:
         assert used is not None
         return used.cpu, used.memory
 
-    cpu, memory = contained(act)
+    cpu, memory = run_with_rig(act)
     assert 0 <= cpu < 20
     assert memory > 1 << 19
 
 
 @pytest.mark.parametrize("script", ["sleep 100", "sleep 100; true"])
-def test_sigterm_stops_a_container_immediately(contained: Contained, script: str) -> None:
+def test_sigterm_stops_a_container_immediately(run_with_rig: Contained, script: str) -> None:
     async def act(rig: EngineRig) -> tuple[int, float]:
         running = await rig.start(f"echo ready; {script}")
         await rig.read_output(running)
@@ -379,13 +381,13 @@ def test_sigterm_stops_a_container_immediately(contained: Contained, script: str
         await running.stop(grace=30)
         return (await running.wait()).code, time.monotonic() - began
 
-    code, seconds = contained(act)
+    code, seconds = run_with_rig(act)
     assert code == 143
     assert seconds < 5
 
 
 def test_a_container_that_ignores_sigterm_is_killed_after_the_grace_period(
-    contained: Contained,
+    run_with_rig: Contained,
 ) -> None:
     async def act(rig: EngineRig) -> int:
         running = await rig.start("trap '' TERM; echo ready; while :; do sleep 0.05; done")
@@ -393,10 +395,10 @@ def test_a_container_that_ignores_sigterm_is_killed_after_the_grace_period(
         await running.stop(grace=0.2)
         return (await running.wait()).code
 
-    assert contained(act) == 137
+    assert run_with_rig(act) == 137
 
 
-def test_exec_runs_in_the_container(contained: Contained) -> None:
+def test_exec_runs_in_the_container(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> tuple[ContainerExit, str, int]:
         running = await rig.start("echo x > /made; echo ready; sleep 100", environment={"A": "a"})
         await rig.read_output(running)
@@ -405,12 +407,12 @@ def test_exec_runs_in_the_container(contained: Contained) -> None:
         await running.stop(grace=1)
         return end, said, (await running.wait()).code
 
-    end, said, code = contained(act)
-    assert (end.code, said) == (3, "x\na b job-worker-0\n")
+    end, output, code = run_with_rig(act)
+    assert (end.code, output) == (3, "x\na b job-worker-0\n")
     assert code == 143
 
 
-def test_processes_left_by_exec_are_killed_with_the_container(contained: Contained) -> None:
+def test_processes_left_by_exec_are_killed_with_the_container(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> float:
         running = await rig.start("echo ready; sleep 100")
         await rig.read_output(running)
@@ -420,10 +422,10 @@ def test_processes_left_by_exec_are_killed_with_the_container(contained: Contain
         await running.stop(grace=5)
         return time.monotonic() - began
 
-    assert contained(act) < 4
+    assert run_with_rig(act) < 4
 
 
-def test_exec_needs_a_running_container(contained: Contained) -> None:
+def test_exec_needs_a_running_container(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> str:
         running = await rig.start("true")
         await running.wait()
@@ -431,27 +433,27 @@ def test_exec_needs_a_running_container(contained: Contained) -> None:
             await rig.exec(running, "true")
         return caught.value.message
 
-    assert "ended" in contained(act)
+    assert "ended" in run_with_rig(act)
 
 
-def test_gpus_and_missing_images_are_rejected(contained: Contained) -> None:
+def test_missing_gpus_and_images_are_rejected(run_with_rig: Contained) -> None:
     async def act(rig: EngineRig) -> list[tuple[int, str, str]]:
-        found = []
-        for fields in ({"limits": ResourceLimits(gpus=(0,))}, {"image": "sha256:" + "0" * 64}):
+        results = []
+        for fields in ({"limits": ResourceLimits(gpus=(1000,))}, {"image": "sha256:" + "0" * 64}):
             with pytest.raises(MachineError) as caught:
                 await rig.start("true", **fields)
             error = caught.value
-            found.append((error.exit_code, error.message, error.hint))
-        return found
+            results.append((error.exit_code, error.message, error.hint))
+        return results
 
-    (code, message, _), (missing_code, missing, hint) = contained(act)
+    (code, message, _), (missing_code, missing, hint) = run_with_rig(act)
     assert (code, missing_code) == (4, 4)
-    assert "GPU" in message
+    assert "NVIDIA driver" in message or "no GPU 1000" in message
     assert "sha256:000" in missing
     assert "danlu" in hint
 
 
-def test_closing_the_engine_leaves_nothing(contained: Contained, home: Path) -> None:
+def test_closing_the_engine_leaves_nothing(run_with_rig: Contained, home: Path) -> None:
     async def act(rig: EngineRig) -> tuple[list[str], list[str], list[str]]:
         for index in range(2):
             running = await rig.start("echo ready; sleep 100", index)
@@ -461,7 +463,7 @@ def test_closing_the_engine_leaves_nothing(contained: Contained, home: Path) -> 
         work = [path.name for path in (home / "store/tmp").iterdir()]
         return mounted, mounts_below(home), work
 
-    mounted, left, work = contained(act)
+    mounted, remaining, work = run_with_rig(act)
     assert mounted
-    assert left == []
+    assert remaining == []
     assert work == []

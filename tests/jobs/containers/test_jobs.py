@@ -1,4 +1,4 @@
-"""Whole jobs of containers: submitted, supervised, and gone without a trace."""
+"""Jobs of containers: submitted, supervised, and removed without leftovers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.jobs.local.support import (
     lines_of,
     local_jobs,
     runs,
-    seen,
     shell,
     submission,
     supervisor_of,
     until,
+    wait_for_view,
     worker,
 )
 
@@ -84,8 +84,8 @@ async def test_containers_resolve_each_other_by_pod_name(
     """
     await jobs.submit(job(tmp_path, images, script, 2))
     lines = await lines_of(jobs)
-    ended = await jobs.result("job")
-    assert ended.view.state == "Succeeded"
+    result = await jobs.result("job")
+    assert result.view.state == "Succeeded"
     assert [(line.replica, line.data) for line in lines if line.data.startswith(b"hello")] == [
         (worker(0), b"hello from job-worker-1")
     ]
@@ -121,7 +121,7 @@ async def test_the_project_and_the_pods_volumes_are_mounted(
     df -k /dev/shm | awk 'END { print $2 }'
     stat -c %a /key/token
     """
-    given = job(
+    value = job(
         tmp_path,
         images,
         script,
@@ -129,11 +129,11 @@ async def test_the_project_and_the_pods_volumes_are_mounted(
         container={"volumeMounts": mounts},
         objects=objects,
     )
-    await jobs.submit(given)
-    said = [line.data.decode() for line in await lines_of(jobs)]
-    ended = await jobs.result("job")
-    assert said == ["the project", "data", "setting", "secret", "8192", "400"]
-    assert ended.view.state == "Succeeded"
+    await jobs.submit(value)
+    output = [line.data.decode() for line in await lines_of(jobs)]
+    result = await jobs.result("job")
+    assert output == ["the project", "data", "setting", "secret", "8192", "400"]
+    assert result.view.state == "Succeeded"
 
 
 async def test_an_init_container_shares_a_volume_with_the_main_container(
@@ -147,8 +147,8 @@ async def test_an_init_container_shares_a_volume_with_the_main_container(
         "volumeMounts": mounts,
     }
     pod = {"volumes": [{"name": "shared"}], "initContainers": [first]}
-    given = job(tmp_path, images, "cat /shared/x", pod=pod, container={"volumeMounts": mounts})
-    await jobs.submit(given)
+    value = job(tmp_path, images, "cat /shared/x", pod=pod, container={"volumeMounts": mounts})
+    await jobs.submit(value)
     assert [line.data for line in await lines_of(jobs)] == [b"prepared"]
 
 
@@ -160,7 +160,7 @@ async def test_a_worker_out_of_memory_has_the_reason_oom_killed(
     await jobs.submit(job(tmp_path, images, script, 2, container=limits))
     view = (await jobs.result("job")).view
     if any(text.startswith("resources: not enforced") for text in view.warnings):
-        pytest.skip("no control groups can be made here")
+        pytest.skip("cannot create cgroups on this machine")
     first = view.status.first_failure
     assert first is not None
     assert (first.replica, first.exit_code, first.reason) == (worker(1), 137, "OOMKilled")
@@ -179,7 +179,7 @@ async def test_stopping_a_job_stops_its_containers_and_cleans_up(
     jobs: LocalJobs, images: dict[str, ContainerImage], home: Path, tmp_path: Path
 ) -> None:
     await jobs.submit(job(tmp_path, images, "echo ready; sleep 100", 2))
-    pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+    pids = pids_of(await wait_for_view(jobs, lambda view: len(pids_of(view)) == 2))
     await jobs.stop("job", grace=2)
     assert not any(alive(pid) for pid in pids)
     await until(lambda: list((home / "store/tmp").iterdir()) == [])
@@ -189,21 +189,21 @@ async def test_no_container_outlives_a_supervisor_that_was_killed(
     jobs: LocalJobs, images: dict[str, ContainerImage], home: Path, tmp_path: Path
 ) -> None:
     await jobs.submit(job(tmp_path, images, "echo ready; sleep 100", 2))
-    pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+    pids = pids_of(await wait_for_view(jobs, lambda view: len(pids_of(view)) == 2))
     os.kill(supervisor_of(home), signal.SIGKILL)
     await until(lambda: not any(alive(pid) for pid in pids))
-    await seen(jobs, lambda view: view.state == "Lost")
+    await wait_for_view(jobs, lambda view: view.state == "Lost")
 
 
 async def test_exec_runs_a_command_in_a_replica(
     jobs: LocalJobs, images: dict[str, ContainerImage], home: Path, tmp_path: Path
 ) -> None:
     await jobs.submit(job(tmp_path, images, "touch /ready; sleep 100"))
-    await seen(jobs, runs(1))
+    await wait_for_view(jobs, runs(1))
     socket = home / "jobs/job/files/control.sock"
     words = "until [ -e /ready ]; do sleep 0.02; done; echo in $HOSTNAME"
     command = [sys.executable, "-I", str(exec_agent.__file__), str(socket), "job-worker-0", words]
     with anyio.fail_after(20):
-        done = await anyio.run_process(command)
-    assert done.stdout == b"in job-worker-0\n"
+        result = await anyio.run_process(command)
+    assert result.stdout == b"in job-worker-0\n"
     await jobs.stop("job", grace=0)

@@ -1,4 +1,4 @@
-"""What is pure in a job's network: addresses, proxies."""
+"""The pure part of a job's network: addresses, proxies."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
+from danlu.engine.loopback_forwarder import proxy_ports
 from danlu.errors import MachineError
-from danlu.jobs.local.job_network import proxy_ports, replica_address
+from danlu.jobs.local.job_network import replica_address
 
 
 def test_replica_addresses_are_unique_and_not_reserved() -> None:
     network = ip_network("10.213.0.0/16")
-    found = {replica_address(number) for number in range(62_500)}
-    assert len(found) == 62_500
-    assert all(ip_address(address) in network for address in found)
-    assert not found & {"10.213.0.2", "10.213.0.3", "10.213.255.255"}
+    results = {replica_address(number) for number in range(62_500)}
+    assert len(results) == 62_500
+    assert all(ip_address(address) in network for address in results)
+    assert not results & {"10.213.0.2", "10.213.0.3", "10.213.255.255"}
 
 
 def test_too_many_replicas_are_rejected() -> None:

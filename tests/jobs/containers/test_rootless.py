@@ -1,4 +1,4 @@
-"""Whole jobs of containers of an account that is not root."""
+"""Jobs of containers of an unprivileged user."""
 
 from __future__ import annotations
 
@@ -19,9 +19,16 @@ from danlu.util.json_codec import encode
 from tests.conftest import ROOT
 from tests.jobs.containers import engine_rig
 from tests.jobs.containers.test_jobs import NAME, job, pids_of
-from tests.jobs.local.support import alive, lines_of, local_jobs, seen, supervisor_of, until
+from tests.jobs.local.support import (
+    alive,
+    lines_of,
+    local_jobs,
+    supervisor_of,
+    until,
+    wait_for_view,
+)
 from tests.sandbox.conftest import home
-from tests.sandbox.forked import inside
+from tests.sandbox.namespace_process import run_inside
 
 __all__ = ["home"]
 
@@ -45,10 +52,10 @@ sys.stdin.read()
 """
 
 
-def as_anybody(
+def run_as_ordinary_user(
     home: Path, act: Callable[[LocalJobs, dict[str, ContainerImage], Path], Awaitable[T]]
 ) -> T:
-    """What ``act`` gives in a process of an ordinary user's, with a directory to work in."""
+    """Run ``act`` in a process of an ordinary user with a working directory; return its result."""
 
     async def run() -> T:
         with anyio.fail_after(50):
@@ -58,13 +65,13 @@ def as_anybody(
                 home / "work",
             )
 
-    def prepared() -> T:
+    def run_as_user() -> T:
         os.environ["XDG_RUNTIME_DIR"] = str(home / "run")
         return anyio.run(run)
 
     for name in ("run", "work"):
         (home / name).mkdir(mode=0o700)
-    return inside(prepared, home=home, ordinary=True, enter=lambda paths: None)
+    return run_inside(run_as_user, home=home, ordinary=True, enter=lambda paths: None)
 
 
 def test_rootless_replicas_communicate_and_their_files_belong_to_the_user(home: Path) -> None:
@@ -84,7 +91,7 @@ def test_rootless_replicas_communicate_and_their_files_belong_to_the_user(home: 
         view = (await jobs.result("job")).view
         return view.state, lines, {path.stat().st_uid for path in work.glob("job-worker-*")}
 
-    state, lines, owners = as_anybody(home, act)
+    state, lines, owners = run_as_ordinary_user(home, act)
     assert state == "Succeeded"
     assert b"hello" in lines
     assert owners == {(home / "work").stat().st_uid}
@@ -110,7 +117,7 @@ def test_a_container_of_another_user_reads_files_and_returns_values(home: Path) 
         await jobs.remove("job")
         return lines, result.values, result.raised
 
-    lines, values, raised = as_anybody(home, act)
+    lines, values, raised = run_as_ordinary_user(home, act)
     assert lines == [b"more", b"more"]
     assert values == {"worker-0": b"1234-0", "worker-1": b"1234-1"}
     assert raised == {"worker-0": b"raised", "worker-1": b"raised"}
@@ -124,19 +131,19 @@ def test_containers_stop_when_their_submitter_exits(home: Path) -> None:
     async def act(
         jobs: LocalJobs, images: dict[str, ContainerImage], work: Path
     ) -> tuple[str, bool]:
-        given = encode(job(work, images, script, 2, tied=True)).decode()
-        words = [sys.executable, "-c", SUBMITTER, str(home), given]
+        value = encode(job(work, images, script, 2, tied=True)).decode()
+        words = [sys.executable, "-c", SUBMITTER, str(home), value]
         with subprocess.Popen(words, cwd=ROOT, stdin=subprocess.PIPE) as submitter:
             try:
                 await until(lambda: (home / "jobs/job").exists())
-                pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+                pids = pids_of(await wait_for_view(jobs, lambda view: len(pids_of(view)) == 2))
             finally:
                 submitter.kill()
         with anyio.fail_after(10):
-            ended = await seen(jobs, lambda view: view.finished)
-        return ended.status.conditions[-1].message, any(map(alive, pids))
+            final_view = await wait_for_view(jobs, lambda view: view.finished)
+        return final_view.status.conditions[-1].message, any(map(alive, pids))
 
-    message, alive_after = as_anybody(home, act)
+    message, alive_after = run_as_ordinary_user(home, act)
     assert message.startswith("job was stopped: the process that submitted it has exited.")
     assert not alive_after
 
@@ -151,7 +158,7 @@ def test_unenforced_limits_are_a_single_warning(home: Path) -> None:
         view = (await jobs.result("job")).view
         return view.state, [text for text in view.warnings if text.startswith("resources:")]
 
-    state, warnings = as_anybody(home, act)
+    state, warnings = run_as_ordinary_user(home, act)
     assert state == "Succeeded"
     assert warnings in ([], ["resources: not enforced: no writable cgroup for cpu and memory"])
 
@@ -159,9 +166,9 @@ def test_unenforced_limits_are_a_single_warning(home: Path) -> None:
 def test_no_container_outlives_a_supervisor_that_was_killed(home: Path) -> None:
     async def act(jobs: LocalJobs, images: dict[str, ContainerImage], work: Path) -> str:
         await jobs.submit(job(work, images, "echo ready; sleep 100", 2))
-        pids = pids_of(await seen(jobs, lambda view: len(pids_of(view)) == 2))
+        pids = pids_of(await wait_for_view(jobs, lambda view: len(pids_of(view)) == 2))
         os.kill(supervisor_of(home), signal.SIGKILL)
         await until(lambda: not any(alive(pid) for pid in pids))
-        return (await seen(jobs, lambda view: view.state == "Lost")).state
+        return (await wait_for_view(jobs, lambda view: view.state == "Lost")).state
 
-    assert as_anybody(home, act) == "Lost"
+    assert run_as_ordinary_user(home, act) == "Lost"

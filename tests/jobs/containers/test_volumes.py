@@ -1,4 +1,4 @@
-"""Volumes of a pod: what a template asks for, and what is made of it."""
+"""Volumes of a pod: from the template to the mounts of the container."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_each_key_of_a_config_map_is_a_file() -> None:
 
 def test_items_choose_keys_paths_and_modes() -> None:
     items = [{"key": "a", "path": "below/one", "mode": 0o400}, {"key": "b", "path": "two"}]
-    found = one(configMap={"name": "settings", "items": items, "defaultMode": 0o600})
-    assert found == VolumeFiles({"below/one": (b"1", 0o400), "two": (b"2", 0o600)})
+    result = one(configMap={"name": "settings", "items": items, "defaultMode": 0o600})
+    assert result == VolumeFiles({"below/one": (b"1", 0o400), "two": (b"2", 0o600)})
 
 
 def test_several_objects_are_projected_into_one_volume() -> None:
@@ -62,8 +62,8 @@ def test_several_objects_are_projected_into_one_volume() -> None:
         {"configMap": {"name": "settings", "items": [{"key": "a", "path": "a"}]}},
         {"secret": {"name": "key"}},
     ]
-    found = one(projected={"sources": parts, "defaultMode": 0o440})
-    assert found == VolumeFiles({"a": (b"1", 0o440), "token": (b"secret", 0o440)})
+    result = one(projected={"sources": parts, "defaultMode": 0o440})
+    assert result == VolumeFiles({"a": (b"1", 0o440), "token": (b"secret", 0o440)})
 
 
 def test_optional_objects_and_keys_may_be_missing() -> None:
@@ -102,12 +102,12 @@ def test_unsupported_volumes_are_rejected(volume: dict[str, Any], message: str) 
 
 def test_files_are_created_with_their_modes(tmp_path: Path) -> None:
     files = VolumeFiles({"below/one": (b"1", 0o400), "two": (b"2", 0o755)})
-    wanted: dict[str, VolumeSource] = {"v": files, "w": EmptyDir()}
-    found = create_volumes(wanted, tmp_path / "made")
-    one, two = found["v"] / "below/one", found["v"] / "two"
+    expected: dict[str, VolumeSource] = {"v": files, "w": EmptyDir()}
+    volumes = create_volumes(expected, tmp_path / "made")
+    one, two = volumes["v"] / "below/one", volumes["v"] / "two"
     assert (one.read_bytes(), two.read_bytes()) == (b"1", b"2")
     assert [stat.S_IMODE(path.stat().st_mode) for path in (one, two)] == [0o400, 0o755]
-    assert stat.S_IMODE(found["w"].stat().st_mode) == 0o777
+    assert stat.S_IMODE(volumes["w"].stat().st_mode) == 0o777
     assert stat.S_IMODE((tmp_path / "made").stat().st_mode) == 0o700
     remove_volumes(tmp_path / "made")
     assert not (tmp_path / "made").exists()
@@ -116,17 +116,17 @@ def test_files_are_created_with_their_modes(tmp_path: Path) -> None:
 
 def test_a_host_path_is_used_in_place_and_never_removed(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    wanted = {
+    expected = {
         "data": HostPath(tmp_path / "data", "Directory"),
         "new": HostPath(tmp_path / "a/new", "DirectoryOrCreate"),
         "file": HostPath(tmp_path / "file", "FileOrCreate"),
     }
-    found = create_volumes(wanted, tmp_path / "made")
-    assert found == {name: source.path for name, source in wanted.items()}
-    assert found["new"].is_dir()
-    assert found["file"].is_file()
+    volumes = create_volumes(expected, tmp_path / "made")
+    assert volumes == {name: source.path for name, source in expected.items()}
+    assert volumes["new"].is_dir()
+    assert volumes["file"].is_file()
     remove_volumes(tmp_path / "made")
-    assert all(path.exists() for path in found.values())
+    assert all(path.exists() for path in volumes.values())
 
 
 @pytest.mark.parametrize("kind", ["", "Directory", "File", "Socket"])
@@ -138,9 +138,9 @@ def test_a_missing_host_path_is_rejected(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.anyio
 async def test_a_job_with_an_unsupported_volume_is_not_started(tmp_path: Path) -> None:
-    given = submission(tmp_path, spec("true"))
-    template = given.job.replicas[WORKER].template
+    job_submission = submission(tmp_path, spec("true"))
+    template = job_submission.job.replicas[WORKER].template
     template["spec"]["volumes"] = [{"name": "v", "persistentVolumeClaim": {"claimName": "x"}}]
     with pytest.raises(UsageError, match="persistentVolumeClaim"):
-        await local_jobs(tmp_path / "home").submit(given)
+        await local_jobs(tmp_path / "home").submit(job_submission)
     assert not (tmp_path / "home/jobs/job").exists()

@@ -10,8 +10,8 @@ import pytest
 from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES
 from tests.fakes.kubernetes import VirtualClock
-from tests.jobs.kubernetes.support import Site, real_site_of, site_of
-from tests.kube.servers import Server, real_server
+from tests.jobs.kubernetes.support import JobNamespace, real_site_of, site_of
+from tests.kube.servers import ApiServer, real_server
 
 _numbers = itertools.count(1)
 
@@ -22,20 +22,20 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session")
-def real_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A real server, one for the whole session."""
+def real_jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A real API server, one per session."""
     with real_server(tmp_path_factory.mktemp("jobs")) as server:
         yield server
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
-async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
-    """A namespace of this test alone; with a real server where there is one."""
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[JobNamespace]:
+    """A namespace for this test, on a real server if there is one."""
     if request.param == "fake":
         async with site_of() as site:
             yield site
         return
-    server: Server = request.getfixturevalue("real_jobs")
+    server: ApiServer = request.getfixturevalue("real_jobs")
     space = f"jobs-{next(_numbers)}"
     async with Client(server.access, manager="tests") as client:
         await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": space}}))
@@ -49,14 +49,14 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-async def held_site(clock: VirtualClock) -> AsyncIterator[Site]:
-    """The fake, with a kubelet whose time goes when ``clock`` is told to."""
+async def held_site(clock: VirtualClock) -> AsyncIterator[JobNamespace]:
+    """The fake with a kubelet on the virtual ``clock``."""
     async with site_of(clock=clock) as site:
         yield site
 
 
 @pytest.fixture
-async def fake_site() -> AsyncIterator[Site]:
-    """The fake alone, which fails as it is told."""
+async def fake_site() -> AsyncIterator[JobNamespace]:
+    """Only the fake API server, for injected faults."""
     async with site_of() as site:
         yield site

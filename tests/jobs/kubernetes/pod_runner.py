@@ -51,7 +51,7 @@ def run_pod(
         words[0] = sys.executable
     directory = mounts.get(main.get("workingDir", ""), root)
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    ran = subprocess.run(
+    process = subprocess.run(
         words,
         cwd=directory,
         env={"PATH": path, **environment},
@@ -61,7 +61,7 @@ def run_pod(
         check=False,
     )
     message = termination_log.read_text() if termination_log.exists() else ""
-    return PodRun(ran.returncode, ran.stdout.decode(), message, directory)
+    return PodRun(process.returncode, process.stdout.decode(), message, directory)
 
 
 def _create_mounts(
@@ -72,23 +72,23 @@ def _create_mounts(
     secrets: Mapping[str, Object],
 ) -> dict[str, Path]:
     volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", ())}
-    found = {}
+    results = {}
     for mount in container.get("volumeMounts", ()):
-        place = root / mount["name"]
-        place.mkdir(parents=True, exist_ok=True)
+        directory = root / mount["name"]
+        directory.mkdir(parents=True, exist_ok=True)
         volume = volumes[mount["name"]]
         if "configMap" in volume:
-            _write_config_map(volume["configMap"], config_maps, place)
+            _write_config_map(volume["configMap"], config_maps, directory)
         elif "secret" in volume:
             for key, text in secrets[volume["secret"]["secretName"]]["data"].items():
-                (place / key).write_bytes(base64.b64decode(text))
-        found[mount["mountPath"]] = place
+                (directory / key).write_bytes(base64.b64decode(text))
+        results[mount["mountPath"]] = directory
     for file in root.rglob("call.json"):
         # The only file that contains a path of the container.
-        text = _replace_mounts(file.read_text(), found)
+        text = _replace_mounts(file.read_text(), results)
         file.chmod(0o644)
         file.write_text(text)
-    return found
+    return results
 
 
 def _write_config_map(volume: Object, config_maps: Mapping[str, Object], place: Path) -> None:
@@ -110,16 +110,16 @@ def _write_config_map(volume: Object, config_maps: Mapping[str, Object], place: 
 
 
 def _build_env(pod: Object, container: Object, mounts: Mapping[str, Path]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for entry in container.get("env", ()):
         if "valueFrom" in entry:
             path = entry["valueFrom"]["fieldRef"]["fieldPath"]
             key = path.partition("['")[2].rpartition("']")[0]
-            found[entry["name"]] = pod["metadata"]["labels"][key]
+            results[entry["name"]] = pod["metadata"]["labels"][key]
         else:
             value = _replace_mounts(str(entry.get("value", "")), mounts)
-            found[entry["name"]] = _expand_references(value, found)
-    return found
+            results[entry["name"]] = _expand_references(value, results)
+    return results
 
 
 def _replace_mounts(text: str, mounts: Mapping[str, Path]) -> str:

@@ -31,11 +31,11 @@ from danlu.training.framework import Framework
 from danlu.training.manifest import read_job
 from danlu.training.registry import BUILT_IN_FRAMEWORKS, find_framework
 from danlu.training.types import ReplicaId, ReplicaType
-from tests.fakes.kubernetes import FakeKubernetes, Kubelet
+from tests.fakes.kubernetes import FakeKubelet, FakeKubernetes
 from tests.fakes.kubernetes.container_logs import ContainerLogs
 from tests.fakes.kubernetes.pod_script import PodBehaviour, PodScript, SimulatedPod, run_forever
 from tests.jobs.kubernetes.pod_runner import run_pod
-from tests.kube.servers import Server, free_port
+from tests.kube.servers import ApiServer, free_port
 
 LIMIT = 20.0
 SETTINGS = OperatorSettings(
@@ -43,7 +43,7 @@ SETTINGS = OperatorSettings(
 )
 
 
-class Wire:
+class ConnectionProxy:
     """A proxy between a client and a server, whose connections can be cut."""
 
     def __init__(self, port: int) -> None:
@@ -52,16 +52,16 @@ class Wire:
         self._asked: dict[tuple[asyncio.StreamWriter, asyncio.StreamWriter], bytes] = {}
         self.port = 0
 
-    async def __aenter__(self) -> Wire:
-        await self.mend()
+    async def __aenter__(self) -> ConnectionProxy:
+        await self.accept_again()
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def mend(self) -> None:
-        """Take connections, again after :meth:`lose`."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+    async def accept_again(self) -> None:
+        """Accept connections, again after :meth:`cut_and_refuse`."""
+        self._server = await asyncio.start_server(self._serve_connection, "127.0.0.1", self.port)
 
-    def lose(self) -> None:
+    def cut_and_refuse(self) -> None:
         """Break all connections and take no others."""
         self._server.close()
         self.cut()
@@ -86,34 +86,40 @@ class Wire:
                 writer.transport.abort()
         return len(chosen)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         try:
-            await self._connect(reader, writer)
+            await self._connect_upstream(reader, writer)
         except asyncio.CancelledError:
             pass  # a handler that is cancelled would be told of as an error
         finally:
             writer.transport.abort()
             self._tasks.discard(task)
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._target)
+    async def _connect_upstream(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        existing, back = await asyncio.open_connection("127.0.0.1", self._target)
         pair = (writer, back)
         self._asked[pair] = b""
 
-        def asked(data: bytes) -> None:
+        def record_request(data: bytes) -> None:
             self._asked[pair] = data.partition(b"\r\n")[0]
 
         try:
-            await asyncio.gather(self._copy(reader, back, asked), self._copy(there, writer))
+            await asyncio.gather(
+                self._copy_stream(reader, back, record_request), self._copy_stream(existing, writer)
+            )
         finally:
             for side in pair:
                 side.transport.abort()
             del self._asked[pair]
 
-    async def _copy(
+    async def _copy_stream(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
@@ -130,15 +136,15 @@ class Wire:
 
 
 @dataclass
-class Site:
+class JobNamespace:
     """A cluster, and the jobs of its namespace ``space``; ``faked`` is None for a real server."""
 
     faked: FakeKubernetes | None
     client: Client
     jobs: KubernetesJobs
     courses: dict[str, Callable[[SimulatedPod], PodScript]]
-    wire: Wire
-    kubelet: Kubelet | None = None
+    wire: ConnectionProxy
+    kubelet: FakeKubelet | None = None
     space: str = "default"
 
     @property
@@ -150,11 +156,11 @@ class Site:
     def behave(
         self, course: PodScript | Callable[[SimulatedPod], PodScript], pod: str = ""
     ) -> None:
-        """What becomes of a pod, or of all others."""
+        """Set the script of a pod, or of all other pods."""
         self.courses[pod] = course if callable(course) else (lambda _: course)
 
     def write(self, pod: str, text: str) -> None:
-        """Have a pod's first container write."""
+        """Write a line in the log of a pod's first container."""
         assert self.kubelet is not None
         self.kubelet.write_log(self.space, pod, text.encode())
 
@@ -166,44 +172,44 @@ async def site_of(
     kubelet: bool = True,
     reports: bool = False,
     clock: Clock = REAL_CLOCK,
-) -> AsyncIterator[Site]:
-    """A cluster with all kinds, and what else of an operator and a kubelet is asked for.
+) -> AsyncIterator[JobNamespace]:
+    """Open a cluster with all kinds, optionally with an operator and a kubelet.
 
     With ``reports`` the operator takes progress and values; ``clock`` is the kubelet's.
     """
     async with AsyncExitStack() as stack:
         fake = await stack.enter_async_context(FakeKubernetes())
-        server = Server(ClusterConfig(server=fake.url), fake)
+        server = ApiServer(ClusterConfig(server=fake.url), fake)
         site = await stack.enter_async_context(
             on_server(server, "default", kubelet=kubelet, clock=clock)
         )
         if operator:
-            await stack.enter_async_context(_operating(site, reports=reports))
+            await stack.enter_async_context(_run_operator(site, reports=reports))
         yield site
 
 
 @asynccontextmanager
-async def real_site_of(server: Server, space: str) -> AsyncIterator[Site]:
-    """A namespace of a real server, with an operator and a kubelet of its own."""
-    async with on_server(server, space) as site, _operating(site):
+async def real_site_of(server: ApiServer, space: str) -> AsyncIterator[JobNamespace]:
+    """A namespace of a real server, with an operator and a simulated kubelet."""
+    async with on_server(server, space) as site, _run_operator(site):
         yield site
 
 
 @asynccontextmanager
 async def on_server(
-    server: Server, space: str, *, kubelet: bool = True, clock: Clock = REAL_CLOCK
-) -> AsyncIterator[Site]:
+    server: ApiServer, space: str, *, kubelet: bool = True, clock: Clock = REAL_CLOCK
+) -> AsyncIterator[JobNamespace]:
     """A namespace of a server, with the definitions of all kinds."""
     courses: dict[str, Callable[[SimulatedPod], PodScript]] = {}
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(server.access, manager="tests"))
-        await defined(client)
+        await create_crds(client)
         port = int(server.access.server.rpartition(":")[2])
-        wire = await stack.enter_async_context(Wire(port))
+        wire = await stack.enter_async_context(ConnectionProxy(port))
         scheme = server.access.server.partition(":")[0]
         wired = replace(server.access, server=f"{scheme}://127.0.0.1:{wire.port}")
         jobs = KubernetesJobs(wired, namespace=space)
-        site = Site(server.fake, client, jobs, courses, wire, space=space)
+        site = JobNamespace(server.fake, client, jobs, courses, wire, space=space)
         if kubelet:
             logs = server.fake.cluster.logs if server.fake else None
             hands = kubelet_of(server.access, courses, logs, space=space, clock=clock)
@@ -218,14 +224,14 @@ def kubelet_of(
     *,
     space: str = "",
     clock: Clock = REAL_CLOCK,
-) -> Kubelet:
-    """A kubelet that does with each pod what ``courses`` say, and whose restarts are soon."""
+) -> FakeKubelet:
+    """A kubelet that plays ``courses`` with each pod, with short restart delays."""
 
     def behaviour(pod: SimulatedPod) -> PodScript:
         chosen: PodBehaviour = courses.get(pod.metadata.name) or courses.get("") or run_forever
         return chosen(pod)
 
-    return Kubelet(
+    return FakeKubelet(
         access,
         behaviour=behaviour,
         back_off=0.05,
@@ -237,7 +243,7 @@ def kubelet_of(
 
 
 @asynccontextmanager
-async def _operating(site: Site, *, reports: bool = False) -> AsyncIterator[None]:
+async def _run_operator(site: JobNamespace, *, reports: bool = False) -> AsyncIterator[None]:
     address = f"127.0.0.1:{free_port()}" if reports else ""
     settings = msgspec.structs.replace(SETTINGS, reports_address=address, namespace=site.space)
     async with (
@@ -250,19 +256,19 @@ async def _operating(site: Site, *, reports: bool = False) -> AsyncIterator[None
         group.cancel_scope.cancel()
 
 
-async def defined(client: Client) -> None:
-    """Have the definitions of all kinds, and have them served."""
-    there = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
+async def create_crds(client: Client) -> None:
+    """Create the CRDs of all kinds, and wait until they are served."""
+    existing = {crd["metadata"]["name"] for crd in (await client.list(_CRDS)).items}
     for document in custom_resource_definitions(BUILT_IN_FRAMEWORKS):
-        if document["metadata"]["name"] not in there:
+        if document["metadata"]["name"] not in existing:
             await client.create(_CRDS, document)
     for framework in BUILT_IN_FRAMEWORKS:
         with anyio.fail_after(LIMIT):
-            while not await _served(client, framework):
+            while not await _is_available(client, framework):
                 await anyio.sleep(0.05)
 
 
-async def _served(client: Client, framework: Framework) -> bool:
+async def _is_available(client: Client, framework: Framework) -> bool:
     try:
         await client.list_page(job_resource(framework), limit=1)
     except NotFound:
@@ -281,7 +287,7 @@ def job(
     restart: str = "Never",
     **container: Any,
 ) -> Submission:
-    """A PyTorchJob of so many workers."""
+    """Return a PyTorchJob with ``workers`` workers."""
     main = {
         "name": "pytorch",
         "image": "team/env:1",
@@ -303,14 +309,14 @@ def worker(index: int = 0) -> ReplicaId:
     return ReplicaId(ReplicaType("Worker"), index)
 
 
-async def seen(
-    site: Site,
+async def wait_for_view(
+    site: JobNamespace,
     wanted: Callable[[JobView], bool],
     *,
     name: str = "job",
     seconds: float = LIMIT,
 ) -> JobView:
-    """The job as it is when ``wanted`` holds."""
+    """Wait until ``wanted`` is true for the job, and return its view."""
     with anyio.fail_after(seconds):
         async for view in site.jobs.watch(name):
             if wanted(view):
@@ -318,7 +324,7 @@ async def seen(
     raise AssertionError(f"{name} was over before")
 
 
-async def lines_of(site: Site, name: str = "job", **how: Any) -> list[LogLine]:
+async def lines_of(site: JobNamespace, name: str = "job", **how: Any) -> list[LogLine]:
     with anyio.fail_after(LIMIT):
         return [line async for line in site.jobs.logs(name, **how)]
 
@@ -341,23 +347,25 @@ class _LogsElsewhere(ContainerLogs):
 
 
 @contextmanager
-def site_in_threads(root: Path, *, reports: bool = False) -> Iterator[Site]:
-    """A cluster whose pods really run their containers' programs, below ``root``.
+def open_site_in_threads(root: Path, *, reports: bool = False) -> Iterator[JobNamespace]:
+    """Open a cluster whose pods run the programs of their containers below ``root``.
 
     It lives in a thread, so that programs of this process can use it as users do, and its kubelet
     in another one, so that what it runs can ask the cluster.
     """
     with ExitStack() as stack:
         portal = stack.enter_context(start_blocking_portal())
-        made = site_of(kubelet=False, reports=reports)
-        site = stack.enter_context(portal.wrap_async_context_manager(made))
+        result = site_of(kubelet=False, reports=reports)
+        site = stack.enter_context(portal.wrap_async_context_manager(result))
 
         def course(pod: SimulatedPod) -> PodScript:
-            place = (pod.metadata.namespace, pod.metadata.name)
-            document, maps, secrets = portal.call(_seen_by_a_kubelet, site.fake, place)
-            there = root / f"{pod.metadata.name}-{pod.restarts}"
-            done = run_pod(document, maps, there, secrets=secrets)
-            return PodScript(run=0.0, exit_code=done.code, log=done.log, message=done.message)
+            key = (pod.metadata.namespace, pod.metadata.name)
+            document, maps, secrets = portal.call(_has_kubelet_status, site.fake, key)
+            existing = root / f"{pod.metadata.name}-{pod.restarts}"
+            outcome = run_pod(document, maps, existing, secrets=secrets)
+            return PodScript(
+                run=0.0, exit_code=outcome.code, log=outcome.log, message=outcome.message
+            )
 
         site.behave(course)
         other = stack.enter_context(start_blocking_portal())
@@ -367,21 +375,25 @@ def site_in_threads(root: Path, *, reports: bool = False) -> Iterator[Site]:
         yield site
 
 
-def _seen_by_a_kubelet(
+def _has_kubelet_status(
     fake: FakeKubernetes, place: tuple[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """A pod, and the ConfigMaps and Secrets there are, by name."""
     cluster = fake.cluster
 
-    def named(label: str) -> dict[str, Any]:
+    def list_objects_by_name(label: str) -> dict[str, Any]:
         return {
             key[1]: obj for key, obj in cluster.storage.of(cluster.kind_by_label(label)).items()
         }
 
-    return cluster.get(cluster.kind_by_label("pods"), *place), named("configmaps"), named("secrets")
+    return (
+        cluster.get(cluster.kind_by_label("pods"), *place),
+        list_objects_by_name("configmaps"),
+        list_objects_by_name("secrets"),
+    )
 
 
-def kubeconfig(site: Site, path: Path) -> Path:
+def kubeconfig(site: JobNamespace, path: Path) -> Path:
     """A kubeconfig for the site's server, by the context ``fake``."""
     path.write_text(
         f"""\

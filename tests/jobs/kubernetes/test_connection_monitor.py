@@ -1,4 +1,4 @@
-"""What counts as an answer of a cluster."""
+"""Which responses count as an answer of a cluster."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from danlu.jobs.kubernetes.job_watcher import ConnectionMonitor
 from danlu.kube.errors import ConnectionLost, error_from_response
 from danlu.kube.watch import ListOptions
 from tests.fakes.kubernetes import ApiFault
-from tests.jobs.kubernetes.support import Site, site_of
+from tests.jobs.kubernetes.support import JobNamespace, site_of
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    """A fake that nobody else asks, so that its faults are the test's own."""
+async def site() -> AsyncIterator[JobNamespace]:
+    """A fake without other clients, so that its faults hit only the test's requests."""
     async with site_of(operator=False, kubelet=False) as site:
         yield site
 
@@ -36,10 +36,10 @@ async def site() -> AsyncIterator[Site]:
     ids=["dropped", "overloaded", "late", "refused", "answered"],
 )
 async def test_an_error_in_time_is_a_response_but_a_timeout_is_not(
-    site: Site, monkeypatch: pytest.MonkeyPatch, fault: ApiFault | None, silent: bool
+    site: JobNamespace, monkeypatch: pytest.MonkeyPatch, fault: ApiFault | None, silent: bool
 ) -> None:
-    told: list[None] = []
-    listener = ConnectionMonitor(site.client, ListOptions("default"), lambda: told.append(None))
+    output: list[None] = []
+    listener = ConnectionMonitor(site.client, ListOptions("default"), lambda: output.append(None))
     listener.record_failure(ConnectionLost("gone"))
     assert listener.warnings == ()
     if fault is not None:
@@ -52,10 +52,10 @@ async def test_an_error_in_time_is_a_response_but_a_timeout_is_not(
     site.fake.faults.clear()
     await listener.probe()
     assert listener.warnings == ()
-    assert len(told) == (2 if silent else 0)
+    assert len(output) == (2 if silent else 0)
 
 
-async def test_probe_sends_nothing_without_a_connection_failure(site: Site) -> None:
+async def test_probe_sends_nothing_without_a_connection_failure(site: JobNamespace) -> None:
     listener = ConnectionMonitor(site.client, ListOptions("default"), lambda: None)
     listener.record_failure(error_from_response(403, b"{}", what="list pods"))
     before = len(site.fake.log)

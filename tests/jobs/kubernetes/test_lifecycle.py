@@ -1,4 +1,4 @@
-"""What is done to a job on a cluster: stopped, suspended, scaled, removed, tied to a process."""
+"""Operations on a job on a cluster: stop, suspend, scale, remove, owner lease."""
 
 from __future__ import annotations
 
@@ -21,22 +21,30 @@ from danlu.operator.crds import custom_resource_definitions
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.fakes.kubernetes.pod_script import PodScript
-from tests.jobs.kubernetes.support import LIMIT, Site, job, lines_of, running, seen, worker
+from tests.jobs.kubernetes.support import (
+    LIMIT,
+    JobNamespace,
+    job,
+    lines_of,
+    running,
+    wait_for_view,
+    worker,
+)
 from tests.kube.objects import eventually
 
 pytestmark = pytest.mark.anyio
 
 
-async def pods(site: Site) -> set[str]:
+async def pods(site: JobNamespace) -> set[str]:
     return {
         pod["metadata"]["name"]
         for pod in (await site.client.list(PODS, ListOptions(site.space))).items
     }
 
 
-async def test_a_stopped_job_has_no_pods_and_is_finished(site: Site) -> None:
+async def test_a_stopped_job_has_no_pods_and_is_finished(site: JobNamespace) -> None:
     await site.jobs.submit(job(workers=2))
-    await seen(site, running(2))
+    await wait_for_view(site, running(2))
     with anyio.fail_after(LIMIT):
         await site.jobs.stop("job", grace=1)
     view = await site.jobs.view("job")
@@ -46,87 +54,91 @@ async def test_a_stopped_job_has_no_pods_and_is_finished(site: Site) -> None:
     assert await pods(site) == set()
 
 
-async def test_following_logs_ends_when_the_job_is_stopped(site: Site) -> None:
+async def test_following_logs_ends_when_the_job_is_stopped(site: JobNamespace) -> None:
     site.behave(PodScript(log="begun\n"))
     await site.jobs.submit(job())
-    await seen(site, running(1))
+    await wait_for_view(site, running(1))
     async with anyio.create_task_group() as group:
         group.start_soon(lines_of, site)
         await site.jobs.stop("job")
     assert (await site.jobs.view("job")).finished
 
 
-async def test_a_suspended_job_continues_when_resumed(site: Site) -> None:
+async def test_a_suspended_job_continues_when_resumed(site: JobNamespace) -> None:
     await site.jobs.submit(job())
-    await seen(site, running(1))
+    await wait_for_view(site, running(1))
     await site.jobs.suspend("job", suspended=True)
-    view = await seen(site, lambda view: view.state == "Suspended" and not running(1)(view))
+    view = await wait_for_view(
+        site, lambda view: view.state == "Suspended" and not running(1)(view)
+    )
     assert not view.finished
     await site.jobs.suspend("job", suspended=False)
-    await seen(site, running(1))
+    await wait_for_view(site, running(1))
 
 
-async def test_scaling_changes_the_number_of_replicas(site: Site) -> None:
+async def test_scaling_changes_the_number_of_replicas(site: JobNamespace) -> None:
     await site.jobs.submit(job(workers=1))
-    await seen(site, running(1))
+    await wait_for_view(site, running(1))
     await site.jobs.scale("job", replicas={"worker": 3})
-    await seen(site, running(3))
+    await wait_for_view(site, running(3))
     with pytest.raises(UsageError, match="no replicas of type ps"):
         await site.jobs.scale("job", replicas={"ps": 1})
 
 
-async def test_removing_a_finished_job_frees_its_name(site: Site) -> None:
+async def test_removing_a_finished_job_frees_its_name(site: JobNamespace) -> None:
     site.behave(PodScript(run=0.05))
     await site.jobs.submit(job())
-    await seen(site, lambda view: view.finished)
+    await wait_for_view(site, lambda view: view.finished)
     await site.jobs.remove("job")
     assert await site.jobs.names() == []
     await site.jobs.submit(job())
     # A real garbage collector knows of new kinds, and takes away their pods, after 30 s.
-    await seen(site, lambda view: view.finished, seconds=60.0)
+    await wait_for_view(site, lambda view: view.finished, seconds=60.0)
 
 
-async def test_a_running_job_is_not_removed(site: Site) -> None:
+async def test_a_running_job_is_not_removed(site: JobNamespace) -> None:
     await site.jobs.submit(job())
     with pytest.raises(UsageError, match="is still running"):
         await site.jobs.remove("job")
 
 
-async def test_owned_objects_are_deleted_with_the_job(site: Site, tmp_path: Path) -> None:
+async def test_owned_objects_are_deleted_with_the_job(site: JobNamespace, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("x")
     code = {"train.py": tmp_path / "train.py"}
     site.behave(PodScript(run=0.05))
     await site.jobs.submit(msgspec.structs.replace(job(), code=code, tied=True))
-    await seen(site, lambda view: view.finished)
+    await wait_for_view(site, lambda view: view.finished)
     await site.client.get(CONFIG_MAPS, "job-code", namespace=site.space)
     await site.client.get(LEASES, "job-tie", namespace=site.space)
     await site.jobs.remove("job")
 
-    async def gone() -> bool:
-        there = 0
+    async def objects_are_gone() -> bool:
+        existing = 0
         for resource, name in ((CONFIG_MAPS, "job-code"), (LEASES, "job-tie")):
             try:
                 await site.client.get(resource, name, namespace=site.space)
-                there += 1
+                existing += 1
             except NotFound:
                 continue
-        return not there
+        return not existing
 
-    await eventually(gone)
+    await eventually(objects_are_gone)
 
 
-async def test_a_rejected_submission_leaves_no_objects(fake_site: Site, tmp_path: Path) -> None:
+async def test_a_rejected_submission_leaves_no_objects(
+    fake_site: JobNamespace, tmp_path: Path
+) -> None:
     (tmp_path / "train.py").write_text("x")
     fake_site.fake.faults.append(ApiFault(verb="create", resource="pytorchjobs", status=403))
     sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
-    with pytest.raises(Exception, match="told to fail"):
+    with pytest.raises(Exception, match="injected fault"):
         await fake_site.jobs.submit(sent)
     with pytest.raises(NotFound):
         await fake_site.client.get(CONFIG_MAPS, "job-code", namespace=fake_site.space)
 
 
 async def test_a_job_is_rolled_back_if_its_code_cannot_be_owned(
-    fake_site: Site, tmp_path: Path
+    fake_site: JobNamespace, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("x")
     fake_site.fake.faults.append(ApiFault(verb="patch", resource="configmaps", status=403))
@@ -140,7 +152,7 @@ async def test_a_job_is_rolled_back_if_its_code_cannot_be_owned(
 
 @pytest.mark.parametrize("after", [True, False])
 async def test_submission_is_atomic_even_if_the_response_is_lost(
-    fake_site: Site, tmp_path: Path, after: bool
+    fake_site: JobNamespace, tmp_path: Path, after: bool
 ) -> None:
     (tmp_path / "train.py").write_text("x")
     lost = ApiFault(verb="create", resource="pytorchjobs", drop=True, after=after)
@@ -165,26 +177,26 @@ async def test_missing_crds_are_reported_with_an_install_hint() -> None:
             await jobs.names()
 
 
-async def test_the_submitters_lease_is_renewed_until_it_is_deleted(site: Site) -> None:
+async def test_the_submitters_lease_is_renewed_until_it_is_deleted(site: JobNamespace) -> None:
     await site.jobs.submit(msgspec.structs.replace(job(), tied=True))
     ties = LeaseRenewer(site.client.config, every=0.02)
     ties.add(site.space, "job-tie")
     first = (await site.client.get(LEASES, "job-tie", namespace=site.space))["spec"]["renewTime"]
 
-    async def renewed() -> bool:
-        found = await site.client.get(LEASES, "job-tie", namespace=site.space)
-        return bool(found["spec"]["renewTime"] != first)
+    async def lease_is_newer() -> bool:
+        result = await site.client.get(LEASES, "job-tie", namespace=site.space)
+        return bool(result["spec"]["renewTime"] != first)
 
-    await eventually(renewed)
+    await eventually(lease_is_newer)
     await site.client.delete(LEASES, "job-tie", namespace=site.space)
 
-    async def let_go() -> bool:
+    async def is_released() -> bool:
         return not ties.leases
 
-    await eventually(let_go)
+    await eventually(is_released)
 
 
-async def test_a_pending_replica_shows_the_clusters_reason_verbatim(site: Site) -> None:
+async def test_a_pending_replica_shows_the_clusters_reason_verbatim(site: JobNamespace) -> None:
     site.behave(
         PodScript(unschedulable="0/3 nodes are available: 3 Insufficient cpu."), "job-worker-0"
     )
@@ -197,7 +209,7 @@ async def test_a_pending_replica_shows_the_clusters_reason_verbatim(site: Site) 
         "the pod has not been created yet",
         "scheduled, waiting for the kubelet",
     )
-    view = await seen(
+    view = await wait_for_view(
         site, lambda view: all(replica.waits not in early for replica in view.replicas)
     )
     first, second = view.replicas
@@ -205,10 +217,10 @@ async def test_a_pending_replica_shows_the_clusters_reason_verbatim(site: Site) 
     assert second.waits.startswith("ErrImagePull: cannot pull the image")
 
 
-async def test_a_warning_event_explains_a_container_that_is_not_created(site: Site) -> None:
+async def test_a_warning_event_explains_a_container_that_is_not_created(site: JobNamespace) -> None:
     site.behave(PodScript(start=None))
     await site.jobs.submit(job())
-    await seen(site, lambda view: view.replicas[0].waits.startswith("ContainerCreating: "))
+    await wait_for_view(site, lambda view: view.replicas[0].waits.startswith("ContainerCreating: "))
     pod = await site.client.get(PODS, "job-worker-0", namespace=site.space)
     about = {"kind": "Pod", "name": "job-worker-0", "namespace": site.space}
     event = {
@@ -255,7 +267,7 @@ async def test_a_job_without_an_operator_can_be_stopped_and_removed() -> None:
         assert await jobs.names() == []
 
 
-def _refusing(*plurals: str) -> list[ApiFault]:
+def _forbid_resources(*plurals: str) -> list[ApiFault]:
     return [
         ApiFault(verb=verb, resource=plural, times=100, status=403)
         for plural in plurals
@@ -263,15 +275,15 @@ def _refusing(*plurals: str) -> list[ApiFault]:
     ]
 
 
-async def test_forbidden_kinds_are_ignored(fake_site: Site) -> None:
+async def test_forbidden_kinds_are_ignored(fake_site: JobNamespace) -> None:
     others = [
         framework.plural for framework in BUILT_IN_FRAMEWORKS if framework.kind != "PyTorchJob"
     ]
-    fake_site.fake.faults += _refusing(*others)
+    fake_site.fake.faults += _forbid_resources(*others)
     await fake_site.jobs.submit(job())
     assert (await fake_site.jobs.view("job")).kind == "PyTorchJob"
     assert await fake_site.jobs.names() == ["job"]
-    fake_site.fake.faults += _refusing("pytorchjobs")
+    fake_site.fake.faults += _forbid_resources("pytorchjobs")
     with pytest.raises(Forbidden):
         await fake_site.jobs.names()
     with pytest.raises(Forbidden):
@@ -279,12 +291,12 @@ async def test_forbidden_kinds_are_ignored(fake_site: Site) -> None:
 
 
 async def test_the_replica_command_omits_the_prefix_that_copies_code(
-    site: Site, tmp_path: Path
+    site: JobNamespace, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("x")
     sent = msgspec.structs.replace(job(), code={"train.py": tmp_path / "train.py"})
     await site.jobs.submit(sent)
-    await seen(site, running(1))
+    await wait_for_view(site, running(1))
     command = await site.jobs.command("job", worker())
     assert command.args == ("python", "train.py")
     assert command.directory == "/workspace"

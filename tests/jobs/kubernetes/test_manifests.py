@@ -1,4 +1,4 @@
-"""What is created for a submission, and that a container of it does what was meant."""
+"""Objects created for a submission, and programs of their containers."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def template(ready: PreparedJob) -> dict[str, Any]:
 
 def done(ready: PreparedJob, root: Path) -> PodRun:
     framework = find_framework("pytorch")
-    found = read_job(ready.job, framework)
-    pod = render_pod(found, framework, worker(), ServiceTopology(found))
+    result = read_job(ready.job, framework)
+    pod = render_pod(result, framework, worker(), ServiceTopology(result))
     maps = {} if ready.code is None else {ready.code["metadata"]["name"]: ready.code}
     return run_pod(pod, maps, root)
 
 
 def files(root: Path, **content: str) -> dict[str, Path]:
-    """Files by the paths that ``_`` and ``__`` of names stand for (``.`` and ``/``)."""
-    found = {}
+    """Return files by path; in names, ``_`` is ``.`` and ``__`` is ``/``."""
+    results = {}
     for name, text in content.items():
         path = name.replace("__", "/").replace("_", ".")
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
-        found[path] = root / path
-    return found
+        results[path] = root / path
+    return results
 
 
 def test_code_is_copied_to_a_writable_working_directory(tmp_path: Path) -> None:
@@ -53,19 +53,19 @@ def test_code_is_copied_to_a_writable_working_directory(tmp_path: Path) -> None:
         pkg__deep__a_py="print('deep')\n",
     )
     submission = msgspec.structs.replace(job(), code=code)
-    ended = done(prepare_job(submission, namespace="default"), tmp_path / "pod")
-    assert (ended.code, ended.log) == (0, "deep\n")
-    assert (ended.directory / "out").read_text() == "x"
+    result = done(prepare_job(submission, namespace="default"), tmp_path / "pod")
+    assert (result.code, result.log) == (0, "deep\n")
+    assert (result.directory / "out").read_text() == "x"
     # Root may write to everything, so that the program's success says nothing where it runs this.
-    assert all(path.stat().st_mode & 0o200 for path in ended.directory.rglob("*.py"))
+    assert all(path.stat().st_mode & 0o200 for path in result.directory.rglob("*.py"))
 
 
 def test_arguments_reach_the_program_unchanged(tmp_path: Path) -> None:
     code = files(tmp_path / "code", train_py="import sys\nprint(sys.argv[1:])\n")
     words = ["python", "train.py", "a b", "$HOME", "--x='y'"]
     submission = msgspec.structs.replace(job(command=words), code=code)
-    ended = done(prepare_job(submission, namespace="default"), tmp_path / "pod")
-    assert ended.log == "['a b', '$HOME', \"--x='y'\"]\n"
+    result = done(prepare_job(submission, namespace="default"), tmp_path / "pod")
+    assert result.log == "['a b', '$HOME', \"--x='y'\"]\n"
 
 
 def test_files_are_in_the_directory_of_danlu_files(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_files_are_in_the_directory_of_danlu_files(tmp_path: Path) -> None:
     (sent / "values" / "y.bin").write_bytes(b"\xff\x00")
     words = ["python", "-c", "import os; d = os.environ['DANLU_FILES']; print(os.listdir(d))"]
     submission = msgspec.structs.replace(job(command=words), files=sent)
-    ended = done(prepare_job(submission, namespace="default"), tmp_path / "pod")
-    assert "run.py" in ended.log
+    result = done(prepare_job(submission, namespace="default"), tmp_path / "pod")
+    assert "run.py" in result.log
     assert (tmp_path / "pod" / "danlu-files" / "values" / "y.bin").read_bytes() == b"\xff\x00"
 
 

@@ -72,7 +72,9 @@ async def lines_of(jobs: LocalJobs, name: str = "job") -> list[LogLine]:
     return [line async for line in jobs.logs(name, follow=True)]
 
 
-async def seen(jobs: LocalJobs, wanted: Callable[[JobView], bool], *, name: str = "job") -> JobView:
+async def wait_for_view(
+    jobs: LocalJobs, wanted: Callable[[JobView], bool], *, name: str = "job"
+) -> JobView:
     """Wait until ``wanted`` is true for the job's view, and return that."""
     with anyio.fail_after(LIMIT):
         while True:
@@ -102,9 +104,9 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def marked(job_directory: Path) -> list[int]:
+def find_processes_of_job(job_directory: Path) -> list[int]:
     """Return the processes of a job by its directory in their command line or cwd."""
-    found = []
+    results = []
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
@@ -113,23 +115,23 @@ def marked(job_directory: Path) -> list[int]:
             except OSError:
                 continue
             if str(job_directory).encode() in words or cwd.startswith(str(job_directory)):
-                found.append(int(name))
-    return [pid for pid in found if alive(pid)]
+                results.append(int(name))
+    return [pid for pid in results if alive(pid)]
 
 
 def supervisor_of(home: Path, name: str = "job") -> int:
     """Return the process id of a job's supervisor."""
-    (found,) = supervisors_of(home, name)
-    return found
+    (result,) = supervisors_of(home, name)
+    return result
 
 
 def supervisors_of(home: Path, name: str) -> list[int]:
     """Return the process ids of a job's supervisors: one or none."""
-    wanted = f"danlu.jobs.local.supervisor\0{home / 'jobs' / name}\0".encode()
-    found = []
+    expected = f"danlu.jobs.local.supervisor\0{home / 'jobs' / name}\0".encode()
+    results = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with suppress(OSError):
-                if wanted in Path(f"/proc/{entry}/cmdline").read_bytes():
-                    found.append(int(entry))
-    return found
+                if expected in Path(f"/proc/{entry}/cmdline").read_bytes():
+                    results.append(int(entry))
+    return results

@@ -1,4 +1,4 @@
-"""A full disk under the state directory: logging degrades, the job goes on and ends properly."""
+"""A full disk under the state directory: logs degrade, the job continues and ends properly."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from danlu.errors import OutsideError
 from danlu.jobs.local.job_directory import EventRecord, JobDirectory, utc_now
 from danlu.jobs.local.log_reader import LogReader
 from danlu.jobs.local.log_writer import LogWriter, log_file, rotated_file
-from tests.jobs.local.support import local_jobs, runs, seen, spec, submission, until, worker
+from tests.jobs.local.support import (
+    local_jobs,
+    runs,
+    spec,
+    submission,
+    until,
+    wait_for_view,
+    worker,
+)
 
 pytestmark = pytest.mark.anyio
 
 SPACE = "40m"
 
 
-class Disk:
+class FakeDisk:
     """Writes fail while it is ``full``, after ``room`` further bytes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
@@ -40,8 +48,8 @@ class Disk:
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    return Disk(monkeypatch)
+def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
+    return FakeDisk(monkeypatch)
 
 
 @pytest.fixture
@@ -58,14 +66,14 @@ def writer(tmp_path: Path) -> LogWriter:
 
 def lines(directory: Path) -> list[str]:
     reader = LogReader(directory, worker(0))
-    found = [line.data.decode() for line in reader.read(1 << 23)]
+    results = [line.data.decode() for line in reader.read(1 << 23)]
     reader.close()
-    return found
+    return results
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_lines_are_kept_while_the_disk_is_full_and_written_later(
-    code: int, disk: Disk, clock: list[float], writer: LogWriter, tmp_path: Path
+    code: int, disk: FakeDisk, clock: list[float], writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.write([b"before"], attempt=0)
     disk.full, disk.room, disk.code = True, 5, code
@@ -83,7 +91,7 @@ def test_lines_are_kept_while_the_disk_is_full_and_written_later(
 
 
 def test_only_the_newest_lines_are_kept_and_lost_ones_are_counted(
-    disk: Disk, clock: list[float], writer: LogWriter, tmp_path: Path
+    disk: FakeDisk, clock: list[float], writer: LogWriter, tmp_path: Path
 ) -> None:
     writer.write([b"before"], attempt=0)
     disk.full = True
@@ -101,7 +109,7 @@ def test_only_the_newest_lines_are_kept_and_lost_ones_are_counted(
 
 
 def test_the_oldest_rotated_file_is_deleted_for_new_lines(
-    disk: Disk, writer: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    disk: FakeDisk, writer: LogWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = log_file(tmp_path, worker(0))
     for index in range(30):
@@ -121,7 +129,7 @@ def test_the_oldest_rotated_file_is_deleted_for_new_lines(
     assert writer.failure == ""
 
 
-def test_other_errors_are_raised(disk: Disk, writer: LogWriter) -> None:
+def test_other_errors_are_raised(disk: FakeDisk, writer: LogWriter) -> None:
     disk.full, disk.code = True, errno.EBADF
     with pytest.raises(OSError, match="Bad file descriptor"):
         writer.write([b"a"], attempt=0)
@@ -130,14 +138,14 @@ def test_other_errors_are_raised(disk: Disk, writer: LogWriter) -> None:
 def test_an_event_is_appended_completely_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = JobDirectory(tmp_path)
+    directory = JobDirectory(tmp_path)
     event = EventRecord(utc_now(), "Normal", "A", "a")
-    place.append_event(event)
-    disk = Disk(monkeypatch)
+    directory.append_event(event)
+    disk = FakeDisk(monkeypatch)
     disk.full, disk.room = True, 9
     with pytest.raises(OSError, match="No space left"):
-        place.append_event(event)
-    assert place.read_events() == (event,)
+        directory.append_event(event)
+    assert directory.read_events() == (event,)
 
 
 # -- a real full disk -----------------------------------------------------------------------------
@@ -145,7 +153,7 @@ def test_an_event_is_appended_completely_or_not_at_all(
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A danlu home on a file system of its own that can be filled."""
+    """A danlu home on a separate file system that can be filled."""
     home = tmp_path / "small"
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={SPACE},mode=700", "danlu-test", str(home)]
@@ -182,21 +190,21 @@ async def test_a_job_continues_while_the_disk_is_full(
 ) -> None:
     jobs = local_jobs(small, ledger=str(tmp_path / "ledger.json"))
     await jobs.submit(submission(work, spec(SCRIPT)))
-    await seen(jobs, runs(1))
+    await wait_for_view(jobs, runs(1))
     filler = fill(small)
     (work / "go").touch()
     await until((work / "written").exists)
-    view = await seen(jobs, lambda view: bool(view.warnings))
+    view = await wait_for_view(jobs, lambda view: bool(view.warnings))
     assert "is full (No space left on device): the job continues" in " ".join(view.warnings)
     with pytest.raises(OutsideError, match="cannot start job other: No space left on device"):
         await jobs.submit(submission(work, spec("true"), name="other"))
     assert await jobs.names() == ["job"]
     (work / "end").touch()
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Succeeded"
+    result = (await jobs.result("job")).view
+    assert result.state == "Succeeded"
     assert (work / "shard").read_text() == "done\n"
     assert [event.reason for event in await jobs.events("job")][-1] == "PyTorchJobSucceeded"
-    (lost,) = [text for text in ended.warnings if "lines of worker-0 were lost" in text]
+    (lost,) = [text for text in result.warnings if "lines of worker-0 were lost" in text]
     assert lost
     data = [line.data.decode() async for line in jobs.logs("job")]
     assert "lines lost: disk full" in " ".join(data)
@@ -208,10 +216,10 @@ async def test_a_job_continues_while_the_disk_is_full(
 async def test_the_end_of_a_job_is_written_when_a_full_disk_has_space_again(
     small: Path, work: Path, tmp_path: Path
 ) -> None:
-    """Somebody else took the space that was set aside: the end is written when there is room."""
+    """If another program took the reserved space, the end is written when there is room again."""
     jobs = local_jobs(small, ledger=str(tmp_path / "ledger.json"))
     await jobs.submit(submission(work, spec("while [ ! -e end ]; do sleep 0.02; done")))
-    await seen(jobs, runs(1))
+    await wait_for_view(jobs, runs(1))
     (small / "jobs/job/reserve").unlink()
     filler = fill(small)
     (work / "end").touch()

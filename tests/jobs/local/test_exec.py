@@ -11,7 +11,7 @@ import pytest
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.types import Submission
 from danlu.training.types import Job, ReplicaId, ReplicaSpec, ReplicaType, RestartPolicy
-from tests.jobs.local.support import lines_of, marked, shell, until
+from tests.jobs.local.support import find_processes_of_job, lines_of, shell, until
 
 pytestmark = pytest.mark.anyio
 
@@ -48,11 +48,11 @@ async def test_exec_passes_streams_and_exit_code(jobs: LocalJobs, work: Path) ->
     )
     await jobs.submit(mpi_job(work, script))
     assert (await jobs.result("job")).view.state == "Succeeded"
-    found = [(work / name).read_text() for name in ("out", "err", "code")]
-    assert found == ["given\n", "bad\n", "7\n"]
+    results = [(work / name).read_text() for name in ("out", "err", "code")]
+    assert results == ["given\n", "bad\n", "7\n"]
 
 
-async def test_a_daemon_started_by_exec_lives_until_the_worker_ends(
+async def test_a_daemon_started_by_exec_runs_until_the_worker_ends(
     jobs: LocalJobs, work: Path
 ) -> None:
     script = (
@@ -62,7 +62,7 @@ async def test_a_daemon_started_by_exec_lives_until_the_worker_ends(
     await jobs.submit(mpi_job(work, script))
     assert [line.data for line in await lines_of(jobs)] == [b"alive"]
     assert (await jobs.result("job")).view.state == "Succeeded"
-    await until(lambda: marked(work) == [])
+    await until(lambda: find_processes_of_job(work) == [])
 
 
 async def test_exec_is_stopped_when_the_client_disconnects(jobs: LocalJobs, work: Path) -> None:
@@ -82,7 +82,7 @@ async def test_exec_in_a_missing_worker_is_an_error(jobs: LocalJobs, work: Path)
     assert (await jobs.result("job")).view.replicas[0].exit_code == 1
 
 
-async def test_every_replica_has_a_temporary_directory_of_its_own(
+async def test_every_replica_has_a_separate_temporary_directory(
     jobs: LocalJobs, work: Path
 ) -> None:
     """Daemons of Open MPI on one machine remove each other's session directories."""
@@ -111,4 +111,4 @@ async def test_a_real_mpirun_starts_a_rank_in_every_worker(jobs: LocalJobs, work
     lines = [line.data for line in await lines_of(jobs)]
     assert (await jobs.result("job")).view.state == "Succeeded", lines
     assert sorted(lines) == [b"0 of 2 on job-worker-0", b"1 of 2 on job-worker-1"]
-    await until(lambda: marked(work) == [])
+    await until(lambda: find_processes_of_job(work) == [])

@@ -1,4 +1,4 @@
-"""What is sent with a job is there for its replicas, and what they return or raise comes back."""
+"""Files sent with a job reach its replicas; their results and errors come back."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    place = tmp_path / "bundle"
-    (place / "below").mkdir(parents=True)
-    (place / "run.sh").write_text("echo sent $DANLU_FILES; cat $DANLU_FILES/below/more\n")
-    (place / "below/more").write_text("more\n")
-    (place / "below/more").chmod(0o600)
-    return place
+    directory = tmp_path / "bundle"
+    (directory / "below").mkdir(parents=True)
+    (directory / "run.sh").write_text("echo sent $DANLU_FILES; cat $DANLU_FILES/below/more\n")
+    (directory / "below/more").write_text("more\n")
+    (directory / "below/more").chmod(0o600)
+    return directory
 
 
 async def test_files_are_in_danlu_files_which_a_command_may_refer_to(
     jobs: LocalJobs, work: Path, files: Path, home: Path
 ) -> None:
-    given = spec("", command=["/bin/sh"], args=["$(DANLU_FILES)/run.sh"])
-    await jobs.submit(submission(work, given, files=files))
+    value = spec("", command=["/bin/sh"], args=["$(DANLU_FILES)/run.sh"])
+    await jobs.submit(submission(work, value, files=files))
     sent = home / "jobs/job/sent"
     assert [line.data.decode() for line in await lines_of(jobs)] == [f"sent {sent}", "more"]
     assert (sent / "below/more").stat().st_mode & 0o777 == 0o644
@@ -69,8 +69,8 @@ async def test_exceptions_of_replicas_are_returned(jobs: LocalJobs, work: Path) 
 
 async def test_exceptions_of_earlier_attempts_are_discarded(jobs: LocalJobs, work: Path) -> None:
     script = "test -e again && exit 0; touch again; printf x > $DANLU_RAISED_FILE; exit 1"
-    given = spec(script, 1, RestartPolicy.ON_FAILURE)
-    await jobs.submit(submission(work, given, value="leader"))
+    value = spec(script, 1, RestartPolicy.ON_FAILURE)
+    await jobs.submit(submission(work, value, value="leader"))
     result = await jobs.result("job")
     assert (result.view.state, result.raised) == ("Succeeded", {})
 

@@ -1,4 +1,4 @@
-"""How jobs on this machine end: replicas finish after a success, and save when they are stopped."""
+"""The end of local jobs: replicas finish after a success, and save when they are stopped."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from danlu.training.types import (
     RunPolicy,
 )
 from tests.jobs.local.support import (
+    find_processes_of_job,
     local_jobs,
-    marked,
     runs,
-    seen,
     spec,
     submission,
     supervisor_of,
     until,
+    wait_for_view,
 )
 
 pytestmark = pytest.mark.anyio
 
-#: Ends when it is told to, once the file ``go`` is there: saving takes as long as the test likes.
+#: Ends after SIGTERM, once the file ``go`` exists: the test decides how long saving takes.
 SAVES = (
     "trap 'while [ ! -e go ]; do sleep 0.01; done; echo saved > checkpoint; exit 0' TERM;"
     " touch ready-$RANK; while :; do sleep 0.01; done"
@@ -45,7 +45,7 @@ SAVES = (
 WAITS = "while [ ! -e go ]; do echo saving; sleep 0.02; done; echo saved > shard"
 
 
-def led(work: Path, worker: str, master: str = "exit 0", **fields: Any) -> Submission:
+def master_submission(work: Path, worker: str, master: str = "exit 0", **fields: Any) -> Submission:
     return submission(work, spec(worker), master=spec(master), **fields)
 
 
@@ -63,63 +63,63 @@ def with_grace(workers: ReplicaSpec, seconds: int) -> ReplicaSpec:
 
 
 async def test_a_finishing_job_waits_for_a_worker_that_saves(jobs: LocalJobs, work: Path) -> None:
-    await jobs.submit(led(work, WAITS))
-    view = await seen(jobs, finishing)
+    await jobs.submit(master_submission(work, WAITS))
+    view = await wait_for_view(jobs, finishing)
     assert not view.finished
     assert [replica.state for replica in view.replicas] == ["Succeeded", "Running"]
     (work / "go").touch()
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Succeeded"
-    assert [replica.state for replica in ended.replicas] == ["Succeeded", "Succeeded"]
+    result = (await jobs.result("job")).view
+    assert result.state == "Succeeded"
+    assert [replica.state for replica in result.replicas] == ["Succeeded", "Succeeded"]
     assert (work / "shard").read_text() == "saved\n"
-    assert ended.warnings == ()
+    assert result.warnings == ()
 
 
 async def test_a_finishing_job_stops_and_names_an_idle_worker(home: Path, work: Path) -> None:
     jobs = local_jobs(home, finish=FinishPolicy(timeout=60.0, idle=0.5, stops_all=True))
-    await jobs.submit(led(work, "exec sleep 60"))
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Succeeded"
-    assert [replica.state for replica in ended.replicas] == ["Succeeded", "Stopped"]
-    (warning,) = ended.warnings
+    await jobs.submit(master_submission(work, "exec sleep 60"))
+    result = (await jobs.result("job")).view
+    assert result.state == "Succeeded"
+    assert [replica.state for replica in result.replicas] == ["Succeeded", "Stopped"]
+    (warning,) = result.warnings
     assert warning.startswith("worker-0 was stopped while still running, ")
     assert warning.endswith(" after the job succeeded")
-    assert warning in ended.status.conditions[-1].message
+    assert warning in result.status.conditions[-1].message
     reasons = [event.reason for event in await jobs.events("job") if event.type == "Warning"]
     assert reasons == ["PyTorchJobUnfinished"]
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 async def test_cpu_use_counts_as_progress(home: Path, work: Path) -> None:
     jobs = local_jobs(home, finish=FinishPolicy(timeout=1.5, idle=0.5, stops_all=True))
-    await jobs.submit(led(work, "while :; do :; done"))
-    ended = (await jobs.result("job")).view
-    assert ended.status.finishing is not None
-    assert ended.status.completion_time is not None
+    await jobs.submit(master_submission(work, "while :; do :; done"))
+    result = (await jobs.result("job")).view
+    assert result.status.finishing is not None
+    assert result.status.completion_time is not None
     # Not the idle limit ended the wait, but the timeout.
-    took = ended.status.completion_time - ended.status.finishing.since
+    took = result.status.completion_time - result.status.finishing.since
     assert took.total_seconds() >= 1.5
 
 
 async def test_a_failure_while_finishing_is_named(jobs: LocalJobs, work: Path) -> None:
     worker = spec("while [ ! -e go ]; do sleep 0.02; done; exit 28", policy=RestartPolicy.ALWAYS)
     await jobs.submit(submission(work, worker, master=spec("exit 0")))
-    await seen(jobs, finishing)
+    await wait_for_view(jobs, finishing)
     (work / "go").touch()
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Succeeded"
-    assert ended.warnings == (
+    result = (await jobs.result("job")).view
+    assert result.state == "Succeeded"
+    assert result.warnings == (
         "worker-0 failed (exit code 28) and was not restarted: the job had succeeded",
     )
 
 
 async def test_a_job_stopped_while_finishing_has_succeeded(jobs: LocalJobs, work: Path) -> None:
-    await jobs.submit(led(work, WAITS))
-    await seen(jobs, finishing)
+    await jobs.submit(master_submission(work, WAITS))
+    await wait_for_view(jobs, finishing)
     await jobs.stop("job")
-    ended = await jobs.view("job")
-    assert ended.state == "Succeeded"
-    assert "worker-0 was stopped while still running" in ended.warnings[0]
+    result = await jobs.view("job")
+    assert result.state == "Succeeded"
+    assert "worker-0 was stopped while still running" in result.warnings[0]
 
 
 async def test_a_parameter_server_is_not_waited_for(jobs: LocalJobs, work: Path) -> None:
@@ -127,17 +127,17 @@ async def test_a_parameter_server_is_not_waited_for(jobs: LocalJobs, work: Path)
     chief = spec("exit 0", name="tensorflow")
     replicas = {ReplicaType("Chief"): chief, ReplicaType("PS"): server}
     await jobs.submit(Submission(Job(kind="TFJob", name="job", replicas=replicas), work))
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Succeeded"
-    assert ended.warnings == ()
+    result = (await jobs.result("job")).view
+    assert result.state == "Succeeded"
+    assert result.warnings == ()
 
 
 async def test_a_deadline_ends_the_wait(jobs: LocalJobs, work: Path) -> None:
     policy = RunPolicy(active_deadline_seconds=1)
-    await jobs.submit(led(work, WAITS, policy=policy))
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Succeeded"
-    assert "worker-0 was stopped while still running" in ended.warnings[0]
+    await jobs.submit(master_submission(work, WAITS, policy=policy))
+    result = (await jobs.result("job")).view
+    assert result.state == "Succeeded"
+    assert "worker-0 was stopped while still running" in result.warnings[0]
 
 
 # -- stopped --------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ async def test_stop_uses_the_grace_period_of_the_manifest(home: Path, work: Path
 
 async def test_the_default_grace_period_is_thirty_seconds() -> None:
     assert SupervisorSettings("", "", "").grace == 30.0
-    given = submission(Path("/"), spec("true")).job
-    assert longest_grace(given) == 30.0
+    job_submission = submission(Path("/"), spec("true")).job
+    assert longest_grace(job_submission) == 30.0
     longer = submission(Path("/"), with_grace(spec("true"), 90), master=spec("true")).job
     assert longest_grace(longer) == 90.0
 
@@ -170,16 +170,16 @@ async def test_a_second_stop_with_a_shorter_grace_period_kills_immediately(
     began = time.monotonic()
     async with anyio.create_task_group() as group:
         group.start_soon(jobs.stop, "job")
-        view = await seen(jobs, lambda view: view.state == "Stopping")
+        view = await wait_for_view(jobs, lambda view: view.state == "Stopping")
         assert not view.finished
         await jobs.stop("job", grace=0)
     assert time.monotonic() - began < 20
-    ended = await jobs.view("job")
-    assert ended.state == "Failed"
-    assert [(replica.state, replica.reason) for replica in ended.replicas] == [
+    result = await jobs.view("job")
+    assert result.state == "Failed"
+    assert [(replica.state, replica.reason) for replica in result.replicas] == [
         ("Stopped", "Killed")
     ] * 2
-    assert ended.status.conditions[-1].message == (
+    assert result.status.conditions[-1].message == (
         "job was stopped. worker-0, worker-1 did not end in time and were killed."
     )
 
@@ -190,9 +190,9 @@ async def test_a_terminated_supervisor_stops_replicas_gracefully(
     await jobs.submit(submission(work, with_grace(spec(SAVES), 30)))
     await until((work / "ready-0").exists)
     os.kill(supervisor_of(home), signal.SIGTERM)
-    await seen(jobs, lambda view: view.state == "Stopping")
+    await wait_for_view(jobs, lambda view: view.state == "Stopping")
     (work / "go").touch()
-    await seen(jobs, lambda view: view.finished)
+    await wait_for_view(jobs, lambda view: view.finished)
     assert (work / "checkpoint").read_text() == "saved\n"
 
 

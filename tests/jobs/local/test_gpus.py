@@ -1,4 +1,4 @@
-"""GPUs of this machine: handed out across jobs, waited for, refused where there are not enough."""
+"""Local GPUs: allocated across jobs, waited for, and rejected if there are too few."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from danlu.errors import MachineError
 from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.host_resources import available_gpus
-from danlu.jobs.types import ContainerImage
-from tests.jobs.local.support import lines_of, runs, seen, spec, submission
+from tests.jobs.local.support import lines_of, runs, spec, submission, wait_for_view
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +19,7 @@ Machine = Callable[[int], None]
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A machine with so many GPUs, as ``nvidia-smi`` would list them."""
+    """Return a function that installs an ``nvidia-smi`` listing the given GPUs."""
     import os
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -36,7 +35,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return with_gpus
 
 
-def asks(number: int) -> dict[str, dict[str, int]]:
+def request_gpus(number: int) -> dict[str, dict[str, int]]:
     return {"limits": {"nvidia.com/gpu": number}}
 
 
@@ -44,8 +43,8 @@ async def test_each_replica_sees_its_own_gpus(
     jobs: LocalJobs, work: Path, machine: Machine
 ) -> None:
     machine(4)
-    wanted = spec("echo $CUDA_VISIBLE_DEVICES", 2, resources=asks(2))
-    await jobs.submit(submission(work, wanted))
+    expected = spec("echo $CUDA_VISIBLE_DEVICES", 2, resources=request_gpus(2))
+    await jobs.submit(submission(work, expected))
     lines = await lines_of(jobs)
     assert sorted(line.data for line in lines) == [b"0,1", b"2,3"]
     view = (await jobs.result("job")).view
@@ -54,12 +53,12 @@ async def test_each_replica_sees_its_own_gpus(
 
 async def test_a_job_waits_for_gpus_in_use(jobs: LocalJobs, work: Path, machine: Machine) -> None:
     machine(2)
-    first = spec("exec sleep 60", resources=asks(1))
+    first = spec("exec sleep 60", resources=request_gpus(1))
     await jobs.submit(submission(work, first, name="first"))
-    await seen(jobs, runs(1), name="first")
-    await jobs.submit(submission(work, spec("true", 2, resources=asks(1)), name="second"))
+    await wait_for_view(jobs, runs(1), name="first")
+    await jobs.submit(submission(work, spec("true", 2, resources=request_gpus(1)), name="second"))
     waiting = ["Waiting", "Waiting"]
-    view = await seen(
+    view = await wait_for_view(
         jobs, lambda view: [replica.state for replica in view.replicas] == waiting, name="second"
     )
     assert view.state == "Waiting"
@@ -70,11 +69,11 @@ async def test_a_job_waits_for_gpus_in_use(jobs: LocalJobs, work: Path, machine:
 
 async def test_a_waiting_job_can_be_stopped(jobs: LocalJobs, work: Path, machine: Machine) -> None:
     machine(1)
-    wanted = spec("exec sleep 60", resources=asks(1))
-    await jobs.submit(submission(work, wanted, name="first"))
-    await seen(jobs, runs(1), name="first")
-    await jobs.submit(submission(work, wanted, name="second"))
-    await seen(jobs, lambda view: view.state == "Waiting", name="second")
+    expected = spec("exec sleep 60", resources=request_gpus(1))
+    await jobs.submit(submission(work, expected, name="first"))
+    await wait_for_view(jobs, runs(1), name="first")
+    await jobs.submit(submission(work, expected, name="second"))
+    await wait_for_view(jobs, lambda view: view.state == "Waiting", name="second")
     await jobs.stop("second", grace=0.1)
     assert (await jobs.view("second")).replicas[0].state == "Stopped"
     await jobs.stop("first", grace=0)
@@ -83,19 +82,8 @@ async def test_a_waiting_job_can_be_stopped(jobs: LocalJobs, work: Path, machine
 async def test_too_many_gpus_are_rejected(jobs: LocalJobs, work: Path, machine: Machine) -> None:
     machine(1)
     with pytest.raises(MachineError, match="requests 2 GPUs, but this machine has 1"):
-        await jobs.submit(submission(work, spec("true", 2, resources=asks(1))))
+        await jobs.submit(submission(work, spec("true", 2, resources=request_gpus(1))))
     assert await jobs.names() == []
-
-
-async def test_gpus_in_containers_are_rejected(
-    jobs: LocalJobs, work: Path, machine: Machine
-) -> None:
-    machine(1)
-    wanted = submission(
-        work, spec("true", resources=asks(1)), images={"none": ContainerImage("sha256:0")}
-    )
-    with pytest.raises(MachineError, match="GPUs are not supported in containers yet"):
-        await jobs.submit(wanted)
 
 
 async def test_cuda_visible_devices_limits_the_gpus(

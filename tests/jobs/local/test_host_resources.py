@@ -1,4 +1,4 @@
-"""How many threads the libraries of a replica start: its share of the cores."""
+"""Threads of the libraries in a replica: its share of the cores."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def threads_of(
     job = read_job(document, framework)
     replica = ReplicaId(ReplicaType(type), 0)
     everyone = tuple(replica_ids(job))
-    found = thread_environment(job, framework, replica, members=everyone, cores=cores)
-    assert set(found) in (set(), set(NAMES))
-    assert len(set(found.values())) <= 1
-    return found.get("OMP_NUM_THREADS")
+    result = thread_environment(job, framework, replica, members=everyone, cores=cores)
+    assert set(result) in (set(), set(NAMES))
+    assert len(set(result.values())) <= 1
+    return result.get("OMP_NUM_THREADS")
 
 
 def test_replicas_that_compute_share_the_cores() -> None:
@@ -93,8 +93,8 @@ def test_processes_of_a_replica_divide_its_share() -> None:
 def test_torchrun_chooses_threads_unless_given_a_number_of_processes(
     words: list[str], threads: str | None
 ) -> None:
-    found = threads_of("pytorch", "Worker", {"Worker": 1}, cores=8, command=words)
-    assert found == threads
+    result = threads_of("pytorch", "Worker", {"Worker": 1}, cores=8, command=words)
+    assert result == threads
 
 
 # -- real processes -------------------------------------------------------------------------------
@@ -106,12 +106,12 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-async def printed(jobs: LocalJobs, work: Path, **container: Any) -> set[bytes]:
+async def collect_lines(jobs: LocalJobs, work: Path, **container: Any) -> set[bytes]:
     await jobs.submit(submission(work, spec(PRINT, 2, **container)))
     return {line.data for line in await lines_of(jobs)}
 
 
-def expected(threads: int) -> bytes:
+def format_threads(threads: int) -> bytes:
     return f"{threads} {threads} {threads}".encode()
 
 
@@ -119,7 +119,7 @@ def expected(threads: int) -> bytes:
 @pytest.mark.usefixtures("nothing_set")
 async def test_processes_get_their_share_as_variables(jobs: LocalJobs, work: Path) -> None:
     share = max(1, int(available_cores() / 2))
-    assert await printed(jobs, work) == {expected(share)}
+    assert await collect_lines(jobs, work) == {format_threads(share)}
 
 
 @pytest.mark.anyio
@@ -128,7 +128,7 @@ async def test_jobs_of_a_sweep_share_the_cores(jobs: LocalJobs, work: Path) -> N
     cores = max(1, int(available_cores()))
     ordered = submission(work, spec(PRINT), concurrency=cores)
     await jobs.submit(ordered)
-    assert {line.data for line in await lines_of(jobs)} == {expected(1)}
+    assert {line.data for line in await lines_of(jobs)} == {format_threads(1)}
 
 
 @pytest.mark.anyio
@@ -136,7 +136,7 @@ async def test_jobs_of_a_sweep_share_the_cores(jobs: LocalJobs, work: Path) -> N
 async def test_variables_of_the_manifest_win(jobs: LocalJobs, work: Path) -> None:
     env = [{"name": "OMP_NUM_THREADS", "value": "7"}, {"name": "NPROC", "value": "9"}]
     share = max(1, int(available_cores() / 2))
-    assert await printed(jobs, work, env=env) == {f"7 {share} 9".encode()}
+    assert await collect_lines(jobs, work, env=env) == {f"7 {share} 9".encode()}
 
 
 @pytest.mark.anyio
@@ -146,7 +146,7 @@ async def test_variables_of_the_user_win(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     share = max(1, int(available_cores() / 2))
-    assert await printed(jobs, work) == {f"5 {share} {share}".encode()}
+    assert await collect_lines(jobs, work) == {f"5 {share} {share}".encode()}
 
 
 @pytest.mark.anyio
@@ -165,7 +165,7 @@ async def test_sidecars_get_no_thread_variables(jobs: LocalJobs, work: Path) -> 
 
 
 def process(place: Path, cgroup: str, kind: str, options: str) -> str:
-    """A directory as ``/proc/self``, whose control groups lie in ``place/tree``."""
+    """A directory like ``/proc/self``, with control groups in ``place/tree``."""
     (place / "self").mkdir()
     (place / "self/cgroup").write_text(cgroup)
     line = f"30 25 0:26 / {place}/tree rw shared:4 - {kind} {kind} rw,{options}\n"
@@ -178,8 +178,8 @@ def test_the_smallest_quota_of_all_ancestors_counts(tmp_path: Path) -> None:
     own.mkdir(parents=True)
     (tmp_path / "tree/pod/cpu.max").write_text("150000 100000\n")
     (own / "cpu.max").write_text("max 100000\n")
-    place = process(tmp_path, "0::/pod/container\n", "cgroup2", "nsdelegate")
-    assert cpu_quota(place) == 1.5
+    directory = process(tmp_path, "0::/pod/container\n", "cgroup2", "nsdelegate")
+    assert cpu_quota(directory) == 1.5
 
 
 def test_a_cgroup_v1_quota_counts(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_cgroup_v1_quota_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "max 100000\n", "nonsense\n", "1 0\n", "-1 100000\n"])
-def test_without_a_quota_there_is_none(tmp_path: Path, text: str) -> None:
+def test_no_cpu_limit_without_a_quota(tmp_path: Path, text: str) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree/cpu.max").write_text(text)
     assert cpu_quota(process(tmp_path, "0::/\n", "cgroup2", "x")) is None

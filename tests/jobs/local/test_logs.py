@@ -1,4 +1,4 @@
-"""The log of a replica: what goes in comes out, once, in order, byte for byte."""
+"""The log of a replica: all output is written once, in order, byte for byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read(directory: Path, *, tail: int | None = None, most: int = 1 << 20) -> li
     return lines
 
 
-def joined(lines: list[LogLine]) -> bytes:
+def join_lines(lines: list[LogLine]) -> bytes:
     return b"".join(line.data + (b"\n" if line.whole else b"") for line in lines)
 
 
@@ -44,7 +44,7 @@ def test_arbitrary_bytes_round_trip(tmp_path: Path, piece: int) -> None:
     stream.close()
     log.close()
     lines = read(tmp_path)
-    assert joined(lines) == data
+    assert join_lines(lines) == data
     assert [line.number for line in lines] == list(range(len(lines)))
     assert [line.whole for line in lines] == [True] * (len(lines) - 1) + [False]
 
@@ -61,24 +61,24 @@ def test_an_endless_line_is_cut(tmp_path: Path, piece: int) -> None:
     lines = read(tmp_path)
     assert [len(line.data) for line in lines] == [MAX_LINE_BYTES] * 3 + [5, 4]
     assert [line.whole for line in lines] == [False] * 3 + [True, True]
-    assert joined(lines) == data
+    assert join_lines(lines) == data
 
 
 def test_a_reader_loses_and_repeats_nothing_across_rotations(tmp_path: Path) -> None:
     log = writer(tmp_path, limit=2000, keep=50)
     reader = LogReader(tmp_path, ID)
-    chance, got, written = random.Random(1), [], 0
+    chance, got, content = random.Random(1), [], 0
     for _ in range(300):
         number = chance.randint(0, 30)
-        log.write([b"line %d" % (written + index) for index in range(number)], attempt=0)
-        written += number
+        log.write([b"line %d" % (content + index) for index in range(number)], attempt=0)
+        content += number
         if chance.random() < 0.1:
             got += reader.read(1 << 20)
     got += reader.read(1 << 20)
     reader.close()
     log.close()
     assert len(list(tmp_path.iterdir())) > 10
-    assert [line.data for line in got] == [b"line %d" % index for index in range(written)]
+    assert [line.data for line in got] == [b"line %d" % index for index in range(content)]
 
 
 def test_a_late_reader_starts_with_the_oldest_file(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_newest_skips_lines_that_are_far_behind(tmp_path: Path) -> None:
     for _ in range(20):
         log.write([line] * 1000, attempt=0)
     log.close()
-    while found := readers.read([]):
-        got += found
+    while text := readers.read([]):
+        got += text
     readers.close()
     numbers = [line.number for line in got]
     assert numbers[0] == 0

@@ -1,4 +1,4 @@
-"""What a pod becomes on this machine: variables, references, commands, limits."""
+"""Pod templates on this machine: variables, references, commands, limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ OBJECTS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def made(container: Mapping[str, Any], around: PodContext = AROUND, **fields: Any) -> ContainerSpec:
+def build_main_container(
+    container: Mapping[str, Any], around: PodContext = AROUND, **fields: Any
+) -> ContainerSpec:
     """The main container of a pod of one."""
     pod = {
         "metadata": {"name": "job-worker-0", "namespace": "team", "labels": {"a/b": "label"}},
@@ -43,7 +45,7 @@ def made(container: Mapping[str, Any], around: PodContext = AROUND, **fields: An
 
 def variable(**source: Any) -> str | None:
     entry = {"name": "X", "valueFrom": source}
-    return made({"command": ["true"], "env": [entry]}).environment.get("X")
+    return build_main_container({"command": ["true"], "env": [entry]}).environment.get("X")
 
 
 @pytest.mark.parametrize(
@@ -69,9 +71,11 @@ def test_a_variable_may_refer_to_earlier_ones_and_a_command_to_all() -> None:
         {"name": "LATE", "value": "1"},
         {"name": "LAST", "value": "$(LATE)2"},
     ]
-    found = made({"command": ["run", "$(LAST)"], "args": ["$(EARLY)"], "env": env})
-    assert dict(found.environment) == {"EARLY": "$(LATE)", "LATE": "1", "LAST": "12"}
-    assert found.args == ("run", "12", "$(LATE)")
+    main_container = build_main_container(
+        {"command": ["run", "$(LAST)"], "args": ["$(EARLY)"], "env": env}
+    )
+    assert dict(main_container.environment) == {"EARLY": "$(LATE)", "LATE": "1", "LAST": "12"}
+    assert main_container.args == ("run", "12", "$(LATE)")
 
 
 def test_fields_of_the_pod_can_be_variables() -> None:
@@ -104,7 +108,7 @@ def test_explicit_variables_win_over_env_from() -> None:
         ],
         "env": [{"name": "plain", "value": "mine"}],
     }
-    assert dict(made(container).environment) == {
+    assert dict(build_main_container(container).environment) == {
         "C_rate": "0.1",
         "C_b": "x",
         "token": "hidden",
@@ -124,27 +128,43 @@ def test_a_limit_can_be_a_variable() -> None:
             {"name": "C", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
         ],
     }
-    found = made(container)
-    assert (found.environment["M"], found.environment["C"]) == ("1024", "2")
-    assert found.limits == ResourceLimits(1.5, 1 << 30)
+    main_container = build_main_container(container)
+    assert (main_container.environment["M"], main_container.environment["C"]) == ("1024", "2")
+    assert main_container.limits == ResourceLimits(1.5, 1 << 30)
 
 
 def test_a_process_uses_the_given_python_and_project() -> None:
-    found = made({"command": ["python3", "train.py"]}, python="/env/bin/python")
-    assert found.args == ("/env/bin/python", "train.py")
-    assert found.environment["PATH"].startswith("/env/bin:")
-    assert found.directory == "/project"
-    assert made({"command": ["x"], "workingDir": "/workspace/a"}).directory == "/project/a"
-    assert made({"command": ["x"], "workingDir": "/elsewhere"}).directory == "/elsewhere"
+    main_container = build_main_container(
+        {"command": ["python3", "train.py"]}, python="/env/bin/python"
+    )
+    assert main_container.args == ("/env/bin/python", "train.py")
+    assert main_container.environment["PATH"].startswith("/env/bin:")
+    assert main_container.directory == "/project"
+    assert (
+        build_main_container({"command": ["x"], "workingDir": "/workspace/a"}).directory
+        == "/project/a"
+    )
+    assert (
+        build_main_container({"command": ["x"], "workingDir": "/elsewhere"}).directory
+        == "/elsewhere"
+    )
 
 
 def test_a_container_with_an_image_is_not_adapted_to_the_host() -> None:
     images = {"i": ContainerImage("sha256:1", "i")}
-    found = made({"args": ["train.py"]}, images=images, python="/env/bin/python")
-    assert (found.image, found.args, found.directory) == ("sha256:1", ("train.py",), "")
-    assert found.arguments
-    assert "PATH" not in found.environment
-    assert [(mount.target, mount.source) for mount in found.volumes] == [("/workspace", DIRECTORY)]
+    main_container = build_main_container(
+        {"args": ["train.py"]}, images=images, python="/env/bin/python"
+    )
+    assert (main_container.image, main_container.args, main_container.directory) == (
+        "sha256:1",
+        ("train.py",),
+        "",
+    )
+    assert main_container.arguments
+    assert "PATH" not in main_container.environment
+    assert [(mount.target, mount.source) for mount in main_container.volumes] == [
+        ("/workspace", DIRECTORY)
+    ]
 
 
 def test_volumes_are_mounted_where_the_container_says() -> None:
@@ -154,8 +174,10 @@ def test_volumes_are_mounted_where_the_container_says() -> None:
         {"name": "data", "mountPath": "/part", "subPath": "a/b"},
         {"name": "unknown", "mountPath": "/gone"},
     ]
-    found = made({"command": ["x"], "volumeMounts": mounts}, around)
-    assert [(mount.target, str(mount.source), mount.readonly) for mount in found.volumes] == [
+    main_container = build_main_container({"command": ["x"], "volumeMounts": mounts}, around)
+    assert [
+        (mount.target, str(mount.source), mount.readonly) for mount in main_container.volumes
+    ] == [
         ("/data", "/made/data", True),
         ("/part", "/made/data/a/b", False),
     ]
@@ -165,7 +187,7 @@ def test_gpus_are_assigned_to_containers_in_order() -> None:
     limits = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
     around = msgspec.structs.replace(AROUND, gpus=(3, 5))
     assert requested_gpus({"spec": {"containers": [limits, {}]}}) == 2
-    assert made({"command": ["x"], **limits}, around).limits.gpus == (3, 5)
+    assert build_main_container({"command": ["x"], **limits}, around).limits.gpus == (3, 5)
 
 
 @pytest.mark.parametrize(

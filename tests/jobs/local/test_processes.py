@@ -1,4 +1,4 @@
-"""Jobs of real processes: what becomes of them, and what is told of it."""
+"""Jobs of real processes: their states, results and messages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from danlu.jobs.local.client import LocalJobs
 from danlu.training.types import ConditionType, ElasticPolicy, RestartPolicy, RunPolicy
 from tests.jobs.local.support import (
     alive,
+    find_processes_of_job,
     lines_of,
     local_jobs,
-    marked,
     runs,
-    seen,
     spec,
     submission,
     supervisor_of,
     until,
+    wait_for_view,
     worker,
 )
 
@@ -40,13 +40,13 @@ async def test_a_job_of_two_processes_succeeds_and_has_their_output(
 ) -> None:
     name = await jobs.submit(submission(work, spec("echo rank $RANK of $WORLD_SIZE", 2)))
     lines = await lines_of(jobs)
-    ended = await jobs.result(name)
-    assert ended.view.state == "Succeeded"
-    assert [(replica.state, replica.exit_code) for replica in ended.view.replicas] == [
+    result = await jobs.result(name)
+    assert result.view.state == "Succeeded"
+    assert [(replica.state, replica.exit_code) for replica in result.view.replicas] == [
         ("Succeeded", 0)
     ] * 2
-    told = {str(line.replica): line.data for line in lines}
-    assert told == {"worker-0": b"rank 0 of 2", "worker-1": b"rank 1 of 2"}
+    output = {str(line.replica): line.data for line in lines}
+    assert output == {"worker-0": b"rank 0 of 2", "worker-1": b"rank 1 of 2"}
 
 
 async def test_the_first_failure_has_its_exit_code(jobs: LocalJobs, work: Path) -> None:
@@ -61,14 +61,14 @@ async def test_the_first_failure_has_its_exit_code(jobs: LocalJobs, work: Path) 
 
 async def test_a_killed_worker_has_the_exit_code_of_its_signal(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("sleep 60", 2)))
-    view = await seen(jobs, runs(2))
+    view = await wait_for_view(jobs, runs(2))
     assert view.replicas[1].pid is not None
     os.kill(view.replicas[1].pid, signal.SIGKILL)
-    ended = (await jobs.result("job")).view
-    assert ended.state == "Failed"
-    assert ended.replicas[1].exit_code == 137
-    assert ended.status.first_failure is not None
-    assert ended.status.first_failure.replica == worker(1)
+    result = (await jobs.result("job")).view
+    assert result.state == "Failed"
+    assert result.replicas[1].exit_code == 137
+    assert result.status.first_failure is not None
+    assert result.status.first_failure.replica == worker(1)
 
 
 @pytest.mark.parametrize(("code", "attempts"), [(143, 2), (3, 1)])
@@ -110,27 +110,27 @@ async def test_a_killed_supervisor_leaves_no_process_and_the_job_is_lost(
 ) -> None:
     script = "setsid sh -c 'trap \"\" TERM; sleep 60; :' & trap '' TERM; sleep 60; :"
     await jobs.submit(submission(work, spec(script, 2)))
-    await seen(jobs, runs(2))
-    await until(lambda: len(marked(work)) >= 6)
+    await wait_for_view(jobs, runs(2))
+    await until(lambda: len(find_processes_of_job(work)) >= 6)
     os.kill(supervisor_of(home), signal.SIGKILL)
     view = (await jobs.result("job")).view
     assert view.state == "Lost"
     assert [(replica.state, replica.reason) for replica in view.replicas] == [
         ("Failed", "Lost")
     ] * 2
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 async def test_the_supervisor_stops_the_job_if_the_reaper_is_killed(
     jobs: LocalJobs, home: Path, work: Path
 ) -> None:
     await jobs.submit(submission(work, spec("sleep 60", 2)))
-    await seen(jobs, runs(2))
+    await wait_for_view(jobs, runs(2))
     status = Path(f"/proc/{supervisor_of(home)}/status").read_text().splitlines()
     keeper = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
     os.kill(keeper, signal.SIGKILL)
     assert (await jobs.result("job")).view.state == "Failed"
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 async def test_stopping_takes_no_longer_than_its_grace(jobs: LocalJobs, work: Path) -> None:
@@ -145,7 +145,7 @@ async def test_stopping_takes_no_longer_than_its_grace(jobs: LocalJobs, work: Pa
     assert [(replica.state, replica.exit_code) for replica in view.replicas] == [
         ("Stopped", 137)
     ] * 2
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 async def test_a_program_may_write_output_after_sigterm(jobs: LocalJobs, work: Path) -> None:
@@ -158,11 +158,11 @@ async def test_a_program_may_write_output_after_sigterm(jobs: LocalJobs, work: P
 
 async def test_a_suspended_job_has_no_process_and_resumes(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("[ -e go ] || sleep 60", 2)))
-    await seen(jobs, runs(2))
+    await wait_for_view(jobs, runs(2))
     await jobs.suspend("job", suspended=True)
-    view = await seen(jobs, lambda view: view.state == "Suspended" and not runs(1)(view))
+    view = await wait_for_view(jobs, lambda view: view.state == "Suspended" and not runs(1)(view))
     assert {replica.waits for replica in view.replicas} <= {"the job to be resumed", ""}
-    await until(lambda: marked(work) == [])
+    await until(lambda: find_processes_of_job(work) == [])
     (work / "go").touch()
     await jobs.suspend("job", suspended=False)
     assert (await jobs.result("job")).view.state == "Succeeded"
@@ -170,12 +170,12 @@ async def test_a_suspended_job_has_no_process_and_resumes(jobs: LocalJobs, work:
 
 async def test_a_job_is_scaled_up_and_down(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("exec sleep 60")))
-    await seen(jobs, runs(1))
+    await wait_for_view(jobs, runs(1))
     await jobs.scale("job", replicas={"worker": 3})
-    await seen(jobs, runs(3))
+    await wait_for_view(jobs, runs(3))
     await jobs.scale("job", replicas={"Worker": 2})
-    await seen(jobs, lambda view: len(view.replicas) == 2 and runs(2)(view))
-    await until(lambda: len(marked(work)) == 2)
+    await wait_for_view(jobs, lambda view: len(view.replicas) == 2 and runs(2)(view))
+    await until(lambda: len(find_processes_of_job(work)) == 2)
     with pytest.raises(UsageError, match="no replicas of type chef"):
         await jobs.scale("job", replicas={"chef": 1})
     await jobs.stop("job", grace=0)
@@ -192,23 +192,23 @@ async def test_a_missing_program_is_an_error(jobs: LocalJobs, work: Path) -> Non
 async def test_init_containers_run_before_and_sidecars_end_with_the_main_one(
     jobs: LocalJobs, work: Path
 ) -> None:
-    wanted = submission(work, spec("cat made; until [ -e beside ]; do sleep 0.01; done"))
-    pod = wanted.job.replicas[worker(0).type].template["spec"]
+    expected = submission(work, spec("cat made; until [ -e beside ]; do sleep 0.01; done"))
+    pod = expected.job.replicas[worker(0).type].template["spec"]
     step = {"name": "a", "image": "none", "command": ["sh", "-c", "printf %s a >>made"]}
     beside = {"name": "b", "image": "none", "command": ["sh", "-c", "touch beside; sleep 60"]}
     pod["initContainers"] = [step, {**step, "command": ["sh", "-c", "printf %s b >>made"]}]
     pod["containers"].append(beside)
-    await jobs.submit(wanted)
+    await jobs.submit(expected)
     assert [line.data for line in await lines_of(jobs)] == [b"ab"]
     assert (await jobs.result("job")).view.state == "Succeeded"
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 async def test_a_failed_init_container_fails_the_replica(jobs: LocalJobs, work: Path) -> None:
-    wanted = submission(work, spec("echo never"))
+    expected = submission(work, spec("echo never"))
     step = {"name": "a", "image": "none", "command": ["sh", "-c", "exit 9"]}
-    wanted.job.replicas[worker(0).type].template["spec"]["initContainers"] = [step]
-    await jobs.submit(wanted)
+    expected.job.replicas[worker(0).type].template["spec"]["initContainers"] = [step]
+    await jobs.submit(expected)
     assert (await jobs.result("job")).view.replicas[0].exit_code == 9
     assert await lines_of(jobs) == []
 
@@ -219,7 +219,7 @@ async def test_a_deadline_ends_the_job(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("sleep 60"), policy=policy))
     view = (await jobs.result("job")).view
     assert view.status.has_condition(ConditionType.FAILED)
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 @pytest.mark.real
@@ -242,10 +242,10 @@ async def test_processes_use_the_given_python(jobs: LocalJobs, work: Path) -> No
     command = ["python", "-c", "import sys; print(sys.executable)"]
     await jobs.submit(submission(work, spec("", command=command), python=sys.executable))
     assert [line.data for line in await lines_of(jobs)] == [sys.executable.encode()]
-    ran = await jobs.command("job", worker(0))
-    assert ran.args == (sys.executable, *command[1:])
-    assert ran.environment["RANK"] == "0"
-    assert ran.directory == str(work)
+    result = await jobs.command("job", worker(0))
+    assert result.args == (sys.executable, *command[1:])
+    assert result.environment["RANK"] == "0"
+    assert result.directory == str(work)
 
 
 # -- names ----------------------------------------------------------------------------------------
@@ -279,11 +279,11 @@ async def test_stop_kills_an_unresponsive_supervisor(
 ) -> None:
     monkeypatch.setattr("danlu.jobs.local.client._STOP_TIMEOUT", 0.1)
     await jobs.submit(submission(work, spec("sleep 60", 2)))
-    await seen(jobs, runs(2))
+    await wait_for_view(jobs, runs(2))
     os.kill(supervisor_of(home), signal.SIGSTOP)
     await jobs.stop("job", grace=0.1)
     assert (await jobs.view("job")).state == "Lost"
-    assert marked(work) == []
+    assert find_processes_of_job(work) == []
 
 
 async def test_a_job_directory_may_have_a_longer_path_than_a_socket(
@@ -297,19 +297,19 @@ async def test_a_job_directory_may_have_a_longer_path_than_a_socket(
 
 async def test_logs_of_a_removed_replica_can_be_read(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("echo $RANK; exec sleep 60", 2)))
-    await seen(jobs, runs(2))
+    await wait_for_view(jobs, runs(2))
     await jobs.scale("job", replicas={"worker": 1})
-    await seen(jobs, lambda view: len(view.replicas) == 1)
+    await wait_for_view(jobs, lambda view: len(view.replicas) == 1)
     await jobs.stop("job", grace=0)
     assert sorted(line.data for line in await lines_of(jobs)) == [b"0", b"1"]
 
 
 async def test_an_elastic_job_keeps_its_minimum_of_replicas(jobs: LocalJobs, work: Path) -> None:
-    wanted = submission(work, spec("exec sleep 60"))
+    expected = submission(work, spec("exec sleep 60"))
     elastic = ElasticPolicy(min_replicas=2, max_replicas=3)
-    job = msgspec.structs.replace(wanted.job, elastic_policy=elastic)
-    await jobs.submit(msgspec.structs.replace(wanted, job=job))
-    view = await seen(jobs, runs(2))
+    job = msgspec.structs.replace(expected.job, elastic_policy=elastic)
+    await jobs.submit(msgspec.structs.replace(expected, job=job))
+    view = await wait_for_view(jobs, runs(2))
     assert len(view.replicas) == 2
     with pytest.raises(UsageError, match="from 2 to 3 replicas of type Worker, not 4"):
         await jobs.scale("job", replicas={"worker": 4})

@@ -70,16 +70,16 @@ def test_jobs_share_no_address_or_port(tmp_path: Path) -> None:
 
 
 def test_gpus_are_allocated_to_whole_jobs_first_come_first_served(tmp_path: Path) -> None:
-    there = (0, 1, 2, 3)
+    existing = (0, 1, 2, 3)
     with owner(tmp_path, "b") as b, owner(tmp_path, "c") as c:
         with owner(tmp_path, "a") as a:
-            assert a.allocate_gpus(3, there) == (0, 1, 2)
-            assert b.allocate_gpus(2, there) is None
-            assert c.allocate_gpus(1, there) is None, "one is free, but another came before"
-            assert a.allocate_gpus(3, there) == (0, 1, 2)
-        assert c.allocate_gpus(1, there) is None
-        assert b.allocate_gpus(2, there) == (0, 1)
-        assert c.allocate_gpus(1, there) == (2,)
+            assert a.allocate_gpus(3, existing) == (0, 1, 2)
+            assert b.allocate_gpus(2, existing) is None
+            assert c.allocate_gpus(1, existing) is None, "one is free, but another came before"
+            assert a.allocate_gpus(3, existing) == (0, 1, 2)
+        assert c.allocate_gpus(1, existing) is None
+        assert b.allocate_gpus(2, existing) == (0, 1)
+        assert c.allocate_gpus(1, existing) == (2,)
 
 
 def test_a_job_that_stops_waiting_for_gpus_blocks_no_other(tmp_path: Path) -> None:

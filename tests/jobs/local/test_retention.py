@@ -1,4 +1,4 @@
-"""What is kept of finished jobs: earlier runs of a name, and what age and size allow."""
+"""Retention of finished jobs: earlier runs of a name, limits of age and size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from danlu.jobs.local.client import LocalJobs
 from danlu.jobs.local.retention import JobRun, RetentionPolicy, expired_runs, size_of
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
-from tests.jobs.local.support import lines_of, runs, seen, spec, submission
+from tests.jobs.local.support import lines_of, runs, spec, submission, wait_for_view
 
 pytestmark = pytest.mark.anyio
 
@@ -24,8 +24,8 @@ DAY = 86400.0
 
 
 def run(name: str, days: float | None, size: int = 100) -> JobRun:
-    ended = None if days is None else NOW - timedelta(days=days)
-    return JobRun(name, "Running" if days is None else "Succeeded", ended, size)
+    result = None if days is None else NOW - timedelta(days=days)
+    return JobRun(name, "Running" if days is None else "Succeeded", result, size)
 
 
 RUNS = (run("a", 1), run("a@1", 40), run("a@2", 2), run("b", 35), run("c", None, 10_000))
@@ -85,7 +85,7 @@ async def test_a_finished_job_of_the_same_name_is_kept_as_an_earlier_run(
 
 async def test_a_running_job_is_not_replaced(jobs: LocalJobs, work: Path) -> None:
     await jobs.submit(submission(work, spec("sleep 60")))
-    await seen(jobs, runs(1))
+    await wait_for_view(jobs, runs(1))
     with pytest.raises(UsageError, match="already exists and is still running") as caught:
         await jobs.submit(submission(work, spec("true")))
     assert "danlu jobs stop job" in caught.value.hint
@@ -111,10 +111,10 @@ async def test_a_failed_start_restores_the_previous_run(
 
     await finish(jobs, work, "echo kept")
 
-    async def refused(*given: object, **named: object) -> StartReport:
+    async def refuse_to_start(*given: object, **named: object) -> StartReport:
         return StartReport("no", code=3)
 
-    monkeypatch.setattr("danlu.jobs.local.client.start_supervisor", refused)
+    monkeypatch.setattr("danlu.jobs.local.client.start_supervisor", refuse_to_start)
     with pytest.raises(Exception, match="no"):
         await jobs.submit(submission(work, spec("true")))
     assert await jobs.runs("job") == []
@@ -127,9 +127,9 @@ async def test_pruning_follows_the_configuration_and_keeps_running_jobs(
     settings = Settings(Paths.of({"DANLU_HOME": str(home)}), Configuration(jobs_max_age="0s"))
     await finish(jobs, work, "true", "old")
     await jobs.submit(submission(work, spec("sleep 60"), name="new"))
-    await seen(jobs, runs(1), name="new")
-    listed = await prune_jobs(settings, RetentionPolicy(max_age=0.0), dry_run=True)
-    assert [run.name for run in listed] == ["old"]
+    await wait_for_view(jobs, runs(1), name="new")
+    listing = await prune_jobs(settings, RetentionPolicy(max_age=0.0), dry_run=True)
+    assert [run.name for run in listing] == ["old"]
     assert set(await jobs.names()) == {"old", "new"}
     assert [run.name for run in await prune_if_due(settings)] == ["old"]
     assert await jobs.names() == ["new"]

@@ -20,10 +20,10 @@ from tests.jobs.local.support import (
     lines_of,
     local_jobs,
     runs,
-    seen,
     spec,
     submission,
     supervisor_of,
+    wait_for_view,
     worker,
 )
 
@@ -47,13 +47,13 @@ async def test_twenty_concurrent_jobs_share_no_address_or_port(jobs: LocalJobs, 
     names = [f"job-{index}" for index in range(20)]
     async with anyio.create_task_group() as group:
         for name in names:
-            wanted = submission(work, spec(script + "; exec sleep 60", 2), name=name)
-            group.start_soon(jobs.submit, wanted)
+            expected = submission(work, spec(script + "; exec sleep 60", 2), name=name)
+            group.start_soon(jobs.submit, expected)
     for name in names:
-        await seen(jobs, runs(2), name=name)
-    found = [(await jobs.command(name, worker(0))).environment for name in names]
-    assert len({env["MASTER_ADDR"] for env in found}) == 20
-    assert len({env["MASTER_PORT"] for env in found}) == 20
+        await wait_for_view(jobs, runs(2), name=name)
+    results = [(await jobs.command(name, worker(0))).environment for name in names]
+    assert len({env["MASTER_ADDR"] for env in results}) == 20
+    assert len({env["MASTER_PORT"] for env in results}) == 20
     async with anyio.create_task_group() as group:
         for name in names:
             group.start_soon(partial(jobs.stop, name, grace=0))
@@ -65,8 +65,8 @@ async def test_ten_thousand_lines_per_second_of_eight_replicas_are_complete(
 ) -> None:
     jobs = local_jobs(home, log_bytes=log_bytes, log_files=200)
     (work / "prints.py").write_text(PRINTS)
-    wanted = spec(f"exec {sys.executable} prints.py $RANK", 8)
-    await jobs.submit(submission(work, wanted))
+    expected = spec(f"exec {sys.executable} prints.py $RANK", 8)
+    await jobs.submit(submission(work, expected))
     by_replica: dict[ReplicaId, list[LogLine]] = defaultdict(list)
     for line in await lines_of(jobs):
         by_replica[line.replica].append(line)
@@ -74,17 +74,17 @@ async def test_ten_thousand_lines_per_second_of_eight_replicas_are_complete(
     assert len(by_replica) == 8
     for replica, lines in by_replica.items():
         assert [line.number for line in lines] == list(range(6250))
-        assert _sum(b"%s\n" % line.data for line in lines) == _printed(replica.index)
+        assert _hash_pieces(b"%s\n" % line.data for line in lines) == _digest_of_rank(replica.index)
 
 
-def _sum(pieces: Iterable[bytes]) -> str:
+def _hash_pieces(pieces: Iterable[bytes]) -> str:
     return hashlib.sha256(b"".join(pieces)).hexdigest()
 
 
-def _printed(rank: int) -> str:
+def _digest_of_rank(rank: int) -> str:
     chance = random.Random(rank)
     numbers = range(6250)
-    return _sum(
+    return _hash_pieces(
         b"%d " % line + chance.randbytes(40).replace(b"\n", b"") + b"\n" for line in numbers
     )
 
@@ -92,21 +92,21 @@ def _printed(rank: int) -> str:
 async def test_two_hundred_idle_replicas_use_little_cpu(home: Path, work: Path) -> None:
     jobs = local_jobs(home, sample=2.0)
     await jobs.submit(submission(work, spec("exec sleep 600", 200)))
-    await seen(jobs, runs(200))
+    await wait_for_view(jobs, runs(200))
     supervisor = supervisor_of(home)
-    before = _seconds(supervisor)
+    before = _read_cpu_seconds(supervisor)
     await anyio.sleep(10)
-    assert (_seconds(supervisor) - before) / 10 < 0.05
-    assert _resident(supervisor) < MEMORY
+    assert (_read_cpu_seconds(supervisor) - before) / 10 < 0.05
+    assert _read_resident_bytes(supervisor) < MEMORY
     await jobs.stop("job", grace=1)
 
 
-def _seconds(process: int) -> float:
+def _read_cpu_seconds(process: int) -> float:
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-def _resident(process: int) -> int:
+def _read_resident_bytes(process: int) -> int:
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096
 
 

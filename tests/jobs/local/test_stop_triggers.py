@@ -1,4 +1,4 @@
-"""A job ends with the process that submitted it where it is tied to it, and with its directory."""
+"""A job ends with its submitter if it is attached, and when its directory is removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from danlu.jobs.local.client import LocalJobs
 from danlu.util.locks import lock_is_held
-from tests.jobs.local.support import alive, runs, seen, spec, submission, until
+from tests.jobs.local.support import alive, runs, spec, submission, until, wait_for_view
 
 pytestmark = pytest.mark.anyio
 
@@ -27,26 +27,26 @@ from pathlib import Path
 import anyio
 from tests.jobs.local.support import local_jobs, spec, submission
 
-home, work, tied, script = sys.argv[1:]
-given = submission(Path(work), spec(script, 2), tied=tied == "tied")
+home, work, mode, script = sys.argv[1:]
+given = submission(Path(work), spec(script, 2), tied=mode == "attached")
 anyio.run(local_jobs(Path(home)).submit, given)
 print("submitted", flush=True)
 sys.stdin.read()
 """
 
 #: One that does not end when it is asked to.
-STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
+STUBBORN = "trap '' TERM; : >ready-$RANK; while :; do sleep 0.1; done"
 
 
 @pytest.fixture
-def tied() -> str:
-    return "tied"
+def submit_mode() -> str:
+    return "attached"
 
 
 @pytest.fixture
-def submitter(home: Path, work: Path, tied: str) -> Iterator[subprocess.Popen[str]]:
+def submitter(home: Path, work: Path, submit_mode: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that submitted the job and waits."""
-    words = [sys.executable, "-c", SUBMITTER, str(home), str(work), tied, STUBBORN]
+    words = [sys.executable, "-c", SUBMITTER, str(home), str(work), submit_mode, STUBBORN]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
@@ -56,18 +56,20 @@ def submitter(home: Path, work: Path, tied: str) -> Iterator[subprocess.Popen[st
 
 
 async def test_a_tied_job_stops_when_its_submitter_is_killed(
-    jobs: LocalJobs, submitter: subprocess.Popen[str]
+    jobs: LocalJobs, work: Path, submitter: subprocess.Popen[str]
 ) -> None:
-    view = await seen(jobs, runs(2))
+    view = await wait_for_view(jobs, runs(2))
+    # Running replicas have not run their first command yet.
+    await until(lambda: len(list(work.glob("ready-*"))) == 2)
     pids = [replica.pid for replica in view.replicas if replica.pid]
     began = time.monotonic()
     submitter.send_signal(signal.SIGKILL)
-    ended = await seen(jobs, lambda view: view.finished)
+    final_view = await wait_for_view(jobs, lambda view: view.finished)
     assert time.monotonic() - began < 10
     assert len(pids) == 2
     assert not any(map(alive, pids))
-    last = ended.status.conditions[-1]
-    assert (ended.state, last.reason) == ("Failed", "PyTorchJobStopped")
+    last = final_view.status.conditions[-1]
+    assert (final_view.state, last.reason) == ("Failed", "PyTorchJobStopped")
     assert last.message == (
         "job was stopped: the process that submitted it has exited."
         " worker-0, worker-1 did not end in time and were killed."
@@ -77,18 +79,18 @@ async def test_a_tied_job_stops_when_its_submitter_is_killed(
 async def test_a_tied_job_stops_when_its_submitter_exits(
     jobs: LocalJobs, submitter: subprocess.Popen[str]
 ) -> None:
-    await seen(jobs, runs(2))
+    await wait_for_view(jobs, runs(2))
     assert submitter.stdin is not None
     submitter.stdin.close()
-    ended = await seen(jobs, lambda view: view.finished)
-    assert "has exited" in ended.status.conditions[-1].message
+    final_view = await wait_for_view(jobs, lambda view: view.finished)
+    assert "has exited" in final_view.status.conditions[-1].message
 
 
-@pytest.mark.parametrize("tied", ["loose"])
+@pytest.mark.parametrize("submit_mode", ["detached"])
 async def test_an_untied_job_continues_when_its_submitter_is_killed(
     jobs: LocalJobs, submitter: subprocess.Popen[str]
 ) -> None:
-    view = await seen(jobs, runs(2))
+    view = await wait_for_view(jobs, runs(2))
     submitter.kill()
     submitter.wait()
     # Longer than a tied one's supervisor needs to see it.
@@ -106,7 +108,7 @@ async def test_a_job_stops_when_its_directory_is_removed(
     jobs: LocalJobs, work: Path, home: Path
 ) -> None:
     await jobs.submit(submission(work, spec("exec sleep 60", 2)))
-    view = await seen(jobs, runs(2))
+    view = await wait_for_view(jobs, runs(2))
     pids = [replica.pid for replica in view.replicas if replica.pid]
     directory = home / "jobs/job"
     lock = os.open(directory / "supervisor.lock", os.O_RDWR)

@@ -11,35 +11,35 @@ from danlu.kube.client import Client
 from danlu.kube.config import ClusterConfig
 from danlu.kube.resources import NAMESPACES
 from tests.fakes.kubernetes import FakeKubernetes
-from tests.kube.servers import Server, real_server
+from tests.kube.servers import ApiServer, real_server
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with real_server(tmp_path_factory.mktemp("kubernetes")) as server:
         yield server
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
-async def server(request: pytest.FixtureRequest) -> AsyncIterator[Server]:
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
     if request.param == "fake":
         async with FakeKubernetes() as fake:
-            yield Server(ClusterConfig(server=fake.url), fake, collecting=True)
+            yield ApiServer(ClusterConfig(server=fake.url), fake, collecting=True)
     else:
         yield request.getfixturevalue("real")
 
 
 @pytest.fixture
-async def client(server: Server) -> AsyncIterator[Client]:
+async def client(server: ApiServer) -> AsyncIterator[Client]:
     async with Client(server.access, manager="tests") as client:
         yield client
 
 
 @pytest.fixture
 async def space(client: Client) -> str:
-    """A namespace of this test alone."""
+    """A namespace for one test."""
     name = f"test-{next(_numbers)}"
     await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": name}}))
     return name

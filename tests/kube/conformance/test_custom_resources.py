@@ -10,7 +10,7 @@ from danlu.kube.patch import merge_patch, strategic_patch
 from danlu.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, Resource
 from danlu.kube.types import Manifest
 from danlu.kube.watch import ListOptions
-from tests.kube.objects import THINGS, definition, eventually, thing
+from tests.kube.objects import THINGS, definition, eventually, make_custom_object
 
 pytestmark = pytest.mark.anyio
 SCALE = Resource("danlu.test", "v1", "things", "Scale", Manifest)
@@ -23,35 +23,39 @@ async def things(client: Client) -> None:
     except AlreadyExists:
         return
 
-    async def served() -> bool:
+    async def is_available() -> bool:
         try:
             await client.list(THINGS, ListOptions("default"))
         except ApiError:
             return False
         return True
 
-    await eventually(served)
+    await eventually(is_available)
 
 
 async def test_a_crd_is_established_before_it_is_served(client: Client) -> None:
-    async def established() -> bool:
-        found = await client.get(CUSTOM_RESOURCE_DEFINITIONS, "things.danlu.test")
+    async def crd_is_ready() -> bool:
+        result = await client.get(CUSTOM_RESOURCE_DEFINITIONS, "things.danlu.test")
         conditions = {
-            condition["type"]: condition["status"] for condition in found["status"]["conditions"]
+            condition["type"]: condition["status"] for condition in result["status"]["conditions"]
         }
         return conditions.get("Established") == conditions.get("NamesAccepted") == "True"
 
-    await eventually(established)
+    await eventually(crd_is_ready)
 
 
 async def test_unknown_fields_are_pruned(client: Client, space: str) -> None:
-    made = await client.create(THINGS, thing("one", space, size=1, unknown=2, free={"kept": [1]}))
-    assert "unknown" not in made["spec"]
-    assert made["spec"]["free"] == {"kept": [1]}
+    result = await client.create(
+        THINGS, make_custom_object("one", space, size=1, unknown=2, free={"kept": [1]})
+    )
+    assert "unknown" not in result["spec"]
+    assert result["spec"]["free"] == {"kept": [1]}
 
 
 async def test_the_schema_gives_defaults(client: Client, space: str) -> None:
-    assert (await client.create(THINGS, thing("one", space, size=1)))["spec"]["colour"] == "red"
+    assert (await client.create(THINGS, make_custom_object("one", space, size=1)))["spec"][
+        "colour"
+    ] == "red"
 
 
 @pytest.mark.parametrize(
@@ -69,54 +73,56 @@ async def test_schema_violations_are_invalid(
     client: Client, space: str, spec: dict[str, object], field: str
 ) -> None:
     with pytest.raises(Invalid) as caught:
-        await client.create(THINGS, thing("one", space, **spec))
+        await client.create(THINGS, make_custom_object("one", space, **spec))
     assert field in {cause.field for cause in caught.value.causes}
 
 
 async def test_the_generation_changes_with_the_spec_only(client: Client, space: str) -> None:
-    made = await client.create(THINGS, thing("one", space, size=1))
-    assert made["metadata"]["generation"] == 1
-    made["status"] = {"seen": 1}
-    made = await client.update(THINGS, made, subresource="status")
-    assert made["metadata"]["generation"] == 1
-    made["metadata"]["labels"] = {"a": "b"}
-    made = await client.update(THINGS, made)
-    assert made["metadata"]["generation"] == 1
-    made["spec"]["size"] = 2
-    assert (await client.update(THINGS, made))["metadata"]["generation"] == 2
+    result = await client.create(THINGS, make_custom_object("one", space, size=1))
+    assert result["metadata"]["generation"] == 1
+    result["status"] = {"seen": 1}
+    result = await client.update(THINGS, result, subresource="status")
+    assert result["metadata"]["generation"] == 1
+    result["metadata"]["labels"] = {"a": "b"}
+    result = await client.update(THINGS, result)
+    assert result["metadata"]["generation"] == 1
+    result["spec"]["size"] = 2
+    assert (await client.update(THINGS, result))["metadata"]["generation"] == 2
 
 
-async def test_the_status_of_a_thing_has_its_own_way(client: Client, space: str) -> None:
-    made = await client.create(THINGS, thing("one", space, size=1) | {"status": {"a": 1}})
-    assert "status" not in made
-    made |= {"status": {"a": 1}, "spec": {"size": 9}}
-    made["metadata"]["labels"] = {"ignored": "yes"}
-    made = await client.update(THINGS, made, subresource="status")
-    assert made["status"] == {"a": 1}
-    assert made["spec"]["size"] == 1
-    assert "labels" not in made["metadata"]
+async def test_the_status_of_a_custom_resource_is_a_subresource(client: Client, space: str) -> None:
+    result = await client.create(
+        THINGS, make_custom_object("one", space, size=1) | {"status": {"a": 1}}
+    )
+    assert "status" not in result
+    result |= {"status": {"a": 1}, "spec": {"size": 9}}
+    result["metadata"]["labels"] = {"ignored": "yes"}
+    result = await client.update(THINGS, result, subresource="status")
+    assert result["status"] == {"a": 1}
+    assert result["spec"]["size"] == 1
+    assert "labels" not in result["metadata"]
     patch = merge_patch({"status": {"b": 2}})
-    made = await client.patch(THINGS, "one", patch, namespace=space, subresource="status")
-    assert made["status"] == {"a": 1, "b": 2}
+    result = await client.patch(THINGS, "one", patch, namespace=space, subresource="status")
+    assert result["status"] == {"a": 1, "b": 2}
 
 
 async def test_an_update_of_a_thing_needs_its_version(client: Client, space: str) -> None:
-    await client.create(THINGS, thing("one", space, size=1))
+    await client.create(THINGS, make_custom_object("one", space, size=1))
     with pytest.raises(Invalid, match="must be specified for an update"):
-        await client.update(THINGS, thing("one", space, size=2))
+        await client.update(THINGS, make_custom_object("one", space, size=2))
 
 
 async def test_a_thing_takes_no_strategic_merge(client: Client, space: str) -> None:
-    await client.create(THINGS, thing("one", space, size=1))
+    await client.create(THINGS, make_custom_object("one", space, size=1))
     with pytest.raises(ApiError) as caught:
         await client.patch(THINGS, "one", strategic_patch({"spec": {}}), namespace=space)
     assert caught.value.status.code == 415
 
 
 async def test_the_scale_is_read_and_written(client: Client, space: str) -> None:
-    made = await client.create(THINGS, thing("one", space, size=1, replicas=2))
-    made["status"] = {"replicas": 1, "selector": "a=b"}
-    await client.update(THINGS, made, subresource="status")
+    result = await client.create(THINGS, make_custom_object("one", space, size=1, replicas=2))
+    result["status"] = {"replicas": 1, "selector": "a=b"}
+    await client.update(THINGS, result, subresource="status")
     scale = await client.get(SCALE, "one", namespace=space, subresource="scale")
     assert scale["kind"] == "Scale"
     assert scale["spec"] == {"replicas": 2}
@@ -130,27 +136,29 @@ async def test_the_scale_is_read_and_written(client: Client, space: str) -> None
 
 
 async def test_items_of_a_custom_resource_list_have_a_kind(client: Client, space: str) -> None:
-    await client.create(THINGS, thing("one", space, size=1))
+    await client.create(THINGS, make_custom_object("one", space, size=1))
     (item,) = (await client.list(THINGS, ListOptions(space))).items
     assert (item["apiVersion"], item["kind"]) == ("danlu.test/v1", "Thing")
 
 
 async def test_lists_of_things_are_applied_by_their_keys(client: Client, space: str) -> None:
     parts = [{"name": "a", "weight": 1}]
-    await client.apply(THINGS, thing("one", space, size=1, parts=parts), manager="first")
+    await client.apply(
+        THINGS, make_custom_object("one", space, size=1, parts=parts), manager="first"
+    )
     more = [{"name": "b", "weight": 2}]
-    document = thing("one", space, parts=more)
-    made = await client.apply(THINGS, document, manager="second")
-    assert made["spec"]["parts"] == parts + more
-    document = thing("one", space, parts=[{"name": "a", "weight": 3}])
+    document = make_custom_object("one", space, parts=more)
+    result = await client.apply(THINGS, document, manager="second")
+    assert result["spec"]["parts"] == parts + more
+    document = make_custom_object("one", space, parts=[{"name": "a", "weight": 3}])
     with pytest.raises(ApplyConflict) as caught:
         await client.apply(THINGS, document, manager="second")
     assert caught.value.causes[0].field == '.spec.parts[name="a"].weight'
 
 
 async def test_fields_that_are_free_are_applied_one_by_one(client: Client, space: str) -> None:
-    document = thing("one", space, size=1, free={"a": {"x": 1}})
+    document = make_custom_object("one", space, size=1, free={"a": {"x": 1}})
     await client.apply(THINGS, document, manager="first")
-    document = thing("one", space, free={"a": {"y": 2}})
-    made = await client.apply(THINGS, document, manager="second")
-    assert made["spec"]["free"] == {"a": {"x": 1, "y": 2}}
+    document = make_custom_object("one", space, free={"a": {"y": 2}})
+    result = await client.apply(THINGS, document, manager="second")
+    assert result["spec"]["free"] == {"a": {"x": 1, "y": 2}}

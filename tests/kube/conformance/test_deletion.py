@@ -11,21 +11,21 @@ from danlu.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from danlu.kube.patch import merge_patch
 from danlu.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Resource
 from danlu.kube.watch import ListOptions
-from tests.kube.objects import config_map, gone, owner, pod
-from tests.kube.servers import Server
+from tests.kube.objects import config_map, owner, pod, wait_until_gone
+from tests.kube.servers import ApiServer
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def collected(server: Server) -> None:
+def garbage_collector(server: ApiServer) -> None:
     if not server.collecting:
-        pytest.skip("no kube-controller-manager here")
+        pytest.skip("kube-controller-manager not found")
 
 
 async def test_a_deletion_may_mean_one_object_only(client: Client, space: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space))
-    metadata = made["metadata"]
+    result = await client.create(CONFIG_MAPS, config_map("one", space))
+    metadata = result["metadata"]
     with pytest.raises(Conflict, match="UID in the precondition"):
         await client.delete(CONFIG_MAPS, "one", namespace=space, options=DeleteOptions(uid="other"))
     with pytest.raises(Conflict, match="ResourceVersion in the precondition"):
@@ -36,7 +36,7 @@ async def test_a_deletion_may_mean_one_object_only(client: Client, space: str) -
         await client.get(CONFIG_MAPS, "one", namespace=space)
 
 
-async def test_a_pod_that_runs_nowhere_ends_at_once(client: Client, space: str) -> None:
+async def test_an_unscheduled_pod_is_deleted_immediately(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space))
     await client.delete(PODS, "one", namespace=space)
     with pytest.raises(NotFound):
@@ -69,7 +69,7 @@ async def test_a_pod_has_the_grace_of_its_spec(client: Client, space: str) -> No
     assert dying["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
-async def test_a_pod_that_has_finished_ends_at_once(client: Client, space: str) -> None:
+async def test_a_finished_pod_is_deleted_immediately(client: Client, space: str) -> None:
     await bound(client, space)
     patch = merge_patch({"status": {"phase": "Succeeded"}})
     await client.patch(PODS, "one", patch, namespace=space, subresource="status")
@@ -78,18 +78,18 @@ async def test_a_pod_that_has_finished_ends_at_once(client: Client, space: str) 
         await client.get(PODS, "one", namespace=space)
 
 
-async def finalized(client: Client, space: str) -> dict[str, Any]:
+async def create_with_finalizer(client: Client, space: str) -> dict[str, Any]:
     document = config_map("one", space)
     document["metadata"]["finalizers"] = ["test/hold"]
     return await client.create(CONFIG_MAPS, document)
 
 
 async def test_a_finalizer_holds_an_object(client: Client, space: str) -> None:
-    made = await finalized(client, space)
+    result = await create_with_finalizer(client, space)
     await client.delete(CONFIG_MAPS, "one", namespace=space)
     held = await client.get(CONFIG_MAPS, "one", namespace=space)
     assert held["metadata"]["deletionTimestamp"]
-    assert held["metadata"]["uid"] == made["metadata"]["uid"]
+    assert held["metadata"]["uid"] == result["metadata"]["uid"]
     # A second deletion changes nothing.
     await client.delete(CONFIG_MAPS, "one", namespace=space)
     again = await client.get(CONFIG_MAPS, "one", namespace=space)
@@ -103,7 +103,7 @@ async def test_a_finalizer_holds_an_object(client: Client, space: str) -> None:
 async def test_no_finalizer_can_be_added_to_a_terminating_object(
     client: Client, space: str
 ) -> None:
-    await finalized(client, space)
+    await create_with_finalizer(client, space)
     await client.delete(CONFIG_MAPS, "one", namespace=space)
     patch = merge_patch({"metadata": {"finalizers": ["test/hold", "test/more"]}})
     with pytest.raises(Invalid, match="no new finalizers can be added"):
@@ -111,13 +111,13 @@ async def test_no_finalizer_can_be_added_to_a_terminating_object(
 
 
 async def test_a_terminating_object_can_be_updated(client: Client, space: str) -> None:
-    await finalized(client, space)
+    await create_with_finalizer(client, space)
     await client.delete(CONFIG_MAPS, "one", namespace=space)
-    made = await client.patch(
+    result = await client.patch(
         CONFIG_MAPS, "one", merge_patch({"data": {"a": "1"}}), namespace=space
     )
-    assert made["data"] == {"a": "1"}
-    assert made["metadata"]["deletionTimestamp"]
+    assert result["data"] == {"a": "1"}
+    assert result["metadata"]["deletionTimestamp"]
 
 
 async def test_many_end_by_one_request(client: Client, space: str) -> None:
@@ -126,8 +126,8 @@ async def test_many_end_by_one_request(client: Client, space: str) -> None:
         document["metadata"]["labels"] = {"end": "yes" if name < "c" else "no"}
         await client.create(CONFIG_MAPS, document)
     await client.delete_all(CONFIG_MAPS, ListOptions(space, labels="end=yes"))
-    left = await client.list(CONFIG_MAPS, ListOptions(space))
-    assert [obj["metadata"]["name"] for obj in left.items] == ["c"]
+    remaining = await client.list(CONFIG_MAPS, ListOptions(space))
+    assert [obj["metadata"]["name"] for obj in remaining.items] == ["c"]
 
 
 async def family(client: Client, space: str, *, block: bool = False) -> None:
@@ -136,24 +136,24 @@ async def family(client: Client, space: str, *, block: bool = False) -> None:
     await client.create(PODS, pod("child", space, ownerReferences=references))
 
 
-@pytest.mark.usefixtures("collected")
+@pytest.mark.usefixtures("garbage_collector")
 async def test_dependents_are_deleted_with_their_owner(client: Client, space: str) -> None:
     await family(client, space)
     await client.delete(CONFIG_MAPS, "parent", namespace=space)
-    await gone(client, PODS, "child", space)
+    await wait_until_gone(client, PODS, "child", space)
 
 
-@pytest.mark.usefixtures("collected")
+@pytest.mark.usefixtures("garbage_collector")
 async def test_orphaned_dependents_are_kept(client: Client, space: str) -> None:
     await family(client, space)
     options = DeleteOptions(propagation="Orphan")
     await client.delete(CONFIG_MAPS, "parent", namespace=space, options=options)
-    await gone(client, CONFIG_MAPS, "parent", space)
+    await wait_until_gone(client, CONFIG_MAPS, "parent", space)
     child = await client.get(PODS, "child", namespace=space)
     assert not child["metadata"].get("ownerReferences")
 
 
-@pytest.mark.usefixtures("collected")
+@pytest.mark.usefixtures("garbage_collector")
 async def test_foreground_deletion_waits_for_dependents(client: Client, space: str) -> None:
     await family(client, space, block=True)
     hold = merge_patch({"metadata": {"finalizers": ["test/hold"]}})
@@ -165,19 +165,19 @@ async def test_foreground_deletion_waits_for_dependents(client: Client, space: s
     let_go = merge_patch({"metadata": {"finalizers": None}})
     await client.patch(PODS, "child", let_go, namespace=space)
     for resource, name in ((PODS, "child"), (CONFIG_MAPS, "parent")):
-        await gone(client, resource, name, space)
+        await wait_until_gone(client, resource, name, space)
 
 
-@pytest.mark.usefixtures("collected")
+@pytest.mark.usefixtures("garbage_collector")
 async def test_a_dependent_with_a_remaining_owner_is_kept(client: Client, space: str) -> None:
     parents = [await client.create(CONFIG_MAPS, config_map(name, space)) for name in "ab"]
     references = [owner(parent) | {"controller": False} for parent in parents]
     await client.create(PODS, pod("child", space, ownerReferences=references))
     await client.delete(CONFIG_MAPS, "a", namespace=space)
-    await gone(client, CONFIG_MAPS, "a", space)
+    await wait_until_gone(client, CONFIG_MAPS, "a", space)
     assert await client.get(PODS, "child", namespace=space)
     await client.delete(CONFIG_MAPS, "b", namespace=space)
-    await gone(client, PODS, "child", space)
+    await wait_until_gone(client, PODS, "child", space)
 
 
 async def test_an_object_cannot_have_two_controllers(client: Client, space: str) -> None:
@@ -187,9 +187,9 @@ async def test_an_object_cannot_have_two_controllers(client: Client, space: str)
         await client.create(PODS, pod("child", space, ownerReferences=references))
 
 
-@pytest.mark.usefixtures("collected")
-async def test_a_namespace_ends_with_all_in_it(client: Client, space: str) -> None:
-    await finalized(client, space)
+@pytest.mark.usefixtures("garbage_collector")
+async def test_deleting_a_namespace_deletes_its_objects(client: Client, space: str) -> None:
+    await create_with_finalizer(client, space)
     await client.delete(NAMESPACES, space)
     ending = await client.get(NAMESPACES, space)
     assert ending["status"]["phase"] == "Terminating"
@@ -203,4 +203,4 @@ async def test_a_namespace_ends_with_all_in_it(client: Client, space: str) -> No
         (NAMESPACES, space, ""),
     ]
     for resource, name, namespace in everything:
-        await gone(client, resource, name, namespace)
+        await wait_until_gone(client, resource, name, namespace)

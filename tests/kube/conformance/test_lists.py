@@ -12,7 +12,7 @@ from danlu.kube.resources import CONFIG_MAPS, PODS
 from danlu.kube.types import Object
 from danlu.kube.watch import ListOptions
 from tests.kube.objects import config_map, pod
-from tests.kube.servers import Server
+from tests.kube.servers import ApiServer
 
 pytestmark = pytest.mark.anyio
 
@@ -21,7 +21,7 @@ def names(items: tuple[dict[str, Any], ...]) -> list[str]:
     return [obj["metadata"]["name"] for obj in items]
 
 
-async def labelled(client: Client, space: str) -> None:
+async def create_with_labels(client: Client, space: str) -> None:
     for name, labels in (
         ("a", {"kind": "x", "size": "1"}),
         ("b", {"kind": "y", "size": "1"}),
@@ -50,9 +50,9 @@ async def labelled(client: Client, space: str) -> None:
     ],
 )
 async def test_labels_select(client: Client, space: str, labels: str, wanted: str) -> None:
-    await labelled(client, space)
-    found = await client.list(CONFIG_MAPS, ListOptions(space, labels=labels))
-    assert "".join(names(found.items)) == wanted
+    await create_with_labels(client, space)
+    result = await client.list(CONFIG_MAPS, ListOptions(space, labels=labels))
+    assert "".join(names(result.items)) == wanted
 
 
 async def test_a_selector_that_is_none_is_refused(client: Client, space: str) -> None:
@@ -70,22 +70,22 @@ async def test_fields_select(client: Client, space: str) -> None:
     fresh = await client.get(PODS, "b", namespace=space)
     fresh["status"]["phase"] = "Running"
     await client.update(PODS, fresh, subresource="status")
-    for fields, wanted in (
+    for fields, expected in (
         ("metadata.name=a", ["a"]),
         ("status.phase=Running", ["b"]),
         ("status.phase!=Running", ["a"]),
         ("spec.nodeName=", ["a", "b"]),
         ("metadata.name=a,status.phase=Running", []),
     ):
-        found = await client.list(PODS, ListOptions(space, fields=fields))
-        assert names(found.items) == wanted, fields
+        result = await client.list(PODS, ListOptions(space, fields=fields))
+        assert names(result.items) == expected, fields
 
 
 async def test_one_namespace_or_all(client: Client, space: str) -> None:
     await client.create(CONFIG_MAPS, config_map("only-here", space))
     by_name = ListOptions(fields="metadata.name=only-here,metadata.namespace=" + space)
-    found = await client.list(CONFIG_MAPS.with_model(Object), by_name)
-    assert [item.key for item in found.items] == [(space, "only-here")]
+    result = await client.list(CONFIG_MAPS.with_model(Object), by_name)
+    assert [item.key for item in result.items] == [(space, "only-here")]
 
 
 async def test_items_of_a_builtin_list_have_no_kind(client: Client, space: str) -> None:
@@ -112,11 +112,11 @@ async def test_parts_are_one_list_of_one_version(client: Client, space: str) -> 
     assert {first.version, second.version, third.version} == {first.version}
 
 
-async def test_a_whole_list_is_asked_for_in_parts(client: Client, space: str) -> None:
+async def test_a_long_list_is_requested_in_pages(client: Client, space: str) -> None:
     for number in range(5):
         await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
-    found = await client.list(CONFIG_MAPS, ListOptions(space), chunk=2)
-    assert names(found.items) == [f"c{number}" for number in range(5)]
+    result = await client.list(CONFIG_MAPS, ListOptions(space), chunk=2)
+    assert names(result.items) == [f"c{number}" for number in range(5)]
 
 
 async def test_a_token_that_is_none_is_refused(client: Client, space: str) -> None:
@@ -125,7 +125,7 @@ async def test_a_token_that_is_none_is_refused(client: Client, space: str) -> No
 
 
 async def test_a_list_restarts_when_its_continue_token_has_expired(
-    client: Client, server: Server, space: str
+    client: Client, server: ApiServer, space: str
 ) -> None:
     if server.fake is None:
         pytest.skip("a real server forgets after five minutes")
@@ -137,7 +137,7 @@ async def test_a_list_restarts_when_its_continue_token_has_expired(
         await client.list_page(CONFIG_MAPS, ListOptions(space), limit=2, token=first.token)
 
 
-async def test_an_answer_from_the_cache_is_whole(client: Client, space: str) -> None:
+async def test_a_response_from_the_cache_is_complete(client: Client, space: str) -> None:
     for number in range(3):
         await client.create(CONFIG_MAPS, config_map(f"c{number}", space))
     listing = await client.list(CONFIG_MAPS, ListOptions(space))

@@ -12,9 +12,9 @@ from danlu.kube.errors import BadRequest
 from danlu.kube.resources import PODS
 from danlu.kube.transport import ApiRequest
 from danlu.kube.watch import ListOptions
-from tests.fakes.kubernetes import Kubelet, PodScript, SimulatedPod
+from tests.fakes.kubernetes import FakeKubelet, PodScript, SimulatedPod
 from tests.kube.objects import eventually, pod
-from tests.kube.servers import Server
+from tests.kube.servers import ApiServer
 
 pytestmark = pytest.mark.anyio
 
@@ -34,16 +34,18 @@ def behaviour(pod: SimulatedPod) -> PodScript:
 
 
 @pytest.fixture
-async def kubelet(server: Server, space: str) -> AsyncIterator[Kubelet]:
+async def kubelet(server: ApiServer, space: str) -> AsyncIterator[FakeKubelet]:
     logs = server.fake.cluster.logs if server.fake else None
     selection = ListOptions(space)
-    async with Kubelet(
+    async with FakeKubelet(
         server.access, behaviour=behaviour, selection=selection, logs=logs
     ) as kubelet:
         yield kubelet
 
 
-async def made(client: Client, name: str, space: str, *, until: str, policy: str = "Never") -> None:
+async def create_pod(
+    client: Client, name: str, space: str, *, until: str, policy: str = "Never"
+) -> None:
     document = pod(name, space)
     document["spec"]["restartPolicy"] = policy
     await client.create(PODS, document)
@@ -65,19 +67,19 @@ async def log(client: Client, space: str, name: str, **query: str) -> str:
     return (await client.transport.send(asking(space, name, **query))).decode()
 
 
-async def test_a_log_is_read_whole_by_its_tail_and_up_to_a_limit(
-    kubelet: Kubelet, client: Client, space: str
+async def test_a_log_is_read_completely_by_its_tail_and_up_to_a_limit(
+    kubelet: FakeKubelet, client: Client, space: str
 ) -> None:
-    await made(client, "done", space, until="terminated")
+    await create_pod(client, "done", space, until="terminated")
     assert await log(client, space, "done") == "one\ntwo\nthree\n"
     assert await log(client, space, "done", tailLines="2") == "two\nthree\n"
     assert await log(client, space, "done", limitBytes="5") == "one\nt"
 
 
 async def test_lines_have_times_that_never_repeat(
-    kubelet: Kubelet, client: Client, space: str
+    kubelet: FakeKubelet, client: Client, space: str
 ) -> None:
-    await made(client, "done", space, until="terminated")
+    await create_pod(client, "done", space, until="terminated")
     lines = (await log(client, space, "done", timestamps="true")).splitlines()
     assert [line.split(" ", 1)[1] for line in lines] == ["one", "two", "three"]
     times = [line.split(" ", 1)[0] for line in lines]
@@ -88,9 +90,9 @@ async def test_lines_have_times_that_never_repeat(
 
 
 async def test_a_log_that_is_followed_ends_with_its_container(
-    kubelet: Kubelet, client: Client, space: str
+    kubelet: FakeKubelet, client: Client, space: str
 ) -> None:
-    await made(client, "long", space, until="running")
+    await create_pod(client, "long", space, until="running")
     kubelet.write_log(space, "long", b"first\nhal")
     seen = bytearray()
     with anyio.fail_after(20):
@@ -105,21 +107,21 @@ async def test_a_log_that_is_followed_ends_with_its_container(
 
 
 async def test_the_log_before_a_restart_is_the_previous_one(
-    kubelet: Kubelet, client: Client, space: str
+    kubelet: FakeKubelet, client: Client, space: str
 ) -> None:
-    await made(client, "fails", space, until="running", policy="OnFailure")
+    await create_pod(client, "fails", space, until="running", policy="OnFailure")
 
-    async def restarted() -> bool:
+    async def log_is_new() -> bool:
         return await log(client, space, "fails") == "1\n"
 
-    await eventually(restarted)
+    await eventually(log_is_new)
     assert await log(client, space, "fails", previous="true") == "0\n"
 
 
 async def test_a_container_that_has_not_started_has_no_log(
-    kubelet: Kubelet, client: Client, space: str
+    kubelet: FakeKubelet, client: Client, space: str
 ) -> None:
-    await made(client, "waits", space, until="waiting")
+    await create_pod(client, "waits", space, until="waiting")
     with pytest.raises(BadRequest, match="is waiting to start"):
         await log(client, space, "waits")
     with pytest.raises(BadRequest, match="container nobody is not valid for pod waits"):

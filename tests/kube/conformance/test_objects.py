@@ -23,9 +23,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_created_object_can_be_read(client: Client, space: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    result = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     read = await client.get(CONFIG_MAPS, "one", namespace=space)
-    assert made == read
+    assert result == read
     assert read["data"] == {"a": "1"}
     metadata = read["metadata"]
     assert metadata["uid"]
@@ -34,7 +34,7 @@ async def test_a_created_object_can_be_read(client: Client, space: str) -> None:
     assert metadata["namespace"] == space
 
 
-async def test_an_object_is_decoded_as_asked(client: Client, space: str) -> None:
+async def test_an_object_is_decoded_as_the_requested_model(client: Client, space: str) -> None:
     await client.create(CONFIG_MAPS, config_map("one", space) | {"immutable": False})
     read = await client.get(CONFIG_MAPS.with_model(Object), "one", namespace=space)
     assert read.key == (space, "one")
@@ -68,12 +68,12 @@ async def test_a_kind_that_is_not_served_is_not_found(client: Client, space: str
         await client.get(Resource("", "v1", "things", "Thing", dict), "x", namespace=space)
 
 
-async def test_nothing_is_made_in_a_namespace_that_is_not_there(client: Client) -> None:
+async def test_nothing_is_created_in_a_missing_namespace(client: Client) -> None:
     with pytest.raises(NotFound, match='namespaces "nowhere" not found'):
         await client.create(CONFIG_MAPS, config_map("one", "nowhere"))
 
 
-async def test_a_name_is_made_where_only_its_beginning_is_given(client: Client, space: str) -> None:
+async def test_a_name_is_generated_from_a_prefix(client: Client, space: str) -> None:
     document = config_map("", space)
     document["metadata"] = {"generateName": "begins-", "namespace": space}
     names = {(await client.create(CONFIG_MAPS, document))["metadata"]["name"] for _ in range(5)}
@@ -109,12 +109,12 @@ async def test_a_pod_needs_containers(client: Client, space: str) -> None:
 
 
 async def test_a_pod_gets_defaults(client: Client, space: str) -> None:
-    made = await client.create(PODS, pod("one", space))
-    assert made["spec"]["restartPolicy"] == "Always"
-    assert made["spec"]["terminationGracePeriodSeconds"] == 30
-    assert made["spec"]["schedulerName"] == "default-scheduler"
-    assert made["status"]["phase"] == "Pending"
-    assert made["metadata"].get("generation", 1) == 1
+    result = await client.create(PODS, pod("one", space))
+    assert result["spec"]["restartPolicy"] == "Always"
+    assert result["spec"]["terminationGracePeriodSeconds"] == 30
+    assert result["spec"]["schedulerName"] == "default-scheduler"
+    assert result["status"]["phase"] == "Pending"
+    assert result["metadata"].get("generation", 1) == 1
 
 
 async def test_a_new_object_has_no_version(client: Client, space: str) -> None:
@@ -129,13 +129,13 @@ async def test_another_namespace_than_the_address_is_refused(client: Client, spa
         await client.create(CONFIG_MAPS, config_map("one", "default"), namespace=space)
 
 
-async def test_an_update_replaces_the_whole(client: Client, space: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1", b="2"))
-    made["data"] = {"c": "3"}
-    updated = await client.update(CONFIG_MAPS, made)
+async def test_an_update_replaces_the_object(client: Client, space: str) -> None:
+    result = await client.create(CONFIG_MAPS, config_map("one", space, a="1", b="2"))
+    result["data"] = {"c": "3"}
+    updated = await client.update(CONFIG_MAPS, result)
     assert updated["data"] == {"c": "3"}
-    assert updated["metadata"]["uid"] == made["metadata"]["uid"]
-    assert int(updated["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+    assert updated["metadata"]["uid"] == result["metadata"]["uid"]
+    assert int(updated["metadata"]["resourceVersion"]) > int(result["metadata"]["resourceVersion"])
 
 
 async def test_an_update_of_an_old_version_conflicts(client: Client, space: str) -> None:
@@ -167,23 +167,23 @@ async def test_an_update_of_another_object_of_the_name_conflicts(
 async def test_an_update_without_changes_keeps_the_resource_version(
     client: Client, space: str
 ) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
-    same = await client.update(CONFIG_MAPS, made)
-    assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+    result = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    same = await client.update(CONFIG_MAPS, result)
+    assert same["metadata"]["resourceVersion"] == result["metadata"]["resourceVersion"]
 
 
 async def test_an_update_cannot_change_the_status(client: Client, space: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space))
-    made["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z"
-    made["data"] = {"a": "1"}
-    updated = await client.update(CONFIG_MAPS, made)
+    result = await client.create(CONFIG_MAPS, config_map("one", space))
+    result["metadata"]["creationTimestamp"] = "2001-01-01T00:00:00Z"
+    result["data"] = {"a": "1"}
+    updated = await client.update(CONFIG_MAPS, result)
     assert not updated["metadata"]["creationTimestamp"].startswith("2001")
 
 
-async def test_a_lease_is_made_by_its_first_update(client: Client, space: str) -> None:
+async def test_a_lease_is_created_by_its_first_update(client: Client, space: str) -> None:
     lease = LEASES.to_manifest({"metadata": {"name": "one", "namespace": space}, "spec": {}})
-    made = await client.update(LEASES, lease)
-    assert made["metadata"]["uid"]
+    result = await client.update(LEASES, lease)
+    assert result["metadata"]["uid"]
 
 
 async def test_a_lease_is_not_updated_without_its_version(client: Client, space: str) -> None:
@@ -193,21 +193,21 @@ async def test_a_lease_is_not_updated_without_its_version(client: Client, space:
         await client.update(LEASES, lease | {"spec": {"holderIdentity": "a"}})
 
 
-async def test_the_spec_of_a_pod_stays(client: Client, space: str) -> None:
-    made = await client.create(PODS, pod("one", space))
-    made["spec"]["containers"][0]["image"] = "example.org/other"
-    made = await client.update(PODS, made)
-    assert made["spec"]["containers"][0]["image"] == "example.org/other"
-    made["spec"]["hostname"] = "other"
+async def test_the_spec_of_a_pod_is_immutable(client: Client, space: str) -> None:
+    result = await client.create(PODS, pod("one", space))
+    result["spec"]["containers"][0]["image"] = "example.org/other"
+    result = await client.update(PODS, result)
+    assert result["spec"]["containers"][0]["image"] == "example.org/other"
+    result["spec"]["hostname"] = "other"
     with pytest.raises(Invalid, match="pod updates may not change fields"):
-        await client.update(PODS, made)
+        await client.update(PODS, result)
 
 
-async def test_status_is_written_by_its_own_way_only(client: Client, space: str) -> None:
-    made = await client.create(PODS, pod("one", space) | {"status": {"phase": "Running"}})
-    assert made["status"]["phase"] == "Pending"
-    made["status"]["phase"] = "Running"
-    assert (await client.update(PODS, made))["status"]["phase"] == "Pending"
+async def test_status_is_written_only_by_its_subresource(client: Client, space: str) -> None:
+    result = await client.create(PODS, pod("one", space) | {"status": {"phase": "Running"}})
+    assert result["status"]["phase"] == "Pending"
+    result["status"]["phase"] = "Running"
+    assert (await client.update(PODS, result))["status"]["phase"] == "Pending"
     fresh = await client.get(PODS, "one", namespace=space)
     fresh["status"]["phase"] = "Running"
     fresh["spec"]["hostname"] = "ignored"
@@ -217,8 +217,8 @@ async def test_status_is_written_by_its_own_way_only(client: Client, space: str)
 
 
 async def test_a_dry_run_returns_the_result_and_changes_nothing(client: Client, space: str) -> None:
-    shown = await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
-    assert shown["metadata"]["uid"]
+    output = await client.create(CONFIG_MAPS, config_map("one", space), dry_run=True)
+    assert output["metadata"]["uid"]
     with pytest.raises(NotFound):
         await client.get(CONFIG_MAPS, "one", namespace=space)
     await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
@@ -230,38 +230,38 @@ async def test_a_dry_run_returns_the_result_and_changes_nothing(client: Client, 
 
 
 async def test_a_service_without_address_keeps_none(client: Client, space: str) -> None:
-    made = await client.create(SERVICES, service("one", space, clusterIP="None"))
-    assert made["spec"]["clusterIP"] == "None"
-    assert made["spec"]["type"] == "ClusterIP"
+    result = await client.create(SERVICES, service("one", space, clusterIP="None"))
+    assert result["spec"]["clusterIP"] == "None"
+    assert result["spec"]["type"] == "ClusterIP"
     with pytest.raises(Invalid) as caught:
         await client.create(SERVICES, service("two", space))
     assert "spec.ports" in {cause.field for cause in caught.value.causes}
 
 
 async def test_a_service_gets_an_address_and_keeps_it(client: Client, space: str) -> None:
-    made = await client.create(SERVICES, service("one", space, ports=[{"port": 80}]))
-    address = made["spec"]["clusterIP"]
+    result = await client.create(SERVICES, service("one", space, ports=[{"port": 80}]))
+    address = result["spec"]["clusterIP"]
     assert address.startswith("10.0.")
-    assert made["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
-    made["spec"]["clusterIP"] = "10.0.99.99" if address != "10.0.99.99" else "10.0.99.98"
+    assert result["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    result["spec"]["clusterIP"] = "10.0.99.99" if address != "10.0.99.99" else "10.0.99.98"
     with pytest.raises(Invalid):
-        await client.update(SERVICES, made)
+        await client.update(SERVICES, result)
 
 
 async def test_the_strings_of_a_secret_are_kept_as_data(client: Client, space: str) -> None:
     document = SECRETS.to_manifest(
         {"metadata": {"name": "one", "namespace": space}, "stringData": {"a": "hello"}}
     )
-    made = await client.create(SECRETS, document)
-    assert made["data"] == {"a": "aGVsbG8="}
-    assert "stringData" not in made
-    assert made["type"] == "Opaque"
+    result = await client.create(SECRETS, document)
+    assert result["data"] == {"a": "aGVsbG8="}
+    assert "stringData" not in result
+    assert result["type"] == "Opaque"
 
 
 async def test_immutable_fields_cannot_change(client: Client, space: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1") | {"immutable": True})
+    result = await client.create(CONFIG_MAPS, config_map("one", space, a="1") | {"immutable": True})
     with pytest.raises(Invalid, match="immutable"):
-        await client.update(CONFIG_MAPS, made | {"data": {"a": "2"}})
+        await client.update(CONFIG_MAPS, result | {"data": {"a": "2"}})
 
 
 async def test_a_body_of_another_kind_is_rejected(client: Client, space: str) -> None:

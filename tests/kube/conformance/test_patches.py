@@ -15,22 +15,24 @@ from tests.kube.objects import config_map, pod
 pytestmark = pytest.mark.anyio
 
 
-async def patched(client: Client, space: str, patch: Any) -> dict[str, Any]:
+async def patch_config_map(client: Client, space: str, patch: Any) -> dict[str, Any]:
     await client.create(CONFIG_MAPS, config_map("one", space, a="1", b="2"))
     return await client.patch(CONFIG_MAPS, "one", patch, namespace=space)
 
 
 async def test_a_merge_sets_and_removes(client: Client, space: str) -> None:
-    made = await patched(client, space, merge_patch({"data": {"a": "9", "b": None, "c": "3"}}))
-    assert made["data"] == {"a": "9", "c": "3"}
+    result = await patch_config_map(
+        client, space, merge_patch({"data": {"a": "9", "b": None, "c": "3"}})
+    )
+    assert result["data"] == {"a": "9", "c": "3"}
 
 
 async def test_a_merge_replaces_lists(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space, finalizers=["test/a"]))
-    made = await client.patch(
+    result = await client.patch(
         PODS, "one", merge_patch({"metadata": {"finalizers": ["test/b"]}}), namespace=space
     )
-    assert made["metadata"]["finalizers"] == ["test/b"]
+    assert result["metadata"]["finalizers"] == ["test/b"]
 
 
 async def test_operations_in_order(client: Client, space: str) -> None:
@@ -45,9 +47,9 @@ async def test_operations_in_order(client: Client, space: str) -> None:
             {"op": "remove", "path": "/metadata/annotations/e~0f"},
         ]
     )
-    made = await patched(client, space, patch)
-    assert made["data"] == {"a": "9", "c": "9", "d": "2"}
-    assert not made["metadata"].get("annotations")
+    result = await patch_config_map(client, space, patch)
+    assert result["data"] == {"a": "9", "c": "9", "d": "2"}
+    assert not result["metadata"].get("annotations")
 
 
 @pytest.mark.parametrize(
@@ -63,25 +65,25 @@ async def test_operations_are_all_or_none(
 ) -> None:
     first = {"op": "add", "path": "/data/z", "value": "26"}
     with pytest.raises(ApiError) as caught:
-        await patched(client, space, json_patch([first, operation]))
+        await patch_config_map(client, space, json_patch([first, operation]))
     assert caught.value.status.code == 422
-    left = await client.get(CONFIG_MAPS, "one", namespace=space)
-    assert left["data"] == {"a": "1", "b": "2"}
+    config_map = await client.get(CONFIG_MAPS, "one", namespace=space)
+    assert config_map["data"] == {"a": "1", "b": "2"}
 
 
-async def test_operations_that_are_no_list_are_refused(client: Client, space: str) -> None:
+async def test_operations_must_be_a_list(client: Client, space: str) -> None:
     with pytest.raises(BadRequest):
-        await patched(client, space, json_patch({"op": "add"}))  # type: ignore[arg-type]
+        await patch_config_map(client, space, json_patch({"op": "add"}))  # type: ignore[arg-type]
 
 
-async def test_a_strategic_merge_knows_the_names_of_items(client: Client, space: str) -> None:
+async def test_a_strategic_merge_matches_items_by_name(client: Client, space: str) -> None:
     document = pod("one", space)
     document["spec"]["containers"].append({"name": "side", "image": "example.org/side"})
     await client.create(PODS, document)
     patch = {"spec": {"containers": [{"name": "side", "image": "example.org/new"}]}}
-    made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
+    result = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
     assert [
-        (container["name"], container["image"]) for container in made["spec"]["containers"]
+        (container["name"], container["image"]) for container in result["spec"]["containers"]
     ] == [
         ("main", "example.org/image"),
         ("side", "example.org/new"),
@@ -91,15 +93,15 @@ async def test_a_strategic_merge_knows_the_names_of_items(client: Client, space:
 async def test_a_strategic_merge_deletes_from_lists(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space, finalizers=["test/a", "test/b"]))
     patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["test/a"]}}
-    made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
-    assert made["metadata"]["finalizers"] == ["test/b"]
+    result = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
+    assert result["metadata"]["finalizers"] == ["test/b"]
 
 
 async def test_a_strategic_merge_joins_sets(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space, finalizers=["test/a"]))
     patch = {"metadata": {"finalizers": ["test/b"]}}
-    made = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
-    assert sorted(made["metadata"]["finalizers"]) == ["test/a", "test/b"]
+    result = await client.patch(PODS, "one", strategic_patch(patch), namespace=space)
+    assert sorted(result["metadata"]["finalizers"]) == ["test/a", "test/b"]
 
 
 async def test_owners_are_deleted_by_uid(client: Client, space: str) -> None:
@@ -116,35 +118,37 @@ async def test_owners_are_deleted_by_uid(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space, ownerReferences=owners))
     gone = {"$patch": "delete", "uid": owners[0]["uid"]}
     patch = strategic_patch({"metadata": {"ownerReferences": [gone]}})
-    made = await client.patch(PODS, "one", patch, namespace=space)
-    assert [reference["name"] for reference in made["metadata"]["ownerReferences"]] == ["b"]
+    result = await client.patch(PODS, "one", patch, namespace=space)
+    assert [reference["name"] for reference in result["metadata"]["ownerReferences"]] == ["b"]
 
 
-async def test_the_status_is_patched_by_its_own_way(client: Client, space: str) -> None:
+async def test_the_status_is_patched_by_its_subresource(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space))
     patch = merge_patch({"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}})
-    made = await client.patch(PODS, "one", patch, namespace=space, subresource="status")
-    assert made["status"]["phase"] == "Running"
-    made = await client.patch(
+    result = await client.patch(PODS, "one", patch, namespace=space, subresource="status")
+    assert result["status"]["phase"] == "Running"
+    result = await client.patch(
         PODS, "one", merge_patch({"status": {"phase": "Failed"}}), namespace=space
     )
-    assert made["status"]["phase"] == "Running"
+    assert result["status"]["phase"] == "Running"
 
 
 async def test_conditions_merge_by_type(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space))
     for kind, status in (("Ready", "False"), ("Mine", "True"), ("Ready", "True")):
         patch = {"status": {"conditions": [{"type": kind, "status": status}]}}
-        made = await client.patch(
+        result = await client.patch(
             PODS, "one", strategic_patch(patch), namespace=space, subresource="status"
         )
-    found = {condition["type"]: condition["status"] for condition in made["status"]["conditions"]}
-    assert found == {"Ready": "True", "Mine": "True"}
+    results = {
+        condition["type"]: condition["status"] for condition in result["status"]["conditions"]
+    }
+    assert results == {"Ready": "True", "Mine": "True"}
 
 
 async def test_a_version_in_a_patch_is_a_precondition(client: Client, space: str) -> None:
-    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
-    version = made["metadata"]["resourceVersion"]
+    result = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    version = result["metadata"]["resourceVersion"]
     patch = merge_patch({"metadata": {"resourceVersion": version}, "data": {"a": "2"}})
     await client.patch(CONFIG_MAPS, "one", patch, namespace=space)
     patch = merge_patch({"metadata": {"resourceVersion": version}, "data": {"a": "3"}})
@@ -152,7 +156,7 @@ async def test_a_version_in_a_patch_is_a_precondition(client: Client, space: str
         await client.patch(CONFIG_MAPS, "one", patch, namespace=space)
 
 
-async def test_a_patch_makes_nothing(client: Client, space: str) -> None:
+async def test_a_patch_creates_no_object(client: Client, space: str) -> None:
     with pytest.raises(NotFound):
         await client.patch(CONFIG_MAPS, "none", merge_patch({"data": {}}), namespace=space)
 
@@ -167,7 +171,7 @@ async def test_a_patch_without_changes_keeps_the_resource_version(
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-async def test_a_patch_must_leave_an_object_that_may_be(client: Client, space: str) -> None:
+async def test_a_patch_must_result_in_a_valid_object(client: Client, space: str) -> None:
     await client.create(PODS, pod("one", space))
     with pytest.raises(Invalid):
         await client.patch(PODS, "one", merge_patch({"spec": {"containers": []}}), namespace=space)

@@ -16,21 +16,21 @@ from danlu.kube.resources import CONFIG_MAPS, EVENTS, PODS
 from danlu.kube.types import WatchEvent
 from danlu.kube.watch import ListOptions
 from tests.kube.objects import config_map, pod
-from tests.kube.servers import Server
+from tests.kube.servers import ApiServer
 
 pytestmark = pytest.mark.anyio
 Event = WatchEvent[dict[str, Any]]
 
 
-async def told(events: AsyncIterator[Event], count: int) -> list[Event]:
-    found: list[Event] = []
+async def read_events(events: AsyncIterator[Event], count: int) -> list[Event]:
+    results: list[Event] = []
     with anyio.fail_after(20):
         async for event in events:
             if event.kind != "BOOKMARK":
-                found.append(event)
-            if len(found) == count:
+                results.append(event)
+            if len(results) == count:
                 break
-    return found
+    return results
 
 
 def names(events: list[Event]) -> list[tuple[str, str]]:
@@ -45,10 +45,10 @@ async def test_a_watch_yields_all_changes_after_a_version_in_order(
     await client.create(CONFIG_MAPS, config_map("one", space))
     await client.update(CONFIG_MAPS, config_map("one", space, a="1"))
     async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
-        first = await told(events, 2)
+        first = await read_events(events, 2)
         await client.delete(CONFIG_MAPS, "one", namespace=space)
         await client.create(CONFIG_MAPS, config_map("two", space))
-        later = await told(events, 2)
+        later = await read_events(events, 2)
     assert names(first + later) == [
         ("ADDED", "one"),
         ("MODIFIED", "one"),
@@ -67,20 +67,22 @@ async def test_a_watch_continues_from_the_version_of_its_last_event(
     for name in ("a", "b", "c"):
         await client.create(CONFIG_MAPS, config_map(name, space))
     async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
-        (first,) = await told(events, 1)
+        (first,) = await read_events(events, 1)
     again = client.watch(CONFIG_MAPS, ListOptions(space), since=first.version)
     async with aclosing(again) as events:
-        assert names(await told(events, 2)) == [("ADDED", "b"), ("ADDED", "c")]
+        assert names(await read_events(events, 2)) == [("ADDED", "b"), ("ADDED", "c")]
 
 
-async def test_without_a_version_all_there_is_is_told_first(client: Client, space: str) -> None:
+async def test_a_watch_without_a_version_starts_with_existing_objects(
+    client: Client, space: str
+) -> None:
     for name in ("a", "b"):
         await client.create(CONFIG_MAPS, config_map(name, space))
     async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since="0")) as events:
-        found = names(await told(events, 2))
+        result = names(await read_events(events, 2))
         await client.create(CONFIG_MAPS, config_map("c", space))
-        found += names(await told(events, 1))
-    assert sorted(found) == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
+        result += names(await read_events(events, 1))
+    assert sorted(result) == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")]
 
 
 async def test_label_selectors_filter_a_watch(client: Client, space: str) -> None:
@@ -93,17 +95,17 @@ async def test_label_selectors_filter_a_watch(client: Client, space: str) -> Non
             patch = {"metadata": {"labels": {"chosen": chosen}}, "data": {"a": chosen + "!"}}
             await client.patch(CONFIG_MAPS, "one", merge_patch(patch), namespace=space)
         await client.patch(CONFIG_MAPS, "one", merge_patch({"data": {"b": "1"}}), namespace=space)
-        found = await told(events, 4)
-    assert names(found) == [
+        result = await read_events(events, 4)
+    assert names(result) == [
         ("ADDED", "one"),
         ("DELETED", "one"),
         ("ADDED", "one"),
         ("MODIFIED", "one"),
     ]
-    gone = found[1].object
+    gone = result[1].object
     assert gone is not None
     assert gone["metadata"]["labels"] == {"chosen": "yes"}
-    assert gone["metadata"]["resourceVersion"] == found[1].version
+    assert gone["metadata"]["resourceVersion"] == result[1].version
 
 
 async def test_field_selectors_filter_a_watch(client: Client, space: str) -> None:
@@ -114,7 +116,7 @@ async def test_field_selectors_filter_a_watch(client: Client, space: str) -> Non
         for phase in ("Running", "Succeeded"):
             patch = merge_patch({"status": {"phase": phase}})
             await client.patch(PODS, "one", patch, namespace=space, subresource="status")
-        assert names(await told(events, 2)) == [("ADDED", "one"), ("DELETED", "one")]
+        assert names(await read_events(events, 2)) == [("ADDED", "one"), ("DELETED", "one")]
 
 
 async def test_a_watch_of_a_namespace_ignores_others(client: Client, space: str) -> None:
@@ -122,7 +124,7 @@ async def test_a_watch_of_a_namespace_ignores_others(client: Client, space: str)
     async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
         await client.apply(CONFIG_MAPS, config_map(f"other-{space}", "default"))
         await client.create(CONFIG_MAPS, config_map("mine", space))
-        assert names(await told(events, 1)) == [("ADDED", "mine")]
+        assert names(await read_events(events, 1)) == [("ADDED", "mine")]
 
 
 async def test_a_watch_ends_when_its_time_is_over_with_a_bookmark(
@@ -132,7 +134,7 @@ async def test_a_watch_ends_when_its_time_is_over_with_a_bookmark(
     await client.create(CONFIG_MAPS, config_map("one", space))
     watch = client.watch(CONFIG_MAPS, ListOptions(space), since=since, seconds=4)
     async with aclosing(watch) as events:
-        (first,) = await told(events, 1)
+        (first,) = await read_events(events, 1)
         # A real server sends none that says nothing new, so the kind changes elsewhere too.
         other = await client.create(CONFIG_MAPS, config_map(f"other-{space}", "default"))
         rest = [event async for event in events]
@@ -149,7 +151,7 @@ async def test_no_bookmarks_unless_requested(client: Client, space: str) -> None
 
 
 async def test_a_version_that_is_too_old_is_gone(
-    client: Client, server: Server, space: str
+    client: Client, server: ApiServer, space: str
 ) -> None:
     # Of events alone a real server keeps no changes in memory, but asks etcd.
     since = (await client.list(EVENTS, ListOptions(space))).version
@@ -166,11 +168,11 @@ async def test_a_deletion_event_has_the_last_state_of_the_object(
     client: Client, space: str
 ) -> None:
     since = (await client.list(CONFIG_MAPS, ListOptions(space))).version
-    made = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
+    result = await client.create(CONFIG_MAPS, config_map("one", space, a="1"))
     await client.delete(CONFIG_MAPS, "one", namespace=space)
     async with aclosing(client.watch(CONFIG_MAPS, ListOptions(space), since=since)) as events:
-        _, deleted = await told(events, 2)
+        _, deleted = await read_events(events, 2)
     assert deleted.object is not None
     assert deleted.object["data"] == {"a": "1"}
-    assert deleted.object["metadata"]["uid"] == made["metadata"]["uid"]
-    assert int(deleted.version) > int(made["metadata"]["resourceVersion"])
+    assert deleted.object["metadata"]["uid"] == result["metadata"]["uid"]
+    assert int(deleted.version) > int(result["metadata"]["resourceVersion"])

@@ -20,7 +20,7 @@ from io import BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Browser", "BrowserError", "Page", "chromium"]
+__all__ = ["BrowserError", "BrowserPage", "ChromiumBrowser", "chromium"]
 
 #: Seconds within which an answer must come, where a caller says no other.
 LIMIT = 20.0
@@ -44,11 +44,11 @@ _FLAGS = (
 
 
 class BrowserError(Exception):
-    """The browser, or the page, did not do what was requested."""
+    """The browser or the page did not carry out a request."""
 
 
 @contextmanager
-def chromium(home: Path) -> Iterator[Browser]:
+def chromium(home: Path) -> Iterator[ChromiumBrowser]:
     """A browser whose profile and home are ``home``; it has ended after the block."""
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()  # Chromium refuses root's sandbox
     flags = (*_FLAGS, *root, f"--user-data-dir={home / 'profile'}", "about:blank")
@@ -69,12 +69,12 @@ def chromium(home: Path) -> Iterator[Browser]:
     os.close(theirs_out)
     try:
         with open(ours_in, "rb", buffering=0) as reading, open(ours_out, "wb") as writing:
-            yield Browser(reading, writing)
+            yield ChromiumBrowser(reading, writing)
     finally:
-        _ended(process)
+        _wait_or_kill(process)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> None:
+def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
@@ -82,7 +82,7 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-class Browser:
+class ChromiumBrowser:
     """Asks and hears answers, one at a time; keeps what pages throw in ``complaints``."""
 
     def __init__(self, reading: FileIO, writing: BufferedWriter) -> None:
@@ -93,13 +93,19 @@ class Browser:
         self._number = 0
         self._targets: list[str] = []
 
-    def open(self, url: str, *, width: int = 1200, height: int = 900) -> Page:
-        """Open a new page of the given size; it has begun to load."""
+    def open(
+        self, url: str, *, width: int = 1200, height: int = 900, private: bool = False
+    ) -> BrowserPage:
+        """Open a new page of the given size; it has begun to load.
+
+        A private page has none of the others' cookies.
+        """
+        place = self.ask("Target.createBrowserContext") if private else {}
         # In a new window: a tab in the background draws nothing.
-        target = self.ask("Target.createTarget", url="about:blank", newWindow=True)
+        target = self.ask("Target.createTarget", url="about:blank", newWindow=True, **place)
         self._targets.append(target["targetId"])
         attached = self.ask("Target.attachToTarget", targetId=target["targetId"], flatten=True)
-        page = Page(self, attached["sessionId"])
+        page = BrowserPage(self, attached["sessionId"])
         page.ask("Runtime.enable")
         page.ask(
             "Emulation.setDeviceMetricsOverride",
@@ -112,7 +118,7 @@ class Browser:
         return page
 
     def close_pages(self) -> None:
-        """Close all that were opened: a page that nobody looks at still draws."""
+        """Close all open pages: hidden pages still use the processor."""
         while self._targets:
             self.ask("Target.closeTarget", targetId=self._targets.pop())
 
@@ -126,11 +132,11 @@ class Browser:
             message["sessionId"] = session
         self._writing.write(json.dumps(message).encode() + b"\0")
         self._writing.flush()
-        return self._answer(self._number, time.monotonic() + limit, method)
+        return self._wait_for_answer(self._number, time.monotonic() + limit, method)
 
-    def _answer(self, number: int, end: float, method: str) -> dict[str, Any]:
+    def _wait_for_answer(self, number: int, end: float, method: str) -> dict[str, Any]:
         while True:
-            message = json.loads(self._message(end, method))
+            message = json.loads(self._read_message(end, method))
             if message.get("method") == "Runtime.exceptionThrown":
                 self.complaints.append(json.dumps(message["params"]["exceptionDetails"]))
             if message.get("id") != number:
@@ -140,10 +146,10 @@ class Browser:
             result: dict[str, Any] = message["result"]
             return result
 
-    def _message(self, end: float, method: str) -> bytes:
+    def _read_message(self, end: float, method: str) -> bytes:
         while b"\0" not in self._buffer:
-            left = end - time.monotonic()
-            if left <= 0 or not select.select([self._reading], [], [], left)[0]:
+            remaining = end - time.monotonic()
+            if remaining <= 0 or not select.select([self._reading], [], [], remaining)[0]:
                 raise TimeoutError(f"no answer of the browser to {method}")
             some = self._reading.read(1 << 20)
             if not some:
@@ -153,10 +159,10 @@ class Browser:
         return message
 
 
-class Page:
+class BrowserPage:
     """One page: look at it, wait for something on it, use mouse and keyboard, photograph it."""
 
-    def __init__(self, browser: Browser, session: str) -> None:
+    def __init__(self, browser: ChromiumBrowser, session: str) -> None:
         self.browser = browser
         self._session = session
 
@@ -180,7 +186,7 @@ class Page:
     def wait(self, expression: str, *, limit: float = LIMIT) -> Any:
         """The first true value of ``expression``; TimeoutError, with the page's text, for none.
 
-        What it throws, as of an element that is not there yet, is no value; an element is ``True``.
+        An exception, as for an element that does not exist yet, gives None; an element ``True``.
         """
         end = time.monotonic() + limit
         look = f"const found = {expression}; return found instanceof Node || found"
@@ -189,8 +195,8 @@ class Page:
             if value:
                 return value
             if time.monotonic() > end:
-                said = self.evaluate("document.body.innerText")
-                raise TimeoutError(f"not within {limit} s: {expression}; the page says:\n{said}")
+                output = self.evaluate("document.body.innerText")
+                raise TimeoutError(f"not within {limit} s: {expression}; the page says:\n{output}")
             time.sleep(STEP)
 
     def click(self, expression: str, *, limit: float = LIMIT) -> None:
@@ -223,7 +229,7 @@ class Page:
         self.ask("Input.insertText", text=text)
 
     def photograph(self, path: Path, *, within: str = "") -> Path:
-        """A PNG of the page, or of where the element ``within`` lies on it."""
+        """Return a PNG of the page, or of the element ``within``."""
         clip: dict[str, Any] = {}
         if within:
             box = self.evaluate(f"({within}).getBoundingClientRect().toJSON()")

@@ -22,10 +22,16 @@ from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.procfs import find_namespace_members, read_command
 from tests.conftest import Danlu, missing_for_real, program_in
 from tests.engine.ssh.conftest import process_commands
-from tests.engine.test_environments import wait_for
-from tests.notebook.browser.chromium import Browser
-from tests.notebook.browser.lab import Lab, write_notebook
-from tests.notebook.kernels import alone, run, running, shown
+from tests.notebook.browser.chromium import ChromiumBrowser
+from tests.notebook.browser.lab_server import LabServer, write_notebook
+from tests.notebook.kernels import (
+    run,
+    run_alone,
+    run_and_read_stdout,
+    running,
+    wait_for_reply,
+)
+from tests.waiting import wait_for
 
 pytestmark = [
     pytest.mark.notebook,
@@ -84,11 +90,11 @@ def environment(
         "open('made', 'w').close(); import os; print(os.getcwd())",
     )
     danlu = program_in(real_home)
-    told = danlu("up", "-d", "-n", "digits", cwd=project, timeout=280)
+    output = danlu("up", "-d", "-n", "digits", cwd=project, timeout=280)
     try:
-        found = re.search(r"http://127\.0\.0\.1:\d+/lab\?token=(\S+)", told.stderr)
-        assert found, told.stderr
-        made = JupyterEnvironment(danlu, real_home, project, found[0], found[1])
+        result = re.search(r"http://127\.0\.0\.1:\d+/lab\?token=(\S+)", output.stderr)
+        assert result, output.stderr
+        made = JupyterEnvironment(danlu, real_home, project, result[0], result[1])
         wait_for(lambda: status_of(f"{made.server}api") == 200)
         yield made
     finally:
@@ -109,9 +115,9 @@ def status_of(url: str) -> int:
 
 @pytest.mark.needs("chromium")
 def test_lab_runs_and_interrupts_cells(
-    environment: JupyterEnvironment, browser: Browser, album: Path
+    environment: JupyterEnvironment, browser: ChromiumBrowser, album: Path
 ) -> None:
-    lab = Lab(
+    lab = LabServer(
         environment.server,
         environment.project,
         environment.home,
@@ -128,9 +134,9 @@ def test_lab_runs_and_interrupts_cells(
     notebook.until(1, "KeyboardInterrupt")
     notebook.run(2)
     notebook.until(2, "/workspace")
-    made = (environment.project / "made").stat()
+    result = (environment.project / "made").stat()
     project = environment.project.stat()
-    assert (made.st_uid, made.st_gid) == (project.st_uid, project.st_gid)
+    assert (result.st_uid, result.st_gid) == (project.st_uid, project.st_gid)
     # JupyterLab's question to newcomers hides a corner.
     notebook.page.evaluate("document.querySelector('.Toastify')?.remove()")
     notebook.page.photograph(album / "jupyter.png")
@@ -138,7 +144,7 @@ def test_lab_runs_and_interrupts_cells(
 
 @pytest.mark.needs("chromium")
 def test_lab_opens_a_terminal_in_the_project(
-    environment: JupyterEnvironment, browser: Browser
+    environment: JupyterEnvironment, browser: ChromiumBrowser
 ) -> None:
     page = browser.open(environment.url + "&reset")
     card = "document.querySelector('.jp-LauncherCard[title*=\"terminal\"]')"
@@ -147,16 +153,15 @@ def test_lab_opens_a_terminal_in_the_project(
     page.click("document.querySelector('.jp-Terminal .xterm-screen')")
     page.type_text("pwd >terminal-directory")
     page.press("Enter")
-    written = environment.project / "terminal-directory"
-    wait_for(lambda: written.exists() and written.read_text() == "/workspace\n")
+    content = environment.project / "terminal-directory"
+    wait_for(lambda: content.exists() and content.read_text() == "/workspace\n")
 
 
 @pytest.mark.needs("chromium")
 def test_lab_without_the_token_asks_for_it(
-    environment: JupyterEnvironment, browser: Browser
+    environment: JupyterEnvironment, browser: ChromiumBrowser
 ) -> None:
-    browser.ask("Storage.clearCookies")
-    page = browser.open(f"{environment.server}lab")
+    page = browser.open(f"{environment.server}lab", private=True)
     page.wait("location.pathname == '/login' && document.querySelector('#password_input')")
 
 
@@ -182,7 +187,7 @@ def test_no_command_line_contains_the_token(environment: JupyterEnvironment) -> 
 @pytest.fixture
 def kernel(environment: JupyterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The environment as a kernel of the Jupyter of this Python."""
-    prefix = alone(tmp_path, monkeypatch)
+    prefix = run_alone(tmp_path, monkeypatch)
     install = ("kernel", "install", "--env", "digits", "--prefix", str(prefix))
     environment.danlu(*install, cwd=environment.project)
     return "digits"
@@ -192,10 +197,12 @@ def test_kernel_of_a_jupyter_outside_runs_in_the_environment(
     environment: JupyterEnvironment, kernel: str
 ) -> None:
     with running(kernel, cwd=environment.project / "notebooks") as client:
-        assert shown(client, "import os; print(os.getcwd())") == "/workspace/notebooks"
-        assert shown(client, "import sys; print(sys.executable)") != sys.executable
+        assert (
+            run_and_read_stdout(client, "import os; print(os.getcwd())") == "/workspace/notebooks"
+        )
+        assert run_and_read_stdout(client, "import sys; print(sys.executable)") != sys.executable
         mode = "print(oct(os.stat(get_ipython().kernel.config['IPKernelApp']['connection_file'])"
-        assert shown(client, f"{mode}.st_mode))").endswith("600")
+        assert run_and_read_stdout(client, f"{mode}.st_mode))").endswith("600")
         key = client.session.key
         assert not any(key.decode() in command for command in process_commands())
         assert run(client, "1/0").reply["ename"] == "ZeroDivisionError"
@@ -213,13 +220,14 @@ def test_kernel_of_a_jupyter_outside_is_interrupted_and_killed(
     try:
         client.wait_for_ready(timeout=60)
         begun = environment.project / "begun"
-        client.execute("import subprocess; subprocess.run('touch begun; sleep 1000', shell=True)")
+        code = "import subprocess; subprocess.run('touch begun; sleep 1000', shell=True)"
+        cell = client.execute(code)
         wait_for(begun.exists)
         assert environment.runs("sleep 1000")
         assert environment.runs(KERNEL)
         manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=30)
-        assert reply["content"].get("ename") == "KeyboardInterrupt", reply
+        reply = wait_for_reply(client, cell)
+        assert reply.get("ename") == "KeyboardInterrupt", reply
         wait_for(lambda: not environment.runs("sleep 1000"))
         manager.signal_kernel(signal.SIGKILL)
         wait_for(lambda: not environment.runs(KERNEL))
@@ -244,7 +252,7 @@ def test_kernel_needs_ipykernel(environment: JupyterEnvironment, tmp_path: Path)
     assert not (tmp_path / "share").exists()
 
 
-def test_kernel_of_a_stopped_environment_says_so(
+def test_kernel_of_a_stopped_environment_reports_it(
     environment: JupyterEnvironment, kernel: str, tmp_path: Path
 ) -> None:
     connection = tmp_path / "connection.json"

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tests.notebook.browser.chromium import Browser
-from tests.notebook.browser.lab import Lab, lab
-from tests.notebook.browser.observe import Views
+from tests.notebook.browser.chromium import ChromiumBrowser
+from tests.notebook.browser.lab_server import LabServer, lab
+from tests.notebook.browser.page_observers import ViewRecorder
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.notebooks import TORCH
 
@@ -25,8 +25,8 @@ LIMIT = 120.0
 
 
 @pytest.fixture
-def torch_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[Lab]:
-    """A JupyterLab whose kernel has what the example needs."""
+def torch_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[LabServer]:
+    """A JupyterLab whose kernel has the packages of the example."""
     python = jupyter_env("torch", TORCH) / "bin" / "python"
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec = tmp_path / "data" / "kernels" / "python3" / "kernel.json"
@@ -38,7 +38,7 @@ def torch_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_example_notebook_shows_table_and_chart(
-    torch_lab: Lab, browser: Browser, album: Path
+    torch_lab: LabServer, browser: ChromiumBrowser, album: Path
 ) -> None:
     shutil.copy(EXAMPLE, torch_lab.directory)
     cells = json.loads(EXAMPLE.read_bytes())["cells"]
@@ -47,10 +47,10 @@ def test_example_notebook_shows_table_and_chart(
     notebook = torch_lab.open(browser, EXAMPLE.name, height=1400)
     for number in before:
         notebook.run(number)
-        notebook.ended(number, limit=LIMIT)
-    views = Views(notebook.page)
+        notebook.wait_for_end(number, limit=LIMIT)
+    views = ViewRecorder(notebook.page)
     notebook.run(job)
-    notebook.ended(job, limit=LIMIT)
+    notebook.wait_for_end(job, limit=LIMIT)
     assert views.heads()[-3:] == ["Pending", "Running", "Succeeded"]
     assert views.states("worker-1")[-2:] == ["Running", "Succeeded"]
     assert views.seen()[0]["curves"] == 0

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.notebook.browser.chromium import Browser
-from tests.notebook.browser.lab import Lab, Notebook, write_notebook
-from tests.notebook.browser.observe import Frames, Views
-from tests.notebook.processes import at_work_in, until
+from tests.notebook.browser.chromium import ChromiumBrowser
+from tests.notebook.browser.lab_server import LabServer, NotebookPage, write_notebook
+from tests.notebook.browser.page_observers import FrameTimer, ViewRecorder
+from tests.notebook.processes import find_processes_in, until
 
 pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
 
@@ -56,24 +56,24 @@ FROZEN = 0.5
 GRACE = 5.0
 
 
-def opened(lab: Lab, browser: Browser, name: str, *cells: str) -> Notebook:
+def open_notebook(lab: LabServer, browser: ChromiumBrowser, name: str, *cells: str) -> NotebookPage:
     """A notebook whose first cell has been run."""
     write_notebook(lab.directory / f"{name}.ipynb", *cells)
     notebook = lab.open(browser, f"{name}.ipynb", height=1100)
     notebook.run(0)
-    notebook.ended(0)
+    notebook.wait_for_end(0)
     return notebook
 
 
 def test_job_is_shown_live_and_returns_its_value(
-    jupyterlab: Lab, browser: Browser, album: Path
+    jupyterlab: LabServer, browser: ChromiumBrowser, album: Path
 ) -> None:
-    notebook = opened(jupyterlab, browser, "train", LOAD, TRAIN, "print(losses[-1])")
-    views = Views(notebook.page)
+    notebook = open_notebook(jupyterlab, browser, "train", LOAD, TRAIN, "print(losses[-1])")
+    views = ViewRecorder(notebook.page)
     notebook.run(1)
     notebook.until(1, "step 10:")
     notebook.photograph(album / "notebook-running.png", 1, home=jupyterlab.home)
-    notebook.ended(1)
+    notebook.wait_for_end(1)
     notebook.until(1, "furnace succeeded in")
     assert notebook.newest(1).startswith("step 16:")
     notebook.photograph(album / "notebook-succeeded.png", 1, home=jupyterlab.home)
@@ -87,23 +87,25 @@ def test_job_is_shown_live_and_returns_its_value(
     assert browser.complaints == []
 
 
-def test_interrupted_job_stops(jupyterlab: Lab, browser: Browser, album: Path) -> None:
-    notebook = opened(jupyterlab, browser, "sleep", LOAD, SLEEP)
+def test_interrupted_job_stops(
+    jupyterlab: LabServer, browser: ChromiumBrowser, album: Path
+) -> None:
+    notebook = open_notebook(jupyterlab, browser, "sleep", LOAD, SLEEP)
     notebook.run(1)
     notebook.until(1, "worker-1 │ asleep")
-    assert len(at_work_in(jupyterlab.home / "jobs" / "sleeper")) >= 2
+    assert len(find_processes_in(jupyterlab.home / "jobs" / "sleeper")) >= 2
     assert notebook.answer(1) <= ANSWERED
     notebook.until(1, "sleeper was interrupted and has stopped", limit=GRACE)
     assert "KeyboardInterrupt" in notebook.says(1)
-    until(lambda: not at_work_in(jupyterlab.home / "jobs" / "sleeper"), limit=GRACE)
+    until(lambda: not find_processes_in(jupyterlab.home / "jobs" / "sleeper"), limit=GRACE)
     notebook.photograph(album / "notebook-interrupted.png", 1, home=jupyterlab.home)
 
 
 def test_many_log_lines_do_not_freeze_the_page(
-    jupyterlab: Lab, browser: Browser, album: Path
+    jupyterlab: LabServer, browser: ChromiumBrowser, album: Path
 ) -> None:
-    notebook = opened(jupyterlab, browser, "flood", LOAD, FLOOD)
-    frames = Frames(notebook.page)
+    notebook = open_notebook(jupyterlab, browser, "flood", LOAD, FLOOD)
+    frames = FrameTimer(notebook.page)
     notebook.run(1)
     notebook.until(1, "flood succeeded in")
     assert frames.longest() <= FROZEN
@@ -113,13 +115,15 @@ def test_many_log_lines_do_not_freeze_the_page(
     notebook.photograph(album / "notebook-lines.png", 1, home=jupyterlab.home)
 
 
-def test_interrupt_works_while_log_lines_stream(jupyterlab: Lab, browser: Browser) -> None:
-    notebook = opened(jupyterlab, browser, "stream", LOAD, STREAM)
-    frames = Frames(notebook.page)
+def test_interrupt_works_while_log_lines_stream(
+    jupyterlab: LabServer, browser: ChromiumBrowser
+) -> None:
+    notebook = open_notebook(jupyterlab, browser, "stream", LOAD, STREAM)
+    frames = FrameTimer(notebook.page)
     notebook.run(1)
     notebook.until(1, "earlier lines")
     assert notebook.answer(1) <= ANSWERED
     notebook.until(1, "stream was interrupted and has stopped", limit=GRACE)
     assert frames.longest() <= FROZEN
-    until(lambda: not at_work_in(jupyterlab.home / "jobs" / "stream"), limit=GRACE)
+    until(lambda: not find_processes_in(jupyterlab.home / "jobs" / "stream"), limit=GRACE)
     assert jupyterlab.complaints() == []

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from danlu.notebook.kernelspec import environment_base
-from tests.notebook.browser.chromium import Browser
-from tests.notebook.browser.lab import KERNEL, Lab, lab, write_sos_notebook
+from tests.notebook.browser.chromium import ChromiumBrowser
+from tests.notebook.browser.lab_server import KERNEL, LabServer, lab, write_sos_notebook
 from tests.notebook.conftest import JupyterEnv
 
 pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
@@ -32,7 +32,7 @@ print("least of", len(losses), "is", min(losses))
 
 
 @pytest.fixture
-def sos_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[Lab]:
+def sos_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[LabServer]:
     """Start a JupyterLab with SoS's kernel and danlu's."""
     env = jupyter_env("sos-lab", SOS_LAB)
     prefix = tmp_path / "prefix"
@@ -46,7 +46,7 @@ def sos_lab(jupyter_env: JupyterEnv, tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_sos_notebook_runs_cells_of_both_kernels(
-    sos_lab: Lab, browser: Browser, album: Path
+    sos_lab: LabServer, browser: ChromiumBrowser, album: Path
 ) -> None:
     ready = (("SoS", "print('ready')"), ("Danlu", "steps = 2"), ("Python3", "known = 1"))
     cells = (*ready, ("Danlu", JOB), ("Python3", TAKEN))
@@ -59,7 +59,7 @@ def test_sos_notebook_runs_cells_of_both_kernels(
     # SoS may miss what a kernel puts out before it hears it: the first cell of each has no output.
     for first in (1, 2):
         notebook.run(first)
-        notebook.ended(first, limit=60)
+        notebook.wait_for_end(first, limit=60)
     notebook.run(3)
     notebook.until(3, "mixed succeeded in", limit=60)
     assert "worker-1 │ melted" in notebook.says(3)

@@ -1,4 +1,4 @@
-"""What the training operator's own end-to-end tests do with the SDK (sdk/python/test/e2e, 1.9).
+"""SDK calls of the training operator's end-to-end tests (sdk/python/test/e2e, 1.9).
 
 The same calls and claims for every kind, without its gang schedulers; run by the SDK's environment.
 """
@@ -62,25 +62,25 @@ def connect(kind):
 
 def verify(client, name):
     """Follow a job to its end, and return what its conditions and pods say (verify_job_e2e)."""
-    done = client.wait_for_job_conditions(name, SPACE, wait_timeout=120, polling_interval=1)
-    found = {
-        "conditions": len(client.get_job_conditions(job=done)),
-        "created": client.is_job_created(job=done),
-        "succeeded": client.is_job_succeeded(job=done),
-        "running": client.is_job_running(job=done),
-        "restarting": client.is_job_restarting(job=done),
-        "failed": client.is_job_failed(job=done),
+    result = client.wait_for_job_conditions(name, SPACE, wait_timeout=120, polling_interval=1)
+    results = {
+        "conditions": len(client.get_job_conditions(job=result)),
+        "created": client.is_job_created(job=result),
+        "succeeded": client.is_job_succeeded(job=result),
+        "running": client.is_job_running(job=result),
+        "restarting": client.is_job_restarting(job=result),
+        "failed": client.is_job_failed(job=result),
         "pods": sorted(client.get_job_pod_names(name, SPACE)),
         "logs": client.get_job_logs(name, SPACE)[0],
     }
     client.delete_job(name, SPACE)
-    return found
+    return results
 
 
-def managed():
+def submit_with_managers():
     """Submit jobs of three managers: ours, another, and one that there is not."""
     client = connect("PyTorchJob")
-    found = {}
+    results = {}
     for name, manager in (
         ("ours", "kubeflow.org/training-operator"),
         ("theirs", "kueue.x-k8s.io/multikueue"),
@@ -89,22 +89,22 @@ def managed():
         try:
             client.create_job(job(*KINDS[0], name=name, managed_by=manager), namespace=SPACE)
         except RuntimeError as error:
-            found["refused"] = str(error)
-    listed = sorted(client.list_jobs(SPACE), key=lambda item: item.metadata.name)
-    found["listed"] = [item.metadata.name for item in listed]
-    found["ours"] = verify(client, "ours")
-    theirs = client.get_job("theirs", SPACE)
-    found["theirs"] = [] if theirs.status is None else client.get_job_conditions(job=theirs)
+            results["refused"] = str(error)
+    listing = sorted(client.list_jobs(SPACE), key=lambda item: item.metadata.name)
+    results["listed"] = [item.metadata.name for item in listing]
+    results["ours"] = verify(client, "ours")
+    other = client.get_job("theirs", SPACE)
+    results["theirs"] = [] if other.status is None else client.get_job_conditions(job=other)
     client.delete_job("theirs", SPACE)
-    return found
+    return results
 
 
-def changed():
+def change_job():
     """Suspend a job by an update, read that it is, resume it and follow its log to the end."""
     client = connect("PyTorchJob")
-    wanted = job(*KINDS[0], name="changed")
-    wanted.spec.run_policy.suspend = True
-    client.create_job(wanted, namespace=SPACE)
+    expected = job(*KINDS[0], name="changed")
+    expected.spec.run_policy.suspend = True
+    client.create_job(expected, namespace=SPACE)
     suspended = client.wait_for_job_conditions(
         "changed",
         SPACE,
@@ -112,34 +112,34 @@ def changed():
         wait_timeout=60,
         polling_interval=1,
     )
-    found = {"suspended": [c.type for c in suspended.status.conditions if c.status == "True"]}
-    wanted.spec.run_policy.suspend = False
-    client.update_job(wanted, "changed", SPACE)
+    results = {"suspended": [c.type for c in suspended.status.conditions if c.status == "True"]}
+    expected.spec.run_policy.suspend = False
+    client.update_job(expected, "changed", SPACE)
     client.wait_for_job_conditions(
         "changed", SPACE, expected_conditions={"Running"}, wait_timeout=60, polling_interval=1
     )
     logs, _ = client.get_job_logs("changed", SPACE, follow=True)
-    found["followed"] = logs
-    return found | verify(client, "changed")
+    results["followed"] = logs
+    return results | verify(client, "changed")
 
 
 def main():
-    found = {"managed": managed(), "changed": changed()}
+    results = {"managed": submit_with_managers(), "changed": change_job()}
     for kind, *rest in KINDS:
         client = connect(kind)
         name = kind.lower()
         client.create_job(job(kind, *rest, name=name), namespace=SPACE)
-        found[kind] = verify(client, name)
+        results[kind] = verify(client, name)
     client = connect("PyTorchJob")
     client.create_job(
         name="from-func", namespace=SPACE, train_func=lambda: print("trained"), num_workers=3
     )
-    found["from a function"] = verify(client, "from-func")
+    results["from a function"] = verify(client, "from-func")
     client.create_job(
         name="from-image", namespace=SPACE, base_image="example/hello:1", num_workers=1
     )
-    found["from an image"] = verify(client, "from-image")
-    print(json.dumps(found))
+    results["from an image"] = verify(client, "from-image")
+    print(json.dumps(results))
 
 
 main()

@@ -1,4 +1,4 @@
-"""What other people's clients are given to reach a server."""
+"""Kubeconfigs for other clients of a server."""
 
 from __future__ import annotations
 

@@ -74,18 +74,18 @@ def jobs():
     )
 
 
-def connected(kind):
+def connect_client(kind):
     """A client; its get_job_logs only looks for the client's own kind."""
     return TrainingClient(config_file=sys.argv[1], namespace=SPACE, job_kind=kind)
 
 
-def told(client, name):
-    """Follow one job to its end, and what the SDK says of it."""
-    done = client.wait_for_job_conditions(name=name, wait_timeout=60, polling_interval=1)
+def follow_job(client, name):
+    """Follow one job to its end through the SDK."""
+    result = client.wait_for_job_conditions(name=name, wait_timeout=60, polling_interval=1)
     logs, events = client.get_job_logs(name=name, is_master=False, verbose=True)
-    found = {
+    results = {
         "state": [
-            condition.type for condition in done.status.conditions if condition.status == "True"
+            condition.type for condition in result.status.conditions if condition.status == "True"
         ],
         "reasons": [condition.reason for condition in client.get_job_conditions(name=name)],
         "succeeded": client.is_job_succeeded(name=name),
@@ -93,30 +93,30 @@ def told(client, name):
         "pods": sorted(client.get_job_pod_names(name=name)),
         "master": client.get_job_pod_names(name=name, is_master=True),
         "replicas": {
-            type: replica.succeeded for type, replica in done.status.replica_statuses.items()
+            type: replica.succeeded for type, replica in result.status.replica_statuses.items()
         },
         "logs": logs,
         "events": sorted(events),
     }
     client.delete_job(name=name)
-    return found
+    return results
 
 
 def main():
-    found = {}
+    results = {}
     for job in jobs():
-        client = connected(job.kind)
+        client = connect_client(job.kind)
         client.create_job(job)
-        found[job.kind] = told(client, job.metadata.name)
-    client = connected("PyTorchJob")
+        results[job.kind] = follow_job(client, job.metadata.name)
+    client = connect_client("PyTorchJob")
     client.create_job(
         name="function",
         train_func=lambda: print("trained"),
         base_image="example/train:1",
         num_workers=2,
     )
-    found["function"] = told(client, "function")
-    print(json.dumps(found))
+    results["function"] = follow_job(client, "function")
+    print(json.dumps(results))
 
 
 main()

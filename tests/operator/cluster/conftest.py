@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: API server, scheduler, controllers, a node, a registry."""
+"""A complete cluster on this machine: API server, scheduler, controllers, a node, a registry."""
 
 from __future__ import annotations
 
@@ -21,51 +21,52 @@ from tests import programs
 from tests.kube.servers import TOKEN, real_server
 from tests.oci.registries import debian_registry
 from tests.operator.cluster.forwarding import forwarding
-from tests.operator.cluster.names import has_storage, names_of
-from tests.operator.cluster.node import NAME, SERVER, Node, node
-from tests.operator.cluster.programs import find, lacking
+from tests.operator.cluster.node import NAME, ClusterNode, node, service_range
+from tests.operator.cluster.programs import find, list_missing_programs
+from tests.operator.cluster.service_dns import has_storage, names_of
 
 
 @dataclass(frozen=True)
-class Whole:
+class RunningCluster:
     """A cluster with one node; ``registry`` is the host that its images are pulled from."""
 
     access: ClusterConfig
     kubeconfig: Path
-    node: Node
+    node: ClusterNode
     registry: str
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Whole]:
-    """One for the whole session."""
-    if reason := lacking() or programs.lacking("docker-registry"):
+def cluster() -> Iterator[RunningCluster]:
+    """The cluster, one per session."""
+    if reason := list_missing_programs() or programs.lacking("docker-registry"):
         pytest.skip(reason)
     # A short path: the address of a socket has 107 bytes at most.
     directory = Path(tempfile.mkdtemp(prefix="danlu-", dir="/var/tmp"))
     try:
-        with _cluster(directory) as found:
-            yield found
+        with _run_cluster(directory) as result:
+            yield result
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager
-def _cluster(directory: Path) -> Iterator[Whole]:
+def _run_cluster(directory: Path) -> Iterator[RunningCluster]:
     with ExitStack() as stack:
-        server = stack.enter_context(real_server(directory, accounts=True))
-        kubeconfig = directory / "kubeconfig"
-        kubeconfig.write_text(_kubeconfig(server.access, directory))
-        stack.enter_context(_scheduler(directory, kubeconfig))
-        registry = stack.enter_context(debian_registry())
         number = 64 + os.getpid() % 128
+        options = [f"--service-cluster-ip-range={service_range(number)}"]
+        server = stack.enter_context(real_server(directory, accounts=True, options=options))
+        kubeconfig = directory / "kubeconfig"
+        kubeconfig.write_text(_render_kubeconfig(server.access, directory))
+        stack.enter_context(_run_scheduler(directory, kubeconfig))
+        registry = stack.enter_context(debian_registry())
         machine = stack.enter_context(node(directory / "n", kubeconfig, number=number))
         _await_node(server.access)
         stack.enter_context(names_of(server.access, machine))
         reached = urlsplit(server.access.server)
         to = (reached.hostname or "", reached.port or 0)
-        stack.enter_context(forwarding(SERVER, 443, to=lambda: to))
-        yield Whole(server.access, kubeconfig, machine, registry)
+        stack.enter_context(forwarding(machine.server, 443, to=lambda: to))
+        yield RunningCluster(server.access, kubeconfig, machine, registry)
 
 
 def _await_node(access: ClusterConfig) -> None:
@@ -76,7 +77,7 @@ def _await_node(access: ClusterConfig) -> None:
         time.sleep(0.1)
 
 
-def _kubeconfig(access: ClusterConfig, directory: Path) -> str:
+def _render_kubeconfig(access: ClusterConfig, directory: Path) -> str:
     (directory / "ca.crt").write_bytes(access.ca)
     return f"""\
 apiVersion: v1
@@ -90,7 +91,7 @@ contexts: [{{name: test, context: {{cluster: one, user: one}}}}]
 
 
 @contextmanager
-def _scheduler(directory: Path, kubeconfig: Path) -> Iterator[None]:
+def _run_scheduler(directory: Path, kubeconfig: Path) -> Iterator[None]:
     command = [find("kube-scheduler"), f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
     with (directory / "scheduler.log").open("wb") as log:
         process = subprocess.Popen(
@@ -104,6 +105,6 @@ def _scheduler(directory: Path, kubeconfig: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-async def client(cluster: Whole) -> AsyncIterator[Client]:
+async def client(cluster: RunningCluster) -> AsyncIterator[Client]:
     async with Client(cluster.access, manager="tests") as client:
         yield client

@@ -1,4 +1,4 @@
-"""Names of Services for pods: what a cluster's DNS answers for them, and nothing else.
+"""A DNS server for pods, which resolves the names of Services as a cluster's does.
 
 One thread and one socket; the addresses are read at every question.
 """
@@ -18,8 +18,8 @@ _A, _ANY = 1, 255
 _NO_NAME, _ANSWER = 3, 0x8480
 
 
-def _read(question: bytes) -> tuple[str, int, int]:
-    """The name, the type, and where the question ends (RFC 1035, section 4.1.2)."""
+def _parse_question(question: bytes) -> tuple[str, int, int]:
+    """Return the name, the type, and the end of the question (RFC 1035, section 4.1.2)."""
     labels, at = [], 12
     while (length := question[at]) != 0:
         labels.append(question[at + 1 : at + 1 + length].decode("ascii", "replace"))
@@ -28,14 +28,14 @@ def _read(question: bytes) -> tuple[str, int, int]:
     return ".".join(labels).lower(), kind, at + 5
 
 
-def _answer(question: bytes, addresses: list[str] | None) -> bytes:
-    _, kind, end = _read(question)
-    found = (addresses or []) if kind in (_A, _ANY) else []
+def _render_answer(question: bytes, addresses: list[str] | None) -> bytes:
+    _, kind, end = _parse_question(question)
+    result = (addresses or []) if kind in (_A, _ANY) else []
     flags = _ANSWER | (_NO_NAME if addresses is None else 0)
-    head = question[:2] + struct.pack(">HHHHH", flags, 1, len(found), 0, 0)
+    head = question[:2] + struct.pack(">HHHHH", flags, 1, len(result), 0, 0)
     # Each points back to the name of the question, and is true for no second longer.
     records = [
-        struct.pack(">HHHIH", 0xC00C, _A, 1, 0, 4) + socket.inet_aton(address) for address in found
+        struct.pack(">HHHIH", 0xC00C, _A, 1, 0, 4) + socket.inet_aton(address) for address in result
     ]
     return head + question[12:end] + b"".join(records)
 
@@ -54,10 +54,10 @@ def serve_names(address: str, lookup: Callable[[str, str], list[str] | None]) ->
                     question, sender = server.recvfrom(4096)
                 except TimeoutError:
                     continue
-                name = _read(question)[0].removesuffix(f".svc.{_DOMAIN}")
+                name = _parse_question(question)[0].removesuffix(f".svc.{_DOMAIN}")
                 parts = name.split(".")
                 addresses = lookup(*parts) if len(parts) == 2 else None
-                server.sendto(_answer(question, addresses), sender)
+                server.sendto(_render_answer(question, addresses), sender)
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()

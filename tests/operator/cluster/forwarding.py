@@ -11,19 +11,19 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 __all__ = ["forwarding"]
 
 
-class _Server(ThreadingTCPServer):
+class _ForwardServer(ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
 
 @contextmanager
 def forwarding(address: str, port: int, *, to: Callable[[], tuple[str, int]]) -> Iterator[None]:
-    """Hand connections at an address of this machine on, byte for byte; each asks where ``to``.
+    """Forward connections at an address of this machine; ``to`` returns the target of each.
 
     One that cannot be handed on ends at once, as at a Service without a pod.
     """
 
-    class Handler(BaseRequestHandler):
+    class ForwardHandler(BaseRequestHandler):
         def handle(self) -> None:
             try:
                 other = socket.create_connection(to(), timeout=10)
@@ -31,12 +31,12 @@ def forwarding(address: str, port: int, *, to: Callable[[], tuple[str, int]]) ->
                 return
             with other:
                 other.settimeout(None)
-                back = threading.Thread(target=_copy, args=(other, self.request), daemon=True)
+                back = threading.Thread(target=_copy_bytes, args=(other, self.request), daemon=True)
                 back.start()
-                _copy(self.request, other)
+                _copy_bytes(self.request, other)
                 back.join()
 
-    with _Server((address, port), Handler) as server:
+    with _ForwardServer((address, port), ForwardHandler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
         thread.start()
         try:
@@ -46,7 +46,7 @@ def forwarding(address: str, port: int, *, to: Callable[[], tuple[str, int]]) ->
             thread.join()
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
+def _copy_bytes(source: socket.socket, target: socket.socket) -> None:
     try:
         while data := source.recv(65536):
             target.sendall(data)

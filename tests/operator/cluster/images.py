@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Danlu
+from tests.conftest import ROOT, Danlu
+from tests.notebook.environments import uv
 
-__all__ = ["PAUSE", "pause_archive", "pushed"]
+__all__ = ["PAUSE", "make_wheel", "pause_archive", "push_image"]
 
 PAUSE = "danlu.test/pause:1"
 _BUSYBOX = "busybox"
@@ -26,7 +28,7 @@ def pause_archive(busybox: Path, archive: Path) -> None:
         blobs[f"blobs/sha256/{digest}"] = content
         return {"mediaType": media, "digest": f"sha256:{digest}", "size": len(content), **more}
 
-    layer = _tar({_BUSYBOX: busybox.read_bytes()})
+    layer = _pack_tar({_BUSYBOX: busybox.read_bytes()})
     config = {
         "architecture": "amd64",
         "os": "linux",
@@ -48,10 +50,10 @@ def pause_archive(busybox: Path, archive: Path) -> None:
         "index.json": json.dumps(index).encode(),
         **blobs,
     }
-    archive.write_bytes(_tar(whole))
+    archive.write_bytes(_pack_tar(whole))
 
 
-def _tar(files: dict[str, bytes]) -> bytes:
+def _pack_tar(files: dict[str, bytes]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, content in files.items():
@@ -61,8 +63,17 @@ def _tar(files: dict[str, bytes]) -> bytes:
     return out.getvalue()
 
 
-def pushed(directory: Path, name: str, danlu: Danlu) -> str:
+def push_image(directory: Path, name: str, danlu: Danlu) -> str:
     """The image of a directory in a registry, by its digest."""
     file = directory.parent / f"{directory.name}.json"
     danlu("build", "-t", f"{name}:1", "--push", "--metadata-file", str(file), cwd=directory)
     return f"{name}@{json.loads(file.read_text())['image']['digest']}"
+
+
+def make_wheel(directory: Path, *, source: Path) -> None:
+    """Build a wheel from a copy of this source, because building leaves files behind."""
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info"))
+    uv("build", "--quiet", "--wheel", "--out-dir", str(directory), str(source))

@@ -15,37 +15,49 @@ from pathlib import Path
 
 from tests.kube.servers import free_port
 from tests.operator.cluster.images import PAUSE, pause_archive
-from tests.operator.cluster.programs import find, node_path, plugins
+from tests.operator.cluster.programs import find, node_path, plugin_directory
 
-__all__ = ["NAME", "SERVER", "Node", "node"]
+__all__ = ["NAME", "ClusterNode", "node", "server_address", "service_range"]
 
 NAME = "node"
-SERVER = "10.0.0.1"
-"""The address that pods are given for the API server: its Service's, the first of its range."""
 
 _SECONDS = 60.0
 
 
+def service_range(number: int) -> str:
+    """The addresses of a cluster's Services: no other one's on this machine at the same time."""
+    return f"10.{number}.128.0/20"
+
+
+def server_address(number: int) -> str:
+    """The address that pods are given for the API server: its Service's, the first of its range."""
+    return f"10.{number}.128.1"
+
+
 @dataclass(frozen=True)
-class Node:
-    """A running node; ``gateway`` is this machine as its pods see it, by ``bridge``."""
+class ClusterNode:
+    """A running node; ``gateway`` is this machine as its pods see it, by ``bridge``.
+
+    ``server`` is the address of the API server for its pods.
+    """
 
     directory: Path
+    server: str
     gateway: str
     bridge: str
 
     def add_address(self, address: str) -> None:
-        """Be reached by pods at ``address`` too, for as long as the node is there."""
-        _ip("addr", "add", f"{address}/32", "dev", self.bridge)
+        """Let pods reach ``address`` too, while the node exists."""
+        _run_ip("addr", "add", f"{address}/32", "dev", self.bridge)
 
     @property
     def log(self) -> str:
-        """The end of what containerd and the kubelet have said."""
+        """Return the last lines of the logs of containerd and the kubelet."""
         return (self.directory / "node.log").read_text(errors="replace")[-4000:]
 
 
 @contextmanager
-def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
+def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[ClusterNode]:
     """A node whose pods get addresses of ``10.<number>.0.0/24``; it is ready when pods can run.
 
     Its processes are in a PID namespace: whatever still runs at the end is killed with it. Its
@@ -54,35 +66,35 @@ def node(directory: Path, kubeconfig: Path, *, number: int) -> Iterator[Node]:
     directory.mkdir(parents=True)
     gateway = f"10.{number}.0.1"
     bridge = f"dnode{number}"
-    _write(directory, bridge, gateway)
+    _write_config(directory, bridge, gateway)
     pause_archive(Path(find("busybox")), directory / "pause.tar")
     # A separate address: it would else be that of a port, and change with the pods, while others
     # still send to the old one.
-    _ip("link", "add", bridge, "address", f"02:00:00:00:00:{number:02x}", "type", "bridge")
+    _run_ip("link", "add", bridge, "address", f"02:00:00:00:00:{number:02x}", "type", "bridge")
     try:
-        _ip("addr", "add", f"{gateway}/24", "dev", bridge)
-        _ip("addr", "add", f"{SERVER}/32", "dev", bridge)
-        _ip("link", "set", bridge, "up")
-        with _running(directory, kubeconfig, gateway):
-            yield Node(directory, gateway, bridge)
+        _run_ip("addr", "add", f"{gateway}/24", "dev", bridge)
+        _run_ip("addr", "add", f"{server_address(number)}/32", "dev", bridge)
+        _run_ip("link", "set", bridge, "up")
+        with _run_node(directory, kubeconfig, gateway):
+            yield ClusterNode(directory, server_address(number), gateway, bridge)
     finally:
-        _ip("link", "del", bridge)
+        _run_ip("link", "del", bridge)
         _remove_cgroups()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _ip(*words: str) -> None:
+def _run_ip(*words: str) -> None:
     subprocess.run([find("ip"), *words], check=True, capture_output=True)
 
 
 @contextmanager
-def _running(directory: Path, kubeconfig: Path, gateway: str) -> Iterator[None]:
+def _run_node(directory: Path, kubeconfig: Path, gateway: str) -> Iterator[None]:
     with (directory / "node.log").open("wb") as log:
         process = subprocess.Popen(
             [
                 *(find("unshare"), "--pid", "--fork", "--kill-child=KILL", "--mount"),
                 *("--mount-proc", "--propagation", "shared"),
-                *("/bin/sh", "-euc", _script(directory, kubeconfig, gateway)),
+                *("/bin/sh", "-euc", _node_script(directory, kubeconfig, gateway)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -101,12 +113,12 @@ def _wait_for(file: Path, process: subprocess.Popen[bytes]) -> None:
     limit = time.monotonic() + _SECONDS
     while not file.exists():
         if process.poll() is not None or time.monotonic() > limit:
-            said = (file.parent / "node.log").read_text(errors="replace")
-            raise AssertionError(f"no node:\n{said[-4000:]}")
+            output = (file.parent / "node.log").read_text(errors="replace")
+            raise AssertionError(f"no node:\n{output[-4000:]}")
         time.sleep(0.05)
 
 
-def _script(directory: Path, kubeconfig: Path, gateway: str) -> str:
+def _node_script(directory: Path, kubeconfig: Path, gateway: str) -> str:
     return f"""\
 containerd --config {directory}/containerd.toml &
 for _ in $(seq 600); do
@@ -121,9 +133,9 @@ exec kubelet --config={directory}/kubelet.yaml --kubeconfig={kubeconfig} \\
 """
 
 
-def _write(directory: Path, bridge: str, gateway: str) -> None:
-    (directory / "containerd.toml").write_text(_containerd(directory))
-    (directory / "kubelet.yaml").write_text(json.dumps(_kubelet(directory, gateway)))
+def _write_config(directory: Path, bridge: str, gateway: str) -> None:
+    (directory / "containerd.toml").write_text(_containerd_config(directory))
+    (directory / "kubelet.yaml").write_text(json.dumps(_kubelet_config(directory, gateway)))
     networks = directory / "cni"
     networks.mkdir()
     subnet = gateway.rpartition(".")[0] + ".0/24"
@@ -135,7 +147,7 @@ def _write(directory: Path, bridge: str, gateway: str) -> None:
     (networks / "10-danlu.conflist").write_text(json.dumps(conflist))
 
 
-def _containerd(directory: Path) -> str:
+def _containerd_config(directory: Path) -> str:
     # A container that this machine is itself may not raise an OOM score.
     return f"""\
 version = 3
@@ -152,7 +164,7 @@ sandbox = "{PAUSE}"
 restrict_oom_score_adj = true
 
 [plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = ["{plugins()}"]
+bin_dirs = ["{plugin_directory()}"]
 conf_dir = "{directory}/cni"
 
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
@@ -163,7 +175,7 @@ BinaryName = "{find("runc")}"
 """
 
 
-def _kubelet(directory: Path, gateway: str) -> dict[str, object]:
+def _kubelet_config(directory: Path, gateway: str) -> dict[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -1,4 +1,4 @@
-"""The programs of a whole cluster on one node: found as envtest finds them, else the system's."""
+"""The programs of a cluster with one node: those that envtest finds, else the system's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.kube.servers import binaries
 
-__all__ = ["CNI", "find", "lacking", "node_path"]
+__all__ = ["CNI", "find", "list_missing_programs", "node_path"]
 
 _CLUSTER = ("kube-apiserver", "etcd", "kube-controller-manager", "kube-scheduler", "kubelet")
 _SYSTEM = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox", "unshare", "ip")
@@ -26,32 +26,32 @@ def node_path() -> str:
 
 
 def find(program: str) -> str:
-    """Where a program is, which :func:`lacking` has found to be there."""
-    found = shutil.which(program, path=node_path())
-    assert found is not None, program
-    return found
+    """Return the path of a program, which :func:`list_missing_programs` has found."""
+    result = shutil.which(program, path=node_path())
+    assert result is not None, program
+    return result
 
 
-def plugins() -> Path | None:
+def plugin_directory() -> Path | None:
     """The directory with the plug-ins for networks that are needed."""
-    wanted = ("bridge", "host-local", "loopback")
+    expected = ("bridge", "host-local", "loopback")
     return next(
-        (directory for directory in CNI if all((directory / name).exists() for name in wanted)),
+        (directory for directory in CNI if all((directory / name).exists() for name in expected)),
         None,
     )
 
 
-def lacking() -> str:
+def list_missing_programs() -> str:
     """Why there can be no cluster with a node here, or nothing."""
     if os.geteuid() != 0:
         return "a node needs root"
     for program in (*_CLUSTER, *_SYSTEM):
         if shutil.which(program, path=node_path()) is None:
             return f"no {program} here (KUBEBUILDER_ASSETS, PATH)"
-    if plugins() is None:
+    if plugin_directory() is None:
         return "no plug-ins for container networks here (containernetworking-plugins)"
-    said = subprocess.check_output([find("containerd"), "--version"], text=True)
-    found = re.search(r" v?(\d+)\.\d+", said)
-    if found is None or int(found[1]) < 2:
-        return f"the kubelet needs containerd 2, and here is {said.split()[2]}"
+    output = subprocess.check_output([find("containerd"), "--version"], text=True)
+    result = re.search(r" v?(\d+)\.\d+", output)
+    if result is None or int(result[1]) < 2:
+        return f"the kubelet needs containerd 2, and here is {output.split()[2]}"
     return ""

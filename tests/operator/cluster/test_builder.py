@@ -18,8 +18,8 @@ from danlu.kube.resources import PODS
 from danlu.kube.watch import ListOptions
 from tests.conftest import Danlu, program_in
 from tests.kube.servers import TOKEN
-from tests.operator.cluster.conftest import Whole
-from tests.operator.cluster.images import pushed
+from tests.operator.cluster.conftest import RunningCluster
+from tests.operator.cluster.images import push_image
 
 pytestmark = [
     pytest.mark.anyio,
@@ -44,7 +44,9 @@ def build():
 
 
 @pytest.fixture(scope="module")
-def image(cluster: Whole, real_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def image(
+    cluster: RunningCluster, real_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """An image with this machine's buildkitd, in the cluster's registry."""
     directory = tmp_path_factory.mktemp("daemon")
     (directory / "bin").mkdir()
@@ -53,14 +55,18 @@ def image(cluster: Whole, real_home: Path, tmp_path_factory: pytest.TempPathFact
         assert program is not None
         shutil.copy(program, directory / "bin")
     (directory / "build.envd").write_text(DAEMON)
-    return pushed(directory, f"{cluster.registry}/buildkit", program_in(real_home))
+    return push_image(directory, f"{cluster.registry}/buildkit", program_in(real_home))
 
 
 @pytest.fixture
 async def project(
-    cluster: Whole, client: Client, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: RunningCluster,
+    client: Client,
+    image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """A project, for builds with the pods of the cluster; those of earlier tests are gone."""
+    """A project, for builds with pods of the cluster; pods of earlier tests are deleted."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setenv("DANLU_KUBERNETES_BUILDER_IMAGE", image)
     monkeypatch.setenv("DANLU_KUBERNETES_BUILDER_PRIVILEGED", "true")
@@ -74,15 +80,15 @@ async def project(
 
 async def list_pods(client: Client) -> list[str]:
     labels = "app.kubernetes.io/component=buildkit"
-    found = (await client.list(PODS, ListOptions("default", labels=labels))).items
-    return [pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    result = (await client.list(PODS, ListOptions("default", labels=labels))).items
+    return [pod["metadata"]["name"] for pod in result if "deletionTimestamp" not in pod["metadata"]]
 
 
 def describe(directory: Path, danlu: Danlu, *arguments: str) -> dict[str, object]:
     file = directory.parent / "metadata.json"
     danlu("build", *arguments, "--metadata-file", str(file), cwd=directory)
-    found: dict[str, object] = json.loads(file.read_text())["image"]
-    return found
+    document: dict[str, object] = json.loads(file.read_text())["image"]
+    return document
 
 
 async def test_pod_gives_the_image_of_the_embedded_builder_and_is_kept(
@@ -102,8 +108,8 @@ async def test_pod_of_a_build_alone_is_deleted_with_it(
 ) -> None:
     monkeypatch.setenv("DANLU_KUBERNETES_BUILDER_IDLE", "0")
     (project / "build.envd").write_text(PROJECT.replace("mkdir /srv/new", "mkdir /srv/alone"))
-    done = danlu("build", "--builder", "kubernetes", cwd=project)
-    assert "created pod default/danlu-buildkit-" in done.stderr
+    result = danlu("build", "--builder", "kubernetes", cwd=project)
+    assert "created pod default/danlu-buildkit-" in result.stderr
     assert await list_pods(client) == []
 
 
@@ -139,22 +145,30 @@ async def test_interrupted_build_deletes_its_pod(
 
 
 async def test_pod_that_cannot_start_names_the_reason_and_is_deleted(
-    project: Path, cluster: Whole, danlu: Danlu, client: Client, monkeypatch: pytest.MonkeyPatch
+    project: Path,
+    cluster: RunningCluster,
+    danlu: Danlu,
+    client: Client,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DANLU_KUBERNETES_BUILDER_IMAGE", f"{cluster.registry}/missing:1")
-    done = danlu("build", "--builder", "kubernetes", "--no-cache", cwd=project, check=False)
-    assert done.returncode == 3
-    assert "ImagePullBackOff" in done.stderr
+    result = danlu("build", "--builder", "kubernetes", "--no-cache", cwd=project, check=False)
+    assert result.returncode == 3
+    assert "ImagePullBackOff" in result.stderr
     assert await list_pods(client) == []
 
 
-async def test_user_without_rights_is_told_which(
-    project: Path, cluster: Whole, danlu: Danlu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_missing_permissions_of_a_user_are_named(
+    project: Path,
+    cluster: RunningCluster,
+    danlu: Danlu,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = tmp_path / "reader"
     config.write_text(cluster.kubeconfig.read_text().replace(TOKEN, "reader"))
     monkeypatch.setenv("KUBECONFIG", str(config))
-    done = danlu("build", "--builder", "kubernetes", "--no-cache", cwd=project, check=False)
-    assert done.returncode == 3
-    assert 'User "reader" cannot create resource "pods"' in done.stderr
-    assert "can-i" in done.stderr
+    result = danlu("build", "--builder", "kubernetes", "--no-cache", cwd=project, check=False)
+    assert result.returncode == 3
+    assert 'User "reader" cannot create resource "pods"' in result.stderr
+    assert "can-i" in result.stderr

@@ -16,9 +16,8 @@ import pytest
 
 import danlu as api
 from tests.conftest import ROOT, Danlu, program_in
-from tests.notebook.environments import uv
-from tests.operator.cluster.conftest import Whole
-from tests.operator.cluster.images import PAUSE, pushed
+from tests.operator.cluster.conftest import RunningCluster
+from tests.operator.cluster.images import PAUSE, make_wheel, push_image
 
 # Here and not for the module: one of these needs an environment of PyTorch.
 real = [pytest.mark.real, pytest.mark.needs("kubectl", "root")]
@@ -39,7 +38,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Kubectl:
+class KubectlProgram:
     """The real program, for one cluster."""
 
     kubeconfig: Path
@@ -47,8 +46,8 @@ class Kubectl:
     def __call__(
         self, *words: str, input: str = "", fails: bool = False, seconds: float = 180
     ) -> str:
-        """What it wrote, its warnings too."""
-        done = subprocess.run(
+        """Run kubectl and return its output, warnings included."""
+        result = subprocess.run(
             ["kubectl", f"--kubeconfig={self.kubeconfig}", *words],
             input=input,
             capture_output=True,
@@ -56,51 +55,54 @@ class Kubectl:
             timeout=seconds,
             check=False,
         )
-        assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        assert (result.returncode != 0) == fails, result.stdout + result.stderr
+        return result.stdout + result.stderr
 
     def items(self, kinds: str, *words: str) -> list[Json]:
-        found: list[Json] = json.loads(self("get", kinds, *words, "-o", "json"))["items"]
-        return found
+        document: list[Json] = json.loads(self("get", kinds, *words, "-o", "json"))["items"]
+        return document
 
     def identities(self) -> dict[str, tuple[str, int]]:
-        """Pods and Services of jobs: their uids, and how often their containers began anew."""
-        found = self.items("pods,services", "-n", SPACE)
+        """Return the uids of jobs' Pods and Services, and how often their containers restarted."""
+        result = self.items("pods,services", "-n", SPACE)
         return {
-            f"{obj['kind']} {obj['metadata']['name']}": (obj["metadata"]["uid"], _restarts(obj))
-            for obj in found
+            f"{obj['kind']} {obj['metadata']['name']}": (
+                obj["metadata"]["uid"],
+                _count_restarts(obj),
+            )
+            for obj in result
         }
 
 
-def _restarts(pod: Json) -> int:
+def _count_restarts(pod: Json) -> int:
     return sum(
         container["restartCount"] for container in pod["status"].get("containerStatuses", ())
     )
 
 
 @dataclass(frozen=True)
-class Installation:
-    """The manifests, as somebody pipes them into kubectl."""
+class OperatorInstallation:
+    """The manifests, applied with kubectl."""
 
-    kubectl: Kubectl
+    kubectl: KubectlProgram
     danlu: Danlu
 
-    def written(self, image: str, *flags: str) -> str:
-        made = self.danlu("operator", "manifests", "--image", image, *FLAGS, *flags, cwd=ROOT)
-        return made.stdout
+    def render_manifests(self, image: str, *flags: str) -> str:
+        result = self.danlu("operator", "manifests", "--image", image, *FLAGS, *flags, cwd=ROOT)
+        return result.stdout
 
     def apply(self, image: str, *flags: str) -> None:
-        """Install it, or another version; returns when it is there."""
-        written = self.written(image, *flags)
-        self.kubectl("apply", "--server-side", "-f", "-", input=written)
-        self.rolled_out()
+        """Install this version, and wait until it is rolled out."""
+        manifests = self.render_manifests(image, *flags)
+        self.kubectl("apply", "--server-side", "-f", "-", input=manifests)
+        self.wait_for_rollout()
 
-    def rolled_out(self) -> None:
+    def wait_for_rollout(self) -> None:
         words = ("rollout", "status", "deployment/danlu-operator", "--timeout=120s")
         self.kubectl("-n", SYSTEM, *words)
 
     def remove(self, image: str) -> None:
-        self.kubectl("delete", "--ignore-not-found", "-f", "-", input=self.written(image))
+        self.kubectl("delete", "--ignore-not-found", "-f", "-", input=self.render_manifests(image))
 
     def pods(self) -> list[Json]:
         return self.kubectl.items("pods", "-n", SYSTEM)
@@ -108,15 +110,15 @@ class Installation:
     def leader(self) -> str:
         """The name of the pod that leads, once one does."""
 
-        def holder() -> str:
-            wanted = ("lease", "danlu-operator", "-n", SYSTEM, "--ignore-not-found")
-            return self.kubectl("get", *wanted, "-o", "jsonpath={.spec.holderIdentity}")
+        def lease_holder() -> str:
+            expected = ("lease", "danlu-operator", "-n", SYSTEM, "--ignore-not-found")
+            return self.kubectl("get", *expected, "-o", "jsonpath={.spec.holderIdentity}")
 
-        return until(holder).rpartition("_")[0]
+        return until(lease_holder).rpartition("_")[0]
 
 
 def until(found: Callable[[], str], *, seconds: float = 60) -> str:
-    """What is found, once it is something."""
+    """Wait until the result is not empty, and return it."""
     limit = time.monotonic() + seconds
     while not (what := found()):
         assert time.monotonic() < limit, "it has not come to be"
@@ -125,39 +127,32 @@ def until(found: Callable[[], str], *, seconds: float = 60) -> str:
 
 
 @pytest.fixture(scope="module")
-def kubectl(cluster: Whole) -> Kubectl:
-    return Kubectl(cluster.kubeconfig)
+def kubectl(cluster: RunningCluster) -> KubectlProgram:
+    return KubectlProgram(cluster.kubeconfig)
 
 
 @pytest.fixture(scope="module")
 def images(
-    cluster: Whole, real_home: Path, tmp_path_factory: pytest.TempPathFactory
+    cluster: RunningCluster, real_home: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, str]:
-    """That of ``examples/operator/image``, and a later version of it."""
+    """The image of ``examples/operator/image``, and a later version of it."""
     directory = tmp_path_factory.mktemp("operator") / "image"
     directory.mkdir()
     shutil.copy(EXAMPLES / "operator" / "image" / "build.envd", directory)
     make_wheel(directory, source=directory.with_name("source"))
     name, danlu = f"{cluster.registry}/team/danlu", program_in(real_home)
-    first = pushed(directory, name, danlu)
+    first = push_image(directory, name, danlu)
     with (directory / "build.envd").open("a") as file:
         file.write('    runtime.environ(env={"VERSION": "later"})\n')
-    return first, pushed(directory, name, danlu)
-
-
-def make_wheel(directory: Path, *, source: Path) -> None:
-    """Build a wheel from a copy of this source, because building leaves files behind."""
-    source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info"))
-    uv("build", "--quiet", "--wheel", "--out-dir", str(directory), str(source))
+    return first, push_image(directory, name, danlu)
 
 
 @pytest.fixture
-def operator(kubectl: Kubectl, images: tuple[str, str], real_home: Path) -> Iterator[Installation]:
+def operator(
+    kubectl: KubectlProgram, images: tuple[str, str], real_home: Path
+) -> Iterator[OperatorInstallation]:
     """The operator, installed; a namespace for jobs."""
-    installation = Installation(kubectl, program_in(real_home))
+    installation = OperatorInstallation(kubectl, program_in(real_home))
     try:
         installation.apply(images[0])
         kubectl("create", "namespace", SPACE)
@@ -188,7 +183,7 @@ def waiting(name: str, *, workers: int = 2) -> str:
     )
 
 
-def submit(kubectl: Kubectl, name: str) -> None:
+def submit(kubectl: KubectlProgram, name: str) -> None:
     kubectl("apply", "-f", "-", input=waiting(name))
     pods = ("pod", "-l", f"training.kubeflow.org/job-name={name}", "--for=condition=Ready")
     until(lambda: kubectl("get", *pods[:3], "-n", SPACE, "-o", "name"))
@@ -196,7 +191,7 @@ def submit(kubectl: Kubectl, name: str) -> None:
     kubectl("wait", f"pytorchjob/{name}", "-n", SPACE, "--for=condition=Running", "--timeout=60s")
 
 
-def end(kubectl: Kubectl, name: str) -> None:
+def end(kubectl: KubectlProgram, name: str) -> None:
     """Let the replicas of a job end, and see it succeed."""
     for index in range(2):
         kubectl("exec", "-n", SPACE, f"{name}-worker-{index}", "--", "/busybox", "touch", "/over")
@@ -204,23 +199,23 @@ def end(kubectl: Kubectl, name: str) -> None:
     kubectl("wait", f"pytorchjob/{name}", "-n", SPACE, *condition)
 
 
-def marked(test: Any) -> Any:
+def without_environment(test: Any) -> Any:
     """A test without an environment."""
     for mark in real:
         test = mark(test)
     return test
 
 
-@marked
-def test_the_operator_runs_unprivileged_with_probes(operator: Installation) -> None:
+@without_environment
+def test_the_operator_runs_unprivileged_with_probes(operator: OperatorInstallation) -> None:
     kubectl = operator.kubectl
     program = ("exec", "-n", SYSTEM, "deploy/danlu-operator", "--")
     assert kubectl(*program, "id", "-u").split() == ["65532"]
     assert kubectl(*program, "id", "-G").split() == ["65532"]
     assert "Read-only file system" in kubectl(*program, "touch", "/opt/file", fails=True)
     restricted = "pod-security.kubernetes.io/enforce=restricted"
-    said = kubectl("label", "--dry-run=server", "namespace", SYSTEM, restricted)
-    assert "Warning" not in said, said
+    output = kubectl("label", "--dry-run=server", "namespace", SYSTEM, restricted)
+    assert "Warning" not in output, output
 
     base = f"/api/v1/namespaces/{SYSTEM}"
     service = f"{base}/services/danlu-operator-metrics:metrics"
@@ -230,33 +225,33 @@ def test_the_operator_runs_unprivileged_with_probes(operator: Installation) -> N
     for path in ("healthz", "readyz"):
         where = f"{base}/pods/{pod['metadata']['name']}:8081/proxy/{path}"
         assert kubectl("get", "--raw", where) == "ok"
-    assert _restarts(pod) == 0
+    assert _count_restarts(pod) == 0
 
 
 @pytest.mark.training
 @pytest.mark.needs("kubectl", "root")
 def test_the_example_trains(
-    cluster: Whole, operator: Installation, danlu: Danlu, tmp_path: Path
+    cluster: RunningCluster, operator: OperatorInstallation, danlu: Danlu, tmp_path: Path
 ) -> None:
     directory = tmp_path / "pytorch"
     ignored = shutil.ignore_patterns("danlu.lock", "__pycache__", "log")
     shutil.copytree(EXAMPLES / "pytorch", directory, ignore=ignored)
-    image = pushed(directory, f"{cluster.registry}/team/pytorch", danlu)
+    image = push_image(directory, f"{cluster.registry}/team/pytorch", danlu)
     text = (EXAMPLES / "operator" / "pytorchjob.yaml").read_text()
     # Three whole processors are more than a small machine has.
     text = text.replace("registry.example/team/pytorch:1", image).replace('cpu: "1"', "cpu: 500m")
     kubectl = operator.kubectl
     kubectl("apply", "-n", SPACE, "-f", "-", input=text)
     # A gigabyte is pulled first.
-    ended = ("--for=condition=Succeeded", "--timeout=400s")
-    kubectl("wait", "-n", SPACE, "pytorchjob/pytorch-digits", *ended, seconds=420)
+    result = ("--for=condition=Succeeded", "--timeout=400s")
+    kubectl("wait", "-n", SPACE, "pytorchjob/pytorch-digits", *result, seconds=420)
     log = kubectl("logs", "-n", SPACE, "pytorch-digits-master-0")
     assert "result: 3 ranks agree" in log
 
 
-@marked
-def test_an_upgrade_leaves_a_running_job_as_it_is(
-    operator: Installation, images: tuple[str, str]
+@without_environment
+def test_an_upgrade_does_not_change_a_running_job(
+    operator: OperatorInstallation, images: tuple[str, str]
 ) -> None:
     kubectl = operator.kubectl
     submit(kubectl, "old")
@@ -265,7 +260,7 @@ def test_an_upgrade_leaves_a_running_job_as_it_is(
     (old,) = operator.pods()
 
     operator.apply(images[1])
-    new = until(lambda: _only_other(operator.pods(), old))
+    new = until(lambda: _find_other_pod(operator.pods(), old))
     assert new.endswith(images[1].rpartition("@")[2])
     until(lambda: "it leads" if operator.leader() != old["metadata"]["name"] else "")
     submit(kubectl, "new")
@@ -278,16 +273,16 @@ def test_an_upgrade_leaves_a_running_job_as_it_is(
     assert kubectl.identities() == after
 
 
-def _only_other(pods: list[Json], old: Json) -> str:
+def _find_other_pod(pods: list[Json], old: Json) -> str:
     """The image of the one pod that is left, when that is another than ``old``."""
     if len(pods) != 1 or pods[0]["metadata"]["uid"] == old["metadata"]["uid"]:
         return ""
     return str(pods[0]["spec"]["containers"][0]["image"])
 
 
-@marked
+@without_environment
 def test_another_takes_over_when_the_leader_s_pod_is_deleted(
-    operator: Installation, images: tuple[str, str]
+    operator: OperatorInstallation, images: tuple[str, str]
 ) -> None:
     kubectl = operator.kubectl
     operator.apply(images[0], "--replicas", "2")
@@ -303,13 +298,13 @@ def test_another_takes_over_when_the_leader_s_pod_is_deleted(
     after = kubectl.identities()
     assert {name: after[name] for name in before} == before
     assert len(after) == 8
-    operator.rolled_out()
-    assert [_restarts(pod) for pod in operator.pods()] == [0, 0]
+    operator.wait_for_rollout()
+    assert [_count_restarts(pod) for pod in operator.pods()] == [0, 0]
 
 
-@marked
-def test_progress_and_values_come_back_through_the_service(
-    operator: Installation,
+@without_environment
+def test_progress_and_values_arrive_through_the_service(
+    operator: OperatorInstallation,
     images: tuple[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -318,21 +313,21 @@ def test_progress_and_values_come_back_through_the_service(
     monkeypatch.setenv("KUBECONFIG", str(operator.kubectl.kubeconfig))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(REPORTING)
-    place = ("--on", ON)
+    target = ("--on", ON)
     order = ("train.py", "--framework", "pytorch", "--worker", "2", "--name", "reports")
-    done = operator.danlu("train", *order, *place, "--image", images[0], cwd=tmp_path)
-    assert done.stdout.count("step 4") == 2, done.stdout + done.stderr
-    assert "danlu.report" not in done.stdout, done.stdout
+    result = operator.danlu("train", *order, *target, "--image", images[0], cwd=tmp_path)
+    assert result.stdout.count("step 4") == 2, result.stdout + result.stderr
+    assert "danlu.report" not in result.stdout, result.stdout
     (pod, _) = operator.kubectl.items("pods", "-n", SPACE)
     assert "https://danlu-operator-reports.danlu-system.svc:8443/" in json.dumps(pod["spec"])
 
-    def told() -> str:
-        show = ("jobs", "show", "reports", *place, "--format", "json")
+    def read_completion() -> str:
+        show = ("jobs", "show", "reports", *target, "--format", "json")
         progress = json.loads(operator.danlu(*show, cwd=tmp_path).stdout)["progress"]
         return "all" if progress["progressPercentage"] == 100 else ""
 
     # What is new is written once a second.
-    until(told, seconds=10)
+    until(read_completion, seconds=10)
 
     def work(size: int) -> tuple[str, str]:
         return os.environ["RANK"], "much" * size
@@ -352,9 +347,9 @@ def test_progress_and_values_come_back_through_the_service(
     assert found == {f"worker-{rank}": (str(rank), "much" * 50_000) for rank in range(2)}
 
 
-@marked
-def test_removed_without_its_definitions_it_leaves_jobs_that_the_next_one_takes_up(
-    operator: Installation, images: tuple[str, str]
+@without_environment
+def test_uninstalled_without_its_crds_it_leaves_jobs_that_the_next_operator_adopts(
+    operator: OperatorInstallation, images: tuple[str, str]
 ) -> None:
     kubectl = operator.kubectl
     submit(kubectl, "kept")
@@ -370,14 +365,14 @@ def test_removed_without_its_definitions_it_leaves_jobs_that_the_next_one_takes_
     assert kubectl.identities() == before
 
 
-@marked
-def test_removed_as_documented_it_leaves_nothing(
-    operator: Installation, images: tuple[str, str]
+@without_environment
+def test_uninstalled_as_documented_it_leaves_nothing(
+    operator: OperatorInstallation, images: tuple[str, str]
 ) -> None:
     kubectl = operator.kubectl
     submit(kubectl, "gone")
     operator.remove(images[0])
     kinds = "namespaces,crd,clusterroles,clusterrolebindings"
-    left = [obj["metadata"]["name"] for obj in kubectl.items(kinds)]
-    assert [name for name in left if "danlu" in name or "kubeflow" in name] == []
+    remaining = [obj["metadata"]["name"] for obj in kubectl.items(kinds)]
+    assert [name for name in remaining if "danlu" in name or "kubeflow" in name] == []
     until(lambda: "" if kubectl.identities() else "nothing is left")

@@ -13,9 +13,9 @@ from danlu.kube.client import Client
 from danlu.kube.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, Resource
 from danlu.kube.types import Manifest
 from tests.kube.objects import eventually
-from tests.operator.cluster.conftest import Whole
+from tests.operator.cluster.conftest import RunningCluster
 from tests.operator.cluster.images import PAUSE
-from tests.operator.cluster.operators import install, operating
+from tests.operator.cluster.operator_process import install, run_operator
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real, pytest.mark.needs("kubectl", "root")]
 
@@ -43,22 +43,22 @@ def manifest(name: str) -> Manifest:
 
 
 @pytest.fixture
-async def jobs(cluster: Whole, client: Client, tmp_path: Path) -> AsyncIterator[None]:
+async def jobs(cluster: RunningCluster, client: Client, tmp_path: Path) -> AsyncIterator[None]:
     """Two jobs whose workers run."""
     await install(client)
     await client.create(NAMESPACES, NAMESPACES.to_manifest({"metadata": {"name": SPACE}}))
     image = f"--mpi-kubectl-delivery-image={PAUSE}"
-    async with operating(cluster.kubeconfig, tmp_path / "operator.log", image):
+    async with run_operator(cluster.kubeconfig, tmp_path / "operator.log", image):
         for name in ("mine", "other"):
             await client.create(JOBS, manifest(name))
 
         async def run() -> bool:
             names = ("mine-worker-0", "other-worker-0")
-            found = {
+            results = {
                 pod["metadata"]["name"]: pod["status"].get("phase")
                 for pod in (await client.list(PODS)).items
             }
-            return all(found.get(name) == "Running" for name in names)
+            return all(results.get(name) == "Running" for name in names)
 
         await eventually(run, seconds=120)
         yield
@@ -68,12 +68,12 @@ async def token(client: Client, account: str) -> str:
     """A token of a service account, as its pods have one."""
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
     request["metadata"] = {"namespace": SPACE}
-    made = await client.create(SERVICE_ACCOUNTS, request, name=account, subresource="token")
-    found: str = made["status"]["token"]
+    result = await client.create(SERVICE_ACCOUNTS, request, name=account, subresource="token")
+    found: str = result["status"]["token"]
     return found
 
 
-def kubectl(cluster: Whole, token: str, *words: str) -> subprocess.CompletedProcess[str]:
+def kubectl(cluster: RunningCluster, token: str, *words: str) -> subprocess.CompletedProcess[str]:
     program = shutil.which("kubectl")
     assert program is not None
     reached = [f"--server={cluster.access.server}", f"--token={token}", f"--namespace={SPACE}"]
@@ -83,13 +83,13 @@ def kubectl(cluster: Whole, token: str, *words: str) -> subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-async def test_a_launcher_runs_commands_in_its_own_workers_alone(
-    cluster: Whole, client: Client, jobs: None
+async def test_a_launcher_can_run_commands_only_in_its_own_workers(
+    cluster: RunningCluster, client: Client, jobs: None
 ) -> None:
     mine = await token(client, "mine-launcher")
     command = ("--", "/busybox", "echo", "said in a worker")
-    done = kubectl(cluster, mine, "exec", "mine-worker-0", *command)
-    assert (done.stdout, done.returncode) == ("said in a worker\n", 0), done.stderr
+    result = kubectl(cluster, mine, "exec", "mine-worker-0", *command)
+    assert (result.stdout, result.returncode) == ("said in a worker\n", 0), result.stderr
 
     refused = kubectl(cluster, mine, "exec", "other-worker-0", *command)
     assert refused.returncode != 0

@@ -1,4 +1,4 @@
-"""The cluster itself: what other tests of it stand on."""
+"""The cluster itself, which other tests depend on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from danlu.kube.resources import PODS, SERVICES
 from danlu.kube.transport import ApiRequest
 from danlu.kube.watch import ListOptions
 from tests.kube.objects import eventually
-from tests.operator.cluster.conftest import Whole
+from tests.operator.cluster.conftest import RunningCluster
 from tests.operator.cluster.images import PAUSE
 
 FIND = """\
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real]
 
 
 async def test_a_pod_runs_and_finds_another_by_the_name_of_its_service(
-    cluster: Whole, client: Client
+    cluster: RunningCluster, client: Client
 ) -> None:
     service = {"clusterIP": "None", "selector": {"app": "found"}, "ports": [{"port": 80}]}
     metadata = {"name": "found", "namespace": "default", "labels": {"app": "found"}}
@@ -39,13 +39,13 @@ async def test_a_pod_runs_and_finds_another_by_the_name_of_its_service(
         pod = {"metadata": {"name": name, "namespace": "default", "labels": {"app": name}}}
         await client.create(PODS, PODS.to_manifest({**pod, "spec": spec}))
 
-    async def succeeded() -> bool:
-        found = await client.list(PODS, ListOptions("default", labels="app=finds"))
-        phase = found.items[0]["status"].get("phase")
-        assert phase != "Failed", found.items[0]["status"]
+    async def pod_is_done() -> bool:
+        result = await client.list(PODS, ListOptions("default", labels="app=finds"))
+        phase = result.items[0]["status"].get("phase")
+        assert phase != "Failed", result.items[0]["status"]
         return bool(phase == "Succeeded")
 
-    await eventually(succeeded, seconds=60)
+    await eventually(pod_is_done, seconds=60)
     path = PODS.path(namespace="default", name="finds", subresource="log")
     log = await client.transport.send(ApiRequest(method="GET", path=path))
     # Before it: what wget said as long as nobody answered.

@@ -21,9 +21,9 @@ from danlu.kube.watch import ListOptions
 from danlu.training.rendering import JOB_NAME
 from tests.conftest import ROOT, Danlu, program_in
 from tests.kube.servers import free_port
-from tests.operator.cluster.conftest import Whole
-from tests.operator.cluster.images import pushed
-from tests.operator.cluster.operators import install, operating
+from tests.operator.cluster.conftest import RunningCluster
+from tests.operator.cluster.images import push_image
+from tests.operator.cluster.operator_process import install, run_operator
 
 pytestmark = [pytest.mark.anyio, pytest.mark.training]
 
@@ -46,12 +46,12 @@ def build():
 
 
 @pytest.fixture
-async def operator(cluster: Whole, client: Client, tmp_path: Path) -> AsyncIterator[None]:
+async def operator(cluster: RunningCluster, client: Client, tmp_path: Path) -> AsyncIterator[None]:
     """The operator, which its replicas reach."""
     await install(client)
     reports = f"{cluster.node.gateway}:{free_port()}"
     flags = (f"--reports-bind-address={reports}", f"--reports-url=https://{reports}")
-    async with operating(cluster.kubeconfig, tmp_path / "operator.log", *flags):
+    async with run_operator(cluster.kubeconfig, tmp_path / "operator.log", *flags):
         yield
 
 
@@ -67,13 +67,13 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def image(cluster: Whole, project: Path, danlu: Danlu) -> str:
+def image(cluster: RunningCluster, project: Path, danlu: Danlu) -> str:
     """The project's image."""
-    return pushed(project, f"{cluster.registry}/team/torch", danlu)
+    return push_image(project, f"{cluster.registry}/team/torch", danlu)
 
 
 @pytest.fixture
-def there(cluster: Whole, real_home: Path, monkeypatch: pytest.MonkeyPatch) -> Danlu:
+def there(cluster: RunningCluster, real_home: Path, monkeypatch: pytest.MonkeyPatch) -> Danlu:
     """The real program, whose kubeconfig is the cluster's."""
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setenv("DANLU_HOME", str(real_home))
@@ -87,26 +87,26 @@ async def run(work: Callable[[], Any]) -> Any:
 async def test_a_script_trains_on_two_pods_and_its_logs_arrive(
     operator: None, client: Client, project: Path, image: str, there: Danlu
 ) -> None:
-    wanted = ("train.py", "--framework", "pytorch", "--worker", "2", "--name", "trained")
-    done = await run(lambda: there("train", *wanted, *ON, "--image", image, cwd=project))
-    found = RESULT.search(done.stdout)
-    assert found, done.stdout + done.stderr
+    expected = ("train.py", "--framework", "pytorch", "--worker", "2", "--name", "trained")
+    result = await run(lambda: there("train", *expected, *ON, "--image", image, cwd=project))
+    found = RESULT.search(result.stdout)
+    assert found, result.stdout + result.stderr
     assert found[1] == "2"
     assert float(found[3]) < float(found[2]) / 2
     for rank in range(2):
-        assert re.search(rf"worker-{rank} │ rank {rank} of 2", done.stdout), done.stdout
+        assert re.search(rf"worker-{rank} │ rank {rank} of 2", result.stdout), result.stdout
     pods = (await client.list(PODS, ListOptions("default", labels=f"{JOB_NAME}=trained"))).items
     assert {pod["spec"]["containers"][0]["image"] for pod in pods} == {image}
     assert {pod["spec"]["nodeName"] for pod in pods} == {"node"}
 
-    shown = await run(
+    output = await run(
         lambda: there(
             "jobs", "show", "trained", "--on", "kubernetes", "--format", "json", cwd=project
         )
     )
-    assert json.loads(shown.stdout)["state"] == "Succeeded"
+    assert json.loads(output.stdout)["state"] == "Succeeded"
     again = await run(lambda: there("jobs", "logs", "trained", *ON, cwd=project))
-    assert sorted(again.stdout.splitlines()) == sorted(done.stdout.splitlines())
+    assert sorted(again.stdout.splitlines()) == sorted(result.stdout.splitlines())
 
 
 async def test_a_function_gives_the_value_of_its_ranks(
@@ -126,7 +126,7 @@ async def test_a_function_gives_the_value_of_its_ranks(
 
     work.__module__ = "__main__"
     lines: list[str] = []
-    found = await run(
+    result = await run(
         lambda: api.train(
             work,
             workers=2,
@@ -140,26 +140,26 @@ async def test_a_function_gives_the_value_of_its_ranks(
         )
     )
     expected = {(rank, f"summed-worker-{rank}", 60.0) for rank in range(2)}
-    assert set(found.values()) == expected
+    assert set(result.values()) == expected
 
 
 async def test_a_launcher_starts_its_ranks_by_kubectl_in_its_workers(
-    cluster: Whole, client: Client, there: Danlu, tmp_path: Path
+    cluster: RunningCluster, client: Client, there: Danlu, tmp_path: Path
 ) -> None:
     directory = tmp_path / "mpi"
     shutil.copytree(ROOT / "examples" / "mpi", directory, ignore=IGNORED)
-    image = await run(lambda: pushed(directory, f"{cluster.registry}/team/mpi", there))
+    image = await run(lambda: push_image(directory, f"{cluster.registry}/team/mpi", there))
     delivery = tmp_path / "delivery"
     delivery.mkdir()
     (delivery / "build.envd").write_text(DELIVERY)
-    kubectl = await run(lambda: pushed(delivery, f"{cluster.registry}/team/kubectl", there))
+    kubectl = await run(lambda: push_image(delivery, f"{cluster.registry}/team/kubectl", there))
     manifest = directory / "job.yaml"
     manifest.write_text(manifest.read_text().replace("registry.example/danlu/mpi:1", image))
     await install(client)
     flag = f"--mpi-kubectl-delivery-image={kubectl}"
-    async with operating(cluster.kubeconfig, tmp_path / "operator.log", flag):
-        done = await run(lambda: there("train", "-f", "job.yaml", *ON, cwd=directory))
-    found = RESULT.search(done.stdout)
-    assert found, done.stdout + done.stderr
-    assert found[1] == "2"
-    assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in done.stdout
+    async with run_operator(cluster.kubeconfig, tmp_path / "operator.log", flag):
+        document = await run(lambda: there("train", "-f", "job.yaml", *ON, cwd=directory))
+    result = RESULT.search(document.stdout)
+    assert result, document.stdout + document.stderr
+    assert result[1] == "2"
+    assert "hosts: mpi-tumours-worker-0:1 mpi-tumours-worker-1:1" in document.stdout

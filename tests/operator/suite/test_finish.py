@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from danlu.kube.manager import Manager
-from tests.operator.site import Site
+from tests.operator.operator_namespace import OperatorNamespace
 
 pytestmark = pytest.mark.anyio
 
 
-async def running(site: Site, **options: object) -> None:
+async def running(site: OperatorNamespace, **options: object) -> None:
     """A job of one master and two workers, all of which run."""
     await site.submit("PyTorchJob", Master=1, Worker=2, **options)  # type: ignore[arg-type]
-    await site.until_pods("job-master-0", "job-worker-0", "job-worker-1")
+    await site.wait_for_pods("job-master-0", "job-worker-0", "job-worker-1")
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
 
 
 @pytest.mark.parametrize(
@@ -27,132 +27,142 @@ async def running(site: Site, **options: object) -> None:
     ],
 )
 async def test_pods_and_services_are_deleted_by_the_clean_pod_policy(
-    policy: str, left: list[str], site: Site, operator: Manager
+    policy: str, left: list[str], site: OperatorNamespace, operator: Manager
 ) -> None:
     await running(site, run={"cleanPodPolicy": policy})
     await site.end("job-master-0")
-    await site.until("Succeeded")
-    await site.until_pods(*left)
-    await site.until_services(*left)
+    await site.wait_for_state("Succeeded")
+    await site.wait_for_pods(*left)
+    await site.wait_for_services(*left)
 
 
-async def test_a_failed_job_is_cleaned_up_too(site: Site, operator: Manager) -> None:
+async def test_a_failed_job_is_cleaned_up_too(site: OperatorNamespace, operator: Manager) -> None:
     await running(site, run={"cleanPodPolicy": "Running"}, policy="Never")
     await site.end("job-worker-1", code=1)
-    await site.until("Failed")
-    await site.until_pods("job-worker-1")
-    await site.until_services("job-worker-1")
+    await site.wait_for_state("Failed")
+    await site.wait_for_pods("job-worker-1")
+    await site.wait_for_services("job-worker-1")
 
 
 @pytest.mark.timeout(120)
 async def test_a_job_is_removed_with_its_pods_when_its_time_to_live_is_over(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await running(site, run={"ttlSecondsAfterFinished": 1})
     await site.end()
     await site.eventually(site.is_gone)
-    await site.until_collected()
+    await site.wait_for_collection()
 
 
-async def test_a_quiet_job_fails_at_its_deadline(site: Site, operator: Manager) -> None:
+async def test_a_quiet_job_fails_at_its_deadline(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await running(site, run={"activeDeadlineSeconds": 2, "cleanPodPolicy": "All"})
-    status = await site.until("Failed")
+    status = await site.wait_for_state("Failed")
     assert "active longer" in status["conditions"][-1]["message"]
-    await site.until_pods()
+    await site.wait_for_pods()
 
 
 async def test_a_failed_replica_is_recreated_and_keeps_its_service(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await running(site, policy="OnFailure")
     before, services = await site.uid("job-worker-0"), await site.services()
     await site.end("job-worker-0", code=1)
-    await site.until_made_again("job-worker-0", before)
+    await site.wait_for_recreation("job-worker-0", before)
     assert await site.state() in ("Restarting", "Running")
     assert await site.services() == services
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     record = (await site.status())["records"]["worker-0"]
     assert (record["restarts"], record["attempts"]) == (1, 1)
 
 
-async def test_a_job_fails_when_its_restarts_are_used_up(site: Site, operator: Manager) -> None:
+async def test_a_job_fails_when_its_restarts_are_used_up(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await running(site, run={"backoffLimit": 1}, policy="OnFailure")
     before = await site.uid("job-worker-0")
     await site.end("job-worker-0", code=1)
-    await site.until_made_again("job-worker-0", before)
+    await site.wait_for_recreation("job-worker-0", before)
     await site.end("job-worker-0", code=1)
-    status = await site.until("Failed")
+    status = await site.wait_for_state("Failed")
     assert "backoff limit" in status["conditions"][-1]["message"]
 
 
-async def test_restarts_by_the_kubelet_count_too(site: Site, operator: Manager) -> None:
+async def test_restarts_by_the_kubelet_count_too(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await running(site, run={"backoffLimit": 2}, policy="OnFailure")
     await site.restart("job-worker-1", 2)
 
-    async def counted() -> bool:
+    async def both_restarts_count() -> bool:
         return bool((await site.status())["records"]["worker-1"].get("restarts") == 2)
 
-    await site.eventually(counted)
+    await site.eventually(both_restarts_count)
     assert await site.state() == "Running"
     await site.restart("job-worker-1", 3)
-    await site.until("Failed")
+    await site.wait_for_state("Failed")
 
 
-async def test_a_signal_is_tried_again_by_exit_code(site: Site, operator: Manager) -> None:
+async def test_a_signal_is_tried_again_by_exit_code(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await running(site, policy="ExitCode")
     assert (await site.pod("job-worker-0"))["spec"]["restartPolicy"] == "Never"
     before = await site.uid("job-worker-0")
     await site.end("job-worker-0", code=137)
-    await site.until_made_again("job-worker-0", before)
+    await site.wait_for_recreation("job-worker-0", before)
     assert await site.state() != "Failed"
 
 
-async def test_an_error_is_permanent_by_exit_code(site: Site, operator: Manager) -> None:
+async def test_an_error_is_permanent_by_exit_code(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await running(site, policy="ExitCode", run={"ttlSecondsAfterFinished": 1})
     await site.end("job-worker-0", code=1)
-    status = await site.until("Failed")
+    status = await site.wait_for_state("Failed")
     assert status["completionTime"]
     await site.eventually(site.is_gone)
 
 
-async def test_a_deleted_pod_is_recreated(site: Site, operator: Manager) -> None:
+async def test_a_deleted_pod_is_recreated(site: OperatorNamespace, operator: Manager) -> None:
     await running(site, policy="Never")
     before = await site.uid("job-worker-1")
     await site.delete("job-worker-1")
-    await site.until_made_again("job-worker-1", before)
+    await site.wait_for_recreation("job-worker-1", before)
     assert (await site.status())["records"]["worker-1"]["reason"] == "Lost"
 
 
-async def test_an_evicted_pod_is_recreated(site: Site, operator: Manager) -> None:
+async def test_an_evicted_pod_is_recreated(site: OperatorNamespace, operator: Manager) -> None:
     await running(site, policy="ExitCode")
     before = await site.uid("job-worker-1")
     await site.evict("job-worker-1")
-    await site.until_made_again("job-worker-1", before)
+    await site.wait_for_recreation("job-worker-1", before)
     assert (await site.status())["records"]["worker-1"]["reason"] == "Evicted"
 
 
 async def test_a_succeeded_replica_is_not_recreated_when_its_pod_is_deleted(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await running(site)
     await site.end("job-worker-1")
 
-    async def recorded() -> bool:
+    async def completion_is_visible() -> bool:
         return bool((await site.status())["records"]["worker-1"].get("completed"))
 
-    await site.eventually(recorded)
+    await site.eventually(completion_is_visible)
     await site.delete("job-worker-1")
-    await site.until_pods("job-master-0", "job-worker-0")
+    await site.wait_for_pods("job-master-0", "job-worker-0")
     await site.pass_time(2)
     assert await site.pods() == ["job-master-0", "job-worker-0"]
     await site.end()
-    await site.until("Succeeded")
+    await site.wait_for_state("Succeeded")
 
 
-async def test_a_deleted_service_is_recreated(site: Site, operator: Manager) -> None:
+async def test_a_deleted_service_is_recreated(site: OperatorNamespace, operator: Manager) -> None:
     from danlu.kube.resources import SERVICES
 
     await running(site)
     await site.delete("job-worker-1", SERVICES)
-    await site.until_services("job-master-0", "job-worker-0", "job-worker-1")
+    await site.wait_for_services("job-master-0", "job-worker-0", "job-worker-1")

@@ -8,16 +8,18 @@ import pytest
 
 from danlu.kube.manager import Manager
 from danlu.kube.watch import ListOptions
-from tests.fakes.kubernetes import Kubelet, complete_after
-from tests.operator.site import Site, jobs
+from tests.fakes.kubernetes import FakeKubelet, complete_after
+from tests.operator.operator_namespace import OperatorNamespace, jobs
 from tests.training.manifests import SIZES
 
 pytestmark = pytest.mark.anyio
 EACH = 2
 
 
-async def test_jobs_of_all_kinds_succeed_side_by_side(site: Site, operator: Manager) -> None:
-    kubelet = Kubelet(
+async def test_jobs_of_all_kinds_succeed_side_by_side(
+    site: OperatorNamespace, operator: Manager
+) -> None:
+    kubelet = FakeKubelet(
         site.access,
         behaviour=complete_after(0.5),
         clock=site.clock,
@@ -30,7 +32,7 @@ async def test_jobs_of_all_kinds_succeed_side_by_side(site: Site, operator: Mana
             for number in range(EACH):
                 await site.submit(kind, f"{kind.lower()}-{number}", run={"cleanPodPolicy": "None"})
 
-        async def all_succeeded() -> bool:
+        async def all_are_done() -> bool:
             return all(
                 [
                     await site.state(kind, f"{kind.lower()}-{number}") == "Succeeded"
@@ -39,7 +41,7 @@ async def test_jobs_of_all_kinds_succeed_side_by_side(site: Site, operator: Mana
                 ]
             )
 
-        await site.eventually(all_succeeded)
+        await site.eventually(all_are_done)
     assert len(await site.pods()) == EACH * sum(sum(sizes.values()) for sizes in SIZES.values())
     if site.fake is not None:
         spent = site.fake.counts - before

@@ -15,15 +15,15 @@ from danlu.training.registry import find_framework
 from danlu.training.rendering import render_pod
 from danlu.training.topology import ServiceTopology
 from danlu.training.types import ReplicaId, ReplicaType
-from tests.operator.site import Site, jobs
+from tests.operator.operator_namespace import OperatorNamespace, jobs
 from tests.training.manifests import manifest
 
 pytestmark = pytest.mark.anyio
 PYTORCH: Framework = find_framework("PyTorchJob")
 
 
-def orphan(site: Site, name: str = "job") -> Manifest:
-    """A pod as the job's worker 0 has it, owned by nobody."""
+def orphan(site: OperatorNamespace, name: str = "job") -> Manifest:
+    """Return a pod like the job's worker 0, without an owner."""
     document = manifest("PyTorchJob", Worker=1)
     document["metadata"] = {"name": name, "namespace": site.space}
     job = read_job(document, PYTORCH)
@@ -31,63 +31,69 @@ def orphan(site: Site, name: str = "job") -> Manifest:
     return render_pod(job, PYTORCH, replica, ServiceTopology(job))
 
 
-async def owner(site: Site, name: str) -> str:
+async def owner(site: OperatorNamespace, name: str) -> str:
     owners = (await site.pod(name))["metadata"].get("ownerReferences") or [{"uid": ""}]
     return str(owners[0]["uid"])
 
 
-async def test_an_orphan_with_the_jobs_labels_is_adopted(site: Site, operator: Manager) -> None:
+async def test_an_orphan_with_the_jobs_labels_is_adopted(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await site.client.create(PODS, orphan(site))
     before = await site.uid("job-worker-0")
     job = await site.submit(Worker=1)
 
-    async def adopted() -> bool:
+    async def owner_is_job() -> bool:
         return await owner(site, "job-worker-0") == str(job["metadata"]["uid"])
 
-    await site.eventually(adopted)
+    await site.eventually(owner_is_job)
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     assert await site.uid("job-worker-0") == before
 
 
 async def test_a_pod_that_loses_its_labels_is_released_and_recreated_when_its_name_is_free(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await site.submit(Worker=1)
-    await site.until_pods("job-worker-0")
+    await site.wait_for_pods("job-worker-0")
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     before = await site.uid("job-worker-0")
     labels = {"training.kubeflow.org/operator-name": "mine"}
     patch = merge_patch({"metadata": {"labels": labels}})
     await site.client.patch(PODS, "job-worker-0", patch, namespace=site.space)
 
-    async def released() -> bool:
+    async def has_no_owner() -> bool:
         return await owner(site, "job-worker-0") == ""
 
-    await site.eventually(released)
-    await site.until_event("FailedCreatePod")
+    await site.eventually(has_no_owner)
+    await site.wait_for_event("FailedCreatePod")
     await site.delete("job-worker-0")
-    await site.until_made_again("job-worker-0", before)
+    await site.wait_for_recreation("job-worker-0", before)
 
 
-async def test_a_name_conflict_is_retried_and_recorded(site: Site, operator: Manager) -> None:
+async def test_a_name_conflict_is_retried_and_recorded(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     foreign = orphan(site)
     foreign["metadata"]["labels"] = {"app": "other"}
     await site.client.create(PODS, foreign)
     before = await site.uid("job-worker-0")
     await site.submit(Worker=1)
-    assert "Pod job-worker-0 already exists" in await site.until_event("FailedCreatePod")
+    assert "Pod job-worker-0 already exists" in await site.wait_for_event("FailedCreatePod")
     assert await site.uid("job-worker-0") == before
     await site.delete("job-worker-0")
-    await site.until_made_again("job-worker-0", before)
+    await site.wait_for_recreation("job-worker-0", before)
 
 
-async def test_a_pod_with_an_unknown_index_is_not_a_replica(site: Site, operator: Manager) -> None:
+async def test_a_pod_with_an_unknown_index_is_not_a_replica(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     await site.submit(Worker=1)
-    await site.until_pods("job-worker-0")
+    await site.wait_for_pods("job-worker-0")
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     stray = orphan(site)
     stray["metadata"]["name"] = "stray"
     stray["metadata"]["labels"]["training.kubeflow.org/replica-type"] = "evaluator"
@@ -100,7 +106,7 @@ async def test_a_pod_with_an_unknown_index_is_not_a_replica(site: Site, operator
 # -- decorated
 
 
-class Marker:
+class MarkingDecorator:
     """Marks pods, as a decorator would; fails while `refuses` is set."""
 
     def __init__(self) -> None:
@@ -115,45 +121,47 @@ class Marker:
         return {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
 
 
-async def test_pods_are_decorated_before_they_are_made(site: Site) -> None:
-    async with site.operator_runs(decorators=[Marker()]):
+async def test_pods_are_decorated_before_they_are_created(site: OperatorNamespace) -> None:
+    async with site.operator_runs(decorators=[MarkingDecorator()]):
         await site.submit(Worker=1)
-        await site.until_pods("job-worker-0")
+        await site.wait_for_pods("job-worker-0")
     pod = await site.pod("job-worker-0")
     assert pod["metadata"]["annotations"] == {"team": "PyTorchJob"}
 
 
-async def test_a_pod_that_is_not_decorated_is_not_made_until_it_is(site: Site) -> None:
-    marker = Marker()
+async def test_a_pod_is_not_created_until_it_is_decorated(site: OperatorNamespace) -> None:
+    marker = MarkingDecorator()
     marker.refuses = True
     async with site.operator_runs(decorators=[marker]):
         await site.submit(Worker=1)
-        assert "the decorator is not there" in await site.until_event("FailedCreatePod")
+        assert "the decorator is not there" in await site.wait_for_event("FailedCreatePod")
         assert await site.pods() == []
         marker.refuses = False
-        await site.until_pods("job-worker-0")
+        await site.wait_for_pods("job-worker-0")
 
 
 # -- refused
 
 
-async def test_an_invalid_job_fails_with_all_errors(site: Site, operator: Manager) -> None:
+async def test_an_invalid_job_fails_with_all_errors(
+    site: OperatorNamespace, operator: Manager
+) -> None:
     # A volume that is not there: no schema of a definition finds it.
     container = {"name": "pytorch", "image": "example/train:1"}
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]  # type: ignore[assignment]
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     await site.submit(spec={"pytorchReplicaSpecs": {"Worker": worker}})
-    status = await site.until("Failed")
+    status = await site.wait_for_state("Failed")
     (failed,) = status["conditions"]
     assert failed["reason"] == "PyTorchJobFailedValidation"
     assert "volume 'data' not found" in failed["message"]
     assert status["completionTime"]
     assert await site.pods() == []
-    assert "volume 'data' not found" in await site.until_event("PyTorchJobFailedValidation")
+    assert "volume 'data' not found" in await site.wait_for_event("PyTorchJobFailedValidation")
 
 
 async def test_an_invalid_job_managed_by_another_controller_is_ignored(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     container = {"name": "pytorch", "image": "example/train:1"}
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]  # type: ignore[assignment]
@@ -163,47 +171,47 @@ async def test_an_invalid_job_managed_by_another_controller_is_ignored(
         spec={"pytorchReplicaSpecs": {"Worker": worker}},
     )
     await site.submit("PyTorchJob", "ours", Worker=1)
-    await site.until_pods("ours-worker-0")
+    await site.wait_for_pods("ours-worker-0")
     assert await site.status() == {}
 
 
-async def test_a_job_that_has_begun_is_not_ended_by_a_mistake_in_an_edit(
-    site: Site, operator: Manager
+async def test_a_running_job_is_not_ended_by_an_invalid_edit(
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await site.submit(Worker=1)
-    await site.until_pods("job-worker-0")
+    await site.wait_for_pods("job-worker-0")
     await site.run()
-    await site.until("Running")
+    await site.wait_for_state("Running")
     replicas = (await site.job())["spec"]["pytorchReplicaSpecs"]
     (container,) = replicas["Worker"]["template"]["spec"]["containers"]
     container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
     await site.change({"spec": {"pytorchReplicaSpecs": replicas}})
-    await site.until_event("PyTorchJobFailedValidation")
+    await site.wait_for_event("PyTorchJobFailedValidation")
     assert await site.state() == "Running"
     container.pop("volumeMounts")
     await site.change({"spec": {"pytorchReplicaSpecs": replicas}})
     await site.end()
-    await site.until("Succeeded")
+    await site.wait_for_state("Succeeded")
 
 
 async def test_a_pod_that_the_server_rejects_is_recorded_as_an_event(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     if site.fake is not None:
-        pytest.skip("the fake knows less of pods than a server does")
+        pytest.skip("the fake API server does not validate pods completely")
     container: Manifest = {"name": "pytorch", "image": "example/train:1"}
     container["resources"] = {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}
     worker = {"replicas": 1, "template": {"spec": {"containers": [container]}}}
     await site.submit(spec={"pytorchReplicaSpecs": {"Worker": worker}})
-    assert "cpu limit" in await site.until_event("FailedCreatePod")
+    assert "cpu limit" in await site.wait_for_event("FailedCreatePod")
     assert await site.services() in ([], ["job-worker-0"])
 
 
 @pytest.mark.timeout(120)
 async def test_the_objects_of_a_deleted_job_are_garbage_collected(
-    site: Site, operator: Manager
+    site: OperatorNamespace, operator: Manager
 ) -> None:
     await site.submit(Worker=2)
-    await site.until_services("job-worker-0", "job-worker-1")
+    await site.wait_for_services("job-worker-0", "job-worker-1")
     await site.client.delete(jobs("PyTorchJob"), "job", namespace=site.space)
-    await site.until_collected()
+    await site.wait_for_collection()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from danlu.training.framework import Framework
 from danlu.training.registry import find_framework
 from danlu.training.types import ElasticPolicy, Job
-from tests.training.frameworks.clusters import Shown, injected, job_of, template
+from tests.training.frameworks.topology import Shown, job_of, render_added_variables, template
 
 Tables = Mapping[str, Mapping[str, Mapping[str, Shown]]]
 
@@ -33,7 +33,7 @@ FULL = ElasticPolicy(
 OLD = ElasticPolicy(min_replicas=2, max_replicas=2, n_proc_per_node=4, standalone=True)
 
 
-def _pytorch(it: Framework) -> dict[str, Job]:
+def _pytorch_jobs(it: Framework) -> dict[str, Job]:
     return {
         "1 worker": job_of(it, {"Worker": 1}),
         "2 workers": job_of(it, {"Worker": 2}),
@@ -54,7 +54,7 @@ def _pytorch(it: Framework) -> dict[str, Job]:
     }
 
 
-def _tensorflow(it: Framework) -> dict[str, Job]:
+def _tensorflow_jobs(it: Framework) -> dict[str, Job]:
     five = {"Chief": 1, "PS": 2, "Worker": 2}
     dynamic = {"enableDynamicWorker": True}
     return {
@@ -73,7 +73,7 @@ def _tensorflow(it: Framework) -> dict[str, Job]:
     }
 
 
-def _mpi(it: Framework) -> dict[str, Job]:
+def _mpi_jobs(it: Framework) -> dict[str, Job]:
     gpu = template(it, limits={"nvidia.com/gpu": "1"})
     intel = {"I_MPI_HYDRA_BOOTSTRAP": "ssh", "I_MPI_HYDRA_BOOTSTRAP_EXEC": "/usr/bin/ssh"}
     return {
@@ -88,7 +88,7 @@ def _mpi(it: Framework) -> dict[str, Job]:
     }
 
 
-def _xgboost(it: Framework) -> dict[str, Job]:
+def _xgboost_jobs(it: Framework) -> dict[str, Job]:
     return {
         "master alone": job_of(it, {"Master": 1}),
         "master and 1 worker": job_of(it, {"Master": 1, "Worker": 1}),
@@ -99,7 +99,7 @@ def _xgboost(it: Framework) -> dict[str, Job]:
     }
 
 
-def _paddle(it: Framework) -> dict[str, Job]:
+def _paddle_jobs(it: Framework) -> dict[str, Job]:
     return {
         "1 worker": job_of(it, {"Worker": 1}),
         "2 workers": job_of(it, {"Worker": 2}),
@@ -113,7 +113,7 @@ def _paddle(it: Framework) -> dict[str, Job]:
     }
 
 
-def _jax(it: Framework) -> dict[str, Job]:
+def _jax_jobs(it: Framework) -> dict[str, Job]:
     return {
         "1 worker": job_of(it, {"Worker": 1}),
         "2 workers": job_of(it, {"Worker": 2}),
@@ -124,7 +124,7 @@ def _jax(it: Framework) -> dict[str, Job]:
     }
 
 
-def _mxnet(it: Framework) -> dict[str, Job]:
+def _mxnet_jobs(it: Framework) -> dict[str, Job]:
     tuned = template(it, annotations={"tuner-server-key": "2080ti"})
     return {
         "1 worker": job_of(it, {"Worker": 1}),
@@ -148,22 +148,22 @@ def _mxnet(it: Framework) -> dict[str, Job]:
 
 
 CASES: Mapping[str, Callable[[Framework], dict[str, Job]]] = {
-    "jax": _jax,
-    "mpi": _mpi,
-    "mxnet": _mxnet,
-    "paddle": _paddle,
-    "pytorch": _pytorch,
-    "tensorflow": _tensorflow,
-    "xgboost": _xgboost,
+    "jax": _jax_jobs,
+    "mpi": _mpi_jobs,
+    "mxnet": _mxnet_jobs,
+    "paddle": _paddle_jobs,
+    "pytorch": _pytorch_jobs,
+    "tensorflow": _tensorflow_jobs,
+    "xgboost": _xgboost_jobs,
 }
 
 
 def tables(name: str) -> Tables:
     """Return the injected variables by case; some cases also use a custom cluster domain."""
     framework = find_framework(name)
-    found = {}
+    results = {}
     for case, job in CASES[name](framework).items():
-        found[case] = injected(framework, job)
+        results[case] = render_added_variables(framework, job)
         if case in IN_DOMAIN:
-            found[f"{case}, in {DOMAIN}"] = injected(framework, job, domain=DOMAIN)
-    return found
+            results[f"{case}, in {DOMAIN}"] = render_added_variables(framework, job, domain=DOMAIN)
+    return results

@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "add-a-framework"
 @pytest.mark.real
 def test_framework_of_an_external_package_runs() -> None:
     program = Path(sys.executable).with_name("danlu")
-    done = subprocess.run(
+    result = subprocess.run(
         [str(EXAMPLE / "verify")],
         env={**os.environ, "DANLU": str(program)},
         capture_output=True,
@@ -23,5 +23,5 @@ def test_framework_of_an_external_package_runs() -> None:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.endswith("verify: done\n")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.endswith("verify: done\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from danlu.training.registry import find_framework, list_frameworks
-from tests.golden import write_if_asked
+from tests.golden import write_on_request
 from tests.training.frameworks.cases import CASES, Tables, tables
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -22,8 +22,8 @@ GOLDEN = Path(__file__).parent / "golden"
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_variables_match_the_golden_table(name: str) -> None:
     path = GOLDEN / f"{name}.json"
-    text = _written(tables(name))
-    write_if_asked(path, text)
+    text = _format_tables(tables(name))
+    write_on_request(path, text)
     assert json.loads(path.read_text()) == json.loads(text)
     assert path.read_text() == text
 
@@ -47,5 +47,5 @@ def test_no_variable_is_set_twice(name: str) -> None:
                 assert len(names) == len(set(names)), (framework.kind, case, replica)
 
 
-def _written(found: Tables) -> str:
+def _format_tables(found: Tables) -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"

@@ -10,12 +10,12 @@ import pytest
 
 from danlu.training.frameworks.mpi import FRAMEWORK
 from danlu.training.types import Job, ReplicaType
-from tests.training.frameworks.clusters import (
-    Cluster,
+from tests.training.frameworks.topology import (
+    FakeTopology,
     findings,
-    injected,
     job_of,
     names,
+    render_added_variables,
     replica_of,
     template,
     values,
@@ -32,13 +32,15 @@ def job(workers: int = 2, **more: Any) -> Job:
 
 def text(of: Job, name: str, *running: str) -> str:
     seen = [replica_of(name, FRAMEWORK) for name in running]
-    return FRAMEWORK.files(of, Cluster(of, FRAMEWORK), seen)[name].text
+    return FRAMEWORK.files(of, FakeTopology(of, FRAMEWORK), seen)[name].text
 
 
 def pod(of: Job, replica: str) -> dict[str, Any]:
     id = replica_of(replica, FRAMEWORK)
-    made = FRAMEWORK.mutate_pod(of, id, Cluster(of, FRAMEWORK), of.replicas[id.type].template)
-    return dict(made)
+    result = FRAMEWORK.mutate_pod(
+        of, id, FakeTopology(of, FRAMEWORK), of.replicas[id.type].template
+    )
+    return dict(result)
 
 
 def test_launcher_variables_are_in_the_order_of_kubeflow() -> None:
@@ -50,24 +52,26 @@ def test_launcher_variables_are_in_the_order_of_kubeflow() -> None:
         "I_MPI_HYDRA_BOOTSTRAP",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC",
     ]
-    found = values(FRAMEWORK, job(), "launcher-0")
-    assert found["OMPI_MCA_plm_rsh_agent"] == "/etc/mpi/kubexec.sh"
-    assert found["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
-    assert found["NVIDIA_VISIBLE_DEVICES"] == found["NVIDIA_DRIVER_CAPABILITIES"] == ""
-    assert found["I_MPI_HYDRA_BOOTSTRAP"] == "rsh"
-    assert found["I_MPI_HYDRA_BOOTSTRAP_EXEC"] == "/etc/mpi/kubexec.sh"
+    result = values(FRAMEWORK, job(), "launcher-0")
+    assert result["OMPI_MCA_plm_rsh_agent"] == "/etc/mpi/kubexec.sh"
+    assert result["OMPI_MCA_orte_default_hostfile"] == "/etc/mpi/hostfile"
+    assert result["NVIDIA_VISIBLE_DEVICES"] == result["NVIDIA_DRIVER_CAPABILITIES"] == ""
+    assert result["I_MPI_HYDRA_BOOTSTRAP"] == "rsh"
+    assert result["I_MPI_HYDRA_BOOTSTRAP_EXEC"] == "/etc/mpi/kubexec.sh"
 
 
 def test_open_mpi_5_variables_match_open_mpi_4() -> None:
-    found = values(FRAMEWORK, job(), "launcher-0")
-    assert found["PRTE_MCA_plm_ssh_agent"] == found["OMPI_MCA_plm_rsh_agent"]
-    assert found["PRTE_MCA_prte_default_hostfile"] == found["OMPI_MCA_orte_default_hostfile"]
+    result = values(FRAMEWORK, job(), "launcher-0")
+    assert result["PRTE_MCA_plm_ssh_agent"] == result["OMPI_MCA_plm_rsh_agent"]
+    assert result["PRTE_MCA_prte_default_hostfile"] == result["OMPI_MCA_orte_default_hostfile"]
 
 
 def test_workers_and_sidecars_get_no_variables() -> None:
-    found = injected(FRAMEWORK, job(pod=template(FRAMEWORK, sidecar="proxy")))
-    assert list(found["launcher-0"]) == ["mpi"]
-    assert found["worker-1"] == {"mpi": []}
+    added_variables = render_added_variables(
+        FRAMEWORK, job(pod=template(FRAMEWORK, sidecar="proxy"))
+    )
+    assert list(added_variables["launcher-0"]) == ["mpi"]
+    assert added_variables["worker-1"] == {"mpi": []}
 
 
 def test_launcher_with_a_gpu_is_a_host_too() -> None:
@@ -81,9 +85,9 @@ def test_launcher_with_a_gpu_is_a_host_too() -> None:
 
 def test_intel_mpi_variables_of_the_manifest_are_kept() -> None:
     own = template(FRAMEWORK, env={"I_MPI_HYDRA_BOOTSTRAP": "ssh"})
-    found = names(FRAMEWORK, job(pod=own), "launcher-0")
-    assert "I_MPI_HYDRA_BOOTSTRAP" not in found
-    assert "I_MPI_HYDRA_BOOTSTRAP_EXEC" in found
+    result = names(FRAMEWORK, job(pod=own), "launcher-0")
+    assert "I_MPI_HYDRA_BOOTSTRAP" not in result
+    assert "I_MPI_HYDRA_BOOTSTRAP_EXEC" in result
 
 
 def test_host_file_lists_all_workers() -> None:
@@ -101,8 +105,8 @@ def test_discover_hosts_lists_running_workers_sorted_by_name() -> None:
 def test_discover_hosts_script_runs(tmp_path: Path) -> None:
     script = tmp_path / "discover_hosts.sh"
     script.write_text(text(job(options={"slotsPerWorker": 2}), script.name, "worker-1", "worker-0"))
-    done = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
-    assert done.stdout == "J-worker-0:2\nJ-worker-1:2\n"
+    result = subprocess.run(["sh", str(script)], capture_output=True, text=True, check=True)
+    assert result.stdout == "J-worker-0:2\nJ-worker-1:2\n"
 
 
 def test_cluster_agent_is_kubectl_exec() -> None:
@@ -116,8 +120,8 @@ def test_cluster_agent_is_kubectl_exec() -> None:
 
 
 def test_scripts_are_executable_and_the_host_file_is_not() -> None:
-    given = job()
-    files = FRAMEWORK.files(given, Cluster(given, FRAMEWORK), [])
+    value = job()
+    files = FRAMEWORK.files(value, FakeTopology(value, FRAMEWORK), [])
     assert {name: file.executable for name, file in files.items()} == {
         "hostfile": False,
         "kubexec.sh": True,
@@ -129,9 +133,9 @@ def test_scripts_are_executable_and_the_host_file_is_not() -> None:
 def test_mpirun_starts_one_process_per_slot(
     workers: int, slots: int | None, processes: int
 ) -> None:
-    given = job(workers, options={} if slots is None else {"slotsPerWorker": slots})
+    value = job(workers, options={} if slots is None else {"slotsPerWorker": slots})
     command = ("python", "train.py", "--epochs", "3")
-    assert FRAMEWORK.wrap_command(given, LAUNCHER, command) == (
+    assert FRAMEWORK.wrap_command(value, LAUNCHER, command) == (
         "mpirun",
         "-np",
         str(processes),
@@ -146,9 +150,9 @@ def test_workers_sleep_and_launcher_without_command_runs_its_image() -> None:
 
 
 def test_launcher_pod_matches_kubeflow() -> None:
-    made = pod(job(namespace="NS"), "launcher-0")
-    assert made["metadata"] == {"name": "J-launcher"}
-    spec = made["spec"]
+    result = pod(job(namespace="NS"), "launcher-0")
+    assert result["metadata"] == {"name": "J-launcher"}
+    spec = result["spec"]
     assert spec["serviceAccountName"] == "J-launcher"
     (main,) = spec["containers"]
     assert [(mount["name"], mount["mountPath"]) for mount in main["volumeMounts"]] == [
@@ -180,13 +184,13 @@ def test_service_account_of_the_manifest_is_kept() -> None:
 
 
 def test_worker_pod_sleeps_and_mounts_only_the_agent() -> None:
-    given = template(FRAMEWORK)
-    spec = pod(job(pod=given), "worker-1")["spec"]
+    value = template(FRAMEWORK)
+    spec = pod(job(pod=value), "worker-1")["spec"]
     (main,) = spec["containers"]
     assert (main["command"], main["args"]) == (["sleep"], ["365d"])
     (volume,) = spec["volumes"]
     assert [item["key"] for item in volume["configMap"]["items"]] == ["kubexec.sh"]
-    assert "command" not in given["spec"]["containers"][0], "the template was changed"
+    assert "command" not in value["spec"]["containers"][0], "the template was changed"
 
 
 def test_worker_command_of_the_manifest_is_kept() -> None:
@@ -204,8 +208,8 @@ def test_valid_jobs_have_no_findings() -> None:
 
 @pytest.mark.parametrize("slots", [0, -1, "two", 1.5, True])
 def test_invalid_slots_are_a_finding(slots: object) -> None:
-    found = findings(FRAMEWORK, job(options={"slotsPerWorker": slots}))
-    assert found == [f"spec.slotsPerWorker: cannot be {slots!r}"]
+    result = findings(FRAMEWORK, job(options={"slotsPerWorker": slots}))
+    assert result == [f"spec.slotsPerWorker: cannot be {slots!r}"]
 
 
 def test_invalid_launchers_and_containers_are_findings() -> None:

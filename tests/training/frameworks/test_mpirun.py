@@ -10,7 +10,7 @@ import pytest
 
 from danlu.training.frameworks.mpi import FRAMEWORK
 from danlu.training.types import ReplicaId, ReplicaType
-from tests.training.frameworks.clusters import Cluster, job_of
+from tests.training.frameworks.topology import FakeTopology, job_of
 
 LAUNCHER = ReplicaType("Launcher")
 # Daemons that share a session directory remove each other's, so every host has its own.
@@ -23,7 +23,7 @@ exec sh -c "$*"
 """
 
 
-class Here(Cluster):
+class LocalTopology(FakeTopology):
     """A cluster whose files are in a local directory."""
 
     files = Path()
@@ -38,7 +38,7 @@ def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(
     tmp_path: Path, mpi_directory: str
 ) -> None:
     job = job_of(FRAMEWORK, {"Launcher": 1, "Worker": 2}, options={"slotsPerWorker": 2})
-    here = Here(job, FRAMEWORK)
+    here = LocalTopology(job, FRAMEWORK)
     here.files = tmp_path
     for name, file in FRAMEWORK.files(job, here, []).items():
         (tmp_path / name).write_text(AGENT if name == "kubexec.sh" else file.text)
@@ -47,7 +47,7 @@ def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(
         name: str(value) for name, value in FRAMEWORK.build_env(job, ReplicaId(LAUNCHER, 0), here)
     }
     script = ("sh", "-c", "echo $HOST_OF_RANK $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE")
-    done = subprocess.run(
+    result = subprocess.run(
         FRAMEWORK.wrap_command(job, LAUNCHER, script),
         env={**os.environ, **variables, "TMPDIR": mpi_directory},
         capture_output=True,
@@ -55,8 +55,8 @@ def test_mpirun_starts_a_rank_in_every_slot_through_the_agent(
         timeout=50,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [
+    assert result.returncode == 0, result.stderr
+    assert sorted(result.stdout.splitlines()) == [
         "j-worker-0 0 of 4",
         "j-worker-0 1 of 4",
         "j-worker-1 2 of 4",

@@ -10,7 +10,7 @@ import pytest
 from danlu.training.framework import ReplicaCounts
 from danlu.training.registry import find_framework, list_frameworks
 from danlu.training.types import ElasticPolicy, ReplicaType
-from tests.training.frameworks.clusters import job_of
+from tests.training.frameworks.topology import job_of
 
 ELASTIC = {"elastic": ElasticPolicy(min_replicas=1, max_replicas=3)}
 ALL_WORKERS = {"success": "AllWorkers"}
@@ -124,13 +124,13 @@ def outcome(name: str, state: dict[str, ReplicaCounts], more: dict[str, Any]) ->
     return f"{verdict.condition} {verdict.replica_type}" if verdict else ""
 
 
-def _id(value: object) -> str | None:
+def _case_id(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
-    return ",".join(f"{key}:{_letters(counts)}" for key, counts in value.items())
+    return ",".join(f"{key}:{_format_counts(counts)}" for key, counts in value.items())
 
 
-def _letters(value: object) -> str:
+def _format_counts(value: object) -> str:
     if not isinstance(value, ReplicaCounts):
         return "given"
     return "".join(
@@ -138,14 +138,14 @@ def _letters(value: object) -> str:
     )
 
 
-@pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_id)
+@pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_case_id)
 def test_outcome(
     name: str, state: dict[str, ReplicaCounts], more: dict[str, Any], expected: str
 ) -> None:
     assert outcome(name, state, more) == expected
 
 
-@pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_id)
+@pytest.mark.parametrize(("name", "state", "more", "expected"), TABLE, ids=_case_id)
 def test_outcome_does_not_depend_on_the_order_of_types(
     name: str, state: dict[str, ReplicaCounts], more: dict[str, Any], expected: str
 ) -> None:

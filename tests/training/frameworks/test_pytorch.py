@@ -9,8 +9,8 @@ import pytest
 from danlu.training.frameworks.pytorch import FRAMEWORK
 from danlu.training.types import ElasticPolicy, ReplicaId
 from tests.training.frameworks.cases import FULL, OLD
-from tests.training.frameworks.clusters import (
-    Cluster,
+from tests.training.frameworks.topology import (
+    FakeTopology,
     findings,
     job_of,
     names,
@@ -38,11 +38,11 @@ def test_variables_of_a_job_with_a_master_are_in_the_order_of_kubeflow() -> None
 
 def test_workers_rank_after_the_master() -> None:
     job = job_of(FRAMEWORK, {"Master": 1, "Worker": 2}, name="mnist")
-    found = values(FRAMEWORK, job, "worker-1")
-    assert found["MASTER_ADDR"] == found["PET_MASTER_ADDR"] == "mnist-master-0"
-    assert found["MASTER_PORT"] == found["PET_MASTER_PORT"] == "23456"
-    assert found["RANK"] == found["PET_NODE_RANK"] == "2"
-    assert found["WORLD_SIZE"] == found["PET_NNODES"] == "3"
+    result = values(FRAMEWORK, job, "worker-1")
+    assert result["MASTER_ADDR"] == result["PET_MASTER_ADDR"] == "mnist-master-0"
+    assert result["MASTER_PORT"] == result["PET_MASTER_PORT"] == "23456"
+    assert result["RANK"] == result["PET_NODE_RANK"] == "2"
+    assert result["WORLD_SIZE"] == result["PET_NNODES"] == "3"
     assert values(FRAMEWORK, job, "master-0")["RANK"] == "0"
 
 
@@ -54,10 +54,10 @@ def test_world_size_counts_processes_only_if_their_number_is_set(
 ) -> None:
     options = {} if processes is None else {"nprocPerNode": processes}
     job = job_of(FRAMEWORK, {"Master": 1, "Worker": 1}, options=options)
-    found = values(FRAMEWORK, job, "worker-0")
-    assert found["WORLD_SIZE"] == world
-    assert found["PET_NPROC_PER_NODE"] == (processes or "auto")
-    assert found["RANK"] == "1"
+    result = values(FRAMEWORK, job, "worker-0")
+    assert result["WORLD_SIZE"] == world
+    assert result["PET_NPROC_PER_NODE"] == (processes or "auto")
+    assert result["RANK"] == "1"
 
 
 def test_elastic_variables_match_elastic_test_go() -> None:
@@ -92,10 +92,10 @@ def test_elastic_rendezvous_defaults_to_worker_0() -> None:
 
 
 def test_deprecated_nproc_per_node_of_the_elastic_policy_applies() -> None:
-    found = values(FRAMEWORK, job_of(FRAMEWORK, {"Worker": 2}, elastic=OLD), "worker-0")
-    assert found["PET_NPROC_PER_NODE"] == "4"
-    assert found["PET_STANDALONE"] == ""
-    assert "MASTER_ADDR" not in found
+    result = values(FRAMEWORK, job_of(FRAMEWORK, {"Worker": 2}, elastic=OLD), "worker-0")
+    assert result["PET_NPROC_PER_NODE"] == "4"
+    assert result["PET_STANDALONE"] == ""
+    assert "MASTER_ADDR" not in result
 
 
 def test_worker_0_is_the_rendezvous_without_a_master() -> None:
@@ -105,11 +105,11 @@ def test_worker_0_is_the_rendezvous_without_a_master() -> None:
         "PET_NPROC_PER_NODE",
         "PET_NNODES",
     ]
-    found = values(FRAMEWORK, job, "worker-1")
-    assert found["MASTER_ADDR"] == found["PET_MASTER_ADDR"] == "mnist-worker-0"
-    assert found["MASTER_PORT"] == found["PET_MASTER_PORT"] == "23456"
-    assert found["RANK"] == found["PET_NODE_RANK"] == "1"
-    assert found["WORLD_SIZE"] == "2"
+    result = values(FRAMEWORK, job, "worker-1")
+    assert result["MASTER_ADDR"] == result["PET_MASTER_ADDR"] == "mnist-worker-0"
+    assert result["MASTER_PORT"] == result["PET_MASTER_PORT"] == "23456"
+    assert result["RANK"] == result["PET_NODE_RANK"] == "1"
+    assert result["WORLD_SIZE"] == "2"
 
 
 def test_variables_of_the_manifest_are_kept_if_kubeflow_sets_none() -> None:
@@ -131,9 +131,9 @@ def test_leader_is_the_master_or_worker_0() -> None:
 def test_workers_wait_until_the_master_resolves() -> None:
     job = job_of(FRAMEWORK, {"Master": 1, "Worker": 1}, name="mnist")
     pod = {"spec": {"initContainers": [{"name": "mine"}], "containers": []}}
-    cluster = Cluster(job, FRAMEWORK)
-    made = FRAMEWORK.mutate_pod(job, replica_of("worker-0", FRAMEWORK), cluster, pod)
-    assert made["spec"]["initContainers"] == [
+    cluster = FakeTopology(job, FRAMEWORK)
+    result = FRAMEWORK.mutate_pod(job, replica_of("worker-0", FRAMEWORK), cluster, pod)
+    assert result["spec"]["initContainers"] == [
         {"name": "mine"},
         {
             "name": "init-pytorch",
@@ -161,7 +161,7 @@ def test_other_replicas_do_not_wait_for_the_master(replicas: dict[str, int], rep
     job = job_of(FRAMEWORK, replicas)
     pod: dict[str, Any] = {"spec": {"containers": []}}
     id: ReplicaId = replica_of(replica, FRAMEWORK)
-    assert FRAMEWORK.mutate_pod(job, id, Cluster(job, FRAMEWORK), pod) == pod
+    assert FRAMEWORK.mutate_pod(job, id, FakeTopology(job, FRAMEWORK), pod) == pod
 
 
 def test_valid_job_has_no_findings() -> None:

@@ -7,10 +7,10 @@ import pytest
 from danlu.training.framework import ReplicaCounts
 from danlu.training.frameworks.tensorflow import FRAMEWORK
 from danlu.training.types import ConditionType
-from tests.training.frameworks.clusters import (
+from tests.training.frameworks.topology import (
     findings,
-    injected,
     job_of,
+    render_added_variables,
     replica_of,
     tallies,
     template,
@@ -64,12 +64,12 @@ def test_tf_config_is_byte_identical_to_kubeflow(
 @pytest.mark.parametrize("replicas", [{"Worker": 1}, {"Worker": 0, "PS": 1}, {"Chief": 1}])
 def test_single_replica_gets_no_tf_config(replicas: dict[str, int]) -> None:
     job = job_of(FRAMEWORK, replicas)
-    assert set(map(str, injected(FRAMEWORK, job).values())) == {"{'tensorflow': []}"}
+    assert set(map(str, render_added_variables(FRAMEWORK, job).values())) == {"{'tensorflow': []}"}
 
 
 def test_only_the_main_container_gets_tf_config() -> None:
     job = job_of(FRAMEWORK, {"Worker": 2}, pod=template(FRAMEWORK, sidecar="proxy"))
-    assert list(injected(FRAMEWORK, job)["worker-1"]) == ["tensorflow"]
+    assert list(render_added_variables(FRAMEWORK, job)["worker-1"]) == ["tensorflow"]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.training.mistakes.spoil import (
+from tests.training.mistakes.manifest_edits import (
     Spoil,
-    elastic,
-    policy,
-    spec,
-    unknown,
+    set_elastic_policy,
+    set_run_policy,
+    set_spec,
+    unknown_field,
 )
 
 OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
@@ -27,14 +27,14 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
     ),
     "slots": (
         "MPIJob",
-        spec(slotsPerWorker=0),
+        set_spec(slotsPerWorker=0),
         "spec.slotsPerWorker",
         "cannot be 0",
         "a number from 1",
     ),
     "legacy clean pod policy": (
         "MPIJob",
-        spec(cleanPodPolicy="Al"),
+        set_spec(cleanPodPolicy="Al"),
         "spec.cleanPodPolicy",
         "cannot be 'Al'",
         "did you mean 'All'?",
@@ -57,7 +57,7 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
     ),
     "JAX manager": (
         "JAXJob",
-        policy(managedBy="me"),
+        set_run_policy(managedBy="me"),
         "spec.runPolicy.managedBy",
         "cannot be 'me'",
         "one of kubeflow.org/training-operator, kueue.x-k8s.io/multikueue",
@@ -82,27 +82,27 @@ OF_KINDS: dict[str, tuple[str, Spoil, str, str, str]] = {
     ),
     "TF elastic": (
         "TFJob",
-        elastic(minReplicas=1),
+        set_elastic_policy(minReplicas=1),
         "spec.elasticPolicy",
-        *unknown("a TFJob has no such field"),
+        *unknown_field("a TFJob has no such field"),
     ),
     "success policy": (
         "TFJob",
-        spec(successPolicy="AllWorker"),
+        set_spec(successPolicy="AllWorker"),
         "spec.successPolicy",
         "cannot be 'AllWorker'",
         "AllWorkers, or nothing",
     ),
     "job mode": (
         "MXJob",
-        spec(jobMode="Train"),
+        set_spec(jobMode="Train"),
         "spec.jobMode",
         "cannot be 'Train'",
         "one of MXTrain, MXTune",
     ),
     "Paddle bounds": (
         "PaddleJob",
-        elastic(minReplicas=2, maxReplicas=1),
+        set_elastic_policy(minReplicas=2, maxReplicas=1),
         "spec.elasticPolicy.minReplicas",
         "2 is more than maxReplicas, 1",
         "",

@@ -20,6 +20,7 @@ from danlu.sandbox.types import SYSTEM_PATH
 from danlu.sources import downloads
 from danlu.sources.pypi.indexes import read_index_settings
 from danlu.util.disk_full import translate_disk_full
+from danlu.util.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from danlu.oci.digest import DiffId
@@ -126,11 +127,13 @@ async def solve(
                 prefetched=prefetched,
                 addresses=request.addresses,
                 mirrors=request.mirrors,
+                workers=workers,
             )
 
         solver = Solver(store, context, progress, fresh=request.fresh)
-        with translate_disk_full(f"the store ({store.root})"):
-            result = await solver.solve(graph)
+        async with WorkerPool() as workers:
+            with translate_disk_full(f"the store ({store.root})"):
+                result = await solver.solve(graph)
         return result, tuple(solver.reports)
 
 

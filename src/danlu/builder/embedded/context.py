@@ -1,4 +1,4 @@
-"""What executors of ops get and return."""
+"""The inputs and results of op executors."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from danlu.store import Layer, Store
     from danlu.util.config import Configuration
     from danlu.util.paths import Paths
+    from danlu.util.worker_pool import WorkerPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,14 +81,14 @@ class StepRunner(Protocol):
 
 
 def ignore_warning(text: str) -> None:
-    """Drop a warning: nobody is watching, as in maintenance."""
+    """Drop a warning, as in maintenance, where no user sees it."""
 
 
 class OpContext(msgspec.Struct, frozen=True):
-    """What an executor works with.
+    """The context of an executor.
 
     * ``sandbox`` returns where programs run; it is created for the first that asks.
-    * ``below`` is the stack that the op runs in or lies over; ``inputs`` are the results of all
+    * ``below`` is the stack that the op runs in or on; ``inputs`` are the results of all
       inputs, in order.
     * ``log`` takes lines of output, ``warn`` lines that the user must see in any case,
       ``transfer`` bytes (current, total).
@@ -98,6 +99,7 @@ class OpContext(msgspec.Struct, frozen=True):
     * ``secrets`` maps ids to files of this machine, ``ssh`` is the socket of an agent;
       ``addresses`` maps addresses without credentials to those with them; ``mirrors`` are those
       that the build file sets, by name.
+    * ``workers`` run functions in separate processes; without them, use ``run_sync``.
     """
 
     store: Store
@@ -121,6 +123,7 @@ class OpContext(msgspec.Struct, frozen=True):
     ssh: Path | None = None
     addresses: Mapping[str, str] = {}
     mirrors: Mapping[str, str] = {}
+    workers: WorkerPool | None = None
 
     def with_credentials(self, url: str) -> str:
         """Return an address from the lock, which has no credentials, as the user wrote it."""
@@ -142,7 +145,7 @@ class OpContext(msgspec.Struct, frozen=True):
 
 
 def merge_stacks(stacks: Iterable[tuple[Layer, ...]]) -> tuple[Layer, ...]:
-    """Return all stacks in order, each without the bottom layers that are already there."""
+    """Concatenate stacks, each without the bottom layers that it shares with the result so far."""
     merged: list[Layer] = []
     for stack in stacks:
         common = 0

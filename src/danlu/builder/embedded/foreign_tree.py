@@ -1,9 +1,9 @@
 """Configure the packages of another processor with the programs of this one.
 
 dpkg, the shell and whatever else maintainer scripts call are taken from the same system built for
-this machine, the *tools*. They are laid over the foreign tree where they run, so that scripts find
-the usual paths; the tree under them has all files of the packages already, and dpkg only records
-and configures them (``--path-exclude``, dpkg(1)). Files of the tools do not reach the layer.
+this machine, the *tools*. They are overlaid on the foreign tree while scripts run, so that these
+find the usual paths. The foreign tree already has all files of the packages, and dpkg only records
+and configures them (``--path-exclude``, dpkg(1)). Files of the tools do not enter the layer.
 See docs/architecture/decisions.md.
 """
 

@@ -8,10 +8,18 @@ from contextlib import contextmanager
 from danlu.builder.embedded.cache_keys import iterate_pending
 from danlu.builder.types import SolveRequest
 from danlu.errors import MachineError
-from danlu.graph.ops import ForeignAptInstall, ForeignBootstrap, Wheel
+from danlu.graph.ops import (
+    CondaPackage,
+    ForeignAptInstall,
+    ForeignBootstrap,
+    HttpFile,
+    UnpackArchive,
+    Wheel,
+)
 from danlu.graph.types import Graph, Vertex
 from danlu.sandbox import userns
 from danlu.sources import downloads
+from danlu.sources.http import is_fetched, preload_client
 from danlu.sources.pypi.indexes import read_index_settings
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_install import WheelPrefetch, start_prefetch
@@ -61,6 +69,24 @@ def _list_image_vertices(root: Vertex) -> Iterator[Vertex]:
         yield from _list_image_vertices(below)
 
 
+def preload_http_client(graph: Graph, request: SolveRequest, store: Store, paths: Paths) -> None:
+    """Start loading the HTTP client if an archive or file of ``graph`` must be downloaded.
+
+    Loading it takes as long as the rest of a build that adds a small package.
+    """
+    downloaded = (CondaPackage, HttpFile, UnpackArchive)
+    if request.offline or not any(isinstance(vertex.op, downloaded) for vertex in graph.walk()):
+        return
+    with store.reading():
+        for vertex, is_cached in iterate_pending(graph.root, store, fresh=request.fresh):
+            op = vertex.op
+            if is_cached or not isinstance(op, downloaded):
+                continue
+            if not is_fetched(op.sha256, paths.cache / "http"):
+                preload_client()
+                return
+
+
 @contextmanager
 def start_wheel_prefetch(
     graph: Graph, request: SolveRequest, *, store: Store, paths: Paths, config: Configuration
@@ -89,6 +115,8 @@ def start_wheel_prefetch(
 
 def _find_missing_wheels(graph: Graph, request: SolveRequest, store: Store) -> list[Wheel]:
     """Return the wheels that the solver will ask for in one batch, in its order."""
+    if not any(isinstance(vertex.op, Wheel) for vertex in graph.walk()):
+        return []
     with store.reading():
         return [
             vertex.op

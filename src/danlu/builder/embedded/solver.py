@@ -20,10 +20,11 @@ from anyio import to_thread
 from danlu.builder.embedded.cache_keys import definition_key, iterate_pending, stack_key
 from danlu.builder.embedded.collisions import reject_collisions
 from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult, merge_stacks
+from danlu.builder.embedded.replacements import reject_replacements
 from danlu.builder.types import VertexReport
-from danlu.errors import DanluError, NotBuiltYet, UsageError
+from danlu.errors import DanluError, UsageError
 from danlu.graph.image_config import ImageConfig
-from danlu.graph.ops import Merge, Op, Unbuilt, Unresolved
+from danlu.graph.ops import Merge, Op, Unresolved
 from danlu.graph.progress import Finished, Log, Progress, Started, Transfer
 from danlu.graph.types import Graph, Vertex
 from danlu.store import Layer, Store
@@ -87,10 +88,10 @@ class Solver:
     async def solve(self, graph: Graph) -> VertexResult:
         """Return the result of the graph's root.
 
-        Raises :class:`NotBuiltYet` for what this version only plans, and whatever the first vertex
-        that fails raises; all others are cancelled then.
+        Raises :class:`UsageError` for what is not locked, and whatever the first vertex that fails
+        raises; all others are cancelled then.
         """
-        reject_unbuildable(graph)
+        _require_lock(graph)
         try:
             async with anyio.create_task_group() as group:
                 self._group = group
@@ -120,6 +121,7 @@ class Solver:
         inputs = tuple([await job.wait() for job in jobs])
         if isinstance(vertex.op, Merge):
             await to_thread.run_sync(reject_collisions, _list_exclusive_layers(vertex, inputs))
+            await to_thread.run_sync(_reject_replacements, vertex, inputs)
             return _merge_results(inputs)
         if key is None:
             # Only now is it known what the op reads: a changed line may have changed no byte.
@@ -184,7 +186,9 @@ class Solver:
 
     async def _start_batch(self, graph: Graph) -> None:
         """Start the vertices that are cheaper together: wheels, which one call to uv unpacks."""
-        missing = []
+        missing: list[_VertexJob] = []
+        if not any(vertex.op.is_batched for vertex in graph.walk()):
+            return
         with self._store.reading():
             for vertex, _ in iterate_pending(graph.root, self._store, fresh=self._fresh):
                 if not vertex.op.is_batched or vertex.inputs:
@@ -293,15 +297,8 @@ class Solver:
         )
 
 
-def reject_unbuildable(graph: Graph) -> None:
-    """Raise if a vertex can be shown but not built."""
-    unbuilt = [
-        (vertex.op.function, vertex.spans[0] if vertex.spans else None)
-        for vertex in graph.walk()
-        if isinstance(vertex.op, Unbuilt)
-    ]
-    if unbuilt:
-        raise NotBuiltYet(*unbuilt)
+def _require_lock(graph: Graph) -> None:
+    """Raise if the graph contains what no lock has pinned: it can be shown, but not built."""
     for vertex in graph.walk():
         if isinstance(vertex.op, Unresolved):
             names = ", ".join(vertex.op.describes)
@@ -318,6 +315,17 @@ def _list_exclusive_layers(vertex: Vertex, inputs: tuple[VertexResult, ...]) -> 
     """Return the layers that are merged in ``vertex`` and may not disagree about a path."""
     pairs = zip(vertex.inputs, inputs, strict=True)
     return [layer for parent, result in pairs if parent.op.is_exclusive for layer in result.layers]
+
+
+def _reject_replacements(vertex: Vertex, inputs: tuple[VertexResult, ...]) -> None:
+    """Raise, with its line, if files whose place the user chose break what they are laid over."""
+    for parent, result in zip(vertex.inputs[1:], inputs[1:], strict=True):
+        if parent.op.has_free_target:
+            try:
+                reject_replacements(result.layers, inputs[0].stack)
+            except UsageError as error:
+                error.span = parent.spans[0] if parent.spans else None
+                raise
 
 
 def _read_base_config(record: Mapping[str, Any]) -> ImageConfig | None:

@@ -1,4 +1,4 @@
-"""What building a wheel in the sandbox is, whichever kind of wheel it is."""
+"""Build a wheel in the sandbox: the parts that all kinds of sources share."""
 
 from __future__ import annotations
 

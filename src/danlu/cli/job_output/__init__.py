@@ -31,7 +31,7 @@ _REPLICA_COLORS = ("cyan", "green", "yellow", "blue", "magenta", "red")
 #: Percents between two lines about progress.
 _PERCENT_STEP = 10
 
-#: Fields that change all the time and are no reason for an event.
+#: Fields that change all the time, which is not an event.
 _VOLATILE_FIELDS = ("cpu", "memory")
 
 

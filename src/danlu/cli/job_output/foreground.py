@@ -91,6 +91,7 @@ def stop_signals() -> list[signal.Signals]:
 
     SIGHUP is left out under ``nohup``, which ignores it.
     """
+    # nohup(1) ignores SIGHUP, so that what it starts goes on without a terminal.
     hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
     return [signal.SIGINT, signal.SIGTERM, *hangup]
 

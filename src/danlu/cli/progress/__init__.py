@@ -28,14 +28,16 @@ class BuildRenderer(Protocol):
         """Return whether these lines of output are on the screen already."""
 
 
-def make_build_renderer(kind: str, terminal: Terminal, *, verbosity: int = 0) -> BuildRenderer:
-    """Return the renderer for ``--progress KIND``."""
+def make_build_renderer(
+    kind: str, terminal: Terminal, *, verbosity: int = 0, title: str = "building"
+) -> BuildRenderer:
+    """Return the renderer for ``--progress KIND``; ``title`` stands above a live tree."""
     if kind == "auto":
         kind = "live" if terminal.interactive else "plain"
     if kind == "live":
         from danlu.cli.progress.live import LiveBuildRenderer  # needs threads
 
-        return LiveBuildRenderer(terminal, verbosity=verbosity)
+        return LiveBuildRenderer(terminal, verbosity=verbosity, title=title)
     if kind == "json":
         return _JsonBuildRenderer(terminal)
     if kind == "quiet":

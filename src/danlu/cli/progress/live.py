@@ -12,6 +12,7 @@ import msgspec
 from danlu.cli.progress.plain import truncate_text
 from danlu.cli.terminal import Terminal, text_width
 from danlu.commands.build_view_model import (
+    MAX_VERTICES_PER_BRANCH,
     BranchState,
     BuildState,
     RunningVertex,
@@ -38,7 +39,14 @@ _IDLE_SECONDS = 0.03
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _SPINNER_ASCII = "|/-\\"
 
-_MAX_VERTICES_PER_BRANCH = 8
+_BAR = "━┄"
+_BAR_ASCII = "=-"
+_BAR_LENGTH = 20
+#: Columns for the name before a bar, so that the bars of short names are aligned.
+_BAR_NAME_WIDTH = 24
+#: Columns for what follows the bar: bytes and time.
+_BAR_MARGIN = 42
+_MIN_BAR_WIDTH = 80
 
 #: dpkg writes thousands of lines for a base system, which say nothing about a build that works.
 _BRANCHES_WITHOUT_LOGS = ("base", "system")
@@ -47,10 +55,11 @@ _BRANCHES_WITHOUT_LOGS = ("base", "system")
 class LiveBuildRenderer:
     """Draws a :class:`BuildState` from a thread, which the first running vertex starts."""
 
-    def __init__(self, terminal: Terminal, *, verbosity: int = 0) -> None:
+    def __init__(self, terminal: Terminal, *, verbosity: int = 0, title: str = "building") -> None:
         self._terminal = terminal
         self._verbose = verbosity > 0
         self._state = BuildState()
+        self._title = title
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._wake = threading.Event()
@@ -161,7 +170,14 @@ class LiveBuildRenderer:
         with self._lock:
             width, height = console.size
             now = time.monotonic() - self._origin
-            rows = render_rows(self._state, now, width=width, height=height - 2)
+            rows = render_rows(
+                self._state,
+                now,
+                width=width,
+                height=height - 2,
+                title=self._title,
+                bar=_BAR if self._terminal.unicode else _BAR_ASCII,
+            )
         above = self._pop_pending_lines()
         if above:
             console.print("\n".join(above), soft_wrap=True)
@@ -205,18 +221,31 @@ class ProgressRow(msgspec.Struct, frozen=True):
     spins: bool = False
 
 
-def render_rows(state: BuildState, now: float, *, width: int, height: int) -> list[ProgressRow]:
-    """Render a build in at most ``height`` rows; names are cut to fit ``width``."""
-    rows = [ProgressRow("building", format_duration(now), "bold", spins=True)]
+def render_rows(
+    state: BuildState,
+    now: float,
+    *,
+    width: int,
+    height: int,
+    title: str = "building",
+    bar: str = _BAR,
+) -> list[ProgressRow]:
+    """Render a build in at most ``height`` rows; names are cut to fit ``width``.
+
+    ``bar`` has the characters of a progress bar: done, not done.
+    """
+    rows = [ProgressRow(title, format_duration(now), "bold", spins=True)]
     if state.message:
         rows.append(ProgressRow(f"  {state.message}", style="dim"))
     budget = _RowBudget(max(0, height - len(rows) - len(state.branches)), len(state.running))
     for branch in state.sorted_branches():
-        rows += _branch_rows(branch, now, budget)
+        rows += _branch_rows(branch, now, budget, _BarStyle(width, bar))
     return [_fit_row(row, width) for row in rows[: max(1, height)]]
 
 
-def _branch_rows(branch: BranchState, now: float, budget: _RowBudget) -> Iterator[ProgressRow]:
+def _branch_rows(
+    branch: BranchState, now: float, budget: _RowBudget, bars: _BarStyle
+) -> Iterator[ProgressRow]:
     title = f"  {strip_control_sequences(branch.name) or 'image':<8} {branch.counts}".rstrip()
     shows_time = branch.built or branch.running
     elapsed = format_duration(branch.elapsed_seconds(now)) if shows_time else ""
@@ -224,16 +253,34 @@ def _branch_rows(branch: BranchState, now: float, budget: _RowBudget) -> Iterato
     yield ProgressRow(title, elapsed, style)
     for index, vertex in enumerate(sorted(branch.running.values(), key=lambda v: v.started)):
         hidden = len(branch.running) - index
-        if index == _MAX_VERTICES_PER_BRANCH or not budget.take_vertex_row(last=hidden == 1):
+        if index == MAX_VERTICES_PER_BRANCH or not budget.take_vertex_row(last=hidden == 1):
             yield ProgressRow(f"    … and {hidden} more", style="dim")
             return
-        transfer = f"  {vertex.transfer}" if vertex.transfer else ""
         elapsed = format_duration(now - vertex.started)
-        yield ProgressRow(f"    {vertex.name}{transfer}", elapsed, "cyan", spins=True)
+        yield ProgressRow(f"    {bars.draw_vertex(vertex)}", elapsed, "cyan", spins=True)
         if branch.name in _BRANCHES_WITHOUT_LOGS:
             continue
         for line in budget.take_log_lines(vertex):
             yield ProgressRow(f"      {line}", style="dim")
+
+
+class _BarStyle(msgspec.Struct, frozen=True):
+    """Draws the progress bars of vertices that transfer, if the terminal is wide enough."""
+
+    width: int
+    characters: str
+
+    def draw_vertex(self, vertex: RunningVertex) -> str:
+        """Return the vertex's name, aligned with others, a bar, and the bytes."""
+        if not vertex.transfer:
+            return vertex.name
+        if self.width < _MIN_BAR_WIDTH or not vertex.total:
+            return f"{vertex.name}  {vertex.transfer}"
+        done, rest = self.characters[0], self.characters[1]
+        filled = _BAR_LENGTH * vertex.current // vertex.total
+        name = truncate_text(vertex.name, self.width - _BAR_LENGTH - _BAR_MARGIN)
+        name += " " * max(0, _BAR_NAME_WIDTH - text_width(name))
+        return f"{name}  {done * filled}{rest * (_BAR_LENGTH - filled)}  {vertex.transfer}"
 
 
 class _RowBudget:

@@ -18,7 +18,7 @@ from danlu.commands.build_view_model import (
     format_finished,
     format_vertex,
 )
-from danlu.graph.progress import Event, Finished, Log, Message, Transfer
+from danlu.graph.progress import LAYER_BRANCH, Event, Finished, Log, Message, Transfer
 from danlu.util.sanitize import strip_control_sequences
 
 #: Seconds that a vertex runs before it is announced.
@@ -83,7 +83,7 @@ class PlainBuildRenderer:
             self._stopped = True
             if self._wrote and not self._verbose:
                 for branch in self._state.branches.values():
-                    if branch.cached:
+                    if branch.cached and not self._hides_branch(branch.name):
                         name = strip_control_sequences(branch.name or "other")
                         self._terminal.info(f"[{name}] {branch.cached} cached")
 
@@ -98,6 +98,8 @@ class PlainBuildRenderer:
     def _announce_long_running(self, now: float) -> None:
         due: dict[str, list[RunningVertex]] = {}
         for vertex in self._state.running:
+            if self._hides_branch(vertex.branch):
+                continue
             if vertex.id not in self._announced and now - vertex.started >= _START_DELAY_SECONDS:
                 due.setdefault(vertex.branch, []).append(vertex)
         for branch, vertices in due.items():
@@ -117,6 +119,8 @@ class PlainBuildRenderer:
 
     def _handle_finished(self, event: Finished) -> None:
         self._last_transfer_line.pop(event.vertex, None)
+        if self._hides_branch(event.branch) and not event.error:
+            return
         if event.error:
             self._write_line(format_finished(event), "red")
         elif not event.cached or self._verbose:
@@ -132,12 +136,18 @@ class PlainBuildRenderer:
             self._write_line(f"{prefix} | {strip_control_sequences(event.line)}")
             self._printed_output.append(event.line)
 
+    def _hides_branch(self, branch: str) -> bool:
+        """Return whether to omit a branch: the layers of a push, which has its own line."""
+        return branch == LAYER_BRANCH and not self._verbose
+
     def _handle_transfer(self, event: Transfer, now: float) -> None:
+        vertex = self._state.find_running(event.vertex)
+        if vertex is not None and self._hides_branch(vertex.branch):
+            return
         last = self._last_transfer_line.setdefault(event.vertex, now)
         if now - last < _TRANSFER_INTERVAL_SECONDS:
             return
         self._last_transfer_line[event.vertex] = now
-        vertex = self._state.find_running(event.vertex)
         self._announce_vertex(vertex)
         if vertex is not None:
             name = format_vertex(vertex.branch, event.name)

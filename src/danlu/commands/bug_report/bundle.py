@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import re
 import tarfile
 import zlib
@@ -22,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.errors import OutsideError, UsageError
-from danlu.util.files import write_atomic
+from danlu.util.files import is_special_file, write_atomic
 from danlu.util.sanitize import strip_control_sequences
 
 MAX_FILE_BYTES = 4 << 20
@@ -62,9 +61,10 @@ def write_bundle(path: Path, files: Mapping[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size, member.mode = len(content), 0o600
             archive.addfile(member, io.BytesIO(content))
+    if is_special_file(path):
+        raise OutsideError(f"cannot write {path}: it is not a regular file", hint="write to a file")
     try:
-        write_atomic(path, buffer.getvalue())
-        os.chmod(path, 0o600)
+        write_atomic(path, buffer.getvalue(), mode=0o600)
     except OSError as error:
         raise OutsideError(f"cannot write {path}: {error.strerror}") from error
 

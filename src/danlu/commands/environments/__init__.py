@@ -1,1 +1,1 @@
-"""Environments that stay: start them, run programs in them, look at them, stop and remove them."""
+"""Long-running environments: start, enter, inspect, stop and remove them."""

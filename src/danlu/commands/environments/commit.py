@@ -7,8 +7,11 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from danlu.commands.environments.changes import (
@@ -16,13 +19,21 @@ from danlu.commands.environments.changes import (
     collect_changes,
     render_build_lines,
 )
+from danlu.commands.environments.docker_changes import open_container_changes
 from danlu.commands.settings import Settings
-from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
-from danlu.errors import OutsideError, StoreError, UsageError
+from danlu.engine.environment_directory import (
+    EMBEDDED_ENGINE,
+    KUBERNETES_ENGINE,
+    EnvironmentDirectory,
+    EnvironmentSpec,
+)
+from danlu.engine.environment_image import find_environment_image
+from danlu.errors import OutsideError, UsageError
 from danlu.oci.tar import write_layer
 from danlu.sandbox import userns
 from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.store import Store
+from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.fork import run_in_child
 from danlu.util.safe_paths import ProjectTree, write_beneath
 
@@ -52,23 +63,44 @@ def commit_environment(
     files change while they are read.
     """
     spec = environment.read_spec()
+    if spec.engine == KUBERNETES_ENGINE:
+        raise UsageError(
+            f"cannot commit {environment.name}: Kubernetes gives no access to the layer in which a"
+            " pod's changes are",
+            hint="make the changes in an environment of another engine, or write them in the build"
+            " file",
+        )
     build_file = _find_build_file(spec) if write else None
     copied = FILES_DIRECTORY if write else ""
 
-    def commit() -> tuple[EnvironmentChanges, str]:
-        userns.enter(settings.paths)
-        project = Path(spec.project) if write else None
-        return _read_upper(environment, spec, settings, tag=tag, copy_to=project)
+    with _open_changes(environment, spec) as write_changes:
 
-    changes, image = run_in_child(commit)
+        def commit() -> tuple[EnvironmentChanges, str]:
+            userns.enter(settings.paths)
+            project = Path(spec.project) if write else None
+            return _read_changes(write_changes, spec, settings, tag=tag, copy_to=project)
+
+        changes, image = run_in_child(commit)
     lines = tuple(render_build_lines(changes, copied=copied))
     if build_file is not None and lines:
         append_lines(build_file, spec.target.rpartition(":")[2], lines)
     return CommitResult(changes, lines, image)
 
 
-def _read_upper(
-    environment: EnvironmentDirectory,
+@contextmanager
+def _open_changes(
+    environment: EnvironmentDirectory, spec: EnvironmentSpec
+) -> Iterator[Callable[[Path], None]]:
+    """Yield a function that copies the writable layer to a new directory."""
+    if spec.engine == EMBEDDED_ENGINE:
+        yield partial(_copy_tree, environment.upper)
+        return
+    with open_container_changes(environment) as write_changes:
+        yield write_changes
+
+
+def _read_changes(
+    write_changes: Callable[[Path], None],
     spec: EnvironmentSpec,
     settings: Settings,
     *,
@@ -77,20 +109,14 @@ def _read_upper(
 ) -> tuple[EnvironmentChanges, str]:
     """Return what was changed, and the digest of the image made of it if ``tag`` is given."""
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
-        image = store.image(spec.image)
-        layers = store.layers(image.layers) if image is not None else None
-        if image is None or layers is None:
-            raise StoreError(
-                f"the image of environment {spec.name} is missing from the store",
-                hint="run `danlu up` in its project to build it again",
-            )
+        image, layers = find_environment_image(store, spec)
         staged = work / "upper"
-        _copy_tree(environment.upper, staged)
+        write_changes(staged)
         trees = [layer.tree for layer in layers]
         finalize_upper(staged, int(time.time()), below=trees)
         changes = collect_changes(staged, trees)
         if copy_to is not None:
-            _copy_files(changes, staged, copy_to)
+            copy_files(changes, staged, copy_to)
         if not tag:
             return changes, ""
         made_by = f"danlu commit {spec.name}"
@@ -102,11 +128,22 @@ def _read_upper(
 def _copy_tree(source: Path, target: Path) -> None:
     """Copy a tree with owners, whiteouts and attributes, sharing blocks where possible."""
     command = ["cp", "-a", "--reflink=auto", str(source), str(target)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Names of files need not be UTF-8.
+    completed = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env={**os.environ, "LC_ALL": "C"},
+        check=False,
+    )
     if completed.returncode:
+        details = tuple(completed.stderr.splitlines()[:5])
+        if ran_out_of_space(target.parent, details):
+            raise disk_full_error("the store, to which the changes are copied", details=details)
         raise OutsideError(
             "cannot copy the environment's writable layer",
-            details=tuple(completed.stderr.splitlines()[:5]),
+            details=details,
             hint="stop the environment first with `danlu stop`, so that no file changes meanwhile",
         )
 
@@ -122,13 +159,13 @@ def _extend_config(config: bytes, diff_id: str, made_by: str) -> bytes:
     return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _copy_files(changes: EnvironmentChanges, tree: Path, project: Path) -> None:
+def copy_files(changes: EnvironmentChanges, tree: Path, project: Path) -> None:
     """Copy changed regular files into the project.
 
     The paths are those of real directories of ``tree``; the files belong to the user.
     """
     for change in changes.files:
-        if change.kind == "removed" or not change.is_regular:
+        if change.kind == "removed" or not change.has_line:
             continue
         if change.size > _MAX_FILE_BYTES:
             raise UsageError(
@@ -136,7 +173,9 @@ def _copy_files(changes: EnvironmentChanges, tree: Path, project: Path) -> None:
                 hint="remove it, move it to the project or to a mount, or use --tag instead",
             )
         source = tree / change.path.lstrip("/")
-        mode = 0o755 if os.stat(source).st_mode & 0o111 else 0o644
+        found = os.stat(source).st_mode
+        # What only its owner could read inside stays so.
+        mode = (0o755 if found & 0o111 else 0o644) & (found | 0o600)
         # The project is writable inside, so its directories may be links to anywhere.
         path = f"{FILES_DIRECTORY}{change.path}"
         write_beneath(project, path, source.read_bytes(), mode=mode)
@@ -146,30 +185,71 @@ def _find_build_file(spec: EnvironmentSpec) -> Path:
     name = spec.target.rpartition(":")[0]
     if not name:
         raise UsageError(
-            f"environment {spec.name} was made from an image, not from a build file",
+            f"environment {spec.name} was created from an image, not from a build file",
             hint="use --tag to keep the changes as an image",
         )
     return Path(spec.project) / name
 
 
 def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> None:
-    """Add statements to the end of a function; Starlark's are parsed as Python's."""
+    """Add the statements that a function does not have to its end.
+
+    Starlark's functions are parsed as Python's.
+
+    Raises :class:`UsageError` if there is no such function, or no place for lines in it.
+    """
     with ProjectTree(build_file.parent) as tree:
         text = tree.read_text(build_file.name)
     name = function.partition("(")[0]
     try:
-        functions = [
-            node
-            for node in ast.parse(text).body
-            if isinstance(node, ast.FunctionDef) and node.name == name
-        ]
+        before = _find_function(ast.parse(text), name)
     except SyntaxError as error:
         raise UsageError(f"cannot read {build_file.name}: {error.msg}") from error
-    if not functions or functions[-1].end_lineno is None:
+    if before is None:
         raise UsageError(f"{build_file.name} has no function {name} to add lines to")
-    last = functions[-1].body[-1]
-    indent = " " * functions[-1].body[0].col_offset
-    rows = text.splitlines()
-    end = last.end_lineno or len(rows)
+    expected = [ast.dump(node) for node in before.body]
+    statements = {line: ast.dump(ast.parse(line).body[0]) for line in lines}
+    added = {line: text for line, text in statements.items() if text not in expected}
+    changed = _insert_lines(text, before, tuple(added))
+    place = _find_end(before)
+    expected[place:place] = added.values()
+    # A function on one line, for example, has no place for them.
+    if _dump_statements(changed, name) != expected:
+        raise UsageError(
+            f"cannot add lines to function {name} of {build_file.name}",
+            hint="add the lines that `danlu commit` prints",
+        )
+    write_beneath(build_file.parent, build_file.name, changed.encode())
+
+
+def _find_function(module: ast.Module, name: str) -> ast.FunctionDef | None:
+    found = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    return next((node for node in reversed(found) if node.name == name), None)
+
+
+def _find_end(function: ast.FunctionDef) -> int:
+    """Return the number of statements before the ``return`` at the end, or of all."""
+    return len(function.body) - isinstance(function.body[-1], ast.Return)
+
+
+def _insert_lines(text: str, function: ast.FunctionDef, lines: tuple[str, ...]) -> str:
+    """Insert lines at the end of a function."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    # Python's parser counts these lines; str.splitlines() also splits at form feeds in them.
+    rows = text.removesuffix(newline).split(newline)
+    place = _find_end(function)
+    below = function.body[place:]
+    end = below[0].lineno - 1 if below else function.body[-1].end_lineno or len(rows)
+    first = rows[function.body[0].lineno - 1]
+    indent = first[: len(first) - len(first.lstrip())]
     rows[end:end] = [f"{indent}{line}" for line in lines]
-    write_beneath(build_file.parent, build_file.name, ("\n".join(rows) + "\n").encode())
+    return newline.join(rows) + newline
+
+
+def _dump_statements(text: str, name: str) -> list[str]:
+    """Return the statements of a function; empty if the text is invalid."""
+    try:
+        function = _find_function(ast.parse(text), name)
+    except SyntaxError:
+        return []
+    return [] if function is None else [ast.dump(node) for node in function.body]

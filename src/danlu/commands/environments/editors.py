@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from urllib.parse import quote
 
 from danlu.commands.environments.ssh_hosts import add_ssh_host
@@ -23,27 +24,43 @@ EDITORS = {
 }
 
 
-def format_editor_uri(environment: EnvironmentDirectory, editor: str) -> str:
-    """Return the address that opens the environment's project in ``editor``.
+@dataclass(frozen=True, slots=True)
+class EditorTarget:
+    """A directory of a host of the user's SSH configuration."""
+
+    host: str
+    directory: str
+
+
+def environment_target(environment: EnvironmentDirectory, settings: Settings) -> EditorTarget:
+    """Return what an editor opens of an environment, whose host is configured if needed."""
+    add_ssh_host(environment, settings)
+    return EditorTarget(host_name(environment.name), project_directory(environment))
+
+
+def project_directory(environment: EnvironmentDirectory) -> str:
+    """Return the project's directory in an environment, or the root directory without one."""
+    return PROJECT_DIRECTORY if environment.read_spec().project else "/"
+
+
+def format_editor_uri(target: EditorTarget, editor: str) -> str:
+    """Return the address that opens a directory in ``editor``.
 
     As in Remote-SSH's documentation: ``SCHEME://vscode-remote/ssh-remote+HOST/PATH``.
     """
-    directory = PROJECT_DIRECTORY if environment.read_spec().project else "/"
-    host = quote(host_name(environment.name))
-    return f"{EDITORS[editor]}://vscode-remote/ssh-remote+{host}{directory}"
+    host = quote(target.host)
+    return f"{EDITORS[editor]}://vscode-remote/ssh-remote+{host}{quote(target.directory)}"
 
 
-def open_editor(environment: EnvironmentDirectory, settings: Settings, editor: str) -> bool:
-    """Open the environment in ``editor``; return False if that program is not on this machine.
+def open_editor(target: EditorTarget, editor: str) -> bool:
+    """Open a directory in ``editor``; return False if that program is not on this machine.
 
     Raises :class:`OutsideError` if the editor fails.
     """
-    add_ssh_host(environment, settings)
     program = shutil.which(editor)
     if program is None:
         return False
-    directory = PROJECT_DIRECTORY if environment.read_spec().project else "/"
-    command = [program, "--remote", f"ssh-remote+{host_name(environment.name)}", directory]
+    command = [program, "--remote", f"ssh-remote+{target.host}", target.directory]
     try:
         done = subprocess.run(command, check=False)
     except OSError as error:

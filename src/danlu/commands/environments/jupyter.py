@@ -50,10 +50,16 @@ def add_jupyter(
 def replace_taken_port(spec: EnvironmentSpec) -> EnvironmentSpec:
     """Return ``spec`` with another port for Jupyter if another program uses that one."""
     service = find_service(spec)
-    ports = {port.service: port for port in spec.ports}
-    if service is None or ports[SERVICE_NAME].fixed:
+    if service is None:
         return spec
-    if not find_listener_conflict(ports[SERVICE_NAME]):
+    number = int(service.environment[_PORT_VARIABLE])
+    # The user may have given the same name to ports of other programs. Ours was added last.
+    own = next(
+        port
+        for port in reversed(spec.ports)
+        if (port.service, port.address, port.port) == (SERVICE_NAME, _ADDRESS, number)
+    )
+    if own.fixed or not find_listener_conflict(own):
         return spec
     port = find_free_port()
     moved = msgspec.structs.replace(
@@ -63,7 +69,7 @@ def replace_taken_port(spec: EnvironmentSpec) -> EnvironmentSpec:
     return msgspec.structs.replace(
         spec,
         services=tuple(moved if item is service else item for item in spec.services),
-        ports=tuple(forward if item.service == SERVICE_NAME else item for item in spec.ports),
+        ports=tuple(forward if item is own else item for item in spec.ports),
     )
 
 

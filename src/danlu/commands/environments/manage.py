@@ -13,36 +13,33 @@ from typing import Any
 
 import msgspec
 
+from danlu.commands.environments.engine_commands import load_engine_commands
 from danlu.commands.environments.ssh_hosts import remove_ssh_host
 from danlu.commands.project import DEFAULT_FUNCTION, Project
+from danlu.commands.remote.contexts import read_contexts
 from danlu.commands.settings import Settings
 from danlu.engine.environment_control import StopRequest, request_from_supervisor
 from danlu.engine.environment_directory import (
+    EMBEDDED_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
     EnvironmentState,
     check_environment_name,
     list_environments,
+    lock_environment,
 )
-from danlu.engine.procfs import (
-    descendants,
-    find_namespace_members,
-    measure_usage,
-    read_command,
-)
-from danlu.engine.types import ResourceUsage
-from danlu.errors import OutsideError, UsageError
+from danlu.engine.ssh.ssh_config import host_name
+from danlu.errors import OutsideError, StoreError, UsageError
 from danlu.sandbox import userns
 from danlu.store import Store
 from danlu.util.files import remove_tree
 from danlu.util.fork import run_in_child
-from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
 from danlu.util.suggest import closest_match
 
+_REMOVED_PREFIX = ".removed-"
 _POLL_SECONDS = 0.02
 _STOP_MARGIN_SECONDS = 15.0
-_SAMPLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,8 @@ class EnvironmentView:
             "project": self.spec.project,
             "target": self.spec.target,
             "image": self.spec.image,
+            "engine": self.spec.engine,
+            "gpus": self.spec.gpus or "none",
             "created": self.spec.created.isoformat(),
             "started": started.isoformat() if started else None,
             "ended": ended.isoformat() if ended else None,
@@ -84,19 +83,37 @@ class EnvironmentView:
                     "host_port": port.host_port,
                     "service": port.service,
                 }
-                for port in self.spec.ports
+                for port in self.spec.listed_ports
             ],
         }
 
 
 @dataclass(frozen=True)
-class ProcessRow:
-    """A process of an environment: host process id, cores used, bytes of memory, command line."""
+class DamagedEnvironmentView:
+    """What is known of an environment whose spec cannot be read."""
 
-    pid: int
-    cpu: float
-    memory: int
-    command: str
+    name: str
+    error: StoreError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields of :meth:`EnvironmentView.to_json` that are known, and the hint."""
+        return {
+            "name": self.name,
+            "phase": "Damaged",
+            "reason": self.error.message,
+            "hint": self.error.hint,
+            "project": "",
+            "target": "",
+            "image": "",
+            "engine": "",
+            "gpus": "none",
+            "created": None,
+            "started": None,
+            "ended": None,
+            "warnings": [],
+            "services": [],
+            "ports": [],
+        }
 
 
 def find_environment(name: str, paths: Paths) -> EnvironmentDirectory:
@@ -124,10 +141,46 @@ def default_name(target: Project | Path) -> str:
     return text[:63] or "environment"
 
 
-def list_environment_views(paths: Paths) -> Iterator[EnvironmentView]:
+def check_new_name(name: str, paths: Paths) -> None:
+    """Raise :class:`UsageError` if an environment must not be created with that name.
+
+    ``a.b`` has the same SSH host as ``a`` in a context called ``b``. Existing ones keep it.
+    """
+    check_environment_name(name)
+    for context, place in read_contexts(paths).contexts.items():
+        if place.is_remote and name.endswith(f".{context}"):
+            other = name.removesuffix(f".{context}")
+            raise UsageError(
+                f"the SSH host {host_name(name)} belongs to environment {other} of context"
+                f" {context}",
+                hint="choose another name, `danlu up` takes it with --name",
+            )
+
+
+def check_new_context(context: str, paths: Paths) -> None:
+    """Raise :class:`UsageError` if an environment of this machine has an SSH host of the context.
+
+    See :func:`check_new_name`.
+    """
+    for environment in list_environments(paths.environments):
+        if environment.name.endswith(f".{context}"):
+            raise UsageError(
+                f"environment {environment.name} of this machine has an SSH host of context"
+                f" {context}",
+                hint="choose another name for the context, or rename the environment with"
+                " `danlu rename`",
+            )
+
+
+def list_environment_views(paths: Paths) -> Iterator[EnvironmentView | DamagedEnvironmentView]:
     """Yield all environments of this machine, by name."""
     for environment in list_environments(paths.environments):
-        yield read_environment_view(environment)
+        try:
+            yield read_environment_view(environment)
+        except StoreError as error:
+            yield DamagedEnvironmentView(environment.name, error)
+        except FileNotFoundError:
+            continue  # it is being removed
 
 
 def read_environment_view(environment: EnvironmentDirectory) -> EnvironmentView:
@@ -156,35 +209,10 @@ def stop_environment(environment: EnvironmentDirectory, *, grace: float = 10.0) 
                 hint=f"see {environment.supervisor_log}",
             )
         time.sleep(_POLL_SECONDS)
+    state = environment.read_state()
+    if state.phase == "Failed":
+        raise OutsideError(f"environment {environment.name} has stopped, but {state.reason}")
     return True
-
-
-def list_user_programs(environment: EnvironmentDirectory) -> list[str]:
-    """Return the commands that stopping would end, services and waiting processes aside."""
-    state = environment.read_state()
-    if state.container is None:
-        return []
-    services = {service.pid for service in state.services if service.pid is not None}
-    served = {pid for service in services for pid in (service, *descendants(service))}
-    commands = [
-        read_command(pid)
-        for pid in _container_processes(state)
-        if pid not in served and pid != state.container
-    ]
-    return [command for command in commands if command and not command.startswith("sleep 86400")]
-
-
-def measure_processes(environment: EnvironmentDirectory) -> list[ProcessRow]:
-    """Return the processes of a running environment, by memory; CPU is measured for 0.5 s."""
-    state = environment.read_state()
-    before = {pid: measure_usage([pid]) for pid in _container_processes(state)}
-    time.sleep(_SAMPLE_SECONDS)
-    rows = []
-    for pid, earlier in before.items():
-        now = measure_usage([pid])
-        if now is not None:
-            rows.append(ProcessRow(pid, _core_share(earlier, now), now.memory, read_command(pid)))
-    return sorted(rows, key=lambda row: -row.memory)
 
 
 def remove_environment(environment: EnvironmentDirectory, settings: Settings) -> None:
@@ -193,17 +221,44 @@ def remove_environment(environment: EnvironmentDirectory, settings: Settings) ->
     Forks, so the process must not have other threads.
     """
     name = environment.name
+    try:
+        engine = environment.read_spec().engine
+    except StoreError:
+        engine = EMBEDDED_ENGINE  # it is damaged: there are only its files
+    commands = load_engine_commands(engine)
+    if commands is not None:
+        commands.remove_container(environment)
     with Store.open(settings.paths.store) as store:
         store.untag(environment_image_tag(name))
     # Gone from lists at once, even if removing the files is interrupted.
     remove_ssh_host(name, settings)
-    grave = environment.directory.with_name(f".removed-{name}-{time.time_ns()}")
+    _remove_directory(environment, settings)
+
+
+def discard_incomplete(environment: EnvironmentDirectory, settings: Settings) -> None:
+    """Remove a directory that is not an environment, which would block its name.
+
+    An interrupted `danlu up` left it. The caller holds the environment's lock. Raises
+    :class:`OutsideError` if a supervisor runs in it and does not stop.
+    """
+    if environment.directory.exists() and not environment.exists():
+        stop_environment(environment)
+        _remove_directory(environment, settings)
+
+
+def _remove_directory(environment: EnvironmentDirectory, settings: Settings) -> None:
+    name = environment.name
+    grave = environment.directory.with_name(f"{_REMOVED_PREFIX}{name}-{time.time_ns()}")
     environment.directory.rename(grave)
 
     def remove_files() -> None:
         # They may belong to other users of the container.
         userns.enter(settings.paths)
         remove_tree(grave)
+        # Those that an interrupted command has left; another one may be removing them now.
+        for left in grave.parent.glob(f"{_REMOVED_PREFIX}*"):
+            with suppress(OSError):
+                remove_tree(left)
 
     run_in_child(remove_files)
 
@@ -213,13 +268,13 @@ def rename_environment(old: str, new: str, settings: Settings) -> None:
 
     Raises :class:`UsageError` if it runs, or if the new name is invalid or taken.
     """
-    check_environment_name(new)
+    check_new_name(new, settings.paths)
     root = settings.paths.environments
     # Both locks in one order, so that two renames never wait for each other.
     first, second = sorted((old, new))
     if first == second:
         raise UsageError(f"environment {old} has that name already")
-    with file_lock(root / f"{first}.lock"), file_lock(root / f"{second}.lock"):
+    with lock_environment(root, first), lock_environment(root, second):
         environment = find_environment(old, settings.paths)
         renamed = EnvironmentDirectory(root / new)
         if environment.is_running():
@@ -228,11 +283,15 @@ def rename_environment(old: str, new: str, settings: Settings) -> None:
             )
         if renamed.exists():
             raise UsageError(f"environment {new} exists already")
+        discard_incomplete(renamed, settings)
         spec = environment.read_spec()
         with Store.open(settings.paths.store) as store:
             store.tag(environment_image_tag(new), spec.image)
         remove_ssh_host(old, settings)
         remove_tree(environment.directory / "ssh")
+        commands = load_engine_commands(spec.engine)
+        if commands is not None:
+            commands.rename_container(environment, renamed, spec.engine)
         environment.write_spec(msgspec.structs.replace(spec, name=new))
         environment.directory.rename(renamed.directory)
         with Store.open(settings.paths.store) as store:
@@ -242,7 +301,7 @@ def rename_environment(old: str, new: str, settings: Settings) -> None:
 def take_down(name: str, settings: Settings, *, grace: float = 10.0) -> None:
     """Stop and remove an environment; nothing of it stays."""
     environment = find_environment(name, settings.paths)
-    with file_lock(settings.paths.environments / f"{name}.lock"):
+    with lock_environment(settings.paths.environments, name):
         find_environment(name, settings.paths)  # another process may have removed it meanwhile
         stop_environment(environment, grace=grace)
         remove_environment(environment, settings)
@@ -256,18 +315,3 @@ def environment_image_tag(name: str) -> str:
 def seconds_since(moment: datetime | None, now: datetime) -> float:
     """Return the seconds since ``moment``, 0 if it is None."""
     return (now - moment).total_seconds() if moment else 0.0
-
-
-def _container_processes(state: EnvironmentState) -> list[int]:
-    """Return the host's process ids of the container's processes.
-
-    Programs that users start are children of the OCI runtime, so they are found by the namespace
-    that they share with the first process.
-    """
-    if state.container is None:
-        return []
-    return find_namespace_members(state.container)
-
-
-def _core_share(earlier: ResourceUsage | None, now: ResourceUsage) -> float:
-    return (now.cpu - earlier.cpu) / _SAMPLE_SECONDS if earlier is not None else 0.0

@@ -1,4 +1,4 @@
-"""How an environment is started: what the build file says, and what the user asks for."""
+"""Build the spec of an environment from the build file and the user's options."""
 
 from __future__ import annotations
 
@@ -15,20 +15,39 @@ from danlu.commands.container_options import (
     parse_volume,
     select_mounts,
 )
+from danlu.commands.environments.jupyter import SERVICE_NAME as JUPYTER_SERVICE
 from danlu.commands.environments.jupyter import add_jupyter
 from danlu.commands.project import Project
 from danlu.commands.runtime_mounts import resolve_mounts
-from danlu.engine.environment_directory import EnvironmentSpec, PortForward, ServiceSpec
+from danlu.engine.environment_directory import (
+    EMBEDDED_ENGINE,
+    INIT_LOG,
+    KUBERNETES_ENGINE,
+    EnvironmentSpec,
+    NamedVolume,
+    PortForward,
+    ServiceSpec,
+)
+from danlu.engine.ssh.authorized_keys import read_authorized_keys
 from danlu.engine.types import ResourceLimits, VolumeMount
 from danlu.environment.runtime_settings import ExposedPort, RuntimeSettings
 from danlu.errors import UsageError
+from danlu.sandbox.types import Mount
+from danlu.util.config import NetworkName
 from danlu.util.human import parse_size
 from danlu.util.paths import Paths
+
+SSH_PORT, SSH_SERVICE = 22, "ssh"
+
+#: Logs and services that do not come from ``runtime.daemon``.
+_RESERVED_NAMES = (INIT_LOG, JUPYTER_SERVICE)
+
+_VOLUME_NAME = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
 class UpOptions:
-    """What the user asks of one environment; unset values leave what the build file says.
+    """The user's options for an environment; unset ones keep the build file's settings.
 
     Attributes:
         name: Empty for the project's name.
@@ -37,9 +56,14 @@ class UpOptions:
         ports: ``[ADDRESS:][HOST:]PORT``.
         cpus: Number of cores, such as ``1.5``.
         memory: Bytes with a unit, such as ``16G``.
+        gpus: ``all``, ``none``, a number of GPUs, or their indexes and UUIDs.
         shm_size: Bytes with a unit.
         allow_mounts: Whether included repositories may mount files of this machine.
         recreate: Start over from the image, discarding the writable layer.
+        engine: What runs it; empty for what runs it already, or the configured engine.
+        network: ``host`` or ``private``; empty for the configured one.
+        ssh_port: ``[ADDRESS:]PORT`` at which to serve SSH; empty for none.
+        authorized_keys: A file of public keys that may log in there; empty for none.
     """
 
     name: str = ""
@@ -48,12 +72,17 @@ class UpOptions:
     ports: tuple[str, ...] = ()
     cpus: str = ""
     memory: str = ""
+    gpus: str = ""
     shm_size: str = ""
     user: str = ""
     allow_mounts: bool = False
     recreate: bool = False
     offline: bool = False
     frozen: bool = False
+    engine: str = ""
+    network: NetworkName | None = None
+    ssh_port: str = ""
+    authorized_keys: str = ""
 
 
 def build_spec(
@@ -64,15 +93,25 @@ def build_spec(
     options: UpOptions,
     paths: Paths,
     *,
+    engine: str = EMBEDDED_ENGINE,
+    network: NetworkName = "host",
+    gpus: str = "",
     earlier: EnvironmentSpec | None,
 ) -> EnvironmentSpec:
     """Return how the environment of ``target`` is started, from the image with that digest.
 
-    ``earlier`` is how it was started last, whose ports and token it keeps. Raises
-    :class:`UsageError` for an invalid option, and for a mount without a source on this machine.
+    ``gpus`` are those of the options or the build file
+    (:func:`danlu.commands.gpu_options.decide_gpus`). ``earlier`` is how it was started last, whose
+    ports and token it keeps. Raises :class:`UsageError` for an invalid option, and for a mount
+    without a source on this machine.
     """
     directory = target.directory if isinstance(target, Project) else target
-    given = tuple(parse_volume(text) for text in options.volumes)
+    named: tuple[NamedVolume, ...] = ()
+    given: tuple[Mount, ...] = ()
+    if engine == KUBERNETES_ENGINE:
+        named = tuple(parse_named_volume(text) for text in options.volumes)
+    else:
+        given = tuple(parse_volume(text) for text in options.volumes)
     declared = resolve_mounts(
         select_mounts(runtime.mounts, given), directory, paths, allow_included=options.allow_mounts
     )
@@ -94,10 +133,16 @@ def build_spec(
             cpu=_parse_cores(options.cpus) if options.cpus else None,
             memory=_parse_memory(options.memory) if options.memory else None,
         ),
+        gpus=gpus,
         shm_size=shm_size or (runtime.shm_size or 0) << 20,
         init=runtime.init,
         services=name_services(runtime.daemons),
         ports=_list_ports(runtime.ports, options.ports),
+        engine=engine,
+        volumes=named,
+        network=network,
+        ssh_port=_parse_ssh_port(options.ssh_port) if options.ssh_port else None,
+        authorized_keys=_read_keys(options),
     )
     return add_jupyter(spec, runtime.jupyter, earlier) if runtime.jupyter else spec
 
@@ -109,11 +154,25 @@ def _list_ports(
     ports = [parse_port(text) for text in given]
     known = {port.port for port in ports}
     ports += [_expose_port(port) for port in declared if port.port not in known]
+    _check_host_ports(ports)
     return tuple(ports)
 
 
+def _check_host_ports(ports: list[PortForward]) -> None:
+    seen: dict[tuple[str, int], PortForward] = {}
+    for port in ports:
+        place = port.address, port.host_port
+        first = seen.setdefault(place, port)
+        if first.port != port.port:
+            raise UsageError(
+                f"ports {first.port} and {port.port} cannot both be reached at"
+                f" {port.address}:{port.host_port}",
+                hint="choose another one with --port HOST:PORT",
+            )
+
+
 def _expose_port(port: ExposedPort) -> PortForward:
-    # Host port 0 is any: the environment shares the host's network, so its own will do.
+    # Host port 0 means any, so use the same one: the environment shares the host's network.
     return PortForward(port.port, port.host_port or port.port, port.address, port.service)
 
 
@@ -123,8 +182,24 @@ def name_services(daemons: tuple[tuple[str, ...], ...]) -> tuple[ServiceSpec, ..
     for args in daemons:
         base = re.sub(r"[^A-Za-z0-9_.-]", "-", os.path.basename(args[0])) or "service"
         same = sum(service.name.partition("#")[0] == base for service in services)
+        # A program called `jupyter` is not the server of config.jupyter, which has a token.
+        same += base in _RESERVED_NAMES
         services.append(ServiceSpec(f"{base}#{same + 1}" if same else base, args))
     return tuple(services)
+
+
+def parse_named_volume(text: str) -> NamedVolume:
+    """Parse ``NAME:DST[:ro|:rw]``; raise :class:`UsageError` if it is invalid."""
+    parts = text.split(":")
+    mode = parts.pop() if len(parts) == 3 else "rw"
+    if len(parts) != 2 or mode not in ("ro", "rw") or not parts[1].startswith("/"):
+        raise UsageError(f"invalid volume {text!r}", hint="use NAME:/DST or NAME:/DST:ro")
+    if not _VOLUME_NAME.fullmatch(parts[0]):
+        raise UsageError(
+            f"cannot mount {parts[0]!r}: nodes do not have this machine's files",
+            hint="name a volume of the cluster with lower-case letters, digits and '-'",
+        )
+    return NamedVolume(parts[0], parts[1], readonly=mode == "ro")
 
 
 def parse_port(text: str) -> PortForward:
@@ -139,6 +214,24 @@ def parse_port(text: str) -> PortForward:
     if not numbers or not all(0 < number < 65536 for number in numbers):
         raise UsageError(f"invalid port {text!r}", hint="use PORT, HOST:PORT or ADDRESS:HOST:PORT")
     return PortForward(numbers[-1], numbers[0], address)
+
+
+def _parse_ssh_port(text: str) -> PortForward:
+    """Parse ``[ADDRESS:]PORT``."""
+    address, _, number = text.rpartition(":")
+    try:
+        forward = parse_port(f"{address}:{number}:{number}" if address else number)
+    except UsageError:
+        raise UsageError(f"invalid SSH port {text!r}", hint="use PORT or ADDRESS:PORT") from None
+    return PortForward(SSH_PORT, forward.host_port, forward.address, SSH_SERVICE)
+
+
+def _read_keys(options: UpOptions) -> tuple[str, ...]:
+    if not options.authorized_keys:
+        return ()
+    if not options.ssh_port:
+        raise UsageError("--authorized-keys needs --ssh-port", hint="add --ssh-port 2222")
+    return read_authorized_keys(Path(options.authorized_keys).expanduser())
 
 
 def _parse_cores(text: str) -> float:
@@ -161,14 +254,17 @@ def _parse_memory(text: str) -> int:
 def explain_differences(
     existing: EnvironmentSpec, wanted: EnvironmentSpec, *, running: bool
 ) -> list[str]:
-    """Return sentences about an environment that is not as the user now wants it."""
+    """Return notes on how an environment differs from what the user now wants."""
     notes = []
     if existing.image != wanted.image:
         notes.append(
             f"{existing.name} uses an older image than the build file describes;"
             " `danlu up --recreate` starts over with the new one and discards changes inside"
         )
-    settings = ("mounts", "environment", "user", "limits", "shm_size", "init", "services", "ports")
+    settings = (
+        *("mounts", "volumes", "environment", "user", "limits", "gpus", "shm_size", "init"),
+        *("services", "ports", "network", "ssh_port", "authorized_keys"),
+    )
     changed = [name for name in settings if getattr(existing, name) != getattr(wanted, name)]
     if running and changed:
         notes.append(

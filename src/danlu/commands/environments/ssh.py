@@ -6,11 +6,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-from danlu.commands.environments.ssh_hosts import add_ssh_host, hosts_directory, ssh_keys
+from danlu.commands.environments.ssh_hosts import add_ssh_host, hosts_directory
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.engine.ssh.connection_client import serve_by_listener
+from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import host_name
-from danlu.engine.supervised_exec import SupervisedExecClient
 from danlu.errors import DanluError, MachineError, UsageError
 
 
@@ -61,23 +62,20 @@ def serve_ssh(name: str, settings: Settings) -> None:
     :class:`~danlu.errors.DanluError` if the environment cannot be reached, or the client did not
     log in.
     """
-    # A connection loads what no other command needs, and little else.
-    from danlu.engine.ssh.stdio import record_failure, serve_standard_streams
-
     environment = EnvironmentDirectory(settings.paths.environments / name)
     if "/" in name or not environment.directory.exists():
         from danlu.commands.environments.manage import find_environment
 
         environment = find_environment(name, settings.paths)
-    keys = ssh_keys(environment)
+    keys = environment_keys(environment)
     keys.create_missing(name)
     try:
         for note in require_running(environment, settings, interactive=_has_terminal()):
             print(f"danlu: {note}", file=sys.stderr)
     except DanluError as error:
-        record_failure(keys, error)
+        keys.record_failure(error)
         raise
-    serve_standard_streams(SupervisedExecClient(environment), keys)
+    serve_by_listener(environment)
 
 
 def _has_terminal() -> bool:

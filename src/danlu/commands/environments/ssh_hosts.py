@@ -7,17 +7,17 @@ from pathlib import Path
 
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.engine.ssh.keys import SshKeys
+from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import SshConfiguration, render_host
-from danlu.util.danlu_program import danlu_program, directory_variables
+from danlu.util.danlu_program import (
+    CONTEXT_VARIABLE,
+    DEFAULT_CONTEXT,
+    danlu_program,
+    directory_variables,
+)
 from danlu.util.paths import Paths
 
 _OFF = "off"
-
-
-def ssh_keys(environment: EnvironmentDirectory) -> SshKeys:
-    """Return the keys of an environment, which may not exist yet."""
-    return SshKeys(environment.directory / "ssh")
 
 
 def add_ssh_host(environment: EnvironmentDirectory, settings: Settings) -> None:
@@ -25,31 +25,34 @@ def add_ssh_host(environment: EnvironmentDirectory, settings: Settings) -> None:
 
     Raises :class:`OutsideError` if a file cannot be written.
     """
-    keys = ssh_keys(environment)
+    keys = environment_keys(environment)
     keys.create_missing(environment.name)
-    _configuration_files(settings).add_host(environment.name, keys, program=_danlu_program())
+    ssh_configuration(settings).add_host(environment.name, keys, program=danlu_command())
 
 
 def remove_ssh_host(name: str, settings: Settings) -> None:
     """Remove the host of an environment, if there is one."""
     with suppress(OSError):
-        _configuration_files(settings).remove_host(name)
+        ssh_configuration(settings).remove_host(name)
 
 
 def render_ssh_host(environment: EnvironmentDirectory) -> str:
     """Return the block of the environment's host, and create its keys if needed."""
-    keys = ssh_keys(environment)
+    keys = environment_keys(environment)
     keys.create_missing(environment.name)
-    return render_host(environment.name, keys, program=_danlu_program())
+    return render_host(environment.name, keys, program=danlu_command())
 
 
-def _danlu_program() -> list[str]:
-    """Return the words that run this danlu from any directory and environment."""
-    variables = [f"{name}={value}" for name, value in directory_variables().items()]
-    return ["/usr/bin/env", *variables, *danlu_program()] if variables else danlu_program()
+def danlu_command(context: str = DEFAULT_CONTEXT) -> list[str]:
+    """Return the command that runs danlu in a context, from any directory and environment."""
+    # Set explicitly, because the user's current context may be another one.
+    variables = {CONTEXT_VARIABLE: context, **directory_variables()}
+    words = [f"{name}={value}" for name, value in variables.items()]
+    return ["/usr/bin/env", *words, *danlu_program()]
 
 
-def _configuration_files(settings: Settings) -> SshConfiguration:
+def ssh_configuration(settings: Settings) -> SshConfiguration:
+    """Return the user's SSH configuration and danlu's files that it includes."""
     file = settings.config.ssh_config
     user_file = None if file == _OFF else Path(file).expanduser().absolute()
     return SshConfiguration(hosts_directory(settings.paths), user_file)

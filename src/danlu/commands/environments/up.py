@@ -2,54 +2,75 @@
 
 from __future__ import annotations
 
+import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from danlu.commands.build_cache import lookup_environment
-from danlu.commands.driver_check import check_driver, warn_about_gpus
+from danlu.commands.build_cache import list_dependencies, lookup_environment
+from danlu.commands.driver_check import check_driver
+from danlu.commands.environments.engine_commands import load_engine_commands
 from danlu.commands.environments.jupyter import replace_taken_port
 from danlu.commands.environments.manage import (
+    check_new_name,
     default_name,
+    discard_incomplete,
     environment_image_tag,
     find_environment,
     remove_environment,
     stop_environment,
 )
 from danlu.commands.environments.spec import UpOptions, build_spec, explain_differences
-from danlu.commands.environments.ssh_hosts import add_ssh_host
+from danlu.commands.environments.ssh_hosts import add_ssh_host, ssh_configuration
+from danlu.commands.gpu_options import decide_gpus
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
+    EMBEDDED_ENGINE,
+    KUBERNETES_ENGINE,
     EnvironmentDirectory,
     EnvironmentSpec,
     check_environment_name,
+    lock_environment,
+    try_environment_lock,
 )
 from danlu.engine.environment_ports import find_listener_conflict, needs_forward
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
-from danlu.errors import DanluError, UsageError
+from danlu.errors import DanluError, OutsideError, UsageError
 from danlu.graph.progress import Progress
 from danlu.store import Store
-from danlu.util.files import private_directory
+from danlu.util.config import NetworkName
+from danlu.util.epoch import read_epoch
+from danlu.util.files import private_directory, remove_tree
 from danlu.util.fork import run_in_child
-from danlu.util.locks import file_lock
+from danlu.util.paths import Paths
+
+_NEW_PREFIX = ".new."
+_UNFINISHED = re.compile(r"\.new(?:\.(?P<name>.+))?\.[0-9a-f]{12}")
 
 
 @dataclass(frozen=True)
 class UpResult:
-    """The environment, which runs; ``created`` and ``started`` say what was done.
+    """A running environment, and whether the call created or started it.
 
-    ``notes`` are sentences for the user: an image that is older than the build file, a port that
-    another program uses.
+    Attributes:
+        notes: Sentences for the user, such as that the image is older than the build file.
+        depends_on: The files that a repeated call would compare. Empty if something was done, or if
+            the call depends on more than files.
+        epoch: The epoch of the store before the call.
     """
 
     environment: EnvironmentDirectory
     created: bool = False
     started: bool = False
     notes: tuple[str, ...] = field(default=())
+    depends_on: tuple[Path, ...] = field(default=())
+    epoch: str = ""
 
 
 def start_environment(
@@ -65,21 +86,39 @@ def start_environment(
     ``target`` is a project, or a directory to mount if ``image`` names a local image. Raises
     :class:`~danlu.errors.DanluError` if it could not be built or started.
     """
+    epoch = read_epoch(settings.paths.store / "epoch")
     if isinstance(target, Path):
         directory, runtime = target, RuntimeSettings()
         digest: str = find_named_image(image, settings).digest
     else:
         directory = target.directory
         digest, runtime = _find_or_build(target, settings, progress, options)
-        check_driver(target, progress, required=False)
-        warn_about_gpus(runtime, progress)
     name = check_environment_name(options.name or default_name(target))
     root = settings.paths.environments
-    with file_lock(root / f"{name}.lock"):
+    engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
+    is_here = engine != KUBERNETES_ENGINE
+    gpus = options.gpus or str(runtime.gpus or "")
+    if is_here:
+        gpus = decide_gpus(options.gpus, runtime, settings.config, progress)
+    if is_here and isinstance(target, Project):
+        required = bool(gpus and options.gpus)
+        check_driver(target, progress, required=required, config=settings.config)
+    with lock_environment(root, name):
         environment = EnvironmentDirectory(root / name)
-        existing = _read_existing(environment, directory)
+        existing = _read_existing(environment, directory, settings.paths)
+        # Again, because another process may have created the environment before we got the lock.
+        engine = _choose_engine(existing, options, settings)
         wanted = build_spec(
-            name, target, digest, runtime, options, settings.paths, earlier=existing
+            name,
+            target,
+            digest,
+            runtime,
+            options,
+            settings.paths,
+            engine=engine,
+            network=_choose_network(engine, options, settings),
+            gpus=gpus,
+            earlier=existing,
         )
         notes: list[str] = []
         if existing is not None and options.recreate:
@@ -95,13 +134,56 @@ def start_environment(
             kept = msgspec.structs.replace(wanted, image=existing.image, created=existing.created)
             environment.write_spec(kept)
         notes += _prepare_ports(environment)
-        started = start_supervisor(environment, settings.paths)
-        notes += _offer_ssh(environment, settings)
-    return UpResult(environment, existing is None, started, tuple(notes))
+        try:
+            started = _start_supervisor(environment, settings, progress, notes)
+        except BaseException:
+            # Also if the user has interrupted it.
+            if existing is None and _has_failed(environment):
+                remove_environment(environment, settings)
+            raise
+        notes += _configure_ssh(environment, settings)
+    depends_on: tuple[Path, ...] = ()
+    if isinstance(target, Project) and not (started or notes or gpus) and _has_defaults(options):
+        depends_on = _list_dependencies(target, environment, settings)
+    return UpResult(environment, existing is None, started, tuple(notes), depends_on, epoch)
 
 
-def _offer_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
-    """Make the environment a host of the user's SSH configuration; return what prevented it."""
+def _has_failed(environment: EnvironmentDirectory) -> bool:
+    """Return whether a new environment has never run, and no supervisor is starting it."""
+    if environment.was_started() and environment.read_state().phase != "Failed":
+        return False
+    if environment.was_started():
+        # Its supervisor has reported the failure, and is about to exit.
+        with suppress(OutsideError):
+            stop_environment(environment)
+    # One that has just been spawned has not written its state, and keeps the environment.
+    return not environment.is_running()
+
+
+def _has_defaults(options: UpOptions) -> bool:
+    """Return whether no option changes how the environment runs."""
+    return options == UpOptions(name=options.name, offline=options.offline, frozen=options.frozen)
+
+
+def _list_dependencies(
+    project: Project, environment: EnvironmentDirectory, settings: Settings
+) -> tuple[Path, ...]:
+    """List the files that :func:`start_environment` compared; empty if it compared more."""
+    with Store.open(settings.paths.store) as store:
+        files = list_dependencies(store, project)
+    if files is None:
+        return ()
+    return (
+        *(project.directory / file for file in files),
+        settings.paths.config_file,
+        settings.paths.config / "contexts.json",
+        environment.spec_file,
+        *ssh_configuration(settings).list_files(environment.name),
+    )
+
+
+def _configure_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
+    """Add the environment to the user's SSH configuration; return a note if that failed."""
     try:
         add_ssh_host(environment, settings)
     except DanluError as error:
@@ -109,19 +191,65 @@ def _offer_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[st
     return []
 
 
-def restart_environment(name: str, settings: Settings) -> UpResult:
-    """Start a stopped environment as it was started last; do nothing if it runs."""
+def _choose_engine(existing: EnvironmentSpec | None, options: UpOptions, settings: Settings) -> str:
+    """Return the engine; an existing environment keeps its own, which has its files."""
+    chosen = options.engine or settings.config.engine
+    if existing is None or options.recreate or existing.engine == chosen:
+        return chosen
+    if options.engine:
+        raise UsageError(
+            f"environment {existing.name} runs in the {existing.engine} engine",
+            hint="add --recreate to start over, or choose another name with --name",
+        )
+    return existing.engine
+
+
+def _choose_network(engine: str, options: UpOptions, settings: Settings) -> NetworkName:
+    """Return the network of the environment; raise :class:`UsageError` if the engine lacks it."""
+    if engine == EMBEDDED_ENGINE:
+        return options.network or settings.config.network
+    if options.network == "private":
+        raise UsageError(
+            f"environments of the {engine} engine cannot have a private network",
+            hint="use the embedded engine: `--engine embedded`",
+        )
+    return "host"
+
+
+def _start_supervisor(
+    environment: EnvironmentDirectory,
+    settings: Settings,
+    progress: Progress,
+    notes: list[str],
+) -> bool:
+    """Start the supervisor unless it runs; return whether it was started.
+
+    What this machine could not provide is added to ``notes``.
+    """
+    commands = load_engine_commands(environment.read_spec().engine)
+    if commands is not None and not environment.is_running():
+        commands.prepare_container(environment, settings, progress)
+    started = start_supervisor(environment, settings.paths)
+    if started:
+        notes += environment.read_state().warnings
+    return started
+
+
+def restart_environment(
+    name: str, settings: Settings, progress: Progress = lambda event: None
+) -> UpResult:
+    """Start a stopped environment with its previous settings; do nothing if it runs."""
     environment = find_environment(name, settings.paths)
-    with file_lock(settings.paths.environments / f"{name}.lock"):
+    with lock_environment(settings.paths.environments, name):
         notes = _prepare_ports(environment)
-        started = start_supervisor(environment, settings.paths)
+        started = _start_supervisor(environment, settings, progress, notes)
     return UpResult(environment, started=started, notes=tuple(notes))
 
 
 def _find_or_build(
     project: Project, settings: Settings, progress: Progress, options: UpOptions
 ) -> tuple[str, RuntimeSettings]:
-    """Return the digest of the project's image, and how it is started."""
+    """Return the digest of the project's image, built if needed, and its runtime settings."""
     with Store.open(settings.paths.store) as store:
         found = lookup_environment(store, project)
     if found is not None:
@@ -133,15 +261,20 @@ def _find_or_build(
         )
         return image.digest, runtime
 
-    # A build enters namespaces for good, in which the supervisor must not be started.
+    # A build enters namespaces, which a process cannot leave, and the supervisor must not inherit.
     return run_in_child(build)
 
 
-def _read_existing(environment: EnvironmentDirectory, project: Path) -> EnvironmentSpec | None:
-    """Return the spec of an environment of that name, which must belong to the same project."""
-    try:
-        spec = environment.read_spec()
-    except FileNotFoundError:
+def _read_existing(
+    environment: EnvironmentDirectory, project: Path, paths: Paths
+) -> EnvironmentSpec | None:
+    """Return the spec of an environment of that name, which must belong to the same project.
+
+    Returns None if it may be created.
+    """
+    spec = _find_spec(environment)
+    if spec is None:
+        check_new_name(environment.name, paths)
         return None
     if spec.project != str(project):
         raise UsageError(
@@ -151,21 +284,53 @@ def _read_existing(environment: EnvironmentDirectory, project: Path) -> Environm
     return spec
 
 
+def _find_spec(environment: EnvironmentDirectory) -> EnvironmentSpec | None:
+    try:
+        return environment.read_spec()
+    except FileNotFoundError:
+        return None
+
+
 def _create_environment(
     environment: EnvironmentDirectory, spec: EnvironmentSpec, settings: Settings
 ) -> None:
     """Create the directory and protect the image from garbage collection."""
-    with Store.open(settings.paths.store) as store:
-        store.tag(environment_image_tag(environment.name), spec.image)
-    place = private_directory(settings.paths.environments, ".new")
-    EnvironmentDirectory(place).write_spec(spec)
-    place.rename(environment.directory)
+    discard_incomplete(environment, settings)
+    _collect_unfinished(settings.paths.environments, environment.name)
+    place = private_directory(settings.paths.environments, f"{_NEW_PREFIX}{environment.name}")
+    try:
+        EnvironmentDirectory(place).write_spec(spec)
+        with Store.open(settings.paths.store) as store:
+            store.tag(environment_image_tag(environment.name), spec.image)
+        place.rename(environment.directory)
+    except BaseException:
+        remove_tree(place)
+        raise
+
+
+def _collect_unfinished(root: Path, name: str) -> None:
+    """Remove the directories of `danlu up` that was killed before it had created an environment.
+
+    The caller holds the lock of ``name``; those of others are removed if nobody holds theirs.
+    """
+    for entry in os.scandir(root):
+        # Environments may have such names as well, and so have lock files.
+        owner = _UNFINISHED.fullmatch(entry.name)
+        if owner is None or not entry.is_dir(follow_symlinks=False):
+            continue
+        # Earlier versions wrote no name.
+        if owner["name"] in (None, name):
+            remove_tree(Path(entry.path))
+            continue
+        with try_environment_lock(root, owner["name"]) as is_free:
+            if is_free:
+                remove_tree(Path(entry.path))
 
 
 def _prepare_ports(environment: EnvironmentDirectory) -> list[str]:
-    """Replace Jupyter's port if it is taken; return sentences about this and other taken ports.
+    """Replace Jupyter's port if it is taken; return notes about this and other taken ports.
 
-    A port that has to be forwarded is an error of the supervisor if it is taken.
+    Forwarded ports are left to the supervisor, which fails if one is taken.
     """
     if environment.is_running():
         return []
@@ -176,7 +341,7 @@ def _prepare_ports(environment: EnvironmentDirectory) -> list[str]:
         environment.write_spec(free)
         notes.append("another program uses Jupyter's port; it gets a new one")
     for port in free.ports:
-        reason = "" if needs_forward(port) else find_listener_conflict(port)
+        reason = "" if needs_forward(port, free) else find_listener_conflict(port)
         if reason:
             where = f"{port.address}:{port.host_port}"
             notes.append(f"the service at {where} will not start: {reason} (see `ss -ltnp`)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,22 +13,27 @@ import anyio
 import msgspec
 
 from danlu.commands.image import file_trees
-from danlu.errors import OutsideError, StoreError, UsageError
-from danlu.graph.progress import Progress, Transfer
+from danlu.commands.image.transfer_progress import TransferProgress, TransferSummary
+from danlu.errors import OutsideError, StoreError, TemporaryError, UsageError
+from danlu.graph.progress import Progress
 from danlu.oci import docker_archive, layout
 from danlu.oci.blob_export import LayerBlob
 from danlu.oci.compress import Compression
 from danlu.oci.digest import DiffId
 from danlu.oci.image import parse_image
 from danlu.oci.tar import LayerSummary
+from danlu.sources.blob_locations import StoredBlobLocations
 from danlu.sources.image import push
 from danlu.util.disk_full import translate_disk_full
+from danlu.util.files import is_special_file
 
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
     from danlu.store import Store, StoredImage
 
+_REPEAT_HINT = "layers that arrived are not sent again"
 _OUTPUT_TYPES = ("oci", "dir", "docker", "tar", "dockerfile")
+_FILE_TYPES = ("docker", "tar")
 #: The types that hold images of several platforms.
 _INDEX_TYPES = ("oci", "dir")
 _COMPRESSIONS: dict[str, Compression] = {"zstd": "zstd", "gzip": "gzip", "none": "none"}
@@ -57,7 +61,21 @@ def parse_output(text: str) -> ImageOutput:
             f"invalid output {text!r}",
             hint="use type=oci|dir|docker|tar|dockerfile,dest=PATH[,compression=zstd|gzip|none]",
         )
-    return ImageOutput(kind, Path(dest).expanduser(), _COMPRESSIONS.get(compression))
+    output = ImageOutput(kind, Path(dest).expanduser(), _COMPRESSIONS.get(compression))
+    _check_destination(output)
+    return output
+
+
+def _check_destination(output: ImageOutput) -> None:
+    """Raise :class:`UsageError` for what cannot become a file or directory of an export."""
+    dest = output.dest
+    if str(dest) == "-" or is_special_file(dest):
+        raise UsageError(
+            f"cannot write an image to {dest}: it is not a regular file",
+            hint="write to a file or directory",
+        )
+    if output.kind in _FILE_TYPES and dest.is_dir():
+        raise UsageError(f"{dest} is a directory", hint="choose a file to write to")
 
 
 def check_index_output(output: ImageOutput) -> None:
@@ -123,6 +141,7 @@ def _refuse_editable(image: StoredImage) -> None:
 
 def _write_file(dest: Path, write_content: Callable[[Callable[[bytes], object]], object]) -> None:
     """Write a file atomically with a function that takes the function to write with."""
+    dest = Path(os.path.realpath(dest))
     dest.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{dest.name}.", dir=dest.parent)
     try:
@@ -144,39 +163,50 @@ def push_names(
     compression: str = "gzip",
     progress: Progress,
     others: Sequence[StoredImage] = (),
+    on_pushed: Callable[[str, TransferSummary], None] | None = None,
 ) -> str:
     """Push the image under each of ``names``; return the manifest's digest.
 
     With ``others``, the same image for other platforms, an index of all is pushed.
-    Blobs that the registry has are not sent. Raises :class:`OutsideError` if the registry refuses
-    the push, :class:`~danlu.errors.TemporaryError` if it does not answer after several attempts,
-    :class:`UsageError` if the image has editable packages.
+    Blobs that the registry has are not sent, those of another repository are mounted.
+    ``on_pushed`` is called with each name and what was sent. Raises :class:`OutsideError` if the
+    registry refuses the push, :class:`~danlu.errors.TemporaryError` if it does not answer after
+    several attempts, :class:`UsageError` if the image has editable packages.
     """
     for exported in (image, *others):
         _refuse_editable(exported)
-    started = time.monotonic()
     source, parsed = StoreLayers(store), parse_image(image.config)
+    others_parsed = [parse_image(other.config) for other in others]
 
-    def report(name: str, current: int, total: int) -> None:
-        progress(Transfer(name, name, current, total, time.monotonic() - started))
-
-    async def push_all() -> str:
-        digest = ""
-        for name in names:
-            digest = await push(
-                name,
-                parsed,
-                source,
-                others=[parse_image(other.config) for other in others],
-                kind=_COMPRESSIONS[compression],
-                config=settings.config,
-                scratch=store.root / "tmp",
-                transfer=partial(report, name),
-            )
+    async def push_name(name: str) -> str:
+        transfer = TransferProgress(name, "push", progress, images=(parsed, *others_parsed))
+        transfer.start()
+        digest = await push(
+            name,
+            parsed,
+            source,
+            others=others_parsed,
+            kind=_COMPRESSIONS[compression],
+            config=settings.config,
+            scratch=store.root / "tmp",
+            locations=StoredBlobLocations(store),
+            on_layer=transfer.report_layer,
+            on_retry=transfer.report_retry,
+        )
+        summary = transfer.finish()
+        if on_pushed is not None:
+            on_pushed(name, summary)
         return digest
 
+    async def push_all() -> str:
+        return [await push_name(name) for name in names][-1]
+
     with translate_disk_full(f"the store ({store.root})"):
-        return anyio.run(push_all)
+        try:
+            return anyio.run(push_all)
+        except TemporaryError as error:
+            error.hint = f"{error.hint or 'check the network'}; {_REPEAT_HINT}"
+            raise
 
 
 class StoreLayers:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 
 from danlu.commands.image.diff import iterate_entries, merge_trees
 from danlu.commands.image.manage import parse_image_config
-from danlu.errors import OutsideError, StoreError, UsageError
+from danlu.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from danlu.oci.types import RunConfig
@@ -56,11 +56,11 @@ def write_rootfs(store: Store, image: StoredImage, write: Callable[[bytes], obje
 def write_dockerfile(store: Store, image: StoredImage, directory: Path) -> None:
     """Write a Dockerfile and the archives that it adds, one for each layer of the image.
 
-    Docker, BuildKit and Buildah build the same files from it. Raises :class:`OutsideError` if
+    Docker, BuildKit and Buildah build the same files from it. Raises :class:`UsageError` if
     ``directory`` contains something else.
     """
     if directory.exists() and any(directory.iterdir()) and not (directory / "Dockerfile").is_file():
-        raise OutsideError(
+        raise UsageError(
             f"{directory} is not empty and has no Dockerfile", hint="choose an empty directory"
         )
     (directory / "layers").mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from danlu.oci.image import Image
 from danlu.oci.reference import Reference
 from danlu.oci.tar.read import Readable
 from danlu.oci.types import layer_compression
-from danlu.sources.image import store_layer
+from danlu.sources.layer_download import store_layer
 
 if TYPE_CHECKING:
     from danlu.store import Store, StoredImage

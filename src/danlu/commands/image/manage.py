@@ -149,7 +149,7 @@ def _image_source(image: StoredImage) -> str:
 
 
 def tag_image(store: Store, text: str, name: str) -> str:
-    """Add a name to the image ``text``; return the name as it is listed."""
+    """Add a name to the image ``text``; return the name as listed."""
     normalized = normalize_name(name)
     tag_platforms(store, normalized, (find_image(store, text), *find_other_platforms(store, text)))
     return normalized

@@ -105,7 +105,7 @@ def _list_declarations(directory: Path) -> list[str]:
     """Return the files that declare packages, in order of preference."""
     names = [
         *("pixi.toml", "requirements.txt", "pyproject.toml"),
-        *("environment.yml", "environment.yaml"),
+        *("environment.yml", "environment.yaml", "Dockerfile", "Containerfile"),
     ]
     found = [name for name in names if (directory / name).is_file()]
     if not found:

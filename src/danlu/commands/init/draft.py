@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from danlu.util.urls import mask_credentials
+
 _MAX_LINE_WIDTH = 88
 
 
@@ -70,7 +72,9 @@ def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
     if draft.untranslated:
         lines += ["", "    # Skipped (no equivalent):"]
         lines += [
-            f"    #   {line}".rstrip() for text in draft.untranslated for line in text.splitlines()
+            f"    #   {mask_credentials(line)}".rstrip()
+            for text in draft.untranslated
+            for line in text.splitlines()
         ]
     return "\n".join(lines) + "\n"
 

@@ -28,16 +28,16 @@ def read_pyproject(path: Path, directory: Path, draft: BuildFileDraft) -> str:
         wanted = _read_poetry(poetry, draft)
     else:
         groups, extras = _choose_additional(value, draft)
-        is_dynamic = "dependencies" in project.get("dynamic", [])
+        is_dynamic = "dependencies" in _get_list(project, "dynamic", path)
         if (groups or extras) and not is_dynamic and path.resolve().is_relative_to(directory):
             place = path.resolve().relative_to(directory).as_posix()
             chosen = (("groups", groups), ("extras", extras))
             keywords = (("pyproject", place), *((name, names) for name, names in chosen if names))
             draft.calls.append(DraftCall("install.python_packages", keywords=keywords))
         else:
-            draft.packages += [str(dependency) for dependency in project.get("dependencies", [])]
+            draft.packages += _get_list(project, "dependencies", path)
         wanted = str(project.get("requires-python", ""))
-        if "dependencies" in project.get("dynamic", []):
+        if is_dynamic:
             draft.notes.append(f"the dependencies of {path.name} are dynamic and were not read")
     draft.wants_python = bool(project or poetry or draft.calls)
     _add_source_layout(path.parent, project or poetry, draft)
@@ -73,6 +73,14 @@ def _choose_additional(
 def _get_table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = value.get(name, {})
     return table if isinstance(table, Mapping) else {}
+
+
+def _get_list(project: Mapping[str, Any], name: str, path: Path) -> list[str]:
+    """Return a list of texts in ``[project]``; raise :class:`UsageError` for anything else."""
+    value = project.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise UsageError(f"{path.name}: project.{name} must be a list of texts")
+    return value
 
 
 def _add_source_layout(directory: Path, project: Mapping[str, Any], draft: BuildFileDraft) -> None:

@@ -105,7 +105,7 @@ def run_in_portal(
             future.cancel()
             if note:
                 error.add_note(note)
-            # `future` is done as soon as it is cancelled; the coroutine still stops its job then.
+            # `future` is done once it is cancelled; the coroutine still stops its job then.
             try:
                 while not done.wait(_POLL_SECONDS):
                     pass

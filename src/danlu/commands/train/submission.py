@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from danlu.commands.driver_check import check_driver
+from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.job_code import collect_module_code, collect_script_code
 from danlu.commands.jobs.targets import is_remote
 from danlu.commands.settings import Settings
@@ -29,7 +31,6 @@ from danlu.training.framework import Framework
 from danlu.training.pod_template import find_main_container
 from danlu.training.registry import find_framework
 from danlu.training.types import Job
-from danlu.util.fork import run_in_child
 
 #: Shows lines of logs as they are printed. A variable of the job itself takes precedence.
 _ENVIRONMENT = {"PYTHONUNBUFFERED": "1"}
@@ -87,6 +88,8 @@ def _prepare_local(
         trusted = target.builds_locally and not images
         if target.project is not None:
             image = build_target_image(target, options, settings, progress)
+            required = bool(options.gpu)
+            check_driver(target.project, progress, required=required, config=settings.config)
         else:
             image = resolve([target.reference])[target.reference]
         images = {**images, **dict.fromkeys(main_images, image)}
@@ -165,14 +168,7 @@ def image_repository(target: RunTarget, settings: Settings) -> str:
 
     Raises :class:`UsageError` if no registry is configured.
     """
-    registry = settings.config.kubernetes.registry.rstrip("/")
-    if not registry:
-        raise UsageError(
-            "no registry configured for cluster images",
-            hint='add `[kubernetes]` with `registry = "registry.example.org/team"` to'
-            f" {settings.paths.config_file}, or push the image yourself and pass --image",
-        )
-    return f"{registry}/{target.image.rpartition(':')[0]}"
+    return cluster_repository(target.image.rpartition(":")[0], settings)
 
 
 def _build_and_push(
@@ -187,24 +183,10 @@ def _build_and_push(
     project = dataclasses.replace(target.project, portable=True)
     target = msgspec.structs.replace(target, project=project)
     image = build_target_image(target, options, settings, progress)
-    return run_in_child(lambda: _push_image(image.digest, repository, settings, progress))
+    # The registry client takes longer to import than a local job to start.
+    from danlu.commands.image.cluster_push import push_cluster_image
 
-
-def _push_image(digest: str, repository: str, settings: Settings, progress: Progress) -> str:
-    # Runs in a child process. The registry client takes longer to import than a local job to start.
-    from danlu.commands.image.export import push_names
-    from danlu.commands.image.manage import find_image
-    from danlu.sandbox import userns
-    from danlu.store import Store
-
-    userns.enter(settings.paths)
-    tag = digest.rpartition(":")[2][:12]
-    with Store.open(settings.paths.store) as store, store.lease():
-        image = find_image(store, digest)
-        manifest = push_names(
-            store, image, [f"{repository}:{tag}"], settings=settings, progress=progress
-        )
-    return f"{repository}@{manifest}"
+    return push_cluster_image(image.digest, repository, settings, progress)
 
 
 def _collect_code(target: RunTarget | None, options: TrainOptions) -> Mapping[str, Path]:

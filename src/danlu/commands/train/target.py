@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from danlu.commands.build_cache import lookup
-from danlu.commands.driver_check import check_driver
 from danlu.commands.jobs.targets import is_remote
 from danlu.commands.project import BUILD_FILES, Project
 from danlu.commands.settings import Settings
@@ -165,7 +164,7 @@ def _pull_images(
     with Store.open(settings.paths.store) as store:
         for name in names:
             try:
-                image = pull_image(store, name, settings=settings, progress=progress)
+                image, _ = pull_image(store, name, settings=settings, progress=progress)
             except OutsideError as error:
                 error.message = f"cannot pull {name}: {error.message}"
                 alternative = "or use --host-python to run processes instead of containers"
@@ -187,7 +186,6 @@ def build_target_image(
     digest = str(known.digest) if known is not None else ""
     if not digest:
         digest = run_in_child(lambda: _build_project(project, options, settings, progress))
-    check_driver(project, progress, required=False)
     # Only its digest identifies a project's image, whatever the manifest calls it.
     return ContainerImage(digest, digest)
 

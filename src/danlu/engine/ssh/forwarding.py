@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import asyncssh
+import msgspec
 from asyncssh.forward import SSHForwarder, SSHLocalPathForwarder
 
+from danlu.engine.control_client import connect_control_socket
+from danlu.engine.environment_control import ConnectPortRequest
+from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh import programs
 from danlu.engine.ssh.session import SESSION_TASK
 from danlu.engine.types import ExecClient, ExecProcess
 from danlu.errors import DanluError
 
+_OWN_NAMES = ("localhost", "127.0.0.1", "::1")
 _LOOPBACK = {"::1": "::1"}
 _CONNECT_TIMEOUT = 30.0
 _MAX_MESSAGE = 600
@@ -39,7 +44,12 @@ class OpenedConnection:
 
 
 class NetworkConnector(Protocol):
-    """Opens connections in the network of an environment."""
+    """Opens connections in the network of an environment.
+
+    ``shares_host`` says whether what listens on this machine is reached from the environment.
+    """
+
+    shares_host: bool
 
     async def connect_tcp(self, host: str, port: int) -> OpenedConnection:
         """Return a connection; raises :class:`OSError`."""
@@ -47,6 +57,8 @@ class NetworkConnector(Protocol):
 
 class HostNetworkConnector:
     """Connects from the host, whose network the environment shares."""
+
+    shares_host = True
 
     async def connect_tcp(self, host: str, port: int) -> OpenedConnection:
         """See :class:`NetworkConnector`."""
@@ -68,6 +80,33 @@ class HostNetworkConnector:
             else:
                 return OpenedConnection(connection)
         raise errors[0] if errors else OSError(f"{host} has no address")
+
+
+class SupervisorConnector:
+    """Connects to ports of an environment that has another network, through its supervisor."""
+
+    shares_host = False
+
+    def __init__(self, environment: EnvironmentDirectory) -> None:
+        self._environment = environment
+
+    async def connect_tcp(self, host: str, port: int) -> OpenedConnection:
+        """See :class:`NetworkConnector`. Only the environment itself can be reached."""
+        if host not in _OWN_NAMES:
+            raise OSError(f"{host} cannot be reached: only ports of the environment are")
+        ours, theirs = socket.socketpair()
+        request = msgspec.json.encode(ConnectPortRequest(port))
+        try:
+            ours.setblocking(False)
+            connect_control_socket(
+                self._environment.control_socket, request, descriptors=[theirs.fileno()]
+            ).close()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return OpenedConnection(ours)
 
 
 def loopback_address(requested: str) -> str:
@@ -186,6 +225,8 @@ class UnixSocketListener(asyncssh.SSHListener):
         taking: set[asyncio.Task[None]] = set()
         try:
             while await loop.sock_recv(self._control, 1):
+                # A program inside may announce more connections than this machine has descriptors
+                # for.
                 await free.acquire()
                 task = loop.create_task(take_one())
                 taking.add(task)
@@ -211,6 +252,8 @@ class _ProgramForwarder(SSHForwarder):
         self._received += data
         while len(self._received) >= _FRAME_HEADER:
             end = _FRAME_HEADER + int.from_bytes(self._received[:_FRAME_HEADER], "big")
+            # Frames are kept in memory until they are complete, and their size is what a program of
+            # the environment says.
             if end > _MAX_FRAME:
                 self.close()
                 return
@@ -304,6 +347,7 @@ async def _read_line(control: socket.socket) -> str:
     loop = asyncio.get_running_loop()
     line = b""
     while len(line) < _MAX_MESSAGE:
+        # Byte by byte: what follows the line belongs to the connection.
         byte = await loop.sock_recv(control, 1)
         if byte in (b"", b"\n"):
             break

@@ -5,16 +5,22 @@
     ssh/client_key       the user's private key for this environment
         client_key.pub
         host_key         the server's private key
+        authorized_keys  public keys of others, who log in on a TCP port
         known_hosts      the server's public key, under the alias of the environment
-        transport.log    what `danlu ssh --stdio` reports; editors discard its stderr
+        transport.log    the log of connections; editors discard the stderr of `danlu ssh --stdio`
+        server.sock      where the listener takes connections
+        listener.log     its output
 """
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from danlu.errors import OutsideError
+from danlu.engine.environment_directory import EnvironmentDirectory
+from danlu.errors import DanluError, OutsideError
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 
@@ -35,8 +41,13 @@ class SshKeys:
 
     @property
     def client_public_key(self) -> Path:
-        """The only public key that the server accepts."""
+        """The public key of the user, which the server accepts."""
         return self.directory / "client_key.pub"
+
+    @property
+    def authorized_keys(self) -> Path:
+        """Further public keys that the server accepts; missing without ``danlu up --ssh-port``."""
+        return self.directory / "authorized_keys"
 
     @property
     def host_key(self) -> Path:
@@ -52,6 +63,16 @@ class SshKeys:
     def transport_log(self) -> Path:
         """The log of connections."""
         return self.directory / "transport.log"
+
+    @property
+    def server_socket(self) -> Path:
+        """The Unix socket of :mod:`danlu.engine.ssh.connection_listener`."""
+        return self.directory / "server.sock"
+
+    @property
+    def listener_log(self) -> Path:
+        """The output of the listener that was started last."""
+        return self.directory / "listener.log"
 
     def create_missing(self, name: str) -> None:
         """Create the keys of environment ``name`` unless they exist.
@@ -70,6 +91,12 @@ class SshKeys:
                 f"cannot create the SSH keys of {name}: {error.strerror}: {error.filename}"
             ) from error
 
+    def record_failure(self, error: DanluError) -> None:
+        """Write why a connection was not served to the transport's log, if there is a directory."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n"
+        with suppress(OSError), self.transport_log.open("a") as file:
+            file.write(line)
+
     def _create_keys(self, name: str) -> None:
         """Write both key pairs; ``known_hosts`` is written last and means all are there."""
         client_private, client_public = _generate_key()
@@ -79,6 +106,11 @@ class SshKeys:
         write_atomic(self.host_key, host_private, mode=0o600)
         alias = f"{name}{HOST_SUFFIX} ".encode()
         write_atomic(self.known_hosts, alias + host_public + b"\n", mode=0o600)
+
+
+def environment_keys(environment: EnvironmentDirectory) -> SshKeys:
+    """Return the keys of an environment, which may not exist yet."""
+    return SshKeys(environment.directory / "ssh")
 
 
 def _generate_key() -> tuple[bytes, bytes]:

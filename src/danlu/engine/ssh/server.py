@@ -6,6 +6,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -48,7 +50,7 @@ async def serve_connection(
 ) -> None:
     """Serve one client on a connected socket until it disconnects.
 
-    Only the key of ``keys`` may log in. All programs that the client started are killed when it
+    Only the keys of ``keys`` may log in. All programs that the client started are killed when it
     disconnects. Raises :class:`OutsideError` if the client did not log in.
     """
     connector = network or HostNetworkConnector()
@@ -57,7 +59,7 @@ async def serve_connection(
             sock,
             server_factory=lambda: EnvironmentServer(client, connector),
             server_host_keys=[str(keys.host_key)],
-            authorized_client_keys=str(keys.client_public_key),
+            authorized_client_keys=[str(path) for path in _list_key_files(keys)],
             server_version="danlu",
             password_auth=False,
             kbdint_auth=False,
@@ -79,6 +81,15 @@ async def serve_connection(
         raise OutsideError(f"the SSH client did not log in: {error}") from error
     await connection.wait_closed()
     await _finish_sessions()
+
+
+def _list_key_files(keys: SshKeys) -> list[Path]:
+    files = [keys.client_public_key]
+    # asyncssh rejects an empty file.
+    with suppress(OSError):
+        if keys.authorized_keys.stat().st_size:
+            files.append(keys.authorized_keys)
+    return files
 
 
 async def _finish_sessions() -> None:
@@ -137,6 +148,8 @@ class EnvironmentServer(asyncssh.SSHServer):
     ) -> asyncssh.SSHListener | bool:
         """Listen on a TCP port (``-R``), on the loopback interface only."""
         assert self._connection is not None
+        if not self._network.shares_host:
+            return False
         return await self._connection.forward_local_port(
             loopback_address(listen_host), listen_port, listen_host, listen_port
         )

@@ -244,6 +244,7 @@ class ChannelSession(asyncssh.SSHServerSession[bytes]):
             copying.cancel()
             with suppress(asyncio.CancelledError):
                 await copying
+        # What the program printed last is still in the terminal.
         while select.select([master], [], [], 0)[0]:
             await self._may_write.wait()
             data = read_terminal(master)

@@ -2,9 +2,10 @@
 
 ::
 
-    CONFIG/ssh.d/NAME.conf      the host ``NAME.danlu``
-    ~/.ssh/config               its first line includes CONFIG/ssh.d/*.conf
-    ~/.ssh/config.danlu-backup  as it was before that line was added
+    CONFIG/ssh.d/NAME.conf          the host ``NAME.danlu``
+    CONFIG/ssh.d/NAME.CONTEXT.conf  the same of an environment on another machine
+    ~/.ssh/config                   its first line includes CONFIG/ssh.d/*.conf
+    ~/.ssh/config.danlu-backup      as it was before that line was added
 """
 
 from __future__ import annotations
@@ -29,17 +30,22 @@ _BACKUP_SUFFIX = ".danlu-backup"
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
-def host_name(environment: str) -> str:
-    """Return the host of an environment in the user's SSH configuration."""
-    return environment + HOST_SUFFIX
+def host_name(environment: str, context: str = "") -> str:
+    """Return the host of an environment in the user's SSH configuration.
+
+    ``context`` is that of the other machine on which the environment is.
+    """
+    return _join_label(environment, context) + HOST_SUFFIX
 
 
-def render_host(environment: str, keys: SshKeys, *, program: Sequence[str]) -> str:
+def render_host(
+    environment: str, keys: SshKeys, *, program: Sequence[str], context: str = ""
+) -> str:
     """Return the block of an environment's host.
 
     ``program`` is danlu with an absolute path, because graphical editors have another ``PATH``.
     """
-    host = host_name(environment)
+    host = host_name(environment, context)
     command = " ".join(_quote_for_shell(word) for word in (*program, "ssh", "--stdio", environment))
     # What the command reports goes to the transport's log too: editors discard stderr.
     return f"""\
@@ -78,18 +84,21 @@ class SshConfiguration:
         self._directory = directory
         self._user_file = user_file
 
-    def add_host(self, environment: str, keys: SshKeys, *, program: Sequence[str]) -> None:
+    def add_host(
+        self, environment: str, keys: SshKeys, *, program: Sequence[str], context: str = ""
+    ) -> None:
         """Write an environment's host and include it; changes nothing that is up to date.
 
         Raises :class:`OutsideError` if a file cannot be written.
         """
-        text = render_host(environment, keys, program=program).encode()
-        path = self._host_file(environment)
+        text = render_host(environment, keys, program=program, context=context).encode()
+        path = self._host_file(environment, context)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _read_file(path) != text:
                 write_atomic(path, text, mode=0o600)
             if self._user_file is not None:
+                # Read, changed, replaced: two processes at once would lose one change.
                 with file_lock(self._directory / ".lock"):
                     self._include_hosts(self._user_file)
         except OSError as error:
@@ -98,9 +107,14 @@ class SshConfiguration:
                 hint=f"`danlu ssh-config {environment}` prints what to add to it",
             ) from error
 
-    def remove_host(self, environment: str) -> None:
+    def remove_host(self, environment: str, context: str = "") -> None:
         """Remove an environment's host; the ``Include`` stays for the others."""
-        self._host_file(environment).unlink(missing_ok=True)
+        self._host_file(environment, context).unlink(missing_ok=True)
+
+    def list_files(self, environment: str) -> list[Path]:
+        """Return the files that make ``NAME.danlu`` a host."""
+        user_files = [] if self._user_file is None else [self._user_file]
+        return [self._host_file(environment, ""), *user_files]
 
     def include_line(self) -> str:
         """Return the line of ``~/.ssh/config``."""
@@ -108,8 +122,8 @@ class SshConfiguration:
         pattern = f"{self._directory}/*.conf"
         return f'Include "{_require_quotable(pattern)}"' if " " in pattern else f"Include {pattern}"
 
-    def _host_file(self, environment: str) -> Path:
-        return self._directory / f"{environment}.conf"
+    def _host_file(self, environment: str, context: str) -> Path:
+        return self._directory / f"{_join_label(environment, context)}.conf"
 
     def _include_hosts(self, user_file: Path) -> None:
         """Add the line at the top, where no ``Host`` block can contain it, unless it is there."""
@@ -128,6 +142,10 @@ class SshConfiguration:
             if not os.path.lexists(backup):
                 write_atomic(backup, before, mode=mode)
         write_atomic(path, b"%s\n%s\n\n%s" % (_COMMENT.encode(), line, before or b""), mode=mode)
+
+
+def _join_label(environment: str, context: str) -> str:
+    return f"{environment}.{context}" if context else environment
 
 
 def _read_file(path: Path) -> bytes | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import suppress
 
+from danlu.engine.ssh.forwarding import NetworkConnector
 from danlu.engine.ssh.keys import SshKeys
 from danlu.engine.ssh.server import serve_connection
 from danlu.engine.ssh.transport import StreamTransport
@@ -17,7 +17,9 @@ _MAX_LOG_BYTES = 1 << 20
 _LOG_FORMAT = "%(asctime)s %(process)d %(message)s"
 
 
-def serve_standard_streams(client: ExecClient, keys: SshKeys) -> None:
+def serve_standard_streams(
+    client: ExecClient, keys: SshKeys, *, network: NetworkConnector | None = None
+) -> None:
     """Serve one connection on stdin and stdout until the client disconnects.
 
     Nothing else may be written to stdout. Raises :class:`OutsideError` if it did not log in.
@@ -25,20 +27,13 @@ def serve_standard_streams(client: ExecClient, keys: SshKeys) -> None:
     handler = _open_log(keys)
     transport = StreamTransport(0, 1)
     try:
-        asyncio.run(serve_connection(transport.socket, client, keys))
+        asyncio.run(serve_connection(transport.socket, client, keys, network=network))
     except DanluError as error:
         logging.getLogger(__name__).warning("%s", error)
         raise
     finally:
         transport.finish()
         handler.close()
-
-
-def record_failure(keys: SshKeys, error: DanluError) -> None:
-    """Write why a connection was not served to the transport's log, if there is a directory."""
-    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {error}\n"
-    with suppress(OSError), keys.transport_log.open("a") as file:
-        file.write(line)
 
 
 def _open_log(keys: SshKeys) -> logging.Handler:

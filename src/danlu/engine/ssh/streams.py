@@ -35,7 +35,7 @@ class ProgramStreams:
             os.close(descriptor)
 
     def detach_input(self) -> None:
-        """Leave closing our end of the input to its writer."""
+        """Let the writer of the input close our end of it."""
         self._open.discard(self.input)
 
     def close(self) -> None:
@@ -141,6 +141,7 @@ def read_terminal(master: int) -> bytes:
     try:
         return os.read(master, CHUNK_SIZE)
     except OSError as error:
+        # Linux's answer when no program has the terminal open any more.
         if error.errno == errno.EIO:
             return b""
         raise
@@ -156,5 +157,6 @@ def _end_of_file(terminal: int) -> bytes:
 def set_terminal_size(terminal: int, size: tuple[int, int, int, int]) -> None:
     """Set columns, rows, and their sizes in pixels."""
     width, height, *pixels = (min(max(number, 0), 0xFFFF) for number in size)
+    # The kernel's struct winsize: four unsigned shorts (ioctl_tty(2)).
     packed = struct.pack("HHHH", height, width, *pixels)
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, packed)

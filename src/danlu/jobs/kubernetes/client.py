@@ -281,6 +281,7 @@ class KubernetesJobs:
                 hint = f"stop it with `danlu jobs stop {name} --on {self.where}`"
                 raise UsageError(f"job {name} is still running", hint=hint)
             resource = job_resource(found.framework)
+            # With the uid as a precondition: not a new job of the same name.
             options = DeleteOptions(propagation="Background", uid=found.uid)
             with suppress(NotFound):
                 await client.delete(resource, name, namespace=self.namespace, options=options)

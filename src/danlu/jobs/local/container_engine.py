@@ -23,15 +23,24 @@ from danlu.engine.container_exec import (
     interpret_exit,
 )
 from danlu.engine.container_process import ContainerProcess, spawn_session
+from danlu.engine.gpu.provider import provide_gpus
+from danlu.engine.gpu.selection import GpuSelection
+from danlu.engine.loopback_forwarder import LoopbackForwarder, proxy_ports
 from danlu.engine.types import ContainerExit, ResourceUsage, RunningContainer
 from danlu.errors import DanluError, MachineError
 from danlu.graph.image_config import ImageConfig, parse_image_config
 from danlu.jobs.local.engine import ContainerSpec
-from danlu.jobs.local.job_network import JobNetwork, PortForwarder, proxy_ports
+from danlu.jobs.local.job_network import JobNetwork
 from danlu.sandbox import container_processes, network_env, runtime, userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.prepare import prepare_run
-from danlu.sandbox.types import JoinedNetwork, Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox.types import (
+    ContainerEdits,
+    JoinedNetwork,
+    Mount,
+    ProcessSpec,
+    RootFilesystem,
+)
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.paths import Paths
@@ -83,14 +92,14 @@ class ContainerEngine:
         if not userns.has_entered():
             raise RuntimeError("enter_namespaces() must be called before creating an engine")
         self._runtime = runtime.find_runtime(config.runtime)
-        self._seccomp = config.seccomp
+        self._config = config
         self._resources = ExitStack()
         self._store = self._resources.enter_context(Store.open(paths.store))
         self._resources.enter_context(self._store.lease())
         self._work = self._resources.enter_context(self._store.staging())
         self._network_env = network_env.detect_network_environment(self._work)
         self._network = JobNetwork(self._work / "network")
-        self._forwarder = PortForwarder()
+        self._forwarder = LoopbackForwarder()
         self._ports = tuple(dict.fromkeys((*ports, *proxy_ports(os.environ))))
         self._images: dict[str, _ReadyImage] = {}
         self._started: dict[ContainerProcess, _StartedContainer] = {}
@@ -106,14 +115,9 @@ class ContainerEngine:
     async def start(self, container: ContainerSpec, *, output: int) -> RunningContainer:
         """Start a container; see :class:`~danlu.jobs.local.engine.ReplicaEngine`.
 
-        Raises :class:`MachineError` for GPUs, for an image that is not in the store, and if this
-        machine lacks something; :class:`UsageError` for an invalid user or mount.
+        Raises :class:`MachineError` for an image that is not in the store, and if this machine
+        lacks something, such as a GPU; :class:`UsageError` for an invalid user or mount.
         """
-        if container.limits.gpus:
-            raise MachineError(
-                f"container {container.name}: GPUs are not supported in containers yet",
-                hint="run processes with --host-python, or without GPUs with --gpu 0",
-            )
         network = await self._join_network(container)
         resources = ExitStack()
         try:
@@ -181,7 +185,10 @@ class ContainerEngine:
         """Prepare everything the runtime needs; what must be undone later is in ``resources``."""
         image = self._load_image(container.image)
         view = LayerView(image.trees)
-        process = _build_process(container, image.config, view)
+        # Allocated to this replica, so CUDA_VISIBLE_DEVICES of the user says nothing more.
+        gpus = GpuSelection(names=tuple(str(gpu) for gpu in container.limits.gpus))
+        edits = provide_gpus(gpus, view, self._config, {})
+        process = _build_process(container, image.config, view, edits)
         shell = view.entry(view.resolve(SHELL)) is not None
         group = self._create_cgroup(container, resources)
         entering = enter_script(group.fd_count) if group and shell else ""
@@ -194,7 +201,8 @@ class ContainerEngine:
                 network=network,
                 work=self._work,
                 shell=f"{entering}{embedded.WAIT_SCRIPT_ONE_STREAM}",
-                seccomp=self._seccomp,
+                seccomp=self._config.seccomp,
+                edits=edits,
             )
         )
         return _StartedContainer(bundle, process, shell, container, group, resources)
@@ -273,7 +281,9 @@ def _measure_usage(group: ContainerCgroup | None, keeper: int) -> ResourceUsage 
 # -- the runtime spec -----------------------------------------------------------------------------
 
 
-def _build_process(container: ContainerSpec, config: ImageConfig, view: LayerView) -> ProcessSpec:
+def _build_process(
+    container: ContainerSpec, config: ImageConfig, view: LayerView, edits: ContainerEdits
+) -> ProcessSpec:
     """Combine the job's and the image's command and environment.
 
     Raises :class:`MachineError` if neither has a command, :class:`UsageError` for a user that does
@@ -295,7 +305,8 @@ def _build_process(container: ContainerSpec, config: ImageConfig, view: LayerVie
         config,
         command,
         directory=container.directory,
-        environment={**defaults, **host, **container.environment},
+        environment={**defaults, **host, **edits.environment, **container.environment},
+        groups=edits.groups,
     )
 
 
@@ -305,4 +316,5 @@ def _build_mounts(container: ContainerSpec) -> list[Mount]:
         Mount(volume.target, volume.source, readonly=volume.readonly)
         for volume in container.volumes
     ]
+    # A mount hides what was mounted below its target before.
     return sorted(mounts, key=lambda mount: mount.target.rstrip("/").split("/"))

@@ -185,4 +185,5 @@ def read_untrusted_file(path: Path, limit: int | None = None) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if limit is not None and size > limit:
             raise OSError(f"{path} is larger than {limit} bytes")
+        # No more than was checked, even if the file grows.
         return file.read(size)

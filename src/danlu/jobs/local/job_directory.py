@@ -121,6 +121,8 @@ class JobDirectory(SupervisorDirectory):
     def kill_supervisor(self) -> None:
         """Kill the supervisor if it is running."""
         with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            # Process ids are reused: only while the lock is held is the number that of the
+            # supervisor.
             if lock_is_held(self.lock):
                 os.kill(int(self.lock.read_text()), signal.SIGKILL)
 
@@ -168,6 +170,7 @@ class JobDirectory(SupervisorDirectory):
                 while data:
                     data = data[os.write(descriptor, data) :]
             except OSError:
+                # The next event would continue an incomplete line.
                 os.ftruncate(descriptor, size)
                 raise
         finally:

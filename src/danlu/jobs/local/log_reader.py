@@ -180,6 +180,7 @@ def _open_log_files(path: Path) -> list[OpenFile]:
     """
     files: dict[int, OpenFile] = {}
     number, absent = 0, 0
+    # Not at the first gap: a rotation that is under way leaves a number free for a moment.
     while absent < 3:
         try:
             descriptor = os.open(rotated_file(path, number), os.O_RDONLY | os.O_CLOEXEC)

@@ -124,6 +124,7 @@ class LogWriter:
         try:
             self._write_data(data)
         except OSError as error:
+            # On a full disk the newest lines are worth more than the oldest.
             if not is_disk_failure(error) or not self._remove_oldest():
                 raise
             self._write_data(data)

@@ -147,6 +147,7 @@ class ProgressServer:
         if replica in self._known:
             return directory
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Every user of the machine reaches the loopback interface; the token says who reports.
         token = secrets.token_urlsafe(32)
         write_atomic(directory / _TOKEN_FILE, token.encode(), sync=False)
         if self._certificate:

@@ -50,6 +50,7 @@ def _become_subreaper() -> None:
 
 def _spawn_supervisor(directory: str, python: str, *descriptors: int) -> int:
     module = "danlu.jobs.local.supervisor"
+    # -P: a module of the current directory must not be imported instead of one of danlu's.
     command = [python, "-P", "-m", module, directory, *map(str, descriptors)]
     return os.posix_spawn(python, command, os.environ)
 

@@ -54,6 +54,7 @@ def ledger_file() -> Path:
     """
     directory = Path(f"/tmp/danlu-{os.getuid()}")
     directory.mkdir(mode=0o700, exist_ok=True)
+    # Anybody can create this path in /tmp first, also as a link.
     status = os.lstat(directory)
     if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
         raise MachineError(
@@ -170,6 +171,8 @@ def _is_free(port: int) -> bool:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind(("", port))
+            # With SO_REUSEADDR two sockets may be bound to a port; only listening fails
+            # (socket(7)).
             listener.listen(1)
         except OSError:
             return False

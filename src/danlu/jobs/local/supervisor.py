@@ -1,9 +1,9 @@
-"""The supervisor of one job: observes its replicas, calls ``decide``, and applies the decision.
+"""The supervisor of one job: observe its replicas, call ``decide``, and apply the decision.
 
 ``python -m danlu.jobs.local.supervisor DIRECTORY READY LOCK [SUBMITTER]``, started by the reaper.
 READY, LOCK and SUBMITTER are inherited descriptors: the pipe on which to report the start, the
-job's lock, and a pidfd of the process with which the job ends, if any. All state is in the job's
-directory. If the supervisor dies, the job is lost, and the reaper kills what is left of it.
+job's lock, and optionally a pidfd of the process whose exit stops the job. All state is in the
+job's directory. If the supervisor dies, the job is lost, and the reaper kills its processes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _MAX_OPEN_FILES = 8192
 
 
 class _StopRequest(msgspec.Struct, frozen=True):
-    """A request to stop the job; ``grace`` None is each pod's own grace period."""
+    """A request to stop the job; ``grace`` None means each pod's own grace period."""
 
     grace: float | None = None
     why: str = ""
@@ -92,12 +92,12 @@ class Supervisor:
         self._changed = anyio.Event()
         self._progress: TrainingProgress | None = None
         self._lock = lock
-        self._stopping: _StopRequest | None = None
-        self._ending = False
+        self._stop_request: _StopRequest | None = None
+        self._stopping_replicas = False
         self._events: deque[EventRecord] = deque()
         self._disk_failure = ""
         self._group: TaskGroup | None = None
-        self._exiting = False
+        self._exit_requested = False
         self._published_view = b""
         self._environment = ReplicaEnvironment(job_dir, submission, settings)
         self._replicas = ReplicaManager(
@@ -133,15 +133,15 @@ class Supervisor:
     # -- deciding ---------------------------------------------------------------------------------
 
     async def _run_loop(self, group: TaskGroup) -> None:
-        while not self._exiting:
+        while not self._exit_requested:
             # Before observing: what changes from here on starts another round.
             self._changed = anyio.Event()
             if stop_triggers.is_gone(self._lock):
                 await self._abort_removed_job()
                 return
-            if self._stopping is not None and not self._job.status.finished:
+            if self._stop_request is not None and not self._job.status.finished:
                 if not self._job.status.is_finishing:
-                    await self._stop_job(self._stopping)
+                    await self._stop_job(self._stop_request)
                     continue
                 # The job has succeeded: `decide` stops and names the replicas that still run.
                 self._job = _finish_immediately(self._job)
@@ -186,10 +186,10 @@ class Supervisor:
             self._note_disk_failure(error)
 
     async def _finish_job(self, decision: Decision) -> None:
-        """Stop all replicas, and decide once more with the way they ended."""
+        """Stop all replicas, and decide again with their exit codes."""
         self._record_events(decision)
         if self._replicas.attempts():
-            await self._stop_replicas(self._stopping.grace if self._stopping else None)
+            await self._stop_replicas(self._stop_request.grace if self._stop_request else None)
             # The counts in the final status include those that have just ended.
             self._record_events(self._decide_next())
             self._replicas.clear_attempts()
@@ -300,7 +300,7 @@ class Supervisor:
             )
 
     def _current_state(self, latest: Mapping[ReplicaId, ReplicaAttempt]) -> str:
-        if self._stopping is not None and not self._job.status.finished:
+        if self._stop_request is not None and not self._job.status.finished:
             return "Stopping"
         return job_state(self._job, latest)
 
@@ -324,14 +324,15 @@ class Supervisor:
         """Stop the job; if that is in progress, a shorter ``grace`` takes effect immediately."""
         # A second request without a grace period (a signal, a submitter that exits) must not
         # lengthen the one that is running.
-        if self._stopping is None or grace is not None:
-            self._stopping = _StopRequest(grace, self._stopping.why if self._stopping else why)
-        if self._ending and grace is not None and self._group is not None:
+        if self._stop_request is None or grace is not None:
+            first_reason = self._stop_request.why if self._stop_request else why
+            self._stop_request = _StopRequest(grace, first_reason)
+        if self._stopping_replicas and grace is not None and self._group is not None:
             self._group.start_soon(partial(self._replicas.stop_all, grace=grace))
         self.wake()
 
     def _request_exit(self) -> None:
-        self._exiting = True
+        self._exit_requested = True
         self.wake()
 
     async def _stop_job(self, request: _StopRequest) -> None:
@@ -352,11 +353,11 @@ class Supervisor:
         self._record_event(Event("Warning" if killed else "Normal", reason, message))
 
     async def _stop_replicas(self, grace: float | None) -> None:
-        self._ending = True
+        self._stopping_replicas = True
         try:
             await self._replicas.stop_all(grace=grace)
         finally:
-            self._ending = False
+            self._stopping_replicas = False
 
     # -- triggers from outside --------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 from pathlib import Path
@@ -18,10 +17,10 @@ from danlu.jobs.local.volumes import resolve_volumes
 from danlu.jobs.types import JobView, Submission
 from danlu.training.registry import find_framework
 from danlu.util.json_codec import decode
+from danlu.util.spawn import spawn_process
 
 _START_TIMEOUT = 30.0
 _CHUNK_SIZE = 1 << 16
-_MIN_FD = 16
 
 
 def initial_view(submission: Submission) -> JobView:
@@ -45,16 +44,6 @@ def check_gpus(submission: Submission) -> None:
     total = sum(requested_gpus(spec.template) * spec.replicas for spec in specs)
     if not total:
         return
-    containers = [container for spec in specs for container in spec.template["spec"]["containers"]]
-    if any(
-        requested_gpus({"spec": {"containers": [container]}})
-        and container.get("image") in submission.images
-        for container in containers
-    ):
-        raise MachineError(
-            "GPUs are not supported in containers yet",
-            hint="run processes with --host-python, or without GPUs with --gpu 0",
-        )
     available = len(available_gpus())
     if total > available:
         raise MachineError(
@@ -80,6 +69,8 @@ async def start_supervisor(job_dir: JobDirectory, lock: int, *, tied: bool = Fal
         _spawn_reaper(job_dir, writing, lock, *submitter)
     finally:
         for descriptor in (writing, *submitter):
+            # Only the supervisor's copy of the pipe is left, so reading ends when it reports or
+            # dies.
             os.close(descriptor)
     os.set_blocking(reading, False)
     report = b""
@@ -103,18 +94,14 @@ def _spawn_reaper(job_dir: JobDirectory, ready: int, lock: int, *submitter: int)
     log_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     log = os.open(job_dir.supervisor_log, log_flags, 0o600)
     stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    streams = (stdin, log, log, ready, lock, *submitter)
-    # Move them above the target numbers, so that none is overwritten before it is duplicated.
-    sources = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _MIN_FD) for fd in streams]
-    actions = [(os.POSIX_SPAWN_DUP2, fd, target) for target, fd in enumerate(sources)]
     reaper = str(Path(__file__).parent / "reaper.py")
-    # 3, 4 and 5 are the positions of ready, lock and submitter in `streams`.
+    # 3, 4 and 5 are the descriptors ready, lock and submitter.
     command = [sys.executable, "-I", "-S", reaper, str(job_dir.directory), "3", "4", sys.executable]
     command += ["5"] if submitter else []
     try:
-        pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=actions)
+        pid = spawn_process(command, (stdin, log, log, ready, lock, *submitter))
     finally:
-        for descriptor in (log, stdin, *sources):
+        for descriptor in (log, stdin):
             os.close(descriptor)
     # The reaper forks and its first process exits immediately.
     os.waitpid(pid, 0)

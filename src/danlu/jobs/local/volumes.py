@@ -216,6 +216,7 @@ def _write_files(files: Mapping[str, tuple[bytes, int]], directory: Path) -> Non
     for name, (data, mode) in files.items():
         path = directory / name
         _make_parents(path.relative_to(directory).parents, directory)
+        # The file may be a Secret's: nobody else may read it before its own mode is set.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

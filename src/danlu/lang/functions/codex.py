@@ -90,7 +90,10 @@ class CodexAgent(LanguageToolchain, frozen=True):
         try:
             file = await resolver.fetch_from_mirror("npm", path, integrity=integrity)
         except FileNotFoundError:
-            raise OutsideError(f"the npm registry has no file {path}") from None
+            raise OutsideError(
+                f"the npm registry has no file {path}",
+                hint="use another version, or a registry that has it: [mirrors.npm] in config.toml",
+            ) from None
         return LockedToolchain(
             version, "npm", self.version, base, path, sha256=file.sha256, size=file.size
         )
@@ -102,7 +105,7 @@ class CodexAgent(LanguageToolchain, frozen=True):
         except FileNotFoundError:
             raise ResolveError(
                 f"{self.title} {version} not found on the npm registry",
-                hint="releases are named such as rust-v0.98.0 or 0.98.0",
+                hint="use the name of a release, such as rust-v0.98.0 or 0.98.0",
             ) from None
         except ValueError as error:
             raise OutsideError(f"the npm registry's answer is invalid: {error}") from error
@@ -140,7 +143,6 @@ FUNCTIONS = (
         ),
         declare=_declare_codex,
         versions=("v1",),
-        implemented=True,
         unique=True,
         lock_section=CODEX,
         example='install.codex("rust-v0.98.0")',

@@ -212,9 +212,9 @@ class CudaImage(Declaration, frozen=True):
         system = base.os or self._find_system(base.image)
         if not system.startswith("ubuntu"):
             raise BuildFileError(
-                f"install.cuda(): CUDA {self.version} comes only as NVIDIA's image, which is not"
-                f" made for {base.os or base.image}",
-                hint='use base(os="ubuntu22.04"), or a CUDA from 11.8 on, which is made of wheels',
+                f"install.cuda(): NVIDIA's image of CUDA {self.version} is not made for"
+                f" {base.os or base.image}",
+                hint='use base(os="ubuntu22.04"), or wheels: a CUDA from 11.8 on without provider=',
                 span=self.span,
             )
         return replace(base, os="", image=self.reference(system))
@@ -254,6 +254,18 @@ def _declare_cuda(env: EnvironmentBuilder, call: BoundCall) -> None:
         _check_image_call(env, call)
         env.declare_once("install.cuda", CudaImage(version, cudnn, flavor, span=call.span))
         return
+    if call["provider"] == "image" and release is not None:
+        raise CallError(
+            f"install.cuda(): NVIDIA's images have no CUDA {version}, only complete versions",
+            hint=f'use version="{_find_newest_update(release.name)}"',
+            argument="version",
+        )
+    if release is None and version in _IMAGE_RELEASES:
+        raise CallError(
+            f"install.cuda(): CUDA {version} has no wheels, only NVIDIA's image",
+            hint='remove provider="wheels", or use a version from "11.8" on',
+            argument="provider",
+        )
     if release is None:
         raise _make_version_error(version)
     _check_cudnn(cudnn, release)
@@ -288,6 +300,13 @@ def _check_image_call(env: EnvironmentBuilder, call: BoundCall) -> None:
             hint='remove components, or use a version from "11.8" on',
             argument="components",
         )
+
+
+def _find_newest_update(version: str) -> str:
+    """Return the newest release of ``12.4``."""
+    wanted = parse_version(version)
+    names = [name for name in list_releases() if parse_version(name)[: len(wanted)] == wanted]
+    return names[-1]
 
 
 def _make_version_error(version: str) -> CallError:
@@ -370,7 +389,6 @@ FUNCTIONS = (
             ),
         ),
         declare=_declare_cuda,
-        implemented=True,
         unique=True,
         example='install.cuda(version="12.4.1", cudnn="9")',
     ),

@@ -69,7 +69,6 @@ FUNCTIONS = (
             Parameter("ref", TEXT, "a branch, tag or commit; empty for the default branch", ""),
         ),
         declare=_declare_include,
-        implemented=True,
         lock_section=INCLUDES,
         returns="Any",
         example='lib = include("https://github.com/tensorchord/envdlib", ref="main")',

@@ -183,7 +183,6 @@ FUNCTIONS = (
         ),
         declare=_declare_python,
         versions=("v1",),
-        implemented=True,
         unique=True,
         example='install.python("3.11")',
     ),
@@ -193,7 +192,6 @@ FUNCTIONS = (
         (Parameter("python_version", TEXT, "the version of Python", "3.11"),),
         declare=_declare_uv,
         versions=("v1",),
-        implemented=True,
         unique=True,
         example="install.uv()",
     ),
@@ -202,7 +200,6 @@ FUNCTIONS = (
         "Install packages of the distribution. Several calls add up.",
         (Parameter("name", TEXTS, "package names; a version pins one: `git=1:2.39*`", ()),),
         declare=_declare_apt_packages,
-        implemented=True,
         example='install.apt_packages(["git", "ffmpeg"])',
     ),
     BuildFunction(
@@ -226,7 +223,6 @@ FUNCTIONS = (
             Parameter("extras", TEXTS, "extras of the `pyproject.toml`, too", ()),
         ),
         declare=_declare_python_packages,
-        implemented=True,
         example='install.python_packages(["numpy", "torch"], requirements="requirements.txt")',
     ),
 )

@@ -231,6 +231,7 @@ def read_index(text: str, r_version: str) -> dict[str, _CranPackage]:
 def _decompress_index(data: bytes) -> str:
     decompressor = zlib.decompressobj(wbits=31)
     try:
+        # A small answer of a mirror may expand to more than the memory.
         text = decompressor.decompress(data, _MAX_INDEX_SIZE)
     except zlib.error as error:
         raise OutsideError(f"CRAN's package index is damaged: {error}") from error
@@ -497,7 +498,6 @@ FUNCTIONS = (
         "Install R and its recommended packages, as the distribution packages them.",
         declare=_declare_r,
         versions=("v1",),
-        implemented=True,
         unique=True,
         example="install.r_lang()",
     ),
@@ -507,7 +507,6 @@ FUNCTIONS = (
         "otherwise from CRAN, built from source in the sandbox. Several calls add up.",
         (Parameter("name", TEXTS, "names of CRAN packages"),),
         declare=_declare_packages,
-        implemented=True,
         lock_section=R_PACKAGES,
         example='install.r_packages(["ggplot2", "data.table"])',
     ),
@@ -516,7 +515,6 @@ FUNCTIONS = (
         "Use a mirror of CRAN, both to resolve and inside the environment.",
         (Parameter("url", TEXT, "the mirror's URL"),),
         declare=_declare_mirror,
-        implemented=True,
         unique=True,
         example='config.cran_mirror(url="https://cran.example.org")',
     ),

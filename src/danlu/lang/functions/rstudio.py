@@ -136,7 +136,6 @@ FUNCTIONS = (
             ),
         ),
         declare=_declare_server,
-        implemented=True,
         unique=True,
         lock_section=ToolchainPins(RStudioServer),
         example="config.rstudio_server()",

@@ -20,7 +20,7 @@ from danlu.lang.checks import check_data_name
 from danlu.lang.environment_builder import EnvironmentBuilder
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_COMMAND_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:+@-]*")
+_COMMAND_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.:+@ -]*[A-Za-z0-9_.:+@-])?")
 _KERNEL_DIRECTORIES = ("proc", "sys", "dev")
 
 
@@ -115,7 +115,7 @@ def _declare_commands(env: EnvironmentBuilder, call: BoundCall) -> None:
         if not _COMMAND_NAME.fullmatch(name):
             raise CallError(
                 f"runtime.command(): invalid name '{name}'",
-                hint="use letters, digits and '_'; '-', '.', ':', '+' and '@' inside",
+                hint="use letters, digits and '_'; '-', '.', ':', '+', '@' and spaces inside",
                 argument="commands",
             )
         if not text.strip():
@@ -241,7 +241,6 @@ FUNCTIONS = (
             Parameter("extra_path", TEXTS, "directories to put before `PATH`", ()),
         ),
         declare=_declare_environ,
-        implemented=True,
         example='runtime.environ({"MODE": "train"}, extra_path=["/opt/bin"])',
     ),
     BuildFunction(

@@ -11,7 +11,7 @@ import msgspec
 from danlu.environment.image_layout import EXTRA_SOURCES, HOME, PROJECT
 from danlu.environment.lock import LockedImage, LockSection, SectionResolver
 from danlu.environment.types import Environment, GraphContext, ImageOwner, Step
-from danlu.errors import DanluError
+from danlu.errors import DanluError, ResolveError
 from danlu.graph.ops import (
     CopyContext,
     CopyImage,
@@ -78,7 +78,7 @@ class RunStep(Step, frozen=True):
             context=self.mount_host,
             context_digest=context.digests.context if self.mount_host else "",
         )
-        first = self.commands[0].strip().splitlines()[0] if self.commands else ""
+        first = script.strip().splitlines()[0]
         more = " …" if len(self.commands) > 1 or "\n" in script.strip() else ""
         return Vertex(op, (below,), f"run {mask_credentials(first)}{more}", "steps", (self.span,))
 
@@ -89,7 +89,7 @@ def _declare_run(env: EnvironmentBuilder, call: BoundCall) -> None:
     for target in targets:
         if targets.count(target) > 1:
             raise CallError(f"run(): two secrets have the target {target}", argument="secrets")
-    if call["commands"]:
+    if any(command.strip() for command in call["commands"]):
         step = RunStep(call["commands"], call["mount_host"], secrets, call["ssh"], span=call.span)
         env.add_step(step)
 
@@ -175,6 +175,12 @@ def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
     for argument in ("source", "target"):
         if not call[argument]:
             raise CallError(f"io.copy(): empty {argument}", argument=argument)
+    if call["target"] == "~" or call["target"].startswith("~/"):
+        raise CallError(
+            "io.copy(): ~ is not expanded in the target",
+            hint=f'use the full path, such as "{HOME}{call["target"][1:]}"',
+            argument="target",
+        )
     if call["image"]:
         check_image(call["image"], "io.copy")
     env.add_step(CopyStep(call["source"], call["target"], call["image"], span=call.span))
@@ -199,6 +205,11 @@ class HttpStep(Step, frozen=True):
         """The name that the file gets."""
         path = self.url.split("#", 1)[0].split("?", 1)[0]
         return self.filename or path.rstrip("/").rsplit("/", 1)[-1] or "download"
+
+    @property
+    def sha256(self) -> str:
+        """The declared hash without its prefix, empty if there is none."""
+        return self.checksum.removeprefix("sha256:")
 
     def addresses(self) -> tuple[str, ...]:
         return (self.url,)
@@ -236,19 +247,34 @@ class HttpFiles(LockSection[LockedHttp]):
     plural = "HTTP files"
 
     def is_stale(self, environment: Environment, pins: tuple[LockedHttp, ...]) -> bool:
-        steps = (step for step in environment.steps if isinstance(step, HttpStep))
-        return {strip_credentials(step.url) for step in steps} != {pin.url for pin in pins}
+        steps = [step for step in environment.steps if isinstance(step, HttpStep)]
+        locked = {pin.url: pin.sha256 for pin in pins}
+        return {strip_credentials(step.url) for step in steps} != locked.keys() or any(
+            step.sha256 not in ("", locked[strip_credentials(step.url)]) for step in steps
+        )
 
     async def resolve(
         self, environment: Environment, pins: tuple[LockedHttp, ...], resolver: SectionResolver
     ) -> tuple[LockedHttp, ...]:
         known = {pin.url: pin for pin in pins}
+        steps = [step for step in environment.steps if isinstance(step, HttpStep) and step.sha256]
+        # The first checksum that is declared for a URL counts for each step that downloads it.
+        declared_hashes = {strip_credentials(step.url): step.sha256 for step in reversed(steps)}
         locked: dict[str, LockedHttp] = {}
         for step in environment.steps:
-            if not isinstance(step, HttpStep) or (url := strip_credentials(step.url)) in locked:
+            if not isinstance(step, HttpStep):
+                continue
+            url = strip_credentials(step.url)
+            declared = step.sha256 or declared_hashes.get(url, "")
+            if declared != declared_hashes.get(url, declared):
+                raise ResolveError(
+                    f"io.http(): two checksums for {url}",
+                    hint="keep one: a URL is downloaded once",
+                    span=step.span,
+                )
+            if url in locked:
                 continue
             before = None if resolver.may_change(url) else known.get(url)
-            declared = step.checksum.removeprefix("sha256:")
             if before and declared in ("", before.sha256):
                 locked[url] = before
                 continue
@@ -319,7 +345,6 @@ FUNCTIONS = (
             ),
         ),
         declare=_declare_run,
-        implemented=True,
         example='run(["make", "make install"], secrets=["token"])',
     ),
     BuildFunction(
@@ -331,7 +356,6 @@ FUNCTIONS = (
             Parameter("image", TEXT, "the image to copy from", ""),
         ),
         declare=_declare_copy,
-        implemented=True,
         lock_section=COPIED_IMAGES,
         example='io.copy("main.py", "/opt/app/")',
     ),
@@ -344,7 +368,6 @@ FUNCTIONS = (
             Parameter("filename", TEXT, "its name; by default the last part of the URL", ""),
         ),
         declare=_declare_http,
-        implemented=True,
         lock_section=HTTP_FILES,
         example='io.http("https://example.org/model.bin", filename="model.bin")',
     ),

@@ -256,7 +256,7 @@ async def _lock_extension(
         if version not in ("", already.version):
             raise ResolveError(
                 f"{name} is required in version {version}, and in version {already.version}",
-                hint="ask for one version",
+                hint="request a single version",
             )
         return already
     kept = known.get(name.lower())
@@ -421,7 +421,6 @@ FUNCTIONS = (
             ),
         ),
         declare=_declare_extensions,
-        implemented=True,
         lock_section=EXTENSIONS,
         example='install.vscode_extensions(["ms-python.python"])',
     ),

@@ -1,30 +1,18 @@
-"""Authorization: find the credentials of a registry and exchange them for tokens."""
+"""Authorization: answer a registry's challenge with credentials or a token made from them."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
-import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import aiohttp
 import anyio
 import msgspec
 
-from danlu.errors import OutsideError
+from danlu.errors import DanluError, OutsideError
+from danlu.oci.registry.credentials import CredentialHelperError, RegistryCredentials
 from danlu.oci.registry.errors import response_error, translate_client_errors
-from danlu.util.process import run
-
-_DOCKER_HUB_SERVER = "https://index.docker.io/v1/"
-#: The user name with which a helper returns a refresh token (docker-credential-helpers).
-_TOKEN_USER = "<token>"
-_HELPER_TIMEOUT = 60.0
 
 #: Lifetime of a token without ``expires_in`` (distribution, docs/spec/auth/token.md).
 _DEFAULT_TOKEN_SECONDS = 60
@@ -35,126 +23,6 @@ _CLIENT_ID = "danlu"
 
 _CHALLENGE = re.compile(r"\s*,?\s*([A-Za-z][\w-]*)\s+(?=[A-Za-z])")
 _PARAMETER = re.compile(r'\s*,?\s*([\w-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryCredentials:
-    """A user name with its password, or an identity token of the OAuth2 flow."""
-
-    username: str = ""
-    password: str = field(default="", repr=False)
-    identity_token: str = field(default="", repr=False)
-
-    @property
-    def basic_authorization(self) -> str:
-        """The value of an ``Authorization`` header."""
-        pair = f"{self.username}:{self.password}".encode()
-        return "Basic " + base64.b64encode(pair).decode()
-
-
-async def find_docker_credentials(
-    host: str, environ: Mapping[str, str] | None = None
-) -> RegistryCredentials | None:
-    """Return the credentials for ``host`` from ``docker login`` or ``podman login``, or None.
-
-    Docker's ``config.json`` (in ``DOCKER_CONFIG``, else ``~/.docker``) with its credential helpers
-    comes first, then Podman's ``auth.json``. A helper that is missing or fails counts as having no
-    credentials, because most images need no account.
-    """
-    env = os.environ if environ is None else environ
-    for path in _config_files(env):
-        config = _read_config(path)
-        helpers = config.get("credHelpers")
-        helper = helpers.get(host) if isinstance(helpers, dict) else None
-        helper = helper or config.get("credsStore")
-        if isinstance(helper, str) and helper:
-            credentials = await _ask_helper(
-                helper, _DOCKER_HUB_SERVER if host == "docker.io" else host, env
-            )
-            if credentials is not None:
-                return credentials
-        auths = config.get("auths")
-        credentials = _from_auths(auths, host) if isinstance(auths, dict) else None
-        if credentials is not None:
-            return credentials
-    return None
-
-
-def _config_files(env: Mapping[str, str]) -> list[Path]:
-    home = Path(env.get("HOME") or os.path.expanduser("~"))
-    docker = Path(env["DOCKER_CONFIG"]) if env.get("DOCKER_CONFIG") else home / ".docker"
-    files = [docker / "config.json"]
-    if env.get("REGISTRY_AUTH_FILE"):
-        files.append(Path(env["REGISTRY_AUTH_FILE"]))
-    if env.get("XDG_RUNTIME_DIR"):
-        files.append(Path(env["XDG_RUNTIME_DIR"]) / "containers" / "auth.json")
-    return [*files, home / ".config" / "containers" / "auth.json"]
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _from_auths(auths: dict[str, Any], host: str) -> RegistryCredentials | None:
-    for key, entry in auths.items():
-        if _host_of(key) == host and isinstance(entry, dict):
-            credentials = _from_entry(entry)
-            if credentials is not None:
-                return credentials
-    return None
-
-
-def _host_of(key: str) -> str:
-    """Return the host of a key, which may be a URL as old versions of Docker wrote it."""
-    host = key.removeprefix("https://").removeprefix("http://").partition("/")[0]
-    return "docker.io" if host == "index.docker.io" else host
-
-
-def _from_entry(entry: dict[str, Any]) -> RegistryCredentials | None:
-    token = entry.get("identitytoken")
-    name, password = entry.get("username"), entry.get("password")
-    auth = entry.get("auth")
-    if isinstance(auth, str) and auth:
-        try:
-            text = base64.b64decode(auth, validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
-            return None
-        name, _, password = text.partition(":")
-        # Docker strips trailing NULs too: its decoder fills a fixed buffer.
-        password = password.strip("\0")
-    if isinstance(token, str) and token:
-        return RegistryCredentials(str(name or ""), identity_token=token)
-    if isinstance(name, str) and name and isinstance(password, str):
-        return RegistryCredentials(name, password)
-    return None
-
-
-async def _ask_helper(
-    helper: str, server: str, env: Mapping[str, str]
-) -> RegistryCredentials | None:
-    """Run a credential helper (docker-credential-helpers): server on stdin, JSON on stdout."""
-    if "/" in helper:
-        return None
-    try:
-        with anyio.fail_after(_HELPER_TIMEOUT):
-            done = await run(
-                [f"docker-credential-{helper}", "get"], input=server.encode(), env=dict(env)
-            )
-        value = json.loads(done.stdout) if done.code == 0 else {}
-    except (OSError, ValueError, TimeoutError):
-        return None
-    if not isinstance(value, dict):
-        return None
-    name, secret = value.get("Username"), value.get("Secret")
-    if not isinstance(name, str) or not isinstance(secret, str) or not secret:
-        return None
-    if name == _TOKEN_USER:
-        return RegistryCredentials(identity_token=secret)
-    return RegistryCredentials(name, secret)
 
 
 class AuthChallenge(msgspec.Struct, frozen=True):
@@ -211,6 +79,7 @@ class Authorizer:
         self._challenge: AuthChallenge | None = None
         self._credentials: RegistryCredentials | None = None
         self._lookup_done = False
+        self._problems: tuple[str, ...] = ()
         self._tokens: dict[str, tuple[str, float]] = {}
         self._lock = anyio.Lock()
 
@@ -224,9 +93,15 @@ class Authorizer:
                     return True
         return False
 
-    def discard_token(self, scope: str) -> None:
-        """Forget the token for ``scope`` after the registry rejected it."""
-        self._tokens.pop(scope, None)
+    def discard_token(self, scope: str, authorization: str) -> None:
+        """Forget the token for ``scope`` after the registry rejected the ``authorization`` with it.
+
+        Requests that ran at the same time were rejected with it, too: only the first of them must
+        lead to a new token.
+        """
+        token, _ = self._tokens.get(scope, ("", 0.0))
+        if authorization == f"Bearer {token}":
+            del self._tokens[scope]
 
     async def authorization_header(self, scope: str) -> str | None:
         """Return the header for ``scope``, or None if the registry has not asked for one yet."""
@@ -248,9 +123,18 @@ class Authorizer:
 
     async def _find_credentials(self) -> RegistryCredentials | None:
         if not self._lookup_done:
-            self._credentials = await self._lookup(self._host)
+            try:
+                self._credentials = await self._lookup(self._host)
+            except CredentialHelperError as error:
+                # Most images need no account: it matters only if the registry denies access.
+                self._problems = (error.message,)
             self._lookup_done = True
         return self._credentials
+
+    def explain_denial(self, error: DanluError) -> DanluError:
+        """Add why there were no credentials, if that is known, to the error of a denied request."""
+        error.details += self._problems
+        return error
 
     async def _fetch_token(self, challenge: AuthChallenge, scope: str) -> tuple[str, float]:
         realm = challenge.parameters.get("realm", "")
@@ -266,6 +150,8 @@ class Authorizer:
                     "refresh_token": credentials.identity_token,
                     "client_id": _CLIENT_ID,
                 }
+                # A redirect would pass the refresh token on to a host that the registry did not
+                # name.
                 request = self._session.post(realm, data=form, allow_redirects=False)
             else:
                 headers = (
@@ -276,7 +162,9 @@ class Authorizer:
                 request = self._session.get(realm, params=_query_pairs(form), headers=headers)
             async with request as response:
                 if response.status != 200:
-                    raise await response_error(response, host=self._host, what=scope or "its login")
+                    raise self.explain_denial(
+                        await response_error(response, host=self._host, what=_describe_scope(scope))
+                    )
                 return self._parse_token(await response.content.read(_MAX_TOKEN_RESPONSE))
 
     def _check_realm(self, realm: str, credentials: RegistryCredentials | None) -> None:
@@ -303,6 +191,15 @@ class Authorizer:
         if not token or not token.isprintable() or not token.isascii():
             raise OutsideError(f"the token server of {self._host} gave no token")
         return token, answer.expires_in or _DEFAULT_TOKEN_SECONDS
+
+
+def _describe_scope(scope: str) -> str:
+    """Return what ``repository:NAME:ACTIONS`` asks for, in words for an error."""
+    _, _, name = scope.partition(" ")[0].partition(":")
+    repository, _, actions = name.rpartition(":")
+    if not repository:
+        return "its login"
+    return f"repository {repository} (to {actions.replace(',', ' and ')})"
 
 
 def _query_pairs(form: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import anyio
 import msgspec
 from yarl import URL
 
-from danlu.errors import ChecksumError, OutsideError
+from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.oci.digest import Digest, is_digest, sha256
 from danlu.oci.image import Image, parse_image
-from danlu.oci.registry.auth import RegistryCredentials, find_docker_credentials
+from danlu.oci.registry.credentials import RegistryCredentials, find_docker_credentials
 from danlu.oci.registry.transfer import BlobDownload, BlobUpload
-from danlu.oci.registry.transport import RegistryEndpoint, RegistryTransport
+from danlu.oci.registry.transport import READ_TIMEOUT, RegistryEndpoint, RegistryTransport
 from danlu.oci.types import (
     ACCEPTED_MANIFESTS,
     MAX_DOCUMENT_SIZE,
@@ -39,9 +39,12 @@ class _TagList(msgspec.Struct):
 class Registry:
     """A client of one registry; use it as an async context manager.
 
-    Temporary failures are retried according to ``backoff``, then raised as :class:`TemporaryError`.
-    Other failures are :class:`OutsideError`: :class:`~danlu.oci.registry.errors.RegistryNotFound`
-    if something does not exist, :class:`ChecksumError` if bytes do not match their digest.
+    Temporary failures are retried according to ``backoff``, those of a blob's transfer according to
+    ``transfer_backoff``, and then raised as :class:`TemporaryError`. ``on_retry`` is called with
+    each such error and the seconds until the next attempt. After ``read_timeout`` seconds without a
+    byte a connection counts as lost. Other failures are :class:`OutsideError`:
+    :class:`~danlu.oci.registry.errors.RegistryNotFound` if something does not exist,
+    :class:`ChecksumError` if bytes do not match their digest.
     """
 
     def __init__(
@@ -51,14 +54,23 @@ class Registry:
         lookup: Callable[[str], Awaitable[RegistryCredentials | None]] = find_docker_credentials,
         connections: int = 8,
         backoff: RetryPolicy = _BACKOFF,
+        transfer_backoff: RetryPolicy | None = None,
+        on_retry: Callable[[TemporaryError, float], None] | None = None,
+        read_timeout: float = READ_TIMEOUT,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = RegistryEndpoint(endpoint) if isinstance(endpoint, str) else endpoint
         self._transport = RegistryTransport(
-            self.endpoint, lookup=lookup, connections=connections, clock=clock
+            self.endpoint,
+            lookup=lookup,
+            connections=connections,
+            read_timeout=read_timeout,
+            clock=clock,
         )
         self._backoff = backoff
+        self._transfer_backoff = transfer_backoff or backoff
+        self._on_retry = on_retry
         self._sleep = sleep
 
     async def __aenter__(self) -> Registry:
@@ -69,15 +81,23 @@ class Registry:
         await self._transport.__aexit__(*error)
 
     async def _with_retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        return await retry(attempt, backoff=self._backoff, sleep=self._sleep)
+        return await retry(
+            attempt, backoff=self._backoff, on_retry=self._on_retry, sleep=self._sleep
+        )
 
-    def _repository_path(self, repository: str) -> str:
+    async def _with_transfer_retry(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        return await retry(
+            attempt, backoff=self._transfer_backoff, on_retry=self._on_retry, sleep=self._sleep
+        )
+
+    def repository_path(self, repository: str) -> str:
+        """Return the path of a repository on the registry, with the endpoint's prefix."""
         return f"{self.endpoint.prefix}/{repository}".strip("/")
 
     def _token_scope(self, repository: str, *, push: bool = False, source: str = "") -> str:
         actions = "pull,push" if push else "pull"
-        scope = f"repository:{self._repository_path(repository)}:{actions}"
-        return f"{scope} repository:{self._repository_path(source)}:pull" if source else scope
+        scope = f"repository:{self.repository_path(repository)}:{actions}"
+        return f"{scope} repository:{self.repository_path(source)}:pull" if source else scope
 
     async def ping(self) -> None:
         """Make sure that a registry answers, whether it lets us in or not."""
@@ -94,7 +114,7 @@ class Registry:
         name = _image_name(repository, target)
         async with self._transport.request(
             "GET",
-            f"{self._repository_path(repository)}/manifests/{target}",
+            f"{self.repository_path(repository)}/manifests/{target}",
             scope=self._token_scope(repository),
             what=f"image {name}",
             headers={"Accept": ", ".join(ACCEPTED_MANIFESTS)},
@@ -123,6 +143,7 @@ class Registry:
         pieces: list[bytes] = []
         await self.download_blob(repository, config, pieces.append)
         image = parse_image(b"".join(pieces))
+        # Blobs and diff IDs belong together by their position (image-spec, config.md, rootfs).
         if len(image.diff_ids) != len(manifest.layers):
             raise OutsideError(f"manifest and config of {repository} list different layers")
         return image
@@ -133,22 +154,27 @@ class Registry:
         descriptor: Descriptor,
         write: Callable[[bytes], object],
         *,
+        received: BinaryIO | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """Pass a blob's bytes to ``write``, in worker threads, resuming after broken connections.
 
-        ``progress`` is called with each number of further bytes. :class:`ChecksumError` is raised
-        after all bytes have been written: the caller must discard them then.
+        The bytes in ``received``, the beginning of the blob from an earlier download, are neither
+        downloaded nor written again, but verified with the rest. ``progress`` is called with each
+        number of further bytes. :class:`ChecksumError` is raised after all bytes have been written:
+        the caller must discard them then.
         """
         download = BlobDownload(
             self._transport,
-            self._repository_path(repository),
+            self.repository_path(repository),
             descriptor,
             write,
             scope=self._token_scope(repository),
             progress=progress or _ignore_progress,
         )
-        await download.run(self._with_retry)
+        if received is not None:
+            await download.hash_beginning(received)
+        await download.run(self._with_transfer_retry)
         download.verify()
 
     async def has_blob(self, repository: str, digest: Digest, *, push: bool = False) -> bool:
@@ -158,7 +184,7 @@ class Registry:
     async def _head_blob(self, repository: str, digest: Digest, push: bool) -> bool:
         async with self._transport.request(
             "HEAD",
-            f"{self._repository_path(repository)}/blobs/{digest}",
+            f"{self.repository_path(repository)}/blobs/{digest}",
             scope=self._token_scope(repository, push=push),
             what=f"repository {repository}",
             ok=(200, 404),
@@ -166,18 +192,24 @@ class Registry:
             return response.status == 200
 
     async def mount_blob(self, repository: str, digest: Digest, source: str) -> bool:
-        """Mount a blob of the repository ``source``; return whether the registry did that."""
-        return await self._with_retry(lambda: self._try_mount(repository, digest, source))
+        """Mount a blob of the repository ``source``; return whether the registry did that.
+
+        A registry that fails to do it counts as one that cannot: the blob can still be sent.
+        """
+        try:
+            return await self._try_mount(repository, digest, source)
+        except OutsideError:
+            return False
 
     async def _try_mount(self, repository: str, digest: Digest, source: str) -> bool:
         base = await self._transport.base_url()
         url = base.joinpath(
-            "v2", f"{self._repository_path(repository)}/blobs/uploads/", encoded=True
+            "v2", f"{self.repository_path(repository)}/blobs/uploads/", encoded=True
         )
         scope = self._token_scope(repository, push=True, source=source)
         async with self._transport.request(
             "POST",
-            url.with_query(mount=digest, **{"from": self._repository_path(source)}),
+            url.with_query(mount=digest, **{"from": self.repository_path(source)}),
             scope=scope,
             what=f"repository {repository}",
             # A registry that cannot mount starts an upload (202) or denies the request.
@@ -208,13 +240,13 @@ class Registry:
         """Upload a blob, resuming after broken connections if the registry supports that."""
         upload = BlobUpload(
             self._transport,
-            self._repository_path(repository),
+            self.repository_path(repository),
             digest,
             content,
             scope=self._token_scope(repository, push=True),
             progress=progress or _ignore_progress,
         )
-        await upload.run(self._with_retry)
+        await upload.run(self._with_transfer_retry)
 
     async def push_manifest(
         self, repository: str, document: ParsedDocument[Manifest] | ParsedDocument[Index], tag: str
@@ -231,7 +263,7 @@ class Registry:
     ) -> None:
         async with self._transport.request(
             "PUT",
-            f"{self._repository_path(repository)}/manifests/{target}",
+            f"{self.repository_path(repository)}/manifests/{target}",
             scope=self._token_scope(repository, push=True),
             what=f"image {_image_name(repository, target)}",
             headers={"Content-Type": document.media_type},
@@ -249,7 +281,7 @@ class Registry:
     async def _fetch_tags(self, repository: str) -> list[str]:
         async with self._transport.request(
             "GET",
-            f"{self._repository_path(repository)}/tags/list",
+            f"{self.repository_path(repository)}/tags/list",
             scope=self._token_scope(repository),
             what=f"repository {repository}",
         ) as response:

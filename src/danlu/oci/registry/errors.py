@@ -11,10 +11,12 @@ import aiohttp
 import msgspec
 
 from danlu.errors import DanluError, OutsideError, TemporaryError
+from danlu.util.human import format_duration
 from danlu.util.sanitize import escape_unprintable
 
 _TEMPORARY_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_ERROR_BODY = 1 << 16
+_MAX_REASON_LENGTH = 300
 
 
 class RegistryNotFound(OutsideError):
@@ -43,10 +45,14 @@ async def response_error(response: aiohttp.ClientResponse, *, host: str, what: s
     reason = await _read_error_message(response)
     status = response.status
     if status in _TEMPORARY_STATUSES:
+        retry_after = _parse_retry_after(response.headers.get("Retry-After", ""))
+        wait = (
+            f"in {format_duration(retry_after)}, as the registry asks" if retry_after else "later"
+        )
         return RegistryUnavailable(
             f"{host} is unavailable for {what}: HTTP {status}{reason}",
-            hint="try again later",
-            retry_after=_parse_retry_after(response.headers.get("Retry-After", "")),
+            hint=f"try again {wait}",
+            retry_after=retry_after,
         )
     if status in (401, 403):
         return OutsideError(
@@ -55,6 +61,11 @@ async def response_error(response: aiohttp.ClientResponse, *, host: str, what: s
         )
     if status == 404:
         return RegistryNotFound(f"{host} has no {what}{reason}", hint="check the name")
+    if status == 413:
+        return OutsideError(
+            f"{host} refuses a request of this size for {what}: HTTP 413{reason}",
+            hint="raise the limit of the registry's proxy (nginx: client_max_body_size)",
+        )
     return OutsideError(f"{host} returned HTTP {status} for {what}{reason}")
 
 
@@ -66,16 +77,19 @@ async def _read_error_message(response: aiohttp.ClientResponse) -> str:
     except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, msgspec.ValidationError):
         return ""
     text = "; ".join(detail.message or detail.code for detail in errors)
+    if len(text) > _MAX_REASON_LENGTH:
+        text = f"{text[:_MAX_REASON_LENGTH]}…"
     return f": {escape_unprintable(text)}" if text else ""
 
 
 def _parse_retry_after(text: str) -> float:
     """Return the seconds of a Retry-After header, a number or a date (RFC 9110), at most 3600."""
-    if text.isdigit():
+    if text.isascii() and text.isdecimal():
+        # A registry must not be able to make a build sleep for days.
         return min(float(text), 3600.0)
     try:
         return max(0.0, min(parsedate_to_datetime(text).timestamp() - time.time(), 3600.0))
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
 
 
@@ -95,7 +109,9 @@ def translate_client_errors(host: str) -> Iterator[None]:
             f"cannot reach {host}: {_first_line(error)}",
             hint="check the name and your network connection",
         ) from error
-    except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+    except aiohttp.ClientPayloadError as error:
+        raise TemporaryError(f"{host} closed the connection in the middle of a response") from error
+    except aiohttp.ClientConnectionError as error:
         raise TemporaryError(f"{host} closed the connection: {_first_line(error)}") from error
     except TimeoutError as error:
         raise TemporaryError(f"{host} did not respond in time") from error

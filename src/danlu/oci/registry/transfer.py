@@ -1,12 +1,18 @@
-"""Resumable transfers of one blob: download and upload (OCI distribution spec, "Pushing blobs")."""
+"""Resumable transfers of one blob: download and upload (OCI distribution spec, "Pushing blobs").
+
+An upload is one PATCH, continued at the offset that the registry reports after a broken connection.
+Nothing about it is kept for a later run; docs/architecture/registry.md says why.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,7 +22,7 @@ from yarl import URL
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError
 from danlu.oci.digest import Digest
-from danlu.oci.registry.errors import RegistryNotFound
+from danlu.oci.registry.errors import RegistryNotFound, response_error
 from danlu.oci.registry.transport import RegistryTransport
 from danlu.oci.types import Descriptor
 
@@ -26,11 +32,18 @@ _READ_CHUNK_SIZE = 1 << 18
 _MAX_SINGLE_REQUEST = 1 << 20
 #: An attempt that transferred this much does not count as a failure, even if it broke off.
 _MIN_PROGRESS = 1 << 16
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
-_UPLOAD_RANGE = re.compile(r"(?:bytes=)?0-(\d+)")
+#: Size of the parts for a registry that refuses a whole blob in one request.
+_UPLOAD_PART_SIZE = 16 << 20
+_MAX_UPLOAD_PART_SIZE = 1 << 30
+_CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
+_UPLOAD_RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
+_DECIMAL = re.compile(r"[0-9]{1,18}")
 
 #: Retries a coroutine function while it raises :class:`TemporaryError`.
 Retry = Callable[[Callable[[], Awaitable[bool]]], Awaitable[bool]]
+
+#: Returns the content up to an end, for one request.
+RequestContent = Callable[[int], AsyncIterator[bytes]]
 
 
 class _BlobTransfer:
@@ -49,6 +62,7 @@ class _BlobTransfer:
         self._scope = scope
         self._progress = progress
         self._offset = 0
+        self._furthest = 0
 
     async def run(self, retry: Retry) -> None:
         """Transfer the whole blob; ``progress`` is called with each number of further bytes.
@@ -64,12 +78,14 @@ class _BlobTransfer:
 
         Raises :class:`TemporaryError` if the attempt failed with next to no progress.
         """
-        before = self._offset
         try:
             await self._attempt()
         except TemporaryError:
-            if self._offset - before < _MIN_PROGRESS:
+            # Compared with the furthest offset ever reached: a registry that forgets an upload
+            # again and again must not keep it going forever.
+            if self._offset - self._furthest < _MIN_PROGRESS:
                 raise
+            self._furthest = self._offset
             return False
         return True
 
@@ -94,6 +110,14 @@ class BlobDownload(_BlobTransfer):
         self._descriptor = descriptor
         self._write = write
         self._hash = hashlib.sha256()
+
+    async def hash_beginning(self, file: BinaryIO) -> None:
+        """Continue after the bytes in ``file``, which an earlier download left."""
+        while data := await anyio.to_thread.run_sync(file.read, _WRITE_CHUNK_SIZE):
+            await anyio.to_thread.run_sync(self._hash.update, data)
+            self._offset += len(data)
+            self._progress(len(data))
+        self._furthest = self._offset
 
     def verify(self) -> None:
         """Raise :class:`ChecksumError` if the downloaded bytes don't have the blob's digest."""
@@ -190,20 +214,26 @@ class BlobUpload(_BlobTransfer):
         self._size = len(content) if isinstance(content, bytes) else content.stat().st_size
         self._description = f"upload to {path}"
         self._location: URL | None = None
+        self._interrupted = False
         self._reported = 0
+        #: The bytes of one request; the first request tries to send everything.
+        self._part_size = self._size
+        self._min_part_size = _UPLOAD_PART_SIZE
+        self._stall = anyio.CancelScope()
 
     async def _attempt(self) -> None:
         try:
-            if self._location is None:
+            if not self._interrupted:
                 await self._start_upload()
-            else:
-                await self._query_offset()
+            elif await self._find_offset():
+                return
+            self._interrupted = True
             with self._open_body() as body:
                 if self._size > _MAX_SINGLE_REQUEST:
-                    await self._send_content(body)
+                    await self._send_parts(body)
                     await self._complete_upload(None)
                 else:
-                    await self._complete_upload(body)
+                    await self._complete_upload(partial(body, self._size))
         except RegistryNotFound:
             # The registry forgot the upload, or does not support resuming: start from scratch.
             # The offset goes back too, so that this attempt counts as one without progress.
@@ -220,17 +250,44 @@ class BlobUpload(_BlobTransfer):
             f"{self._path}/blobs/uploads/",
             scope=self._scope,
             what=self._description,
+            # Required for an upload in chunks (distribution-spec, "Pushing a blob in chunks").
             headers={"Content-Length": "0"},
             ok=(202,),
         ) as response:
             self._update_location(response)
+            minimum = response.headers.get("OCI-Chunk-Min-Length", "")
+            if _DECIMAL.fullmatch(minimum):
+                # Limited, because a part that was interrupted is sent again as a whole.
+                self._min_part_size = max(
+                    _UPLOAD_PART_SIZE, min(int(minimum), _MAX_UPLOAD_PART_SIZE)
+                )
 
-    async def _query_offset(self) -> None:
-        """Ask how much of an interrupted upload has arrived; start again if that is unknown."""
+    async def _find_offset(self) -> bool:
+        """Continue after an interruption; return whether the blob had arrived completely."""
+        if self._location and self._size > _MAX_SINGLE_REQUEST and await self._query_offset():
+            return False
+        # The connection may have broken after the last byte, before we received the response.
+        if await self._is_in_repository():
+            self._report_progress(self._size)
+            return True
+        # A proxy may limit the time or size of a request: the next ones are smaller.
+        self._part_size = self._min_part_size
+        await self._start_upload()
+        return False
+
+    async def _is_in_repository(self) -> bool:
+        async with self._transport.request(
+            "HEAD",
+            f"{self._path}/blobs/{self._digest}",
+            scope=self._scope,
+            what=self._description,
+            ok=(200, 404),
+        ) as response:
+            return response.status == 200
+
+    async def _query_offset(self) -> bool:
+        """Ask how much of an interrupted upload has arrived; return whether it can continue."""
         assert self._location is not None
-        if self._size <= _MAX_SINGLE_REQUEST:
-            await self._start_upload()
-            return
         async with self._transport.request(
             "GET",
             self._location,
@@ -239,54 +296,86 @@ class BlobUpload(_BlobTransfer):
             ok=(204, 200, 202, 400, 404, 405, 416),
         ) as response:
             match = _UPLOAD_RANGE.fullmatch(response.headers.get("Range", ""))
-            usable = response.status in (200, 202, 204) and match is not None
-            if usable and match is not None and int(match[1]) < self._size:
-                # `0-0` means nothing yet, but could also mean one byte, and sending that byte
-                # again may be refused. Starting over is certain to work.
-                self._offset = int(match[1]) + 1 if int(match[1]) else 0
-                self._update_location(response)
-        if not usable or not self._offset:
-            await self._start_upload()
-
-    async def _send_content(self, body: Callable[[], AsyncIterator[bytes]]) -> None:
-        assert self._location is not None
-        if self._offset >= self._size:
-            return
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Length": str(self._size - self._offset),
-            "Content-Range": f"{self._offset}-{self._size - 1}",
-        }
-        async with self._transport.request(
-            "PATCH",
-            self._location,
-            scope=self._scope,
-            what=self._description,
-            headers=headers,
-            body=body,
-            ok=(202, 204),
-        ) as response:
+            if response.status not in (200, 202, 204) or match is None:
+                return False
+            last = int(match[1])
+            # `0-0` means nothing yet, but could also mean one byte, and sending that byte
+            # again may be refused. Starting over is certain to work.
+            if not 0 < last < self._size:
+                return False
+            self._offset = last + 1
             self._update_location(response)
-        self._offset = self._size
+            return True
+
+    async def _send_parts(self, body: RequestContent) -> None:
+        while self._offset < self._size:
+            assert self._location is not None
+            end = min(self._size, self._offset + self._part_size)
+            headers = {
+                "Content-Type": "application/octet-stream",
+                "Content-Length": str(end - self._offset),
+                "Content-Range": f"{self._offset}-{end - 1}",
+            }
+            async with self._send_body(
+                "PATCH", self._location, headers, partial(body, end), ok=(202, 204, 413, 416)
+            ) as response:
+                if response.status == 416:
+                    raise TemporaryError(f"{self._transport.host} lost a part of an upload")
+                if response.status == 413 and self._part_size > self._min_part_size:
+                    self._part_size = self._min_part_size
+                    end = self._offset
+                elif response.status == 413:
+                    raise await response_error(
+                        response, host=self._transport.host, what=self._description
+                    )
+                else:
+                    self._update_location(response)
+            self._offset = end
 
     async def _complete_upload(self, body: Callable[[], AsyncIterator[bytes]] | None) -> None:
         assert self._location is not None
         # The location may have a query with escapes that must stay as the registry wrote them.
         location = str(self._location)
         with_digest = f"{location}{'&' if '?' in location else '?'}digest={self._digest}"
-        async with self._transport.request(
-            "PUT",
-            URL(with_digest, encoded=True),
-            scope=self._scope,
-            what=self._description,
-            headers={
-                "Content-Type": "application/octet-stream",
-                "Content-Length": str(self._size if body else 0),
-            },
-            body=body,
-            ok=(201, 204),
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(self._size if body else 0),
+        }
+        async with self._send_body(
+            "PUT", URL(with_digest, encoded=True), headers, body, ok=(201, 204)
         ):
             pass
+
+    @asynccontextmanager
+    async def _send_body(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: Callable[[], AsyncIterator[bytes]] | None,
+        *,
+        ok: tuple[int, ...],
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request; raise :class:`TemporaryError` if the registry stops taking its body."""
+        # If the network disappears while data is sent, TCP reports that only after all its
+        # retransmissions: 13 to 30 minutes (tcp(7), tcp_retries2).
+        with anyio.CancelScope() as self._stall:
+            async with self._transport.request(
+                method,
+                url,
+                scope=self._scope,
+                what=self._description,
+                headers=headers,
+                body=body,
+                ok=ok,
+            ) as response:
+                # The body was taken; the response has the read timeout of every request.
+                self._stall.deadline = math.inf
+                yield response
+        if self._stall.cancelled_caught:
+            raise TemporaryError(
+                f"{self._transport.host} took no data for {self._transport.read_timeout:g} seconds"
+            )
 
     def _update_location(self, response: aiohttp.ClientResponse) -> None:
         text = response.headers.get("Location", "")
@@ -301,20 +390,26 @@ class BlobUpload(_BlobTransfer):
         self._location = location
 
     @contextmanager
-    def _open_body(self) -> Iterator[Callable[[], AsyncIterator[bytes]]]:
-        """Yield a function that returns the rest of the content, again for each request.
+    def _open_body(self) -> Iterator[RequestContent]:
+        """Yield a function that returns the content from the offset to an end, for each request.
 
         The file is closed here, because aiohttp ends a request when the response arrives, whether
         or not the body was read to its end.
         """
         content = self._content
         with io.BytesIO(content) if isinstance(content, bytes) else content.open("rb") as file:
-            yield lambda: self._read_chunks(file)
+            yield partial(self._read_chunks, file)
 
-    async def _read_chunks(self, file: BinaryIO) -> AsyncIterator[bytes]:
+    async def _read_chunks(self, file: BinaryIO, end: int) -> AsyncIterator[bytes]:
         position = file.seek(self._offset)
-        while chunk := await anyio.to_thread.run_sync(file.read, _READ_CHUNK_SIZE):
+        while size := min(_READ_CHUNK_SIZE, end - position):
+            chunk = await anyio.to_thread.run_sync(file.read, size)
+            if not chunk:
+                return
+            # The limit is for the registry to take this chunk, not for our disk.
+            self._stall.deadline = anyio.current_time() + self._transport.read_timeout
             yield chunk
+            self._stall.deadline = math.inf
             position += len(chunk)
             self._report_progress(position)
 

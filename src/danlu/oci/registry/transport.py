@@ -15,7 +15,8 @@ import msgspec
 from yarl import URL
 
 from danlu.errors import OutsideError, TemporaryError, UsageError
-from danlu.oci.registry.auth import Authorizer, RegistryCredentials, find_docker_credentials
+from danlu.oci.registry.auth import Authorizer
+from danlu.oci.registry.credentials import RegistryCredentials, find_docker_credentials
 from danlu.oci.registry.errors import response_error, translate_client_errors
 
 #: References to Docker Hub name one host, and another one serves them.
@@ -25,7 +26,7 @@ _SERVER_HOSTS = {"docker.io": "registry-1.docker.io"}
 RequestBody = bytes | Callable[[], Any]
 
 _CONNECT_TIMEOUT = 30
-_READ_TIMEOUT = 60
+READ_TIMEOUT = 60
 
 
 class RegistryEndpoint(msgspec.Struct, frozen=True):
@@ -89,10 +90,13 @@ class RegistryTransport:
         *,
         lookup: Callable[[str], Awaitable[RegistryCredentials | None]] = find_docker_credentials,
         connections: int = 8,
+        read_timeout: float = READ_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.endpoint = endpoint
         self.host = endpoint.host
+        #: Seconds without a byte after which a connection counts as lost, in either direction.
+        self.read_timeout = read_timeout
         self._lookup = lookup
         self._connections = connections
         self._clock = clock
@@ -104,7 +108,7 @@ class RegistryTransport:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=tls, limit=self._connections),
             timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=_READ_TIMEOUT
+                total=None, sock_connect=_CONNECT_TIMEOUT, sock_read=self.read_timeout
             ),
             # Digests are computed over the bytes as sent, so nothing may decompress them.
             auto_decompress=False,
@@ -182,7 +186,10 @@ class RegistryTransport:
                     ):
                         continue
                     if response.status not in ok:
-                        raise await response_error(response, host=self.host, what=what)
+                        error = await response_error(response, host=self.host, what=what)
+                        if response.status in (401, 403):
+                            error = self._auth.explain_denial(error)
+                        raise error
                     yield response
                     return
 
@@ -190,7 +197,7 @@ class RegistryTransport:
         if not self.is_same_origin(response.url):
             # A host that we were redirected to must not decide where our password is sent.
             return False
-        self._auth.discard_token(scope)
+        self._auth.discard_token(scope, response.request_info.headers.get("Authorization", ""))
         return self._auth.accept_challenge(response.headers.getall("WWW-Authenticate", []))
 
     @asynccontextmanager

@@ -133,6 +133,7 @@ def _translate_disk_errors(root: Path) -> Iterator[None]:
     except OSError as error:
         if is_disk_full(error):
             raise disk_full_error(str(root)) from error
+        # Names that this file system cannot store are the layer's fault, not the disk's.
         if error.errno in (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ):
             raise LayerError(
                 f"the layer contains an invalid file name: {escape_unprintable(str(error))}"
@@ -187,6 +188,8 @@ class _LayerExtractor:
 
     def finish_directories(self) -> None:
         """Set modes, owners and times of directories, the deepest first."""
+        # At the end and from the bottom up: creating an entry changes its directory's time, and the
+        # final mode may forbid creating any.
         for parts in sorted(self._directories, key=len, reverse=True):
             entry = self._directories[parts]
             descriptor = self._paths.open_directory(parts)
@@ -214,6 +217,7 @@ class _LayerExtractor:
         if base == OPAQUE_NAME:
             self._make_opaque(parent)
             return
+        # Files of AUFS itself, such as `.wh..wh.plnk`, hide nothing.
         if base.startswith(META_PREFIX):
             return
         name = base[len(WHITEOUT_PREFIX) :]
@@ -302,6 +306,7 @@ class _LayerExtractor:
         self._set_metadata(parent, parts[-1], entry)
 
     def _set_metadata(self, parent: int, base: bytes, entry: TarEntry) -> None:
+        # The owner first: chown(2) clears the set-user-ID and set-group-ID bits of programs.
         self._set_owner(base, entry, parent)
         if entry.kind != TypeFlag.SYMLINK:
             os.chmod(base, entry.mode, dir_fd=parent)
@@ -316,6 +321,7 @@ class _LayerExtractor:
             else:
                 os.chown(place, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
         except (OSError, OverflowError) as error:
+            # EINVAL: the id has no mapping in this user namespace (user_namespaces(7)).
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
             raise MachineError(

@@ -1,7 +1,7 @@
 """Read the entries of an untrusted tar stream.
 
 Supports what image tools write: ustar, pax, and GNU long names and base-256 numbers. Every byte is
-hashed, including trailing padding.
+hashed, including trailing padding, unless nobody wants the digest.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _CHUNK_SIZE = 1 << 20
 _MAX_EXTENSION_SIZE = 1 << 20
 #: Maximum number of extension headers before an entry; one or two are usual.
 _MAX_EXTENSIONS = 16
+# PATH_MAX: Linux opens no longer path.
 _MAX_PATH = 4096
 _EMPTY_BLOCK = bytes(_BLOCK_SIZE)
 
@@ -68,7 +69,8 @@ class TarReader:
     """Iterate over the entries of ``stream``; :meth:`content` returns the bytes of the last one.
 
     More than ``limit`` bytes raise :class:`LayerError`. ``literal`` receives everything except the
-    content that was read through :meth:`content`: headers, padding, skipped content.
+    content that was read through :meth:`content`: headers, padding, skipped content. Without
+    ``hashed`` there is no :meth:`digest`.
     """
 
     def __init__(
@@ -77,10 +79,11 @@ class TarReader:
         *,
         limit: int,
         literal: Callable[[bytes], None] | None = None,
+        hashed: bool = True,
     ) -> None:
         self._stream = stream
         self._limit = limit
-        self._hash = hashlib.sha256()
+        self._hash = hashlib.sha256() if hashed else None
         self._buffer = b""
         self._position = 0
         #: Bytes received so far.
@@ -92,6 +95,7 @@ class TarReader:
 
     def digest(self) -> str:
         """Return the digest of all bytes received so far."""
+        assert self._hash is not None
         return "sha256:" + self._hash.hexdigest()
 
     def __iter__(self) -> Iterator[TarEntry]:
@@ -109,7 +113,8 @@ class TarReader:
     def _fill_buffer(self) -> bool:
         self._buffer = self._stream.read(_CHUNK_SIZE)
         self._position = 0
-        self._hash.update(self._buffer)
+        if self._hash is not None:
+            self._hash.update(self._buffer)
         self.size += len(self._buffer)
         # Checked for every byte received, so that endless padding is limited too.
         if self.size > self._limit:
@@ -180,6 +185,7 @@ class TarReader:
         raise LayerError("the layer has too many extension headers before an entry")
 
     def _read_extension(self, size: int) -> bytes:
+        # It is read into memory as a whole, and the size is what the archive says.
         if size > _MAX_EXTENSION_SIZE:
             raise LayerError(f"the layer has an extension header of {size} bytes")
         data = self._read_exactly(size)

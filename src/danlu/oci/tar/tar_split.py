@@ -188,6 +188,7 @@ def _read_file_content(places: LayerDirectories, path: bytes, size: int) -> Iter
     parent = places.open_directory(parts[:-1])
     if parent is None:
         raise StoreError(f"the layer has no directory for /{escape_unprintable(path)}")
+    # If a pipe has taken the file's place, open(2) must not wait for a writer.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(parts[-1], flags, dir_fd=parent)
     try:

@@ -40,6 +40,7 @@ BLOCK_SIZE = 512
 #: Two empty blocks mark the end of an archive.
 END_OF_ARCHIVE = bytes(2 * BLOCK_SIZE)
 
+# Fields of a ustar header: bytes of names, then seven and eleven octal digits (POSIX, pax).
 _MAX_NAME = 100
 _MAX_PREFIX = 155
 _MAX_ID = 0o7777777
@@ -98,6 +99,7 @@ def _walk_tree(root: bytes) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
 
     def children(directory: bytes) -> list[os.DirEntry[bytes]]:
         with os.scandir(directory) as entries:
+            # Reversed, because the last one is taken next. The order is part of the layer's digest.
             return sorted(entries, key=_entry_name, reverse=True)
 
     pending = children(root)
@@ -172,6 +174,7 @@ class _LayerWriter:
                 name, TypeFlag.REGULAR, status, size=size, attributes=_read_xattrs(descriptor)
             )
             remaining = size
+            # Exactly as many bytes as the header says, also if the file has grown.
             while remaining:
                 piece = os.read(descriptor, min(remaining, _CHUNK_SIZE))
                 if not piece:
@@ -379,7 +382,7 @@ def _encode_pax_header(records: Mapping[bytes, bytes]) -> bytes:
 
 
 def _encode_pax_record(key: bytes, value: bytes) -> bytes:
-    r"""``LENGTH KEY=VALUE\n``, where the length counts its own digits."""
+    r"""Return ``LENGTH KEY=VALUE\n``, where the length counts its own digits."""
     rest = len(key) + len(value) + 3
     length = rest + len(str(rest))
     if len(str(length)) > len(str(rest)):

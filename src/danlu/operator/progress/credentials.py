@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 _KEY, _PEM, _HOST = "key", "tls.pem", "host"
 #: The certificate is not renewed: to replace it, delete the Secret and restart the operator.
 _VALID_DAYS = 3650
+# At least the length of the hash (RFC 2104, 3).
 _KEY_BYTES = 32
 _MAX_TRIES = 3
 

@@ -25,13 +25,13 @@ _CA_FILE, _TOKEN_FILE = "ca.crt", "token"
 
 
 def requested_reports(annotations: Mapping[str, str]) -> frozenset[str]:
-    """Return which of ``progress`` and ``values`` a job asks for."""
+    """Return which of ``progress`` and ``values`` a job requests."""
     words = {word.strip() for word in annotations.get(REPORTS_ANNOTATION, "").split(",")}
     return frozenset(words & {"progress", "values"})
 
 
 class ProgressInjector:
-    """A pod decorator for jobs that ask for reports."""
+    """A pod decorator for jobs that request reports."""
 
     def __init__(self, client: Client, credentials: ServerCredentials, *, url: str) -> None:
         self._client = client

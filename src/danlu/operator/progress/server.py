@@ -78,6 +78,7 @@ class ReportHandler:
     def _authenticate(self, key: Key, bearer: str) -> ReportingJob | None:
         for job in self._find(key):
             token = self._credentials.token(key, job.uid)
+            # In constant time: the duration of == would reveal how many characters are right.
             if hmac.compare_digest(token.encode(), bearer.encode()):
                 return job
         return None

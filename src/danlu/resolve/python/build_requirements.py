@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from danlu.environment.lock import LockedPackage
 from danlu.errors import OutsideError, ResolveError
-from danlu.resolve.python.request import PythonRequest, to_locked_package
+from danlu.resolve.python.request import PythonRequest, fits_target, to_locked_package
 from danlu.resolve.python.requirements import DeclaredRequirements
 from danlu.resolve.python.sandboxed import read_sandbox_output
 from danlu.sandbox.types import SYSTEM_PATH, Mount
@@ -93,7 +93,7 @@ async def lock_build_requirements(
     fails.
     """
     known = {package.name: package for package in old.packages}
-    wheels = {pin_wheel(wheel): wheel for wheel in old.wheels}
+    wheels = {pin_wheel(wheel): wheel for wheel in old.wheels if fits_target(wheel, request.target)}
     found: dict[str, LockedPackage] = {}
     locked = []
     for number, package in enumerate(packages):

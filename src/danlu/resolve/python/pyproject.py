@@ -14,7 +14,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from danlu.environment.package_names import normalize_name
 from danlu.errors import ResolveError
 from danlu.util.safe_paths import ProjectTree
-from danlu.util.suggest import did_you_mean
+from danlu.util.suggest import did_you_mean, suggest_name
 
 
 def read_project_requirements(
@@ -39,6 +39,17 @@ def read_project_requirements(
     if groups:
         found += _list_groups(_check_table(document, "dependency-groups", path), groups, path)
     return list(dict.fromkeys(found))
+
+
+def check_own_extras(path: Path, project: Path, names: Sequence[str]) -> None:
+    """Raise :class:`ResolveError` unless the project of a ``pyproject.toml`` has these extras.
+
+    Does nothing if only building the project reveals them: the table ``project`` is missing, or
+    they are dynamic.
+    """
+    table = _check_table(_read_document(path, project), "project", path)
+    if table and "optional-dependencies" not in table.get("dynamic", ()):
+        _OptionalDependencies(table, path).list_extras(names)
 
 
 def _read_document(path: Path, project: Path) -> dict[str, Any]:
@@ -110,8 +121,10 @@ class _OptionalDependencies:
                 " them",
                 hint=f'install the project itself: install.python_packages([".[{name}]"])',
             )
+        hint = suggest_name(name, self._extras, what="its extras")
         return ResolveError(
-            f"{self._path.name} has no extra {name!r}", hint=did_you_mean(name, self._extras)
+            f"{self._path.name} has no extra {name!r}",
+            hint=hint or "it has none: add it to [project.optional-dependencies]",
         )
 
 

@@ -16,7 +16,7 @@ from danlu.environment.types import PythonPackages
 from danlu.resolve.python.requirements import DeclaredRequirements
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings
-from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
 from danlu.sources.pypi.requirements import FormatControl
 from danlu.sources.pypi.uv_compile import PackageFile, Pin
 from danlu.util.paths import Paths
@@ -69,13 +69,24 @@ def version_preference(package: LockedPackage) -> Pin | None:
     return Pin(package.name, package.version) if package.source in ("index", "sdist") else None
 
 
-def can_keep(package: LockedPackage, version: str, formats: FormatControl) -> bool:
+def can_keep(
+    package: LockedPackage, version: str, formats: FormatControl, target: PlatformTarget
+) -> bool:
     """Return whether the locked file is still the one to use for ``version`` of its package."""
     return (
         package.source in ("index", "sdist")
+        and fits_target(package, target)
         and formats.allows(package.name, wheel=package.source == "index")
         and versions_equal(package.version, version)
     )
+
+
+def fits_target(package: LockedPackage, target: PlatformTarget) -> bool:
+    """Return whether the locked file can be installed there.
+
+    It may be from a lock for another processor or Python.
+    """
+    return not package.file.endswith(".whl") or best_wheel((package.file,), target) is not None
 
 
 def to_locked_package(file: PackageFile, wanted: DeclaredRequirements) -> LockedPackage:

@@ -2,7 +2,7 @@
 
 uv runs on the host, and some requirements make it run foreign code there (an editable one even when
 building is disabled). So uv never sees the user's text: each line is parsed here, validated and
-written anew. Requirements that must be built are set apart for the sandbox.
+written again. Requirements that must be built are separated for the sandbox.
 """
 
 from __future__ import annotations

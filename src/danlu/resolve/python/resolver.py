@@ -1,7 +1,7 @@
 """Resolve declared Python requirements to exact files.
 
-uv is asked twice, because the second question is slow: which versions (locked ones are preferred),
-then which files, only for packages that are new. If a package must be built to know its
+uv is called twice, because the second step is slow: for versions (locked ones are preferred), and
+then for files, only of packages that are new. If a package must be built to know its
 requirements, both steps run in the sandbox (:mod:`danlu.resolve.python.sandboxed`).
 
 Most of a resolution is asking indexes about every package. If this machine remembers which
@@ -13,7 +13,8 @@ whatever the new packages need of them has been taken into account.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from danlu.environment.lock import LockedPackage
 from danlu.environment.package_names import normalize_name, requirement_name
 from danlu.errors import DanluError, ResolveError, Span
 from danlu.resolve.python.pylock import import_pylock, marker_environment
+from danlu.resolve.python.pyproject import check_own_extras
 from danlu.resolve.python.request import (
     PythonRequest,
     ResolveTask,
@@ -33,6 +35,7 @@ from danlu.resolve.python.request import (
 )
 from danlu.resolve.python.requirements import (
     DeclaredRequirements,
+    SourceRequirement,
     UvRequirement,
     collect_requirements,
     write_requirements,
@@ -48,6 +51,7 @@ from danlu.sources.pypi.uv_compile import (
     locate_files,
     upgrade_options,
 )
+from danlu.sources.pypi.uv_errors import format_missing_extra
 from danlu.util.disk_cache import read_cache, write_cache
 from danlu.util.urls import mask_credentials
 
@@ -72,6 +76,8 @@ async def resolve_python(
     wanted = collect_requirements(request.declared, request.project, request.target)
     if not wanted.pylock_files and not wanted.lines and not wanted.sources:
         return ()
+    for source in wanted.sources:
+        _check_extras(source, request.project)
     upgrading = {normalize_name(name) for name in upgrade}
     kept = {
         package.name: package
@@ -89,6 +95,21 @@ async def resolve_python(
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)
             raise
+
+
+def _check_extras(source: SourceRequirement, project: Path) -> None:
+    """Raise :class:`ResolveError` for an extra that a directory of the user does not have."""
+    reference = source.reference
+    names = [name.strip() for name in reference.extras.strip("[]").split(",") if name.strip()]
+    if not names or reference.kind != "directory" or reference.path is None:
+        return
+    path = reference.path / reference.subdirectory / "pyproject.toml"
+    try:
+        if path.is_file():
+            check_own_extras(path, project, names)
+    except ResolveError as error:
+        error.span = error.span or source.span
+        raise
 
 
 async def _resolve_declared_packages(task: ResolveTask) -> tuple[LockedPackage, ...]:
@@ -150,7 +171,7 @@ async def _resolve_wheels(task: ResolveTask) -> tuple[LockedPackage, ...]:
     request, wanted = task.request, task.wanted
     # An upgrade must ask the indexes again, and what is behind a path or URL can change any time.
     if task.renew or wanted.user_paths or any(" @ " in line.text for line in wanted.lines):
-        return await _resolve_with_uv(task)
+        return await _resolve_with_uv(task, _make_uv(task, _MissingExtras(wanted)))
     directory = request.paths.cache / "resolved"
     variables = uv_environment(request.indexes, request.project)
     setting = [
@@ -170,10 +191,14 @@ async def _resolve_wheels(task: ResolveTask) -> tuple[LockedPackage, ...]:
         variables, [package.name for package in answer.packages]
     ):
         return answer.packages
-    added = await resolve_additions(task, _make_uv(task), setting)
+    missing = _MissingExtras(wanted)
+    uv = _make_uv(task, missing)
+    added = await resolve_additions(task, uv, setting)
     packages = (
-        await _resolve_with_uv(task) if added is None else _lock_files(added, wanted, task.kept)
+        await _resolve_with_uv(task, uv) if added is None else _lock_files(added, wanted, task.kept)
     )
+    if missing.warnings:
+        return packages  # not remembered: the warning is repeated until the extra is removed
     pages = local_page_times(variables, [package.name for package in packages])
     write_cache(
         directory, question, _CachedResolution(packages, pages), seconds=_RESOLUTION_TTL_SECONDS
@@ -182,15 +207,46 @@ async def _resolve_wheels(task: ResolveTask) -> tuple[LockedPackage, ...]:
     return packages
 
 
-def _make_uv(task: ResolveTask) -> Uv:
+class _MissingExtras:
+    """Warns once about each requested extra that the package does not have.
+
+    An extra that another package requests is ignored, because the user cannot correct it.
+    """
+
+    def __init__(self, wanted: DeclaredRequirements) -> None:
+        self._declared = {
+            (normalize_name(requirement.name), normalize_name(extra)): line.span
+            for line in wanted.lines
+            for requirement in (Requirement(line.text),)
+            for extra in requirement.extras
+        }
+        self.warnings: list[str] = []
+
+    def add(self, package: str, extra: str, report: Callable[[str], None]) -> None:
+        """Report an extra that uv has found missing, if it is the user's."""
+        key = normalize_name(package), normalize_name(extra)
+        if key not in self._declared:
+            return
+        span = self._declared[key]
+        text = format_missing_extra(package, extra) + (f" ({span})" if span else "")
+        if text not in self.warnings:
+            self.warnings.append(text)
+            report(text)
+
+
+def _make_uv(task: ResolveTask, missing: _MissingExtras) -> Uv:
     request = task.request
-    cache = request.paths.cache / "uv"
-    return Uv(cache, request.project, request.indexes, offline=request.offline)
+    return Uv(
+        request.paths.cache / "uv",
+        request.project,
+        request.indexes,
+        offline=request.offline,
+        report_extra=partial(missing.add, report=request.report),
+    )
 
 
-async def _resolve_with_uv(task: ResolveTask) -> tuple[LockedPackage, ...]:
+async def _resolve_with_uv(task: ResolveTask, uv: Uv) -> tuple[LockedPackage, ...]:
     request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
-    uv = _make_uv(task)
     sources = write_requirements(wanted, scratch)
     if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
@@ -204,7 +260,7 @@ async def _resolve_with_uv(task: ResolveTask) -> tuple[LockedPackage, ...]:
     reused = {
         pin.name: package
         for pin in pins
-        if (package := _find_reusable(pin, kept, wanted)) is not None
+        if (package := _find_reusable(pin, kept, task)) is not None
     }
     # Locating files is the slow step, so it is limited to packages that changed.
     new = [pin for pin in pins if pin.name not in reused]
@@ -217,12 +273,13 @@ async def _resolve_with_uv(task: ResolveTask) -> tuple[LockedPackage, ...]:
 
 
 def _find_reusable(
-    pin: Pin, kept: Mapping[str, LockedPackage], wanted: DeclaredRequirements
+    pin: Pin, kept: Mapping[str, LockedPackage], task: ResolveTask
 ) -> LockedPackage | None:
     package = kept.get(pin.name)
     if package is None or pin.url:
         return None
-    return package if can_keep(package, pin.version, wanted.formats) else None
+    formats, target = task.wanted.formats, task.request.target
+    return package if can_keep(package, pin.version, formats, target) else None
 
 
 def _lock_files(
@@ -329,9 +386,9 @@ async def resolve_additions(
         # A complete resolution may still succeed; if not, its error is the relevant one.
         return None
     added = {normalize_name(file.name): file for file in files}
-    formats = task.wanted.formats
+    formats, target = task.wanted.formats, task.request.target
     for name in added.keys() & task.kept.keys():
-        if not can_keep(task.kept[name], added[name].version, formats):
+        if not can_keep(task.kept[name], added[name].version, formats, target):
             return None
     return tuple(file for name, file in added.items() if name not in task.kept)
 

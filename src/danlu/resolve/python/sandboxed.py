@@ -26,17 +26,19 @@ from danlu.environment.package_names import normalize_name
 from danlu.errors import DanluError, OutsideError, ResolveError, UsageError
 from danlu.resolve.python.request import PythonRequest, ResolveTask, can_keep, to_locked_package
 from danlu.resolve.python.requirements import DeclaredRequirements, SourceRequirement, UvRequirement
+from danlu.sandbox.pip_uv_config import split_values
 from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.sources import git
 from danlu.sources.http import fetch
 from danlu.sources.pypi.editable_metadata import copy_for_editable, digest_metadata
+from danlu.sources.pypi.indexes import uv_environment
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.requirements import DirectReference
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
 from danlu.sources.pypi.source_tree import copy_source, digest_source
 from danlu.sources.pypi.uv import find_uv
 from danlu.sources.pypi.uv_compile import PackageFile, read_pylock
-from danlu.sources.pypi.uv_errors import uv_error
+from danlu.sources.pypi.uv_errors import find_missing_extras, format_missing_extra, uv_error
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.urls import strip_credentials
 
@@ -45,6 +47,9 @@ _SOURCES = "/run/danlu/sources"
 
 #: Limit for the output and the result that are read back from the sandbox.
 _MAX_OUTPUT = 64 << 20
+
+#: uv's variables that name files, and the options that do the same.
+_FILE_OPTIONS = {"UV_CONSTRAINT": "--constraints", "UV_OVERRIDE": "--overrides"}
 
 #: Local wheels are mounted here at their host paths, so that removing this prefix restores the
 #: path in a message or in the result.
@@ -206,12 +211,12 @@ async def _fetch_archive(
 _SCRIPT = """\
 export HOME=/tmp UV_CACHE_DIR=/run/danlu/resolve/cache UV_NO_PROGRESS=1 NO_COLOR=1
 export UV_PYTHON_DOWNLOADS=never
-uv() { /run/danlu/uv pip compile --quiet --python "$PYTHON" --no-sources \
-    ${UV_NO_INDEX:+--no-index} $FORMATS "$@"; }
+uv() { /run/danlu/uv pip compile --python "$PYTHON" --no-sources \
+    ${UV_NO_INDEX:+--no-index} $FORMATS "$@" >/dev/null; }
 cd /run/danlu/resolve || exit 125
 uv --no-annotate --no-header -o resolved.txt $OPTIONS requirements.txt 2>messages.txt || exit
 uv --no-header --format pylock.toml -o pylock.toml --no-deps $PLATFORM resolved.txt \
-    2>messages.txt
+    2>>messages.txt
 """
 
 
@@ -222,10 +227,11 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     work = task.scratch / "work"
     work.mkdir()
     _write_inputs(task, placed, work)
+    machine_files = _copy_machine_files(task, work)
     # The build user must be able to write there, and git refuses repositories of other owners.
     for tree in (work, *(staged.path for staged in placed)):
         chown_to_builder(tree)
-    options = _compile_options(task)
+    options = [*_compile_options(task), *machine_files]
     variables, places = sandbox_indexes(request.indexes, request.project)
     environment = {
         "LC_ALL": "C.UTF-8",
@@ -247,6 +253,8 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     code = await request.run_in_sandbox(("/bin/sh", "-c", _SCRIPT), mounts, environment)
     if code:
         raise _sandbox_error(work, code, placed)
+    for package, extra in find_missing_extras(read_sandbox_output(work, "messages.txt")):
+        request.report(format_missing_extra(package, extra))
     return _read_results(task, placed, work)
 
 
@@ -290,6 +298,30 @@ def _write_inputs(task: ResolveTask, placed: Sequence[StagedSource], work: Path)
         if package.source in ("index", "sdist")
     )
     (work / "resolved.txt").write_text(preferences)
+
+
+def _copy_machine_files(task: ResolveTask, work: Path) -> list[str]:
+    """Copy the constraints and overrides that this machine configures; return options for them.
+
+    The copies can be read by the build user, and nothing else in their directories can.
+    """
+    request = task.request
+    outside = uv_environment(request.indexes, request.project)
+    options = []
+    for variable, option in _FILE_OPTIONS.items():
+        for number, place in enumerate(split_values(outside.get(variable, ""))):
+            if "://" not in place:
+                copy = f"{option.removeprefix('--')}-{number}.txt"
+                try:
+                    shutil.copyfile(request.project / place, work / copy)
+                except OSError as error:
+                    raise ResolveError(
+                        f"cannot read {place}: {error.strerror}",
+                        hint=f"pip's or uv's configuration names it: {variable}",
+                    ) from error
+                place = copy
+            options += [option, place]
+    return options
 
 
 def _move_wheel_path(line: UvRequirement) -> str:
@@ -336,7 +368,8 @@ def _read_results(
     for file in read_pylock(text, task.request.target):
         _check_file(file)
         before = kept.get(normalize_name(file.name))
-        if before and not file.direct and can_keep(before, file.version, wanted.formats):
+        formats, target = wanted.formats, task.request.target
+        if before and not file.direct and can_keep(before, file.version, formats, target):
             packages[before.name] = before
         elif not (file.direct and _SOURCES in file.url):
             packages[normalize_name(file.name)] = to_locked_package(file, wanted)

@@ -16,6 +16,7 @@ from danlu.errors import MachineError, UsageError
 from danlu.graph.ops import Platform
 from danlu.sources.apt.host_config import HostApt
 from danlu.sources.apt.sources_list import SourceEntry, parse_sources
+from danlu.sources.mirrors import replace_server
 from danlu.util.config import Configuration, MirrorConfig
 
 _COMPONENTS = {
@@ -158,6 +159,11 @@ def _with_usable_key(entry: SourceEntry, family: str, mirror: MirrorConfig | Non
     return replace(entry, signed_by=_default_keyring(family, mirror))
 
 
+def _use_mirrors(entry: SourceEntry, config: Configuration) -> SourceEntry:
+    """Return an entry of ``config.apt_source`` on the mirrors that the user set for its servers."""
+    return replace(entry, uris=tuple(replace_server(uri, config.mirrors) for uri in entry.uris))
+
+
 def _keyring_package(family: str) -> str:
     name = {"debian": "debian-archive-keyring"}.get(family, f"{family}-keyring")
     return f"the package {name}"
@@ -220,13 +226,17 @@ def find_archive(
     """Return where packages of the release come from.
 
     ``source`` is the text of ``config.apt_source``. If it contains the release's own suite, it is
-    used exclusively; otherwise it is added to the configuration or this machine's sources. Raises
-    :class:`MachineError`, with the lines to configure, if nothing is known about the family.
+    used exclusively; otherwise it is added to the configuration or this machine's sources. Its
+    servers are replaced by the mirrors that the user set for them. Raises :class:`MachineError`,
+    with the lines to configure, if nothing is known about the family.
     """
     mirror = config.mirrors.get(wanted.family)
     if mirror is not None:
         _check_keyring(mirror, wanted.family)
-    added = [_with_usable_key(entry, wanted.family, mirror) for entry in parse_sources(source)]
+    added = [
+        _with_usable_key(_use_mirrors(entry, config), wanted.family, mirror)
+        for entry in parse_sources(source)
+    ]
     if any(
         _split_pocket(entry.suite, (wanted.codename,)) == (wanted.codename, "") for entry in added
     ):

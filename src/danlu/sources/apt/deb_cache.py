@@ -45,6 +45,8 @@ def check_debs(debs: Iterable[DebPackage]) -> None:
             and deb.path.isprintable()
             and deb.size >= 0
         )
+        # These fields become names of files and parts of URLs, and the lock file may be a
+        # stranger's.
         if not good:
             raise LockError(
                 f"system package {deb.name!r} in the lockfile is invalid",

@@ -1,4 +1,4 @@
-"""Convert output of apt into danlu's errors. Pure."""
+"""Convert apt's output into danlu's errors, without I/O."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def suggest_names(name: str, names: Iterable[str], *, count: int = 3) -> tuple[s
 
 
 def unreachable_error(output: str, *, what: str) -> DanluError:
-    """Return the error for a failed request: which host, and apt's reason."""
+    """Return the error for a failed download, with the hosts and apt's reasons."""
     if "No space left on device" in output or "Disk quota exceeded" in output:
         return disk_full_error(f"danlu's downloads, for {what}")
     failures = [match for line in _nonempty_lines(output) if (match := _FETCH.match(line))]
@@ -62,8 +62,8 @@ def unreachable_error(output: str, *, what: str) -> DanluError:
     where = " and ".join(hosts) or "the package mirror"
     return TemporaryError(
         f"cannot fetch {what} from {where}",
-        hint="check the network and apt's proxy settings, or use another mirror: config.apt_source"
-        " if the build file names one, else [mirrors] in danlu's config.toml; locked and cached"
+        hint="check the network and apt's proxy settings, or set a mirror in danlu's config.toml:"
+        ' [mirrors.FAMILY], or [mirrors."HOST"] for a host of config.apt_source; locked and cached'
         " packages build with --offline",
         details=details,
     )
@@ -108,7 +108,7 @@ def parse_unknown_packages(output: str) -> list[tuple[str, str]]:
 
 
 def parse_providers(output: str) -> dict[str, list[str]]:
-    """Return virtual packages that apt would not choose a provider for, with their providers."""
+    """Return the virtual packages that have several providers, with the providers' names."""
     providers: dict[str, list[str]] = {}
     name = ""
     for line in output.splitlines():
@@ -123,7 +123,7 @@ def parse_providers(output: str) -> dict[str, list[str]]:
     return {name: sorted(names) for name, names in providers.items() if names}
 
 
-def _unmet_dependencies(lines: Sequence[str]) -> list[str]:
+def _find_unmet_dependencies(lines: Sequence[str]) -> list[str]:
     start = next(
         (
             i
@@ -147,7 +147,7 @@ def install_error(output: str, *, what: str) -> ResolveError:
     return ResolveError(
         f"cannot install these system packages together on {what}",
         hint="remove a version pin, or one of the conflicting packages",
-        details=tuple(line.strip() for line in _unmet_dependencies(lines)[:12]),
+        details=tuple(line.strip() for line in _find_unmet_dependencies(lines)[:12]),
     )
 
 

@@ -17,7 +17,6 @@ import msgspec
 
 from danlu.environment.conda import CondaChannels, strip_channel
 from danlu.errors import Span, UsageError
-from danlu.sources.environment_file import parse_yaml
 from danlu.util.config import Configuration
 
 #: What conda uses without any configuration, except that its default channel is `conda-forge`:
@@ -147,6 +146,9 @@ def _list_files(env: Mapping[str, str]) -> Iterator[Path]:
 
 def _parse_settings(text: str, source: str, span: Span | None) -> dict[str, Any]:
     """Return the fields of :class:`ChannelSettings` that the text of a ``.condarc`` sets."""
+    # Most machines have no such file, and PyYAML takes longer to load than all else here.
+    from danlu.sources.environment_file import parse_yaml
+
     values = parse_yaml(text, source, span)
     if values is None:
         return {}

@@ -20,6 +20,9 @@ _SUBDIRS = {"amd64": "linux-64", "arm64": "linux-aarch64"}
 _ARCHSPECS = {"amd64": "x86_64", "arm64": "aarch64"}
 _QUALIFIED = re.compile(r"^([^\[\s]+)::(.+)$", re.DOTALL)
 
+#: What rattler says of the only package that is in the way.
+_MISSING = re.compile(r".*: No candidates were found for (\S+) (\S.*?)\.?", re.DOTALL)
+
 _REQUIRED_VIRTUALS = {"__unix": "0", "__linux": "5.10"}
 
 
@@ -99,14 +102,27 @@ async def solve_packages(request: CondaRequest) -> tuple[LockedCondaPackage, ...
             channel_relations="disabled",
         )
     except SolverError as error:
-        raise ResolveError(
-            "the conda packages cannot be installed together",
-            details=tuple(strip_channel(str(error)).strip().splitlines()[:20]),
-            hint="change a version, or add the channel that has the package",
-        ) from error
+        raise _explain_conflict(strip_channel(str(error)).strip(), request) from error
     except GatewayError as error:
         raise OutsideError(f"cannot read a conda channel: {_find_reason(error)}") from error
     return tuple(sorted((_lock_record(record, names) for record in records), key=_sort_key))
+
+
+def _explain_conflict(reason: str, request: CondaRequest) -> ResolveError:
+    """Return the error for packages that rattler could not solve, for the given reason."""
+    missing = _MISSING.fullmatch(reason)
+    if missing is None:
+        return ResolveError(
+            "the conda packages cannot be installed together",
+            details=tuple(reason.splitlines()[:20]),
+            hint="change a version, or add the channel that has the package",
+        )
+    package = f"{missing[1]} {missing[2]}".removesuffix(" *")
+    subdir, channels = find_subdir(request.architecture), ", ".join(request.channels)
+    return ResolveError(
+        f"conda package {package} not found for {subdir} on {strip_channel(channels)}",
+        hint="check the spelling and the version, or add the channel that has the package",
+    )
 
 
 def _sort_key(package: LockedCondaPackage) -> str:

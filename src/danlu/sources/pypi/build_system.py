@@ -49,6 +49,7 @@ def parse_build_system(text: str, package: str) -> BuildSystem:
         system = msgspec.convert(document.get("build-system", {}), BuildSystem)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise ResolveError(f"pyproject.toml of {package} is invalid: {error}") from error
+    # PEP 517: directories of backend-path are relative to the source tree, and inside it.
     outside = [path for path in system.backend_path if path.startswith("/") or ".." in path]
     if outside or not re.fullmatch(r"[\w.]+(:[\w.]+)?", system.build_backend):
         raise ResolveError(f"pyproject.toml of {package} names an invalid build backend")

@@ -23,6 +23,7 @@ import msgspec
 from danlu.environment.types import PipIndex, PythonPackages
 from danlu.errors import Span, UsageError
 from danlu.sandbox.network_env import SYSTEM_BUNDLES
+from danlu.sandbox.pip_indexes import render_uv_toml, select_uv_sources
 from danlu.sandbox.pip_uv_config import (
     TRUE_VALUES,
     read_pip_options,
@@ -53,6 +54,31 @@ _HOST_VARIABLES = (
     "CONDA_PREFIX",
     "PYTHONHOME",
     "PYTHONPATH",
+)
+
+#: Variables and settings of uv that choose versions, or leave packages out.
+_RESOLVER_VARIABLES = (
+    "UV_BUILD_CONSTRAINT",
+    "UV_CONSTRAINT",
+    "UV_EXCLUDE",
+    "UV_EXCLUDE_NEWER",
+    "UV_EXCLUDE_NEWER_PACKAGE",
+    "UV_NO_VERIFY_HASHES",
+    "UV_OVERRIDE",
+    "UV_PRERELEASE",
+    "UV_RESOLUTION",
+)
+_RESOLVER_SETTINGS = frozenset(
+    {
+        "constraint-dependencies",
+        "exclude-dependencies",
+        "exclude-newer",
+        "exclude-newer-package",
+        "no-verify-hashes",
+        "override-dependencies",
+        "prerelease",
+        "resolution",
+    }
 )
 
 
@@ -204,7 +230,10 @@ def _pip_variables(options: Mapping[str, str], project: Path) -> dict[str, str]:
         "UV_KEYRING_PROVIDER": "subprocess" if keyring in ("subprocess", "import") else "",
         "UV_HTTP_TIMEOUT": options.get("timeout", ""),
         "UV_HTTP_RETRIES": options.get("retries", ""),
-        "UV_CONSTRAINT": addresses("constraint").replace("file://", ""),
+        "UV_CONSTRAINT": " ".join(
+            word if "://" in word else os.path.normpath(project / os.path.expanduser(word))
+            for word in split_values(options.get("constraint", ""))
+        ),
         "SSL_CLIENT_CERT": options.get("client-cert", ""),
         "HTTP_PROXY": proxy,
         "HTTPS_PROXY": proxy,
@@ -247,17 +276,43 @@ def project_variables(indexes: IndexSettings) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
+def without_resolver_settings(
+    variables: Mapping[str, str], project: Path, settings_file: Path
+) -> dict[str, str]:
+    """Return uv's environment for installing what is locked already.
+
+    The user's constraints and overrides were applied when the lock was made. Here uv would refuse
+    them next to hashes, or leave a locked package out. If its configuration files have some, those
+    of their settings that say where packages are go to ``settings_file``, which uv reads instead.
+    """
+    env = {name: text for name, text in variables.items() if name not in _RESOLVER_VARIABLES}
+    settings = read_uv_settings(env, project)
+    if settings.keys() & _RESOLVER_SETTINGS:
+        kept = select_uv_sources(settings)
+        if "keyring-provider" in settings:
+            kept["keyring-provider"] = settings["keyring-provider"]
+        settings_file.write_text(render_uv_toml(kept), encoding="utf-8")
+        env["UV_CONFIG_FILE"] = str(settings_file)
+    return env
+
+
 def index_state(variables: Mapping[str, str], project: Path) -> list[Any]:
     """Return everything that determines what uv finds: equal values mean equal results.
 
-    For local directories this includes their modification time, which changes with each new file.
+    For local directories this includes their modification time, which changes with each new file,
+    and for files of constraints theirs.
     """
     own = {name: text for name, text in variables.items() if name.startswith(("UV_", "PIP_"))}
     places = [*own.get("UV_FIND_LINKS", "").split(","), *_list_index_urls(variables)]
+    listed = [
+        project / path
+        for name in ("UV_CONSTRAINT", "UV_OVERRIDE")
+        for path in split_values(own.get(name, ""))
+    ]
     return [
         own,
         read_uv_settings(variables, project),
-        _modification_times(_file_url_path(place) for place in places),
+        _modification_times((*map(_file_url_path, places), *listed)),
     ]
 
 

@@ -147,7 +147,7 @@ async def list_release_builds() -> list[PythonBuild]:
         listed = msgspec.json.decode(done.stdout, type=list[_ListedDownload])
     except msgspec.MsgspecError as error:
         reason = done.stderr.decode(errors="replace").strip()
-        raise OutsideError(f"cannot list the builds of Python that uv knows: {reason}") from error
+        raise OutsideError(f"cannot list uv's builds of Python: {reason}") from error
     files = [unquote(item.url or "").rpartition("/")[2] for item in listed]
     return [build for file in files if (build := parse_build(file)) is not None]
 

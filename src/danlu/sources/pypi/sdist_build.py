@@ -1,4 +1,4 @@
-"""What a build in the sandbox is given: its source, owned by the build user, and the indexes."""
+"""Prepare a build in the sandbox: its source, owned by the build user, and the indexes."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ async def _find_on_page(page: str, file: str, cache: Path) -> str:
                 return ""
             page = (directory / "index.html").as_uri()
     links = _LinkParser()
-    # Not cached: the page must be read anew the next time.
+    # Not cached, because the page can change.
     text = (await fetch(page, None, cache=cache / "pages")).path
     links.feed(text.read_text(errors="replace"))
     os.unlink(text)

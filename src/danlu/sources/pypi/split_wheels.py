@@ -364,6 +364,7 @@ def _fix_directories(directories: Sequence[str]) -> None:
 
 def _own_copy(path: str, mode: int) -> None:
     data = Path(path).read_bytes()
+    # The file may be a hard link to uv's cache, whose mode must stay.
     os.unlink(path)
     Path(path).write_bytes(data)
     os.chmod(path, mode)

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -15,8 +15,9 @@ import msgspec
 
 from danlu.errors import MachineError, ResolveError
 from danlu.sandbox.pip_uv_config import find_uv_build_setting
-from danlu.sources.pypi.indexes import IndexSettings, uv_environment
+from danlu.sources.pypi.indexes import IndexSettings, uv_environment, without_resolver_settings
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.uv_errors import find_missing_extras
 from danlu.util.files import set_topdir_flag
 from danlu.util.pdeathsig import with_parent_death_signal
 
@@ -30,9 +31,9 @@ _SHORT_LOCK_TIMEOUT = {"UV_LOCK_TIMEOUT": "5"}
 @functools.cache
 def find_uv() -> Path:
     """Return the uv program: the one installed with danlu, or else the one in PATH."""
-    beside = Path(sys.executable).with_name("uv")
-    if beside.is_file():
-        return beside
+    installed = Path(sys.executable).with_name("uv")
+    if installed.is_file():
+        return installed
     try:
         from uv import find_uv_bin
 
@@ -76,16 +77,22 @@ class UvCommand(msgspec.Struct, frozen=True):
         )
 
 
+def _ignore_extra(package: str, extra: str) -> None:
+    """Drop a warning: most commands of uv resolve nothing."""
+
+
 class Uv(msgspec.Struct, frozen=True):
     """uv with a private cache, configured for a project.
 
     ``cache`` must be on the store's file system, because installed files are hard links into it.
+    ``report_extra`` takes each package and extra of a resolution that the package does not have.
     """
 
     cache: Path
     project: Path
     indexes: IndexSettings = msgspec.field(default_factory=IndexSettings)
     offline: bool = False
+    report_extra: Callable[[str, str], None] = _ignore_extra
 
     async def run(
         self, command: Sequence[str], options: Iterable[str], *, offline: bool = False
@@ -96,8 +103,28 @@ class Uv(msgspec.Struct, frozen=True):
         """
         return await self.prepare(command, options, offline=offline).run()
 
+    async def compile_requirements(
+        self, options: Iterable[str], *, offline: bool = False
+    ) -> tuple[int, str]:
+        """Run ``uv pip compile <options>`` and return exit code and stderr.
+
+        Raises the same errors as :meth:`prepare`.
+        """
+        # Not quiet: that drops warnings as well.
+        command = self.prepare(("pip", "compile"), options, offline=offline, quiet=False)
+        code, _, messages = await command.run()
+        if code == 0:
+            for package, extra in find_missing_extras(messages):
+                self.report_extra(package, extra)
+        return code, messages
+
     def prepare(
-        self, command: Sequence[str], options: Iterable[str], *, offline: bool = False
+        self,
+        command: Sequence[str],
+        options: Iterable[str],
+        *,
+        offline: bool = False,
+        quiet: bool = True,
     ) -> UvCommand:
         """Return the command ``uv <command> <options>`` in the project's directory, to be run or
         started.
@@ -112,7 +139,7 @@ class Uv(msgspec.Struct, frozen=True):
         # A build would run untrusted code on this machine. `_refuse_builds` has already rejected
         # settings of uv that override --no-build.
         common = [
-            "--quiet",
+            *(("--quiet",) if quiet else ()),
             "--no-build",
             "--cache-dir",
             str(self.cache),
@@ -126,6 +153,18 @@ class Uv(msgspec.Struct, frozen=True):
         if environment.pop("UV_NO_INDEX", ""):
             common.append("--no-index")
         return UvCommand((str(find_uv()), *command, *common, *options), environment, self.project)
+
+    def prepare_install(
+        self, options: Iterable[str], settings_file: Path, *, offline: bool = False
+    ) -> UvCommand:
+        """Return the command ``uv pip install <options>`` for files that are locked.
+
+        ``settings_file`` is written if uv must not read the user's settings as they are. Raises
+        the same errors as :meth:`prepare`.
+        """
+        command = self.prepare(("pip", "install"), options, offline=offline)
+        environment = without_resolver_settings(command.environment, self.project, settings_file)
+        return msgspec.structs.replace(command, environment=environment)
 
     def has_fetched(self, digests: Iterable[str]) -> bool:
         """Return whether all files with these sha256 digests were downloaded through this cache."""

@@ -92,7 +92,7 @@ async def compile_pins(
     output.write_text("".join(f"{pin.line}\n" for pin in preferences), encoding="utf-8")
     options = [*_compile_options(target), "--output-file", str(output), *sources]
     options += renew
-    code, _, messages = await uv.run(("pip", "compile"), options, offline=offline)
+    code, messages = await uv.compile_requirements(options, offline=offline)
     if code:
         raise uv_error(messages, doing="resolving Python packages")
     return read_pins(output.read_text(encoding="utf-8"))
@@ -216,7 +216,7 @@ async def _compile_pylock(
     if before:
         output.write_text(before, encoding="utf-8")
     common = [*_compile_options(target), "--format", "pylock.toml", "--output-file", str(output)]
-    code, _, messages = await uv.run(("pip", "compile"), [*common, *options], offline=offline)
+    code, messages = await uv.compile_requirements([*common, *options], offline=offline)
     if code:
         raise uv_error(messages, doing="locating the files of Python packages")
     return output.read_text(encoding="utf-8")

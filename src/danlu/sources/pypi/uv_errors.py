@@ -57,6 +57,24 @@ _TEMPORARY_ERRORS = (
 )
 
 
+_MISSING_EXTRA = re.compile(
+    r"^warning: The package `(?P<name>[A-Za-z0-9._-]+)[^`\n]*` does not have an extra named"
+    r" `(?P<extra>[A-Za-z0-9._-]+)`$",
+    re.MULTILINE,
+)
+
+
+def find_missing_extras(text: str) -> list[tuple[str, str]]:
+    """Return each package and extra that uv warns about, since the package does not have it."""
+    found = ((match["name"], match["extra"]) for match in _MISSING_EXTRA.finditer(text))
+    return list(dict.fromkeys(found))
+
+
+def format_missing_extra(package: str, extra: str) -> str:
+    """Return the warning for an extra that a package does not have."""
+    return f"warning: {package} does not provide the extra '{extra}'; nothing is installed for it"
+
+
 def build_hint(text: str) -> str:
     """Return a hint for a failed build with this output."""
     if re.search(r"unable to detect version|git.*(not found|No such file)", text):
@@ -78,7 +96,10 @@ def uv_error(text: str, *, doing: str) -> DanluError:
         return disk_full_error("danlu's downloads")
     if "Hash mismatch" in text:
         return ChecksumError(
-            "checksum mismatch of a package file", details=summarize_reason(text, lines=8)
+            "checksum mismatch of a package file",
+            hint="the index has another file than danlu.lock: check the index, restore danlu.lock"
+            " from version control, or run `danlu lock --upgrade NAME`",
+            details=summarize_reason(text, lines=8),
         )
     if "No solution found" in text:
         hints = [line[5:].strip() for line in _plain_lines(text) if line.startswith("hint:")]

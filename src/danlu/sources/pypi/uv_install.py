@@ -90,7 +90,10 @@ def plan_install(
         *("--requirements", str(listing)),
     ]
     offline = not online and (uv.offline or uv.has_fetched(wheel_digests(wheels)))
-    return InstallCommand(prefix, offline, uv.prepare(("pip", "install"), options, offline=offline))
+    settings_file = prefix.with_name(prefix.name + ".toml")
+    return InstallCommand(
+        prefix, offline, uv.prepare_install(options, settings_file, offline=offline)
+    )
 
 
 def wheel_digests(wheels: Iterable[Wheel]) -> list[str]:

@@ -116,6 +116,7 @@ async def run_script(
         *(Mount(target, kind="tmpfs") for target in scratch),
     ]
     process = ProcessSpec(("/bin/sh", "-ec", script), package_environment(epoch))
+    # Without a network: a maintainer script must not fetch what the lock does not pin.
     code = await context.sandbox().run(
         process, root, mounts=mounts, network=False, on_line=record_line
     )

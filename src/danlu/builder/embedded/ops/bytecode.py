@@ -146,7 +146,9 @@ async def _compile_sources(
     (shared / "driver.py").write_text(_DRIVER)
     last: list[str] = []
     process = ProcessSpec(
+        # -I and -S: neither variables nor the environment's own .pth files execute anything here.
         (interpreter.path, "-ISB", f"{_WORK}/driver.py", f"{_WORK}/names"),
+        # Sets are written in the order of their hashes: without a fixed seed two runs differ.
         {"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/bin", "PYTHONHASHSEED": "0"},
     )
     code = await context.sandbox().run(
@@ -166,7 +168,7 @@ def _commit_all(
     for number, (layer, names) in enumerate(sources.items()):
         tree = work / f"tree-{number}"
         _collect_bytecode(names, work / "upper", tree)
-        made = _commit_bytecode(tree, f"byte code of {layer.created_by}", context.store)
+        made = _commit_bytecode(tree, f"bytecode of {layer.created_by}", context.store)
         diff_ids = [layer.diff_id] + ([made.diff_id] if made else [])
         context.store.put_record(
             bytecode_record_key(layer, interpreter.key),

@@ -1,4 +1,4 @@
-"""Run a command in the stack below it."""
+"""Run a command of a build step in the layers below it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _LAST_LINES = 20
 async def execute(op: Exec, context: OpContext) -> list[Layer]:
     """Run the command and return its changes as one layer, or no layer if there are none.
 
-    Raises :class:`StepFailed` with the last lines of output if it fails, :class:`StoreError` if the
-    disk is full then, and :class:`UsageError` if it needs a secret or an ssh agent that the caller
-    did not pass.
+    Raises :class:`StepFailed` with the last lines of output if it fails, :class:`StoreError` if it
+    failed because the disk is full, and :class:`UsageError` if it needs a secret or an ssh agent
+    that the caller did not pass.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
 
@@ -46,16 +46,18 @@ async def execute(op: Exec, context: OpContext) -> list[Layer]:
         )
         code = await context.sandbox().run(process, root, mounts=mounts, on_line=record_line)
         if code != 0:
-            await _open_debug_shell(op, context, root, mounts)
+            if context.debug:
+                await _open_debug_shell(op, context, root, mounts)
             message = f"the command ended with exit code {code}"
             raise context.step_error(message, code=code, output=last)
         await context.run_sync(finalize_upper, upper, op.epoch, below=root.layers)
+        # The command becomes part of the image's history, which everyone with the image can read.
         made_by = mask_credentials(op.args[-1])
         return await commit_tree(context, upper, NormalizeOptions(clamp=op.epoch), made_by)
 
 
 def _require_program(program: str, context: OpContext) -> None:
-    """Raise :class:`UsageError` if the stack below lacks the shell, as small images do."""
+    """Raise :class:`UsageError` if the layers below do not contain ``program``."""
     view = LayerView(tuple(layer.tree for layer in context.below))
     if program.startswith("/") and view.entry(view.resolve(program)) is None:
         raise UsageError(
@@ -76,12 +78,14 @@ def _make_environment(op: Exec, context: OpContext) -> dict[str, str]:
 
 @contextmanager
 def _prepare_mounts(op: Exec, context: OpContext) -> Iterator[list[Mount]]:
-    """Mount what the step may see in addition to its root: secrets, ssh agent, project."""
+    """Prepare the mounts that the step declares: secrets, the ssh agent, the project."""
     wanted = [(secret.id, secret.target) for secret in op.secrets]
     with ExitStack() as stack:
         work = stack.enter_context(context.store.staging())
-        held = secrets.mount_secrets(wanted, context.secrets, work=work, uid=op.uid, gid=op.gid)
-        mounts = list(stack.enter_context(held))
+        secret_mounts = secrets.mount_secrets(
+            wanted, context.secrets, work=work, uid=op.uid, gid=op.gid
+        )
+        mounts = list(stack.enter_context(secret_mounts))
         if op.ssh:
             mounts.extend(secrets.agent_mounts(_require_agent(context)))
         if op.context:
@@ -93,7 +97,7 @@ def _prepare_mounts(op: Exec, context: OpContext) -> Iterator[list[Mount]]:
 
 
 def _require_agent(context: OpContext) -> Path:
-    """Return the agent to forward. A build file alone must not be able to use anyone's keys."""
+    """Return the agent to forward, which the user must have passed: keys need their consent."""
     if context.ssh is None:
         raise UsageError(
             "this step needs an ssh agent",
@@ -115,8 +119,6 @@ def _copy_project(op: Exec, context: OpContext, copy: Path) -> None:
 async def _open_debug_shell(
     op: Exec, context: OpContext, root: RootFilesystem, mounts: list[Mount]
 ) -> None:
-    if not context.debug:
-        return
     variables = _make_environment(op, context)
     shell = ProcessSpec(
         ("/bin/bash", "-i"), variables, op.working_directory, op.uid, op.gid, terminal=True

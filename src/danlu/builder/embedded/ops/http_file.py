@@ -13,15 +13,16 @@ from danlu.builder.embedded.ops.staged_tree import (
 )
 from danlu.graph.ops import HttpFile
 from danlu.oci.tar import NormalizeOptions
-from danlu.sources.http import fetch
+from danlu.sources.mirrors import fetch_from_server
 from danlu.store import Layer
 
 
 async def execute(op: HttpFile, context: OpContext) -> list[Layer]:
     """Return one layer with the file, verified against the locked hash."""
-    fetched = await fetch(
+    fetched = await fetch_from_server(
         context.with_credentials(op.url),
         op.sha256,
+        mirrors=context.config.mirrors,
         cache=context.paths.cache / "http",
         offline=context.offline,
     )

@@ -29,6 +29,7 @@ OPEN_READ, OPEN_WRITE, OPEN_APPEND, OPEN_CREATE, OPEN_TRUNCATE, OPEN_EXCLUSIVE =
     1 << bit for bit in range(6)
 )
 
+# The limits of OpenSSH's server (sftp-common.h), which clients adapt to.
 MAX_PACKET = 256 * 1024
 MAX_DATA = MAX_PACKET - 1024
 MAX_HANDLES = 1024
@@ -241,6 +242,8 @@ class SftpServer:
     def read_file(self, number: bytes, request: SftpPacket) -> None:
         """Read from a file."""
         opened, offset, size = self.find_file(request), request.read_uint64(), request.read_uint32()
+        # As from OpenSSH's server: clients go on after a short answer, and know the limit
+        # (limits@openssh.com).
         data = os.pread(opened, min(size, MAX_DATA), offset)
         if data or not size:
             self.send_packet(DATA, number, len(data).to_bytes(4, "big"), data)
@@ -325,6 +328,8 @@ class SftpServer:
     def rename_path(self, number: bytes, request: SftpPacket) -> None:
         """Rename, unless the new name exists."""
         old, new = request.read_path(), request.read_path()
+        # Version 3 forbids to replace a file (draft-ietf-secsh-filexfer-02, 6.5), which rename(2)
+        # does.
         if os.path.lexists(new):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
         os.rename(old, new)
@@ -446,6 +451,7 @@ def main() -> None:
         if len(header) < 4:
             return
         size = int.from_bytes(header, "big")
+        # After a wrong length nothing says where the next packet begins.
         if not 0 < size <= MAX_PACKET:
             sys.exit("sftp: invalid packet size")
         data = source.read(size)

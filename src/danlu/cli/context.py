@@ -1,0 +1,155 @@
+"""``danlu context``: where commands run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from danlu.cli.groups import group
+from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.output import TableCell, print_json, print_table
+from danlu.cli.session import current_session
+from danlu.commands.environments.manage import check_new_context
+from danlu.commands.remote.connection import connect_host
+from danlu.commands.remote.contexts import (
+    CONTAINER_SCHEME,
+    Context,
+    create_context,
+    find_current_context,
+    read_contexts,
+    remove_context,
+    use_context,
+)
+from danlu.commands.remote.project_sync import open_project_link
+from danlu.commands.remote.ssh_access import ContextHosts
+from danlu.errors import UsageError
+from danlu.util.danlu_program import DEFAULT_CONTEXT
+from danlu.util.sanitize import escape_unprintable
+
+_MAX_PATH_LENGTH = 4096
+
+command = group(
+    "context",
+    help="""Choose where commands run: on this machine or on another one.
+
+In a context of another machine, `danlu up`, `run`, `exec`, `train` and the commands about
+environments, jobs and images run there, with the project of the current directory.""",
+)
+
+
+@command.subcommand("create")
+@click.argument("name")
+@click.option(
+    "--engine",
+    required=True,
+    metavar="ENGINE",
+    help="ssh://[USER@]HOST[:PORT], docker-container://NAME, or an engine.",
+)
+@click.option(
+    "--image", default="", metavar="IMAGE", help="Image of a docker-container; default: Debian."
+)
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="DIRECTORY",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="Share a directory with a docker-container; default: your home.",
+)
+@verbosity_options
+def create(name: str, engine: str, image: str, mounts: tuple[str, ...]) -> None:
+    """Add a context.
+
+    The machine of ssh:// needs sshd, Python 3.11 or later, and what danlu needs to run containers;
+    danlu copies itself there. docker-container:// is a privileged container that danlu creates, for
+    macOS.
+    """
+    run = current_session()
+    if engine.startswith(CONTAINER_SCHEME) and not mounts:
+        mounts = (str(Path.home().resolve()),)
+    context = Context(engine, image, mounts)
+    if context.is_remote:
+        check_new_context(name, run.paths)
+    create_context(name, context, run.paths)
+    run.terminal.info(
+        f"context {name} created; `danlu context use {name}` makes it the current one"
+    )
+
+
+@command.subcommand("use")
+@click.argument("name")
+@verbosity_options
+def use(name: str) -> None:
+    """Make a context the current one.
+
+    `default` is this machine. DANLU_CONTEXT overrides the current context.
+    """
+    run = current_session()
+    use_context(name, run.paths)
+    run.terminal.info(f"commands now run in context {name}")
+
+
+@command.subcommand("ls")
+@format_option()
+@verbosity_options
+def list_all(form: str) -> None:
+    """List contexts."""
+    run = current_session()
+    current, _ = find_current_context(run.paths)
+    engines: dict[str, str] = {DEFAULT_CONTEXT: run.settings.config.engine}
+    engines |= {name: item.engine for name, item in read_contexts(run.paths).contexts.items()}
+    if form == "json":
+        rows = [
+            {"name": name, "engine": engine, "current": name == current}
+            for name, engine in engines.items()
+        ]
+        print_json(rows, run.terminal)
+        return
+    cells: list[list[str | TableCell]] = [
+        ["*" if name == current else "", name, engine] for name, engine in engines.items()
+    ]
+    print_table(["", "NAME", "ENGINE"], cells, run.terminal)
+
+
+@command.subcommand("rm")
+@click.argument("name")
+@verbosity_options
+def remove(name: str) -> None:
+    """Remove a context and its hosts of SSH; what runs there stays."""
+    run = current_session()
+    remove_context(name, run.paths)
+    ContextHosts(name, run.settings).remove_all()
+    run.terminal.info(f"context {name} removed")
+
+
+@command.subcommand("fetch")
+@verbosity_options
+def fetch() -> None:
+    """Copy files that were made or changed on the other machine to this one.
+
+    Files that were changed here, too, are kept: the other version gets the suffix `.remote`.
+    """
+    run = current_session()
+    name, context = find_current_context(run.paths)
+    if context is None or not context.is_remote:
+        raise UsageError(
+            f"context {name} is this machine, so there is nothing to fetch",
+            hint="choose another one with `danlu context use`",
+        )
+    host = connect_host(context, run.paths, run.terminal.info)
+    link = open_project_link(host, run.directory, run.paths)
+    if link is None:
+        raise UsageError(f"{run.directory} is shared with {host.name}, so nothing is fetched")
+    fetched = link.fetch_changes()
+    # Programs on the other machine chose the names.
+    for path in map(_escape_path, fetched.written):
+        run.terminal.write_stdout(path)
+    for path in map(_escape_path, fetched.conflicts):
+        run.terminal.info(f"note: {path} was changed here, too; the other is {path}.remote")
+    if not fetched.written:
+        run.terminal.info("nothing was changed there")
+
+
+def _escape_path(path: str) -> str:
+    return escape_unprintable(path, limit=_MAX_PATH_LENGTH)

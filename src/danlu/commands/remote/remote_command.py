@@ -1,0 +1,139 @@
+"""Run danlu's commands on another machine as if it were this one."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from danlu.commands.remote.connection import connect_host
+from danlu.commands.remote.contexts import Context
+from danlu.commands.remote.environment_link import EnvironmentLink
+from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
+from danlu.commands.remote.project_sync import open_project_link
+from danlu.commands.remote.remote_host import SSH_FAILED
+from danlu.commands.settings import Settings
+from danlu.engine.project_files import LOCK_FILE
+from danlu.errors import OutsideError
+from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_CONTEXT
+
+_MODULE = "danlu.cli"
+#: Commands for which the project is copied first.
+_PROJECT_COMMANDS = frozenset(("build", "exec", "lock", "plan", "run", "start", "train", "up"))
+#: Commands that run on the other machine without it.
+_OTHER_COMMANDS = frozenset(
+    (
+        *("commit", "down", "image", "jobs", "logs", "port", "ps", "rename", "ssh", "stop", "top"),
+        "vscode",
+    )
+)
+#: Commands after which other environments may exist, or have other ports.
+_ENVIRONMENT_COMMANDS = frozenset(("down", "rename", "start", "stop", "up"))
+#: Commands that may write a lock file.
+_LOCKING_COMMANDS = frozenset(("build", "lock", "run", "train", "up"))
+
+
+class RemoteCommand:
+    """A command of a context on another machine.
+
+    ``notify`` is called with sentences for the user.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: tuple[str, Context],
+        arguments: Sequence[str],
+        project: Path,
+        settings: Settings,
+        notify: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._notify = notify
+        self._host = connect_host(context[1], settings.paths, notify)
+        self._arguments = tuple(arguments)
+        self._project = project
+        self._cache = settings.paths.cache
+        self._link = open_project_link(self._host, project, settings.paths)
+        self._environments = EnvironmentLink(context[0], self._host, settings)
+
+    def prepare(self) -> None:
+        """Copy the project if the command needs it.
+
+        Raises :class:`~danlu.errors.DanluError` if the machine cannot be reached.
+        """
+        if self._link is not None and self._name in _PROJECT_COMMANDS:
+            sent = self._link.send_project()
+            for path in sent.conflicts:
+                self._notify(
+                    f"{path} was changed on {self._host.name}, too; "
+                    f"its version is {path}.remote there"
+                )
+
+    def run(self, *, terminal: bool) -> int:
+        """Run the command with our streams, in a terminal if asked; return its exit code."""
+        if self._name == "up" and terminal:
+            return self._open_shell()
+        code = self._run_there(self._arguments, terminal=terminal)
+        self._follow_up()
+        return code
+
+    def _open_shell(self) -> int:
+        """Start the environment, forward its ports, and then open the shell."""
+        code = self._run_there((*self._arguments, "--detach"), terminal=False)
+        self._follow_up()
+        return code or self._run_there(self._arguments, terminal=True)
+
+    def _follow_up(self) -> None:
+        """Make environments reachable from here, and copy a new lock file here."""
+        if self._name in _ENVIRONMENT_COMMANDS:
+            for note in self._environments.update():
+                self._notify(note)
+        if self._link is None or self._name not in _LOCKING_COMMANDS:
+            return
+        if self._name == "lock" or self._is_lock_outdated():
+            self._link.fetch_changes(only=(LOCK_FILE,))
+
+    def _is_lock_outdated(self) -> bool:
+        """Return whether the lock file here is older than a build file, or missing."""
+        try:
+            locked = (self._project / LOCK_FILE).stat().st_mtime_ns
+        except FileNotFoundError:
+            return True
+        files = [*self._project.glob("*.envd"), *self._project.glob("build.py")]
+        return any(file.stat().st_mtime_ns > locked for file in files)
+
+    def _run_there(self, arguments: Sequence[str], *, terminal: bool) -> int:
+        command = self._host.command(
+            self._render_script(arguments), options=("-tt",) if terminal else ("-T",)
+        )
+        code = subprocess.run(command, check=False).returncode
+        if code == MISSING_PROGRAM:
+            copy_program(self._host, self._cache)
+            if "--stdio" in arguments:  # ssh has read the client's first message
+                raise OutsideError(f"danlu on {self._host.name} was updated; connect again")
+            code = subprocess.run(command, check=False).returncode
+        if code == SSH_FAILED:
+            raise OutsideError(
+                f"the connection to {self._host.name} failed or was lost",
+                hint="environments and detached jobs there keep running",
+            )
+        return 128 - code if code < 0 else code
+
+    def _render_script(self, arguments: Sequence[str]) -> str:
+        directory = shlex.quote(str(self._project)) if self._link is None else self._link.directory
+        variables = {CONTEXT_VARIABLE: DEFAULT_CONTEXT, "TERM": os.environ.get("TERM", "")}
+        exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+        words = [shlex.quote(word) for word in arguments]
+        program = program_script(_MODULE, *words)
+        return f"mkdir -p {directory} && cd {directory} || exit 3; export {exports}; {program}"
+
+
+def runs_remotely(command: str) -> bool:
+    """Return whether a command runs on the context's machine; the others use files of this one."""
+    if command == "lock":
+        return sys.platform != "linux"  # it may run build scripts of packages in a container
+    return command in _PROJECT_COMMANDS or command in _OTHER_COMMANDS

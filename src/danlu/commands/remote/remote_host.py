@@ -1,0 +1,122 @@
+"""Run programs on another machine with OpenSSH's client, over one shared connection."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
+from danlu.errors import DanluError, MachineError, OutsideError
+from danlu.util.sanitize import escape_unprintable
+
+#: ssh's exit code for its own failures.
+SSH_FAILED = 255
+#: sun_path without ssh's %C (40 digits) and the suffix of a socket that is being made (unix(7)).
+_LONGEST_DIRECTORY = 107 - 59
+# Commands that follow within ten minutes need no new connection. ssh notices a lost one.
+_OPTIONS = (
+    *("-o", "ControlMaster=auto", "-o", "ControlPersist=600"),
+    *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
+)
+
+
+class RemoteHost:
+    """A machine that ssh reaches; host keys, identities and jumps are the user's configuration.
+
+    ``url`` identifies it; without ``address`` it is an address of ssh. ``options`` are added to
+    ssh's command lines. ``mounts`` are directories that have the same path and content there.
+    ``check`` is a command that works if the machine is reached.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        address: SshAddress | None = None,
+        *,
+        options: Sequence[str] = (),
+        mounts: Sequence[Path] = (),
+        check: str = "",
+    ) -> None:
+        self.url = url
+        self._address = address or parse_ssh_url(url)
+        self._options = tuple(options)
+        self._mounts = tuple(mounts)
+        self._check = check or f"ssh {self._address.host} true"
+        self._program = shutil.which("ssh")
+
+    @property
+    def name(self) -> str:
+        """The host's name for messages."""
+        return self._address.host
+
+    def shares(self, directory: Path) -> bool:
+        """Return whether a directory of this machine has the same path and content there."""
+        return any(directory.is_relative_to(mount) for mount in self._mounts)
+
+    def command(self, script: str = "", *, options: Sequence[str] = ()) -> list[str]:
+        """Return the command line that runs a shell script there, or only connects.
+
+        Raises :class:`MachineError` if ssh is not installed on this machine.
+        """
+        if self._program is None:
+            raise MachineError("ssh is not installed", hint="sudo apt-get install openssh-client")
+        address = self._address
+        user = ("-l", address.user) if address.user else ()
+        port = ("-p", address.port) if address.port else ()
+        control = ("-o", f"ControlPath={control_directory()}/%C")
+        words = [self._program, *control, *_OPTIONS, *self._options, *user, *port, *options]
+        # OpenSSH passes the words on as one line to the login shell, whatever that is.
+        return [*words, "--", address.host, *([f"sh -c {shlex.quote(script)}"] if script else [])]
+
+    def run(self, script: str, *, input: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run a shell script there and return its output and exit code.
+
+        Raises :class:`OutsideError` if the machine cannot be reached.
+        """
+        done = subprocess.run(self.command(script), input=input, capture_output=True, check=False)
+        if done.returncode == SSH_FAILED:
+            raise self.unreachable_error(done.stderr)
+        return done
+
+    def unreachable_error(self, stderr: bytes) -> DanluError:
+        """Return the error for a connection that failed, from what ssh printed."""
+        lines = stderr.decode(errors="replace").strip().splitlines()
+        reason = escape_unprintable(lines[-1].strip()) if lines else "ssh printed no error"
+        return OutsideError(
+            f"cannot connect to {self.name}: {reason}",
+            hint=f"`{self._check}` must work first",
+        )
+
+
+def raise_interrupt(error: BaseException) -> None:
+    """Raise :class:`KeyboardInterrupt` if ``error`` happened while one was handled.
+
+    Ctrl-C also ends ssh, so closing an archive on the way out fails with a broken pipe.
+    """
+    cause = error.__context__
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        cause = cause.__context__
+
+
+def control_directory() -> Path:
+    """Return a private directory with a path short enough for ssh's control sockets."""
+    name = f"danlu-ssh-{os.getuid()}"
+    directory = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp", name)
+    if len(os.fsencode(directory)) > _LONGEST_DIRECTORY:
+        directory = Path("/tmp", name)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    # Anybody can create this path in /tmp first, and would then own our connections' sockets.
+    status = directory.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise MachineError(
+            f"{directory} is not a private directory of this account",
+            hint="remove it; another user may have created it",
+        )
+    return directory

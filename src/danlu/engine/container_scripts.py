@@ -1,0 +1,65 @@
+"""Shell scripts that run in containers of other engines (POSIX, also BusyBox)."""
+
+from __future__ import annotations
+
+#: Printed by :data:`HOLD_SCRIPT` when programs can be started.
+READY_LINE = b"danlu: ready"
+
+#: The first process: adds the user ``$1`` with the ids ``$2:$3`` and the home ``$4`` if given, and
+#: waits until its input ends, because nobody would run services and ``exec`` without a supervisor.
+#: A shell gives background commands no input unless it has another number.
+HOLD_SCRIPT = r"""trap 'exit 0' TERM
+exec 3<&0 </dev/null
+if [ -n "$1" ]; then
+  if grep -q "^$1:" /etc/passwd; then
+    sed -i "s|^\($1:[^:]*\):[0-9]*:[0-9]*:|\1:$2:$3:|" /etc/passwd
+  elif ! grep -q "^[^:]*:[^:]*:$2:" /etc/passwd; then
+    shell=/bin/sh; [ -x /bin/bash ] && shell=/bin/bash
+    echo "$1:x:$2:$3::$4:$shell" >>/etc/passwd
+  fi
+  grep -q "^[^:]*:[^:]*:$3:" /etc/group || echo "$1:x:$3:" >>/etc/group
+  mkdir -p "$4" && chown -R "$2:$3" "$4"
+  if [ -d /etc/sudoers.d ] && [ ! -e /etc/sudoers.d/danlu ]; then
+    echo "$1 ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/danlu && chmod 440 /etc/sudoers.d/danlu
+  fi
+fi
+echo 'danlu: ready'
+cat -- - <&3 >/dev/null & wait $!"""
+
+#: Runs a program, so that one that cannot be found gives 127 as in shells.
+EXEC_SCRIPT = 'exec "$@"'
+
+#: Runs the user's shell, with the image's PATH, which a login shell would replace.
+LOGIN_SCRIPT = r"""shell=$(grep "^[^:]*:[^:]*:$(id -u):" /etc/passwd | head -n 1)
+shell=${shell##*:}
+[ -x "$shell" ] || shell=/bin/bash
+[ -x "$shell" ] || shell=/bin/sh
+exec "${shell}"
+"""
+
+#: Prints the process id of the program with ``DANLU_EXEC=$1``. Only programs that the engine has
+#: started have the parent 0.
+FIND_SCRIPT = r"""for directory in /proc/[0-9]*; do
+  read -r stat <"$directory/stat" || continue
+  fields=${stat##*) }; fields=${fields#* }
+  [ "${fields%% *}" = 0 ] || continue
+  tr '\0' '\n' <"$directory/environ" | grep -qxF "DANLU_EXEC=$1" && echo "${directory#/proc/}"
+done 2>/dev/null; true"""
+
+#: Sends the signal ``$1`` to the process ``$2`` and, if ``$3`` is not empty, to its session and
+#: all descendants.
+KILL_SCRIPT = r"""targets=" $2 "
+while [ -n "$3" ]; do
+  before=$targets
+  for directory in /proc/[0-9]*; do
+    pid=${directory#/proc/}
+    case $targets in *" $pid "*) continue;; esac
+    read -r stat <"$directory/stat" || continue
+    fields=${stat##*) }; fields=${fields#* }; parent=${fields%% *}
+    fields=${fields#* }; fields=${fields#* }; session=${fields%% *}
+    case $targets in *" $parent "*) targets="$targets$pid ";; esac
+    [ "$session" != "$2" ] || targets="$targets$pid "
+  done 2>/dev/null
+  [ "$targets" != "$before" ] || break
+done
+kill -"$1" $targets 2>/dev/null; true"""

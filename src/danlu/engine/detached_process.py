@@ -1,0 +1,54 @@
+"""Start a module of danlu in a new session, and read what it reports when it is ready."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from danlu.util.spawn import spawn_process
+
+_REPORT_TIMEOUT_MS = 60_000
+_CHUNK_SIZE = 1 << 16
+#: The number of the first descriptor that the process gets besides its standard streams.
+FIRST_FD = 3
+
+
+def spawn_module(
+    module: str, arguments: Sequence[str], log: Path, *, descriptors: Sequence[int] = ()
+) -> int:
+    """Start ``python -m module`` in a new session; return the descriptor of its report.
+
+    Its output goes to ``log``. It writes its report to the descriptor ``FIRST_FD`` and gets
+    ``descriptors`` as the numbers that follow.
+    """
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    output = os.open(log, flags, 0o600)
+    stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    # -P: a module of the current directory, often a project's, must not be imported instead.
+    command = [sys.executable, "-P", "-m", module, *arguments]
+    try:
+        spawn_process(command, (stdin, output, output, writing, *descriptors), new_session=True)
+    finally:
+        for descriptor in (writing, output, stdin):
+            os.close(descriptor)
+    return reading
+
+
+def read_report(reading: int) -> bytes:
+    """Return what the process writes before it closes the pipe; empty if it says nothing."""
+    report = b""
+    poller = select.poll()
+    poller.register(reading, select.POLLIN | select.POLLHUP)
+    try:
+        while poller.poll(_REPORT_TIMEOUT_MS):
+            data = os.read(reading, _CHUNK_SIZE)
+            if not data:
+                break
+            report += data
+    finally:
+        os.close(reading)
+    return report

@@ -1,0 +1,142 @@
+"""Run the command line of Docker or Podman, and turn its errors into ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+from anyio import to_thread
+from anyio.abc import Process
+
+from danlu.errors import DanluError, MachineError, OutsideError
+from danlu.util.sanitize import escape_unprintable
+
+#: What the programs read themselves, so that a container's value must not be in their environment.
+_OWN_PREFIXES = ("DOCKER_", "CONTAINER", "PODMAN", "BUILDAH", "SSH_", "XDG_", "LD_", "GODEBUG")
+_OWN_VARIABLES = frozenset(
+    ("PATH", "HOME", "USER", "LANG", "TMPDIR", "REGISTRY_AUTH_FILE", "STORAGE_DRIVER", "TERM")
+)
+_HINTS = {
+    "docker": "start Docker Desktop or the daemon (`systemctl start docker`), or set DOCKER_HOST",
+    "podman": "`podman info` shows what is wrong",
+}
+_UNREACHABLE = (
+    "cannot connect to the docker daemon",
+    "failed to connect to the docker api",
+    "is the docker daemon running",
+    "cannot connect to podman",
+    "error during connect",
+)
+
+
+class DockerCommand:
+    """The command line of an engine: ``docker`` or ``podman``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether this is Podman, which differs in images and users."""
+        return self.name == "podman"
+
+    def run(
+        self,
+        *args: str,
+        variables: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+        input: bytes = b"",
+    ) -> str:
+        """Run a command, in another working directory if given, and return what it prints.
+
+        It reads ``input``. ``variables`` are passed to containers by name
+        (:func:`render_variables`). Raises :class:`MachineError` if the program is missing or its
+        daemon cannot be reached, and :class:`OutsideError` with its last line if the command fails.
+        """
+        done = subprocess.run(
+            [self.find_program(), *args],
+            env={**os.environ, **(variables or {})},
+            cwd=directory,
+            input=input,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            raise self.interpret_error(args[0], done.stderr.decode(errors="replace"))
+        return done.stdout.decode(errors="replace")
+
+    async def run_async(self, *args: str, variables: Mapping[str, str] | None = None) -> str:
+        """Run a command as :meth:`run` does, without blocking the event loop."""
+        return await to_thread.run_sync(lambda: self.run(*args, variables=variables))
+
+    async def open_process(
+        self,
+        *args: str,
+        stdin: int,
+        stdout: int,
+        stderr: int | None,
+        variables: Mapping[str, str] | None = None,
+    ) -> Process:
+        """Start a command with these streams, in a new session."""
+        return await anyio.open_process(
+            [self.find_program(), *args],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env={**os.environ, **(variables or {})},
+            start_new_session=True,
+        )
+
+    def find_program(self) -> str:
+        """Return the path of the program; raise :class:`MachineError` if it is missing."""
+        found = shutil.which(self.name)
+        if found is None:
+            raise MachineError(
+                f"{self.name} is not installed",
+                hint=f"install {self.name}, or choose another engine with --engine",
+            )
+        return found
+
+    def interpret_error(self, command: str, stderr: str) -> DanluError:
+        """Return the error for a command that failed, from what it printed."""
+        lines = [line.strip() for line in stderr.strip().splitlines() if line.strip()]
+        # Docker's client ends with advice: "See 'docker run --help'."
+        reasons = [line for line in lines if "--help'" not in line]
+        reason = escape_unprintable(reasons[-1] if reasons else "it printed no error")
+        if "permission denied while trying to connect" in stderr:
+            return MachineError(
+                f"{self.name}: {reason}",
+                hint="add your account to the group docker (equivalent to root), or use podman",
+            )
+        if "nvidia.com/gpu" in reason:
+            return MachineError(
+                f"{self.name}: {reason}",
+                hint="install nvidia-container-toolkit and run `sudo nvidia-ctk cdi generate"
+                " --output=/etc/cdi/nvidia.yaml`; the embedded engine needs neither",
+            )
+        if any(text in stderr.lower() for text in _UNREACHABLE):
+            return MachineError(f"{self.name}: {reason}", hint=_HINTS.get(self.name, ""))
+        return OutsideError(f"{self.name} {command} failed: {reason}")
+
+
+def render_variables(
+    variables: Mapping[str, str],
+) -> tuple[Sequence[str], Mapping[str, str]]:
+    """Return options that set variables in a container, and variables for the program itself.
+
+    Values are passed by name, because every user of the machine can read arguments; the exception
+    are variables that the program would interpret itself.
+    """
+    options: list[str] = []
+    passed = {}
+    for name, value in variables.items():
+        if name in _OWN_VARIABLES or name.startswith(_OWN_PREFIXES):
+            options += ["--env", f"{name}={value}"]
+        else:
+            options += ["--env", name]
+            passed[name] = value
+    return options, passed

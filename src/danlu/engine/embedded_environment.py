@@ -1,0 +1,286 @@
+"""Containers of environments without a daemon: an image's layers below a writable one, and runc."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from danlu.builder.embedded.bytecode_layers import find_bytecode_trees
+from danlu.engine import embedded
+from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
+from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
+from danlu.engine.container_exec import ExecTarget, close_descriptors, interpret_exit
+from danlu.engine.container_process import ContainerProcess, spawn_session
+from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
+from danlu.engine.environment_image import find_environment_image
+from danlu.engine.gpu.provider import provide_gpus
+from danlu.engine.gpu.selection import parse_gpus
+from danlu.engine.private_network import PrivateNetwork
+from danlu.engine.procfs import descendants, measure_usage
+from danlu.engine.types import ContainerExit, EnvironmentProgram, ExecRequest, PortOpener
+from danlu.engine.vscode_servers import find_server_mount
+from danlu.errors import MachineError, UsageError
+from danlu.graph.image_config import ImageConfig, parse_image_config
+from danlu.sandbox import network_env, runtime, userns
+from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.prepare import expand_home, prepare_run
+from danlu.sandbox.types import (
+    PROJECT_DIRECTORY,
+    ContainerEdits,
+    JoinedNetwork,
+    Mount,
+    ProcessSpec,
+    RootFilesystem,
+)
+from danlu.sandbox.users import find_login_shell
+from danlu.store import Store
+from danlu.util.config import Configuration
+from danlu.util.fd_limit import raise_fd_limit
+from danlu.util.paths import Paths
+
+#: What the first process runs: it reaps orphans (dash waits for any child) until it is terminated.
+_WAIT_FOREVER = 'trap "exit 0" TERM; while :; do sleep 86400 & wait $!; done'
+_TINI = "/usr/bin/tini"
+
+
+class EmbeddedEngine:
+    """Starts containers in namespaces of this process."""
+
+    def __init__(self, paths: Paths, config: Configuration) -> None:
+        self._paths = paths
+        self._config = config
+        self._open_files = raise_fd_limit()
+        # Found before the namespaces hide the machine's control groups.
+        self._cgroups = CgroupManager.detect()
+        userns.enter(paths)
+
+    async def start_container(
+        self, environment: EnvironmentDirectory, spec: EnvironmentSpec, resources: ExitStack
+    ) -> EmbeddedContainer:
+        """Start the container; when ``resources`` closes, its root is unmounted.
+
+        Raises :class:`~danlu.errors.DanluError` if it could not be started.
+        """
+        container = EmbeddedContainer(
+            environment, spec, self._paths, self._config, self._open_files
+        )
+        await container.start(self._cgroups, resources)
+        return container
+
+
+class EmbeddedContainer:
+    """The container of one environment."""
+
+    def __init__(
+        self,
+        environment: EnvironmentDirectory,
+        spec: EnvironmentSpec,
+        paths: Paths,
+        config: Configuration,
+        open_files: tuple[int, int],
+    ) -> None:
+        self._open_files = open_files
+        self.warnings: list[str] = []
+        self._environment = environment
+        self._spec = spec
+        self._paths = paths
+        self._config = config
+        self._image_config = ImageConfig()
+        self._view = LayerView(())
+        self._network_env = network_env.NetworkEnvironment({})
+        self._edits = ContainerEdits()
+        self._target: ExecTarget | None = None
+        self._network: PrivateNetwork | None = None
+
+    @property
+    def port_opener(self) -> PortOpener | None:
+        """See :class:`~danlu.engine.types.EnvironmentContainer`."""
+        return self._network
+
+    @property
+    def pid(self) -> int | None:
+        """See :class:`~danlu.engine.types.EnvironmentContainer`."""
+        return None if self._target is None else self._target.main.pid
+
+    @property
+    def programs(self) -> Sequence[EnvironmentProgram]:
+        """See :class:`~danlu.engine.types.EnvironmentContainer`."""
+        return () if self._target is None else tuple(self._target.main.exec_processes)
+
+    async def start(self, cgroups: CgroupManager, resources: ExitStack) -> None:
+        """Mount the root and start the first process; see :class:`EmbeddedEngine`."""
+        trees, work = self._open_layers(resources)
+        self._network_env = network_env.detect_network_environment(work)
+        # Users that were added inside are found, too.
+        self._view = LayerView((*trees, self._environment.upper))
+        self._edits = provide_gpus(parse_gpus(self._spec.gpus), self._view, self._config)
+        process = self._build_process(ExecRequest(self._choose_init()))
+        group = self._create_cgroup(cgroups, resources)
+        enter = enter_script(group.fd_count) if group else ""
+        chosen = runtime.find_runtime(self._config.runtime)
+        network = await self._open_network(process, work, resources)
+        layers = LayerView(trees)
+        apt = create_apt_sources(layers, work)
+        bundle = resources.enter_context(
+            prepare_run(
+                msgspec.structs.replace(process, uid=0, gid=0, groups=(), working_directory="/"),
+                RootFilesystem(trees, self._environment.upper, durable=True),
+                mounts=(
+                    *apt,
+                    *self._list_mounts(process.environment["HOME"]),
+                ),
+                network_env=self._network_env,
+                network=network,
+                work=work,
+                shell=f'{enter}exec "$@"',
+                seccomp=self._config.seccomp,
+                shm_size=self._spec.shm_size,
+                edits=self._edits,
+            )
+        )
+        async with anyio.create_task_group() as tasks:
+            # It runs apt-config, which takes as long as the runtime needs for the container.
+            tasks.start_soon(write_apt_sources, apt, layers, self._config)
+            main = _launch_runtime(chosen, bundle, group)
+            await main.wait_for_start()
+        if main.pid is None:
+            exit = await main.wait()
+            raise MachineError(
+                f"{chosen.name} could not start the container",
+                details=(exit.message or f"it exited with code {exit.code}",),
+                hint="`danlu doctor` checks this machine",
+            )
+        self._target = ExecTarget(chosen, bundle, main, group)
+
+    async def _open_network(
+        self, process: ProcessSpec, work: Path, resources: ExitStack
+    ) -> JoinedNetwork | bool:
+        """Return the network of the container; True for this machine's."""
+        if self._spec.network == "host":
+            return True
+        self._network = PrivateNetwork(work / "network")
+        joined = await self._network.open(
+            {**self._network_env.environment, **process.environment}, resources
+        )
+        self.warnings += self._network.warnings
+        return joined
+
+    async def start_exec(
+        self, request: ExecRequest, *, stdin: int, stdout: int, stderr: int
+    ) -> ContainerProcess:
+        """See :class:`~danlu.engine.types.EnvironmentContainer`."""
+        assert self._target is not None
+        process = self._build_process(request)
+        return self._target.start(process, stdin=stdin, stdout=stdout, stderr=stderr)
+
+    async def wait(self) -> ContainerExit:
+        """See :class:`~danlu.engine.types.EnvironmentContainer`."""
+        assert self._target is not None
+        return await self._target.main.wait()
+
+    async def stop(self, *, grace: float) -> None:
+        """See :class:`~danlu.engine.types.EnvironmentContainer`."""
+        assert self._target is not None
+        await self._target.main.stop(grace=grace)
+
+    def _open_layers(self, resources: ExitStack) -> tuple[tuple[Path, ...], Path]:
+        """Return the layers' trees, lowest first, and a working directory."""
+        store = resources.enter_context(Store.open(self._paths.store))
+        resources.enter_context(store.lease())
+        work = resources.enter_context(store.staging())
+        image, layers = find_environment_image(store, self._spec)
+        self._image_config = parse_image_config(image.config)
+        bytecode = find_bytecode_trees(store, image, layers)
+        return (*(layer.tree for layer in layers), *bytecode), work
+
+    def _choose_init(self) -> tuple[str, ...]:
+        """Return the first process: the distribution's tini if the image has it, else a shell."""
+        if self._view.entry(self._view.resolve("/bin/sh")) is None:
+            raise UsageError(
+                "the image has no /bin/sh, which `danlu up` needs",
+                hint="use `danlu run` for a single program",
+            )
+        waiting = ("/bin/sh", "-c", _WAIT_FOREVER)
+        has_tini = self._view.entry(self._view.resolve(_TINI)) is not None
+        return (_TINI, "--", *waiting) if has_tini else waiting
+
+    def _list_mounts(self, home: str) -> list[Mount]:
+        """Return all mounts, parents before those below them; ``~/`` is ``home``."""
+        mounts = [
+            Mount(mount.target, mount.source, readonly=mount.readonly)
+            for mount in self._spec.mounts
+        ]
+        servers = find_server_mount(self._paths.vscode_servers)
+        if servers is not None:
+            mounts.append(Mount(servers.target, servers.source, readonly=True))
+        if self._spec.project:
+            mounts.append(Mount(PROJECT_DIRECTORY, Path(self._spec.project)))
+        expanded = expand_home(mounts, home)
+        # A mount hides what was mounted below its target before.
+        return sorted(expanded, key=lambda mount: mount.target.rstrip("/").split("/"))
+
+    def _create_cgroup(
+        self, cgroups: CgroupManager, resources: ExitStack
+    ) -> ContainerCgroup | None:
+        limits = self._spec.limits
+        if limits.cpu is None and limits.memory is None:
+            return None
+        if cgroups.missing:
+            self.warnings.append(f"resources: not enforced: {cgroups.missing}")
+        group = cgroups.create(f"environment-{self._spec.name}", limits)
+        resources.callback(group.close)
+        return group
+
+    def _build_process(self, request: ExecRequest) -> ProcessSpec:
+        directory = PROJECT_DIRECTORY if self._spec.project else ""
+        process = embedded.image_process(
+            self._view,
+            self._image_config,
+            request.args or self._find_user_shell(request.user),
+            directory=request.directory or directory,
+            environment={
+                **self._network_env.environment,
+                **dict(self._image_config.environment),
+                **self._edits.environment,
+                "DANLU_ENVIRONMENT": self._spec.name,
+                **self._spec.environment,
+                **request.environment,
+            },
+            user=request.user or self._spec.user,
+            groups=self._edits.groups,
+            terminal=request.terminal,
+        )
+        return msgspec.structs.replace(process, open_files=self._open_files)
+
+    def _find_user_shell(self, user: str) -> tuple[str]:
+        """Return the shell of a user in the image's passwd, else bash, else sh.
+
+        It is not started as a login shell: Debian's ``/etc/profile`` replaces the image's PATH.
+        """
+        shell = find_login_shell(self._view, user or self._spec.user or self._image_config.user)
+        for path in (shell, "/bin/bash"):
+            if path and self._view.entry(self._view.resolve(path)) is not None:
+                return (path,)
+        return ("/bin/sh",)
+
+
+def _launch_runtime(
+    chosen: runtime.OciRuntime, bundle: Path, group: ContainerCgroup | None
+) -> ContainerProcess:
+    procs_files = group.open_procs_files() if group else []
+    command = chosen.command(bundle, descriptors=len(procs_files))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        keeper = spawn_session(command, stdin=null, stdout=2, stderr=2, more=procs_files)
+    finally:
+        close_descriptors([null, *procs_files])
+    return ContainerProcess(
+        keeper,
+        finish=lambda code: interpret_exit(code, bundle / "log", "init"),
+        measure=lambda: measure_usage(descendants(keeper)),
+    )

@@ -1,0 +1,62 @@
+"""Shell scripts that run in an environment's pod (POSIX, also BusyBox)."""
+
+from __future__ import annotations
+
+from danlu.engine.environment_directory import WAITING_MARK
+
+#: A directory in memory, for files of danlu.
+RUN_DIRECTORY = "/run/danlu"
+
+#: The first process: waits until nobody has renewed the pod for ``$1`` seconds, because a pod whose
+#: supervisor is gone would keep its GPUs for ever.
+HOLD_SCRIPT = rf"""trap 'exit 0' TERM INT
+idle=0
+while [ "$idle" -lt "$1" ]; do
+  sleep 05 & wait $!
+  if [ -e {WAITING_MARK} ]; then rm -f {WAITING_MARK}; idle=0
+  else idle=$((idle + 5)); fi
+done"""
+
+#: Renews the pod with each line of its input. With ``$1``, what an earlier supervisor started is
+#: killed, because it has lost its streams.
+RENEW_SCRIPT = rf"""[ -z "$1" ] || kill -KILL -1 2>/dev/null
+echo ready
+while read -r line; do : >{WAITING_MARK}; done"""
+
+#: Runs a program, or without arguments the login shell. ``$1`` marks it for ``FIND_SCRIPT``, ``$2``
+#: is a file with variables, which is removed, and ``$3`` its working directory.
+EXEC_SCRIPT = r"""DANLU_EXEC=$1; export DANLU_EXEC
+if [ -n "$2" ]; then . "$2"; rm -f "$2"; fi
+if [ -n "$3" ]; then cd "$3" || exit 125; fi
+shift 3
+[ $# -eq 0 ] || exec "$@"
+"""
+
+#: Writes its input to a file that only its owner may read.
+WRITE_SCRIPT = 'umask 077; cat >"$1"'
+
+#: Prints the files below ``$1`` as size, time, mode in hexadecimal, and name.
+LIST_SCRIPT = r"""cd "$1" || exit 1
+find . -name .git -prune -o -type f -exec stat -c '%s %Y %f %n' {} +"""
+
+#: Unpacks an archive below ``$1``.
+UNPACK_SCRIPT = r"""cd "$1" || exit 1
+tar -xf - || exit 1"""
+
+#: Renames files below ``$1`` by adding the suffix ``$2``; names are lines of the input.
+RENAME_SCRIPT = r"""cd "$1" || exit 1
+while IFS= read -r name; do mv -f -- "$name" "$name$2"; done"""
+
+#: Removes files, links and empty directories below ``$1``; names are lines of the input.
+REMOVE_SCRIPT = r"""cd "$1" || exit 1
+while IFS= read -r name; do rm -f -- "$name" || rmdir -- "$name"; done 2>/dev/null
+true"""
+
+#: Prints an archive of files below ``$1``; names are lines of the input. BusyBox's tar may have no
+#: option to read them. Its code 1 also means that a file changed meanwhile.
+PACK_SCRIPT = r"""cd "$1" || exit 2
+shift
+while IFS= read -r name; do [ ! -f "$name" ] || set -- "$@" "$name"; done
+[ $# -gt 0 ] || exit 0
+tar -cf - "$@"
+[ $? -le 1 ]"""

@@ -1,0 +1,88 @@
+"""A program that compiles bytecode for the newest image of a home; prints JSON.
+
+Tests run it in a separate process: entering a user namespace needs a single thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from danlu.builder.embedded import bytecode_layers
+from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.ops import bytecode
+from danlu.graph.ops import Bytecode, InstallScheme
+from danlu.sandbox import userns
+from danlu.sandbox.sandbox import Sandbox
+from danlu.store import Layer, Store
+from danlu.util.config import Configuration
+from danlu.util.paths import Paths
+
+SCHEME = InstallScheme("/opt/venv", "3.11", "lib/python3.11/site-packages", "/opt/venv/bin/python")
+SITE = "opt/venv/lib/python3.11/site-packages"
+
+
+async def in_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return await anyio.to_thread.run_sync(functools.partial(function, *args, **kwargs))
+
+
+def summary(layers: list[Layer]) -> list[dict[str, Any]]:
+    return [
+        {
+            "diff_id": layer.diff_id,
+            "made": layer.created_by,
+            "files": sorted(
+                str(path.relative_to(layer.tree))
+                for path in layer.tree.rglob("*")
+                if path.is_file()
+            ),
+            "flags": sorted({path.read_bytes()[4] for path in layer.tree.rglob("*.pyc")}),
+        }
+        for layer in layers
+    ]
+
+
+async def main(paths: Paths) -> dict[str, Any]:
+    with Store.open(paths.store) as store, store.lease(), store.staging() as work:
+        image = store.images()[0]
+        stack = tuple(
+            layer for diff_id in image.layers if (layer := store.layer(diff_id)) is not None
+        )
+        wheels = [layer for layer in stack if list((layer.tree / SITE).glob("*.dist-info"))]
+        context = OpContext(
+            store=store,
+            paths=paths,
+            config=Configuration(),
+            sandbox=lambda: Sandbox(work),
+            project=Path("/"),
+            below=stack,
+            inputs=(),
+            log=lambda line: None,
+            transfer=lambda current, total: None,
+            run_sync=in_thread,
+        )
+        python = bytecode_layers.find_interpreter(store, stack, "/opt/venv/bin/python")
+        before = bytecode_layers.find_bytecode_layers(store, wheels, python.key)
+        one = await bytecode.compile_layers(wheels[:1], python, SCHEME, context)
+        every = await bytecode.compile_layers(wheels, python, SCHEME, context)
+        whole = await bytecode.execute(Bytecode(python.path, (f"/{SITE}",)), context)
+        return {
+            "key": python.key,
+            "before": summary(before),
+            "one": summary(one),
+            "every": summary(every),
+            "known": summary(bytecode_layers.find_bytecode_layers(store, wheels, python.key)),
+            "whole": summary(whole),
+        }
+
+
+if __name__ == "__main__":
+    home = Paths.of()
+    userns.enter(home)
+    print(json.dumps(anyio.run(main, home)))

@@ -1,0 +1,1 @@
+mkdir digits && cd digits

@@ -1,0 +1,2 @@
+echo 'def build():
+    base(os="debian12")' >build.envd

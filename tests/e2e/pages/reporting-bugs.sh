@@ -1,0 +1,3 @@
+echo 'def build():
+    base(os="debian12")' >build.envd
+danlu lock

@@ -1,0 +1,3 @@
+from tests.sandbox.conftest import home, run_in_namespace
+
+__all__ = ["home", "run_in_namespace"]

@@ -1,0 +1,93 @@
+"""A simulated NVIDIA driver: files of this machine under the driver's names."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+from pathlib import Path
+
+from danlu.sandbox.ld_cache import CachedLibrary, native_flags, render_cache
+
+VERSION = "580.65.06"
+LIBRARY_DIRECTORY = f"usr/lib/{platform.machine()}-linux-gnu"
+_VERSION_TEXT = (
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (x@y)\n"
+)
+#: Libraries, and the links that an installed driver has.
+_LIBRARIES = {
+    "libcuda": ("libcuda.so.1", "libcuda.so"),
+    "libnvidia-ml": ("libnvidia-ml.so.1",),
+    "libnvidia-ptxjitcompiler": ("libnvidia-ptxjitcompiler.so.1",),
+    "libEGL_nvidia": ("libEGL_nvidia.so.0",),
+    "libnvidia-glcore": (),
+    "vdpau/libvdpau_nvidia": ("vdpau/libvdpau_nvidia.so.1",),
+}
+
+
+def find_system_library() -> Path:
+    """Return a small library of this machine that needs nothing but the C library."""
+    for name in ("libutil.so.1", "libdl.so.2"):
+        for directory in (LIBRARY_DIRECTORY, "usr/lib64"):
+            path = Path("/") / directory / name
+            if path.exists():
+                return path.resolve()
+    raise AssertionError("this machine has no glibc")
+
+
+def make_driver(root: Path, *, gpus: int = 2, version: str = VERSION, nodes: bool = True) -> Path:
+    """Create the files of a driver with ``gpus`` GPUs; see :func:`make_nodes`."""
+    proc = root / "proc/driver/nvidia"
+    for index in range(gpus):
+        # In the order of the bus, minors are the other way round.
+        directory = proc / f"gpus/0000:0{index + 1}:00.0"
+        directory.mkdir(parents=True)
+        (directory / "information").write_text(
+            "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t\t 54\n"
+            f"GPU UUID: \t GPU-{index}{index}a1b2c3-0000-4000-8000-000000000000\n"
+            f"Device Minor: \t {gpus - 1 - index}\nGPU Excluded:\t No\n"
+        )
+    proc.mkdir(parents=True, exist_ok=True)
+    (proc / "version").write_text(_VERSION_TEXT.format(version))
+    _make_libraries(root, version)
+    for name in ("nvidia-smi", "nvidia-cuda-mps-control"):
+        program = root / "usr/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {name} of {version}\n")
+        program.chmod(0o755)
+    firmware = root / f"lib/firmware/nvidia/{version}"
+    firmware.mkdir(parents=True)
+    (firmware / "gsp_ga10x.bin").write_bytes(b"firmware")
+    if nodes:
+        make_nodes(root, *(f"nvidia{index}" for index in range(gpus)))
+        make_nodes(root, "nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+    return root
+
+
+def _make_libraries(root: Path, version: str) -> None:
+    directory = root / LIBRARY_DIRECTORY
+    directory.mkdir(parents=True)
+    for name, links in _LIBRARIES.items():
+        target = directory / f"{name}.so.{version}"
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(find_system_library(), target)
+        for link in links:
+            (directory / link).symlink_to(target.name)
+            target = directory / link
+    path = f"/{LIBRARY_DIRECTORY}/libcuda.so.1"
+    cache = root / "etc/ld.so.cache"
+    cache.parent.mkdir(exist_ok=True)
+    cache.write_bytes(render_cache([CachedLibrary("libcuda.so.1", path, native_flags())]))
+
+
+def make_nodes(root: Path, *names: str) -> None:
+    """Create device nodes that read like /dev/zero, open to all; without root, links to it."""
+    for name in names:
+        path = root / "dev" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0 and not os.statvfs(path.parent).f_flag & os.ST_NODEV:
+            os.mknod(path, stat.S_IFCHR, os.makedev(1, 5))
+            path.chmod(0o666)
+        else:
+            path.symlink_to("/dev/zero")

@@ -1,0 +1,14 @@
+"""The cluster of the operator's tests, as an engine of environments."""
+
+from __future__ import annotations
+
+from tests.operator.cluster.conftest import RunningCluster
+
+
+def cluster_variables(cluster: RunningCluster) -> dict[str, str]:
+    """Variables with which danlu's engine is that cluster."""
+    return {
+        "DANLU_ENGINE": "kubernetes",
+        "DANLU_KUBERNETES_REGISTRY": f"{cluster.registry}/environments",
+        "KUBECONFIG": str(cluster.kubeconfig),
+    }

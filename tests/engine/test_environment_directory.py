@@ -1,0 +1,193 @@
+"""The directory of an environment: its locks, and files that are damaged."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from danlu.cli.__main__ import main
+from danlu.commands.environments import up
+from danlu.commands.environments.manage import (
+    DamagedEnvironmentView,
+    EnvironmentView,
+    list_environment_views,
+    rename_environment,
+    take_down,
+)
+from danlu.commands.remote.contexts import Context, create_context, read_contexts
+from danlu.commands.remote.environment_access import list_access
+from danlu.commands.settings import load_settings
+from danlu.engine.environment_directory import (
+    EnvironmentDirectory,
+    EnvironmentSpec,
+    lock_environment,
+)
+from danlu.errors import StoreError, UsageError
+from tests.jobs.containers.engine_rig import paths_of
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> EnvironmentDirectory:
+    """An environment that was created and never started."""
+    created = EnvironmentDirectory(paths_of(tmp_path).environments / "digits")
+    created.write_spec(EnvironmentSpec("digits", "sha256:0", datetime.now(UTC)))
+    return created
+
+
+def test_a_name_may_end_like_a_lock_file(tmp_path: Path) -> None:
+    with lock_environment(tmp_path, "digits"):
+        EnvironmentDirectory(tmp_path / "digits.lock").directory.mkdir()
+        with lock_environment(tmp_path, "digits.lock"):
+            pass
+
+
+@pytest.mark.parametrize("content", ["", '{"phase": "Run', "\0" * 99])
+def test_an_environment_whose_state_was_lost_is_stopped(
+    environment: EnvironmentDirectory, tmp_path: Path, content: str
+) -> None:
+    (environment.directory / "state.json").write_text(content)
+    (view,) = list_environment_views(paths_of(tmp_path))
+    assert isinstance(view, EnvironmentView)
+    assert view.state.phase == "Stopped"
+    assert "the machine restarted" in view.state.reason
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}"])
+def test_a_damaged_environment_is_named_and_can_be_removed(
+    environment: EnvironmentDirectory, tmp_path: Path, content: bytes
+) -> None:
+    environment.spec_file.write_bytes(content)
+    with pytest.raises(StoreError, match="environment digits is damaged"):
+        environment.read_spec()
+    take_down("digits", load_settings(paths_of(tmp_path)))
+    assert not environment.directory.exists()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_damaged_environment_is_listed_among_the_others(
+    environment: EnvironmentDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    form: str,
+) -> None:
+    paths = paths_of(tmp_path)
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path))
+    damaged = EnvironmentDirectory(paths.environments / "broken")
+    damaged.directory.mkdir()
+    damaged.spec_file.write_text("{")
+    assert main(["ps", "--format", form]) == 0
+    out, err = capfd.readouterr()
+    if form == "json":
+        first, second = json.loads(out)
+        assert (first["name"], first["phase"]) == ("broken", "Damaged")
+        assert set(first) == {*second, "hint"}
+        reason, hint = first["reason"], first["hint"]
+    else:
+        rows = [line.split()[:2] for line in out.splitlines()]
+        assert rows[1:] == [["broken", "Damaged"], ["digits", "Stopped"]]
+        reason = hint = err
+    assert "environment broken is damaged" in reason
+    assert "`danlu down broken` removes it" in hint
+
+
+def test_a_damaged_environment_does_not_hide_the_others_from_other_machines(
+    environment: EnvironmentDirectory, tmp_path: Path
+) -> None:
+    paths = paths_of(tmp_path)
+    damaged = EnvironmentDirectory(paths.environments / "broken")
+    damaged.directory.mkdir()
+    damaged.spec_file.write_text("{")
+    assert [access.name for access in list_access(paths).environments] == ["digits"]
+
+
+def test_files_that_an_interrupted_removal_left_are_removed_by_the_next(
+    environment: EnvironmentDirectory, tmp_path: Path
+) -> None:
+    left = environment.directory.with_name(".removed-other-1")
+    (left / "upper").mkdir(parents=True)
+    take_down("digits", load_settings(paths_of(tmp_path)))
+    assert not left.exists()
+
+
+def spec_of(name: str) -> EnvironmentSpec:
+    return EnvironmentSpec(name, "sha256:0", datetime.now(UTC), project=".")
+
+
+@pytest.mark.parametrize("left", [(), ("supervisor.lock", "ssh/client_key"), ("upper/",)])
+def test_a_directory_without_a_spec_does_not_block_its_name(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    for name in ("first", "second"):
+        directory = settings.paths.environments / name
+        directory.mkdir(parents=True)
+        for path in left:
+            (directory / path).parent.mkdir(exist_ok=True)
+            (directory / path).mkdir() if path.endswith("/") else (directory / path).touch()
+    first = EnvironmentDirectory(settings.paths.environments / "first")
+    assert list(list_environment_views(settings.paths)) == []
+    with lock_environment(settings.paths.environments, "first"):
+        up._create_environment(first, spec_of("first"), settings)
+    assert sorted(path.name for path in first.directory.iterdir()) == ["spec.json"]
+    rename_environment("first", "second", settings)
+    assert [view.name for view in list_environment_views(settings.paths)] == ["second"]
+
+
+def test_files_without_a_spec_are_kept_until_they_are_removed(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    damaged = EnvironmentDirectory(settings.paths.environments / "digits")
+    (damaged.upper / "root").mkdir(parents=True)
+    (view,) = list_environment_views(settings.paths)
+    assert isinstance(view, DamagedEnvironmentView)
+    assert "spec.json is missing" in view.error.message
+    with pytest.raises(StoreError, match=r"digits is damaged: .* is missing"):
+        up._find_spec(damaged)
+    take_down("digits", settings)
+    assert not damaged.directory.exists()
+
+
+def test_directories_of_a_killed_up_are_removed_by_the_next(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    root = settings.paths.environments
+    names = (".new.digits.0123456789ab", ".new.a.b.0123456789ab", ".new.0123456789ab")
+    busy = root / ".new.busy.0123456789ab"
+    for path in (busy, *(root / name for name in names)):
+        EnvironmentDirectory(path).write_spec(spec_of("x"))
+    with lock_environment(root, "busy"), lock_environment(root, "digits"):
+        digits = EnvironmentDirectory(root / "digits")
+        up._create_environment(digits, spec_of("digits"), settings)
+    left = {path.name for path in root.iterdir() if path.is_dir()}
+    assert left == {"digits", busy.name}
+
+
+def test_an_environment_does_not_take_the_host_of_one_in_a_context(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    root = settings.paths.environments
+    existing = EnvironmentDirectory(root / "old.box")
+    existing.write_spec(spec_of("old.box"))
+    create_context("box", Context("ssh://box"), settings.paths)
+    create_context("here", Context("embedded"), settings.paths)
+    with pytest.raises(UsageError, match=r"a.box.danlu belongs to environment a of context box"):
+        up._read_existing(EnvironmentDirectory(root / "a.box"), tmp_path, settings.paths)
+    with pytest.raises(UsageError, match=r"a.box.danlu belongs to"):
+        rename_environment("old.box", "a.box", settings)
+    assert up._read_existing(existing, Path(), settings.paths) is not None
+    rename_environment("old.box", "a.here", settings)
+    assert [view.name for view in list_environment_views(settings.paths)] == ["a.here"]
+
+
+def test_a_context_does_not_take_the_host_of_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path))
+    paths = paths_of(tmp_path)
+    EnvironmentDirectory(paths.environments / "a.box").write_spec(spec_of("a.box"))
+    assert main(["context", "create", "box", "--engine", "ssh://box"]) == 2
+    assert "environment a.box of this machine has an SSH host of context box" in (
+        capfd.readouterr().err
+    )
+    assert read_contexts(paths).contexts == {}

@@ -1,0 +1,105 @@
+"""A repeated ``danlu up`` opens a shell without loading the program, if nothing has changed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from danlu.store import Store
+from tests.conftest import Danlu, program_in
+from tests.jobs.containers.engine_rig import image, paths_of
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.needs("busybox"),
+    pytest.mark.timeout(120),
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home whose store has the image ``box:1``."""
+    home = tmp_path / "home"
+    digest = image(home)
+    with Store.open(paths_of(home).store) as store:
+        store.tag("box:1", digest)
+    return home
+
+
+@pytest.fixture
+def danlu(home: Path) -> Danlu:
+    return program_in(home)
+
+
+@pytest.fixture
+def project(tmp_path: Path, home: Path, danlu: Danlu) -> Iterator[Path]:
+    """The project of a running environment that is entered without the program."""
+    project = tmp_path / "digits"
+    project.mkdir()
+    (project / "build.envd").write_text('def build():\n    base(image="box:1")\n')
+    danlu("up", "-d", cwd=project)
+    try:
+        # No stamp is written for files that have just changed: another change may have that time.
+        wait_for(lambda: enter_shell(project, home) == (4, False))
+        yield project
+    finally:
+        danlu("down", "--grace", "0", "digits", cwd=project)
+
+
+def enter_shell(project: Path, home: Path, *options: str) -> tuple[int, bool]:
+    """Run `danlu up` on a terminal; return the exit code, and whether the program was loaded."""
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "danlu", "up", *options]
+    child, terminal = pty.fork()
+    if child == 0:
+        os.chdir(project)
+        environ = {**os.environ, "DANLU_HOME": str(home), "DANLU_UPKEEP": "off"}
+        os.execve(command[0], command, environ)
+    os.write(terminal, b"exit 4\n")
+    output = b""
+    # Linux reports a closed terminal as an I/O error.
+    with suppress(OSError):
+        while data := os.read(terminal, 4096):
+            output += data
+    os.close(terminal)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert b"digits keeps running" in output
+    return code, b"danlu.cli.program\r\n" in output
+
+
+def test_a_changed_build_file_is_evaluated(project: Path, home: Path) -> None:
+    with (project / "build.envd").open("a") as file:
+        file.write("# a comment\n")
+    assert enter_shell(project, home) == (4, True)
+
+
+def test_a_stopped_environment_is_started(danlu: Danlu, project: Path, home: Path) -> None:
+    danlu("stop", "digits", cwd=project)
+    assert enter_shell(project, home) == (4, True)
+
+
+def test_another_command_line_is_not_answered(project: Path, home: Path) -> None:
+    assert enter_shell(project, home, "--env", "A=1") == (4, True)
+    assert enter_shell(project, home, "--env", "A=1") == (4, True)
+    assert enter_shell(project, home) == (4, False)
+
+
+def test_a_new_context_is_used(danlu: Danlu, project: Path, home: Path) -> None:
+    danlu("context", "create", "box", "--engine", "embedded", cwd=project)
+    assert enter_shell(project, home) == (4, True)
+
+
+def test_changed_settings_of_the_environment_are_compared(
+    danlu: Danlu, project: Path, home: Path
+) -> None:
+    danlu("stop", "digits", cwd=project)
+    danlu("up", "-d", "--env", "A=1", cwd=project)
+    assert enter_shell(project, home) == (4, True)
+    # The note that this environment has another variable than asked for is repeated.
+    assert enter_shell(project, home) == (4, True)

@@ -4,32 +4,32 @@
 #   - as root, and
 #   - as an unprivileged user, with the packages that `make setup` asks an administrator for.
 #
-#   scripts/fresh-root.sh [--keep] [--demo-only | --quick | --real-user] [root] [user]
+#   scripts/fresh-root.sh [--keep] [--demo-only | --quick | --sample] [root] [user]
 #
-# Both by default; with --real-user the user runs only the real tests, while root runs all tests.
+# Both by default, side by side in a system each. With --sample (CI) the user runs only the tests of
+# what is different for an ordinary user, while root runs all tests.
 #
 # The new system uses the machine's network and its configuration of apt, pip and certificates, but
-# not danlu's store. Needs root, mmdebstrap and util-linux. Tests the committed state of the tree.
+# not danlu's store. Needs root and util-linux; installs mmdebstrap. Tests the committed state of the
+# tree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly LIMIT=3600 # seconds, for each command
 readonly USER_NAME=alchemist
-# These download toolchains, which does not depend on the user; `make test-all` runs them for both.
-readonly MANY_DOWNLOADS=(--ignore=tests/e2e/test_{languages,templates,foreign_distribution}.py)
 readonly TOOLS=(runc crun newuidmap mmdebstrap cc gcc docker podman)
 keep=0
-goals=(demo test)
-real_user=0
+root_goals=(demo test)
+user_goals=(demo test)
 parts=()
 for argument in "$@"; do
     case $argument in
         --keep) keep=1 ;;
-        --demo-only) goals=(demo) ;;
-        --quick) goals=(demo test-quick) ;;
-        --real-user) real_user=1 ;;
+        --demo-only) root_goals=(demo) user_goals=(demo) ;;
+        --quick) root_goals=(demo test-quick) user_goals=(demo test-quick) ;;
+        --sample) user_goals=(demo test-ordinary-user) ;;
         root | user) parts+=("$argument") ;;
-        *) sed -n '2,13s/^# \?//p' "$0" >&2; exit 2 ;;
+        *) sed -n '2,16s/^# \?//p' "$0" >&2; exit 2 ;;
     esac
 done
 ((${#parts[@]})) || parts=(root user)
@@ -42,6 +42,10 @@ repository=$PWD
 work=$(mktemp -d "${DANLU_FRESH_DIR:-/var/tmp}/danlu-fresh.XXXXXX")
 clean() { ((keep)) || rm -rf --one-file-system "$work"; }
 trap clean EXIT
+if ! command -v mmdebstrap >/dev/null; then
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends mmdebstrap >/dev/null
+fi
 
 # --- the machine's configuration -----------------------------------------------------------------
 
@@ -63,16 +67,10 @@ pip_settings() { # print KEY VALUE for each setting in pip's configuration files
         sed -n "/^:env:/d; s/^[a-z]*\.\([a-z-]*\)='\(.*\)'$/\1 \2/p"
 }
 
-local_sources() { # print the local directories that pip and uv are configured to install from
-    { pip_settings; env | grep -E '^(PIP|UV)_' | tr '=' ' '; } | tr ' ' '\n' |
-        sed -n 's#^file://##; /^\//p' | sort -u |
-        while read -r path; do
-            # The pages of an index link to files outside of simple/.
-            [[ $path != */simple ]] || path=${path%/simple}
-            [[ ! -d $path ]] || echo "$path"
-        done
-    { pip_settings; env; } | sed -n 's/^constraint //p; s/^PIP_CONSTRAINT=//p' |
-        while read -r path; do [[ ! -f $path ]] || echo "$path"; done
+named_paths() { # print the local files and directories that settings of pip and uv name
+    { pip_settings; env | sed -n 's/^\(PIP\|UV\)_[A-Z_]*=/ /p'; } | tr ' ,' '\n\n' |
+        sed -n 's#^file://##; s#^\(/.*\)/simple/*$#\1#; /^\//p' | sort -u | # pages of simple/ link outside
+        while read -r path; do [[ ! -e $path ]] || echo "$path"; done
 }
 
 certificates() { echo "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}"; }
@@ -98,11 +96,14 @@ make_base() {
     chroot "$work/base" update-ca-certificates >/dev/null 2>&1
     cp -L "$(certificates)" "$work/base/etc/ssl/certs/ca-certificates.crt"
     { echo "[global]"; pip_settings | sed 's/ / = /'; } >"$work/base/etc/pip.conf"
+    [[ ! -e /etc/uv/uv.toml ]] || install -D -m 644 /etc/uv/uv.toml "$work/base/etc/uv/uv.toml"
     chmod 755 "$work/base"
     local path
     while read -r path; do
+        [[ ! -e $work/base$path ]] || continue # such as the certificates
         if [[ -d $path ]]; then mkdir -p "$work/base$path"; else install -D /dev/null "$work/base$path"; fi
-    done < <(local_sources)
+        echo "$path"
+    done < <(named_paths) >"$work/mounts"
 }
 
 make_root() { # NAME HOME: copy the base, and clone the repository into HOME
@@ -115,20 +116,20 @@ inside() { # ROOT USER COMMAND: run it in new mount, PID, IPC and UTS namespaces
     local root=$work/$1 user=$2 command=$3
     timeout --kill-after=20 $LIMIT unshare --mount --pid --ipc --uts --fork --kill-child \
         --propagation private bash -euc "$INSIDE" inside "$root" "$user" "$command" \
-        "$(environment)" "$(local_sources)"
+        "$(environment)" "$(<"$work/mounts")"
 }
 
 # pivot_root and not chroot: the kernel refuses user namespaces to a process under a chroot.
 # shellcheck disable=SC2016
 readonly INSIDE='
-root=$1 user=$2 command=$3 environment=$4 sources=$5
+root=$1 user=$2 command=$3 environment=$4 mounts=$5
 hostname fresh
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
-for path in $sources; do
+for path in $mounts; do
     mount --bind "$path" "$root$path"
     mount -o remount,bind,ro "$root$path"
 done
@@ -150,9 +151,9 @@ check_tools_absent() { # ROOT
     done
 }
 
-run_goals() { # ROOT USER
+run_goals() { # ROOT USER GOAL...
     local goal
-    for goal in "${goals[@]}"; do
+    for goal in "${@:3}"; do
         say "make $goal as $2"
         inside "$1" "$2" "make $goal" || die "make $goal as $2 failed"
     done
@@ -163,7 +164,7 @@ run_goals() { # ROOT USER
 as_root() {
     make_root as-root /root
     check_tools_absent as-root
-    run_goals as-root root
+    run_goals as-root root "${root_goals[@]}"
 }
 
 as_user() {
@@ -173,30 +174,39 @@ as_user() {
     chroot "$work/as-user" bash -c "touch /etc/subuid /etc/subgid && $inside_setup"
     say "make demo as $USER_NAME, without the system packages"
     local code=0 line
-    inside as-user $USER_NAME "make demo" >"$work/user.log" 2>&1 || code=$?
-    cat "$work/user.log"
+    inside as-user $USER_NAME "make demo" >"$work/setup.log" 2>&1 || code=$?
+    cat "$work/setup.log"
     ((code)) || die "make demo succeeded without the system packages"
-    grep -q 'Error 4' "$work/user.log" || die "make setup did not exit 4"
-    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/user.log")
+    grep -q 'Error 4' "$work/setup.log" || die "make setup did not exit 4"
+    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/setup.log")
     [[ -n $line ]] || die "make setup printed no command for the administrator"
     say "the administrator runs the printed command"
     inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/administrator.log" 2>&1 ||
         { cat "$work/administrator.log"; die "the printed command failed"; }
-    [[ " ${goals[*]} " != *" test "* ]] || install_test_programs
-    ((!real_user)) || goals=(demo "test-real REAL='${MANY_DOWNLOADS[*]}'")
-    run_goals as-user $USER_NAME
+    [[ " ${user_goals[*]} " != *" test "* ]] || install_test_programs
+    run_goals as-user $USER_NAME "${user_goals[@]}"
 }
 
 install_test_programs() {
     local line
     say "install the programs that the tests use, by the printed command"
-    inside as-user $USER_NAME "scripts/setup.sh --tests" | tee "$work/user.log"
-    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/user.log")
+    inside as-user $USER_NAME "scripts/setup.sh --tests" | tee "$work/setup.log"
+    line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/setup.log")
     [[ -n $line ]] || die "setup.sh --tests printed no command for the administrator"
     inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/administrator.log" 2>&1 ||
         { cat "$work/administrator.log"; die "the printed command failed"; }
 }
 
 make_base
-for part in "${parts[@]}"; do "as_$part"; done
-say "done"
+jobs=()
+for part in "${parts[@]}"; do
+    "as_$part" >"$work/$part.log" 2>&1 &
+    jobs+=($!)
+done
+code=0
+for i in "${!parts[@]}"; do
+    wait "${jobs[i]}" || code=1
+    cat "$work/${parts[i]}.log"
+done
+((code)) || say "done"
+exit $code

@@ -138,6 +138,19 @@ class LockedPackage(msgspec.Struct, frozen=True):
     editable: bool = False
 
 
+class LockedSetting(msgspec.Struct, frozen=True):
+    """A setting of pip or uv that restricted the Python packages when they were locked.
+
+    ``origin`` is a variable, or whose configuration it was. ``package`` is the normalised name of
+    the only package that it is about. For information: other machines need not have the setting.
+    """
+
+    name: str
+    value: str
+    origin: str
+    package: str = ""
+
+
 class FunctionLock(msgspec.Struct, frozen=True):
     """Everything that one function of a build file was resolved to.
 
@@ -153,6 +166,7 @@ class FunctionLock(msgspec.Struct, frozen=True):
     packages_inputs: str = ""
     packages: tuple[LockedPackage, ...] = ()
     build_packages: tuple[LockedPackage, ...] = ()
+    package_settings: tuple[LockedSetting, ...] = ()
     sections: Mapping[str, tuple[msgspec.Struct, ...]] = {}
 
 

@@ -150,6 +150,9 @@ class LockedSetting(msgspec.Struct, frozen=True):
     origin: str
     package: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value} ({self.origin})"
+
 
 class FunctionLock(msgspec.Struct, frozen=True):
     """Everything that one function of a build file was resolved to.

@@ -104,18 +104,18 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     ),
     MachineSetting(
         "resolving",
-        "admits pre-releases",
+        "allows pre-releases",
         pip=("pre",),
         uv=("prerelease",),
         variables=("UV_PRERELEASE",),
         sandboxes=("resolution",),
     ),
     MachineSetting(
-        "resolving", "admits pre-releases", uv=("prerelease-package",), sandboxes=("resolution",)
+        "resolving", "allows pre-releases", uv=("prerelease-package",), sandboxes=("resolution",)
     ),
     MachineSetting(
         "resolving",
-        "chooses the lowest versions",
+        "chooses the highest or the lowest versions",
         uv=("resolution",),
         variables=("UV_RESOLUTION",),
         sandboxes=("resolution",),
@@ -291,7 +291,7 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
     ),
     MachineSetting(
         "fetching",
-        "danlu prefers wheels anyway",
+        "prefers wheels, as danlu does itself",
         pip=("prefer-binary",),
         sandboxes=("steps",),
     ),

@@ -176,8 +176,7 @@ def _iter(setting: MachineSetting) -> Iterator[SettingCase]:
         yield SettingCase(setting, name, variables=((variable, value),))
         yield SettingCase(setting, name, pip_conf=f"[install]\n{name} = {value}\n")
     for name in setting.uv:
-        value = _UV_VALUES.get(name, _TEXTS.get(name, True))
-        text = render_uv_toml({name: value})
+        text = render_uv_toml({name: _UV_VALUES.get(name, _TEXTS.get(name, True))})
         yield SettingCase(setting, name, uv_toml=f"[pip]\n{text}" if name in _PIP_TABLE else text)
     for name in setting.variables:
         variable = name.replace("*", "DOWNLOADS" if "CONCURRENT" in name else "MORE")

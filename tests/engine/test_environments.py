@@ -520,7 +520,7 @@ def test_a_forwarded_port_reaches_the_environment(danlu: Danlu, project: Path) -
     start(danlu, project, "--port", f"{outer}:{inner}")
     (project / "page").write_text("hello")
     run_inside(danlu, project, serve_page(inner))
-    with urllib.request.urlopen(f"http://127.0.0.1:{outer}/", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{outer}/", timeout=60) as answer:
         assert answer.read() == b"hello"
 
 

@@ -83,7 +83,7 @@ def program(text: str, environment: Mapping[str, str]) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
 
 

@@ -70,7 +70,7 @@ class ApiServer:
         body = json.dumps({"revision": str(version), "physical": True}).encode()
         request = urllib.request.Request(f"{self.etcd}/v3/kv/compaction", data=body)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10):
+        with opener.open(request, timeout=60):
             pass
 
 

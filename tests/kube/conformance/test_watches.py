@@ -24,7 +24,7 @@ Event = WatchEvent[dict[str, Any]]
 
 async def read_events(events: AsyncIterator[Event], count: int) -> list[Event]:
     results: list[Event] = []
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async for event in events:
             if event.kind != "BOOKMARK":
                 results.append(event)

@@ -115,8 +115,13 @@ def change_job():
     results = {"suspended": [c.type for c in suspended.status.conditions if c.status == "True"]}
     expected.spec.run_policy.suspend = False
     client.update_job(expected, "changed", SPACE)
+    # On a busy machine the job may have ended between two looks.
     client.wait_for_job_conditions(
-        "changed", SPACE, expected_conditions={"Running"}, wait_timeout=300, polling_interval=1
+        "changed",
+        SPACE,
+        expected_conditions={"Running", "Succeeded"},
+        wait_timeout=300,
+        polling_interval=1,
     )
     logs, _ = client.get_job_logs("changed", SPACE, follow=True)
     results["followed"] = logs

@@ -141,7 +141,7 @@ def _parameter_names(function: BuildFunction) -> list[str]:
 
 def _suggest_list(args: Sequence[object]) -> str:
     if len(args) > 1 and all(isinstance(value, str) for value in args):
-        return "put several texts into a list: [" + ", ".join(f'"{text}"' for text in args) + "]"
+        return "put several strings in a list: [" + ", ".join(f'"{text}"' for text in args) + "]"
     return ""
 
 

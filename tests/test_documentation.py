@@ -62,6 +62,17 @@ def test_links_between_pages_and_files_exist() -> None:
     assert broken == []
 
 
+def test_references_to_decisions_name_a_heading() -> None:
+    known = anchors(ROOT / "docs/architecture/decisions.md")
+    wrong = []
+    for path in list_tracked_files():
+        if path.suffix in (".py", ".sh", ".md", ".toml"):
+            text = path.read_text(encoding="utf-8")
+            used = re.findall(r"(?:architecture/)decisions\.md#([\w-]+)", text)
+            wrong += [f"{path.relative_to(ROOT)}: {name}" for name in used if name not in known]
+    assert wrong == []
+
+
 def commands(page: Path) -> Iterator[list[str]]:
     """The command lines of danlu in a page's code blocks."""
     for block in FENCE.finditer(page.read_text(encoding="utf-8")):

@@ -28,7 +28,7 @@ def declare_calls(
 
     ``span`` is the definition of the build function ``name``, for what the file does not declare.
     ``written_order`` keeps the steps as written (``build.py``); otherwise ``io.*`` come before
-    ``run()`` (envd's order, D1).
+    ``run()`` (envd's order).
     """
     env = EnvironmentBuilder()
     for call in calls:

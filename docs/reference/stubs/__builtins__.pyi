@@ -75,7 +75,7 @@ def run(
 
 def include(url: str, ref: str | None = "") -> Any:
     """Load the functions of another git repository, from all its `*.envd` files. The returned
-    value has them as attributes. The lock file pins the commit.
+    value has them as attributes. The lockfile pins the commit.
 
     Args:
         url: the repository's address
@@ -484,7 +484,7 @@ class _Io:
 
         Args:
             url: the file's URL
-            checksum: `sha256:…`; without it the lock file pins the hash
+            checksum: `sha256:…`; without it the lockfile pins the hash
             filename: its name; by default the last part of the URL
 
         Example:

@@ -174,7 +174,7 @@ class FunctionLock(msgspec.Struct, frozen=True):
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """A lock file: its version, and a :class:`FunctionLock` for each function of the build file.
+    """A lockfile: its version, and a :class:`FunctionLock` for each function of the build file.
 
     The first platform that a function was locked for has the function's name, every other one
     ``NAME@PLATFORM`` (``build@linux/arm64``).
@@ -335,7 +335,7 @@ class LockSection(Generic[Pin]):
     """
 
     name: ClassVar[str]
-    """The field in the lock file."""
+    """The field in the lockfile."""
     singular: ClassVar[str]
     """A pin in messages: ``locked file https://…``."""
     plural: ClassVar[str]

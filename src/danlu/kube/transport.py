@@ -53,7 +53,7 @@ class ApiRequest:
     Args:
         query: Parameters; those with empty values are left out.
         what: What the request does, for error messages (``list pods``).
-        seconds: The time-out of the whole response, None for none.
+        seconds: The timeout of the whole response, None for none.
         priority: Requests of a low priority leave room for others.
     """
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 GENERATORS = (
     "scripts.reference.cli",
     "scripts.reference.jobs",
+    "scripts.reference.machine_settings",
     "scripts.reference.build_language",
     "scripts.reference.notebook",
 )

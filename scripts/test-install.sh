@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install the wheel as the README says, outside the checkout, and use it: `danlu doctor`, `init`,
+# Install danlu as the README says (a wheel built once), outside the checkout, and use it: `danlu doctor`, `init`,
 # `run`, `train`, and a notebook cell in the user's own environment. If run as root, do it twice: as
 # root, then as another account.
 #

@@ -16,6 +16,8 @@ import pytest
 
 from danlu.cli.app import root
 from danlu.cli.session import Session
+from danlu.notebook.options import display_name
+from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from danlu.util.config import Configuration
 from tests.lang.support import envd
 from tests.test_repository import ROOT, list_tracked_files
@@ -58,6 +60,17 @@ def test_links_between_pages_and_files_exist() -> None:
             elif anchor and path.suffix == ".md" and anchor not in anchors(path):
                 broken.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     assert broken == []
+
+
+def test_references_to_decisions_name_a_heading() -> None:
+    known = anchors(ROOT / "docs/architecture/decisions.md")
+    wrong = []
+    for path in list_tracked_files():
+        if path.suffix in (".py", ".sh", ".md", ".toml"):
+            text = path.read_text(encoding="utf-8")
+            used = re.findall(r"(?:architecture/)decisions\.md#([\w-]+)", text)
+            wrong += [f"{path.relative_to(ROOT)}: {name}" for name in used if name not in known]
+    assert wrong == []
 
 
 def commands(page: Path) -> Iterator[list[str]]:
@@ -127,6 +140,24 @@ def test_the_configuration_page_has_every_setting_with_its_default() -> None:
         if name not in ("mirrors", "registries", "kubernetes")
     }
     assert rows == fields
+
+
+GENERATED = ("build-language.md", "cli.md", "jobs.md", "notebook.md")
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_generated_pages_consist_of_words_and_not_of_single_letters(name: str) -> None:
+    text = (ROOT / "docs/reference" / name).read_text(encoding="utf-8")
+    assert re.findall(r"(?:\b\w, ){3,}|``\w[\w-]*``", text) == []
+
+
+def test_the_notebook_page_names_the_replica_types_of_each_framework() -> None:
+    text = (ROOT / "docs/reference/notebook.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (`.*`) \|$", text, re.MULTILINE))
+    assert rows["pytorch"] == "`%master`, `%worker`"
+    for framework in BUILT_IN_FRAMEWORKS:
+        names = [f"`%{display_name(name)}`" for name in framework.replica_types]
+        assert rows[framework.name].split(", ") == names
 
 
 def read_build_files(page: Path) -> Iterator[str]:

@@ -81,6 +81,23 @@ def test_changelog_contains_this_version() -> None:
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+#: Decisions have headings in docs/architecture/decisions.md; their numbers say nothing to a reader.
+DECISION_NUMBER = re.compile(r"\bDESIGN(?:'s)? (?:D\d|§|table)|[( ]D\d+[),]")
+
+
+def test_no_file_refers_to_decisions_by_number() -> None:
+    assert DECISION_NUMBER.findall("one layer each (D4), see DES" + "IGN §7") == [
+        "(D4)",
+        "DES" + "IGN §",
+    ]
+    found = []
+    for path in list_tracked_files():
+        if path.suffix in (".md", ".py", ".sh", ".toml", ".yml", "") and path != Path(__file__):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found += [f"{path.name}: {match}" for match in DECISION_NUMBER.findall(text)]
+    assert found == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "README.zh.md", "CONTRIBUTING.md"])
 def test_links_of_the_front_pages_exist(page: str) -> None:
     for target in re.findall(r"\]\((?!\w+:)([^)#]+)", (ROOT / page).read_text()):

@@ -45,9 +45,8 @@ def build():
 * Files written for envd, language v1 and v0, work unchanged. A `build.envd` is evaluated in a
   separate process with limits of 10 seconds and 256 MiB of memory.
 
-Each function has a status. *built*: danlu builds it. *at start*: it changes nothing in the image
-and takes effect [when the environment starts](../guides/runtime.md). *planned*: danlu checks the
-call and shows it in `danlu plan`, but does not build it yet.
+Each function has a status. *built*: it becomes part of the image. *at start*: it changes nothing in
+the image and takes effect [when the environment starts](../guides/runtime.md).
 """
 
 _TITLES = {

@@ -74,7 +74,7 @@ def reference() -> str:
         for option in OPTIONS
     ]
     titles = ("in a cell", "option", "value", "description", "example")
-    types = [
+    replica_types = [
         (
             f"`{framework.name}`",
             ", ".join(f"`%{display_name(name)}`" for name in framework.replica_types),
@@ -87,10 +87,7 @@ def reference() -> str:
             "## Options\n",
             _markdown_table(titles, rows),
             _REPLICA_TYPES,
-            _markdown_table(
-                ("framework", "replica types"),
-                [(f"`{name}`", ", ".join(names)) for name, names in types],
-            ),
+            _markdown_table(("framework", "replica types"), replica_types),
         ]
     )
 

@@ -98,7 +98,7 @@ def run(
 
 def include(url: str, ref: str | None = "") -> Any:
     """Load the functions of another git repository, from all its `*.envd` files. The returned
-    value has them as attributes. The lock file pins the commit.
+    value has them as attributes. The lockfile pins the commit.
 
     Args:
         url: the repository's address
@@ -134,7 +134,7 @@ class _Install:
 
     @staticmethod
     def apt_packages(name: Sequence[str] | None = ()) -> None:
-        """Install packages of the distribution. Several calls add up.
+        """Install packages of the distribution. Multiple calls are combined.
 
         Args:
             name: package names; a version pins one: `git=1:2.39*`
@@ -152,7 +152,7 @@ class _Install:
         groups: Sequence[str] | None = (),
         extras: Sequence[str] | None = (),
     ) -> None:
-        """Install Python packages. Several calls add up and are resolved together.
+        """Install Python packages. Multiple calls are combined and resolved together.
 
         Args:
             name: requirements: `numpy`, `torch==2.4.*`, `pkg @ git+https://…`; and options
@@ -171,7 +171,7 @@ class _Install:
 
     @staticmethod
     def conda(use_mamba: bool | None = False) -> None:
-        """Make the environment's Python conda's, from `conda-forge` unless channels are
+        """Use conda's Python as the environment's Python, from `conda-forge` unless channels are
         configured. Python packages are installed over it. danlu solves and installs by itself;
         add the program with `install.conda_packages(["conda"])` if you want to use it.
 
@@ -188,8 +188,8 @@ class _Install:
         channel: Sequence[str] | None = (),
         env_file: str | None = "",
     ) -> None:
-        """Install conda packages, by name or from an environment file. Several calls add up and
-        are resolved together.
+        """Install conda packages, by name or from an environment file. Multiple calls are combined
+        and resolved together.
 
         Args:
             name: packages as in `conda install`: `numpy=1.26`, `conda-forge::gcc`
@@ -203,7 +203,7 @@ class _Install:
 
     @staticmethod
     def pixi(use_pixi_mirror: bool | None = False, pypi_index: str | None = "") -> None:
-        """Install pixi, which is a conda package too. The environment's Python stays what it is.
+        """Install pixi. Does not change the environment's Python.
 
         Args:
             use_pixi_mirror: let pixi use prefix.dev in the environment
@@ -227,7 +227,7 @@ class _Install:
     @staticmethod
     def julia_packages(name: Sequence[str]) -> None:
         """Install Julia packages with all that they need, from a package server, each as a layer.
-        Several calls add up.
+        Multiple calls are combined.
 
         Args:
             name: names of registered packages; `Example@0.5` for a version of one
@@ -325,7 +325,7 @@ class _Install:
     @staticmethod
     def r_packages(name: Sequence[str]) -> None:
         """Install R packages: from the distribution (`r-cran-NAME`) if it has a version that fits,
-        otherwise from CRAN, built from source in the sandbox. Several calls add up.
+        otherwise from CRAN, built from source in the sandbox. Multiple calls are combined.
 
         Args:
             name: names of CRAN packages
@@ -470,7 +470,7 @@ class _Config:
         Takes effect when the environment starts; changes nothing in the image.
 
         Args:
-            size: size in megabytes (of 1024²)
+            size: size in MiB
         """
 
     @staticmethod
@@ -507,7 +507,7 @@ class _Io:
 
         Args:
             url: the file's URL
-            checksum: `sha256:…`; without it the lock file pins the hash
+            checksum: `sha256:…`; without it the lockfile pins the hash
             filename: its name; by default the last part of the URL
 
         Example:
@@ -534,7 +534,7 @@ class _Runtime:
 
     @staticmethod
     def command(commands: Mapping[str, str]) -> None:
-        """Name commands of the shell: `danlu run NAME` runs one, with further arguments appended.
+        """Define named shell commands: `danlu run NAME` runs one, with further arguments appended.
 
         Takes effect when the environment starts; changes nothing in the image.
 
@@ -596,7 +596,7 @@ class _Runtime:
 
     @staticmethod
     def init(commands: Sequence[str]) -> None:
-        """Run commands of the shell in order when the environment starts, before anything else.
+        """Run shell commands in order when the environment starts, before anything else.
 
         Takes effect when the environment starts; changes nothing in the image.
 

@@ -16,8 +16,8 @@
     ├── StoreError                3   the store is damaged or cannot be written
     └── MachineError              4   this machine lacks something; the hint says what to do
 
-Exit codes are part of the CLI's contract (docs/architecture). Whether to retry is a property of the
-type: only :class:`TemporaryError` is retried.
+Exit codes are part of the CLI's contract (docs/guides/troubleshooting.md). Whether to retry is a
+property of the type: only :class:`TemporaryError` is retried.
 """
 
 from __future__ import annotations

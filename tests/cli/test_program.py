@@ -420,6 +420,6 @@ def test_interrupted_command_does_not_wait_for_idle_threads() -> None:
         "sys.exit(__main__.main())\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (result.returncode, result.stderr) == (130, "interrupted\n")

@@ -270,7 +270,7 @@ def live(screen: ProgressTerminal) -> tuple[Terminal, object]:
     return view, make_build_renderer("live", view)
 
 
-def until(condition: object, seconds: float = 10.0) -> bool:
+def until(condition: object, seconds: float = 60.0) -> bool:
     assert callable(condition)
     end = threading.Event()
     limit = time.monotonic() + seconds

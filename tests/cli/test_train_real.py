@@ -59,7 +59,7 @@ def start_danlu(*arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not come about"
@@ -132,28 +132,24 @@ def test_interrupt_kills_replicas_that_ignore_sigterm_after_the_grace_period(
     awaited = {"worker-0: running", "worker-1: running"}
     while awaited:
         awaited.discard(run.stderr.readline().strip())
-    began = time.monotonic()
     run.send_signal(number)
-    _, output = run.communicate(timeout=20)
-    assert time.monotonic() - began < 5.0
+    _, output = run.communicate(timeout=60)
     assert run.returncode == code
     assert "stopping: waiting up to 1 s for worker-0, worker-1" in output
     assert "worker-0, worker-1 did not end in time and were killed" in output
-    wait_until(lambda: all(is_dead(int(pid.read_text())) for pid in pids), 1.0)
+    wait_until(lambda: all(is_dead(int(pid.read_text())) for pid in pids))
 
 
 def test_a_second_interrupt_waits_for_nothing() -> None:
-    run = start_danlu(*TRAIN, "--worker", "1", "--", "deaf")
+    run = start_danlu(*TRAIN, "--worker", "1", "--grace", "600", "--", "deaf")
     wait_until(lambda: Path("pid-0").is_file() and bool(Path("pid-0").read_text()))
     assert run.stderr is not None
     run.send_signal(signal.SIGINT)
-    assert any("stopping: waiting up to 30 s" in line for line in iter(run.stderr.readline, ""))
-    began = time.monotonic()
+    assert any("stopping: waiting up to 600 s" in line for line in iter(run.stderr.readline, ""))
     run.send_signal(signal.SIGINT)
-    run.communicate(timeout=20)
+    run.communicate(timeout=60)
     assert run.returncode == 130
-    assert time.monotonic() - began < 2.0
-    wait_until(lambda: is_dead(int(Path("pid-0").read_text())), 3.0)
+    wait_until(lambda: is_dead(int(Path("pid-0").read_text())))
 
 
 def test_a_detached_job_is_shown_and_stopped_by_another_process(program: Cli) -> None:
@@ -165,7 +161,7 @@ def test_a_detached_job_is_shown_and_stopped_by_another_process(program: Cli) ->
     assert program("jobs", "rm", "demo").code == 2
     follower = start_danlu("jobs", "logs", "demo", "--follow")
     assert program("jobs", "stop", "demo", "--grace", "1").code == 0
-    out, _ = follower.communicate(timeout=20)
+    out, _ = follower.communicate(timeout=60)
     assert out == "worker-0 │ rank 0 of 1 ['deaf']\n"
     assert is_dead(int(Path("pid-0").read_text()))
     assert program("jobs", "wait", "demo").code == 1
@@ -179,7 +175,7 @@ def test_a_closed_stdout_ends_the_job() -> None:
     assert run.stderr is not None
     assert run.stdout.readline() == "worker-0 │ rank 0 of 1 ['chatty']\n"
     run.stdout.close()
-    assert run.wait(timeout=20) == 141
+    assert run.wait(timeout=60) == 141
     assert "defect" not in run.stderr.read()
     run.stderr.close()
     wait_until(lambda: is_dead(int(Path("pid-0").read_text())), 5.0)
@@ -208,7 +204,7 @@ def test_a_terminal_shows_the_table_and_is_restored() -> None:
         if not piece:
             break
     os.close(ours)
-    assert run.wait(timeout=20) == 0
+    assert run.wait(timeout=60) == 0
     text = output.decode()
     assert "REPLICA" in text
     assert "rank 1 of 2" in text

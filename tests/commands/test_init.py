@@ -248,7 +248,7 @@ def test_pyproject_without_dependencies_falls_back_to_imports(tmp_path: Path) ->
 @pytest.mark.parametrize("line", ["dependencies = 5", "dynamic = 5", 'dependencies = ["x", 5]'])
 def test_malformed_pyproject_is_an_error(tmp_path: Path, line: str) -> None:
     write(tmp_path, "pyproject.toml", f"[project]\n{line}\n")
-    with pytest.raises(UsageError, match="must be a list of texts"):
+    with pytest.raises(UsageError, match="must be a list of strings"):
         init(tmp_path)
     assert not (tmp_path / "build.envd").exists()
 

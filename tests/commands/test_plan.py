@@ -18,6 +18,7 @@ from danlu.environment.lock import (
     LockedBase,
     LockedPackage,
     LockedPython,
+    LockedSetting,
     LockedSystem,
 )
 from danlu.environment.requirements import (
@@ -127,6 +128,21 @@ def test_plan_with_a_lock_has_versions_and_lines(tmp_path: Path, settings: Setti
     assert (plan.lock, plan.stale) == ("fits", "")
     assert not any(vertex.needs_lock for vertex in plan.vertices)
     assert by_name(plan)["numpy 1.0"].lines == ("build.envd:5:5",)
+
+
+def test_plan_has_the_settings_that_restricted_the_packages(
+    tmp_path: Path, settings: Settings
+) -> None:
+    opened = project(tmp_path)
+    locked = make_lock(opened, host_platform(), (package("numpy"),))
+    constraint = LockedSetting("constraint", "numpy<2", "pip's configuration", "numpy")
+    locked = msgspec.structs.replace(locked, package_settings=(constraint,))
+    opened.write_lock(Lock().replace_function("build", locked))
+    plan = plan_build(Project.open(None, directory=tmp_path), settings=settings)
+    assert plan.lock == "fits"
+    assert [str(item) for item in plan.package_settings] == [
+        "constraint: numpy<2 (pip's configuration)"
+    ]
 
 
 def test_changed_line_makes_the_lock_stale(tmp_path: Path, settings: Settings) -> None:

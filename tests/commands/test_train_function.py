@@ -62,7 +62,7 @@ def run_packed_call(place: Path, **environ: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
         cwd=place.parent,
         env={**os.environ, **output_files, **environ},
     )
@@ -233,7 +233,7 @@ def test_payload_for_a_container_is_self_contained(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
         env={results.VALUE_FILE: value},
     )
     assert (result.returncode, result.stderr) == (0, "")

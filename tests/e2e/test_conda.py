@@ -130,7 +130,7 @@ def test_a_build_interrupted_while_it_unpacks_leaves_nothing(
     opened = list_open_files(process.pid)
     staged = [path for path in opened if path.parent == real_home / "store" / "tmp"]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     assert not Path(f"/proc/{workers[0]}").exists()
     assert staged

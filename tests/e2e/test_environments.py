@@ -50,7 +50,7 @@ def test_changes_by_hand_can_be_built(danlu: Danlu, project: Path) -> None:
 
     def responds() -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/build.envd", timeout=5) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/build.envd", timeout=60) as page:
                 return b"def build" in page.read()
         except OSError:
             return False

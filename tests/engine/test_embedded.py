@@ -201,6 +201,7 @@ def test_signal_that_the_caller_ignores_is_not_forwarded(
 ) -> None:
     def act() -> tuple[int, str]:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Nothing must happen, so there is no event to wait for.
         script = "echo ready; sleep 0.3; echo lived"
         return run_and_signal(home, signal.SIGHUP, ["sh", "-c", script], shell=True)
 

@@ -35,7 +35,7 @@ for done in (0, 50, 100):
         headers = {"Authorization": f"Bearer {token}"}
         request = urllib.request.Request(url, data=body, headers=headers, method="POST")
         context = ssl.create_default_context(cafile=ca) if ca else None
-        urllib.request.urlopen(request, timeout=5, context=context).close()
+        urllib.request.urlopen(request, timeout=60, context=context).close()
 """
 
 
@@ -118,4 +118,4 @@ def _post_report(url: str, token: str, certificate: str) -> None:
         method="POST",
     )
     context = ssl.create_default_context(cadata=certificate)
-    urllib.request.urlopen(request, timeout=5, context=context).close()
+    urllib.request.urlopen(request, timeout=60, context=context).close()

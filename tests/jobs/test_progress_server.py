@@ -73,7 +73,7 @@ def send(environment: Mapping[str, str], body: bytes, **changes: Any) -> tuple[i
         method=changes.get("method", "POST"),
     )
     try:
-        with urllib.request.urlopen(request, timeout=5, context=context) as reply:
+        with urllib.request.urlopen(request, timeout=60, context=context) as reply:
             return reply.status, reply.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -241,7 +241,7 @@ def plain(environment: Mapping[str, str]) -> tuple[str, int]:
 
 def exchange(environment: Mapping[str, str], sent: bytes) -> bytes:
     """Send these bytes to the server and return its response."""
-    with socket.create_connection(plain(environment), timeout=5) as connection:
+    with socket.create_connection(plain(environment), timeout=60) as connection:
         connection.sendall(sent)
         return b"".join(iter(lambda: connection.recv(4096), b""))
 
@@ -304,7 +304,7 @@ def test_silent_clients_do_not_block_shutdown(
     async def body(server: ProgressServer, reports: Reports) -> None:
         address = plain(server.environment(LEADER))
         # More than are answered at once: the rest is turned away and nothing breaks.
-        opened.extend(socket.create_connection(address, timeout=5) for _ in range(80))
+        opened.extend(socket.create_connection(address, timeout=60) for _ in range(80))
         turned_away = opened[-1]
         assert await asyncio.to_thread(_is_at_end, turned_away)
 

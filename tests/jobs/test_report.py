@@ -24,14 +24,26 @@ from danlu.training.types import Job, ReplicaId, ReplicaType
 
 LEADER = ReplicaId(ReplicaType("Worker"), 0)
 PROGRAM = str(guest.__file__)
+#: What every program begins with.
+HEAD = f"""
+import os, runpy, time
+report = runpy.run_path({PROGRAM!r})["report"]
+def wait_for_posts(count):
+    while not os.path.exists(os.path.join(os.environ["POSTS"], f"post-{{count}}")):
+        time.sleep(0.01)
+"""
 
 
 class ReportServer:
-    """Records requests and their tokens; answers with ``codes`` in turn, then 200."""
+    """Records requests and their tokens; answers with ``codes`` in turn, then 200.
+
+    The programs can wait for each answered request (``wait_for_posts``).
+    """
 
     def __init__(self, directory: Path, codes: tuple[int, ...] = ()) -> None:
         self.posts: list[tuple[str, TrainingProgress]] = []
         self._codes = list(codes)
+        self._directory = directory
         self.token = directory / "token"
         self.token.write_text("first")
         outer = self
@@ -44,6 +56,7 @@ class ReportServer:
                 outer.posts.append((self.headers["Authorization"], progress))
                 self.send_response(outer._codes.pop(0) if outer._codes else 200)
                 self.end_headers()
+                (outer._directory / f"post-{len(outer.posts)}").touch()
 
             def log_message(self, *words: Any) -> None: ...
 
@@ -52,7 +65,7 @@ class ReportServer:
     @property
     def environment(self) -> dict[str, str]:
         address = f"http://127.0.0.1:{self.http.server_port}/status"
-        return {guest.URL: address, guest.TOKEN: str(self.token)}
+        return {guest.URL: address, guest.TOKEN: str(self.token), "POSTS": str(self._directory)}
 
 
 @pytest.fixture
@@ -75,15 +88,14 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., ReportServer]]:
 
 def program(text: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a program that imports ``report`` as a single file; return its output."""
-    head = f"import runpy; report = runpy.run_path({PROGRAM!r})['report']\n"
     plain = {name: value for name, value in os.environ.items() if "KUBEFLOW" not in name}
     return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", head + textwrap.dedent(text)],
+        [sys.executable, "-I", "-S", "-c", HEAD + textwrap.dedent(text)],
         env={**plain, **environment},
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
 
 
@@ -133,7 +145,7 @@ def test_points_of_a_post_that_failed_are_sent_with_the_next(
     serve: Callable[..., ReportServer],
 ) -> None:
     server = serve(503)
-    text = "import time; report(loss=1); time.sleep(0.3); report(loss=2)"
+    text = "report(loss=1); wait_for_posts(1); report(loss=2)"
     program(text, server.environment)
     assert [value for _, value in server.posts[-1][1].history["loss"]] == [1.0, 2.0]
 
@@ -166,12 +178,11 @@ def test_reports_are_sent_in_the_background_with_the_current_token(
 ) -> None:
     server = serve()
     text = f"""
-    import time
     report(loss=1)
-    time.sleep(0.2)
+    wait_for_posts(1)
     open({str(server.token)!r}, "w").write("second")
     report(loss=2)
-    time.sleep({guest.LOCAL_INTERVAL} + 0.2)
+    wait_for_posts(2)
     report(loss=3)
     """
     assert program(text, server.environment).stderr == ""
@@ -223,7 +234,7 @@ def test_failed_posts_are_retried_and_rejected_ones_are_not(
     serve: Callable[..., ReportServer],
 ) -> None:
     server = serve(503, 403)
-    result = program("import time; report(loss=1); time.sleep(0.2)", server.environment)
+    result = program("report(loss=1); wait_for_posts(1)", server.environment)
     # The first failed, the one at the end was refused.
     assert len(server.posts) == 2
     assert "503" in result.stderr

@@ -111,7 +111,7 @@ def definition() -> Json:
 
 
 async def eventually(
-    claim: Callable[[], Awaitable[bool]] | Callable[[], bool], *, seconds: float = 20.0
+    claim: Callable[[], Awaitable[bool]] | Callable[[], bool], *, seconds: float = 60.0
 ) -> None:
     """Wait until the claim is true."""
     with anyio.fail_after(seconds):

@@ -70,8 +70,30 @@ class ApiServer:
         body = json.dumps({"revision": str(version), "physical": True}).encode()
         request = urllib.request.Request(f"{self.etcd}/v3/kv/compaction", data=body)
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10):
+        with opener.open(request, timeout=60):
             pass
+
+    def require_watch_progress(self) -> None:
+        """Skip the test if the server's etcd cannot report how far its watches are.
+
+        The API server then answers from a cache that may lag behind.
+        """
+        if self.fake is not None:
+            return
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"{self.etcd}/version", timeout=60) as response:
+            version = json.load(response)["etcdserver"]
+        if not reports_watch_progress(version):
+            pytest.skip(f"etcd {version} cannot report the progress of watches (3.4.31 or 3.5.13)")
+
+
+def reports_watch_progress(version: str) -> bool:
+    """Return whether an API server relies on the progress that this version of etcd reports.
+
+    See endpointSupportsRequestWatchProgress of k8s.io/apiserver (feature_support_checker.go).
+    """
+    parts = tuple(int(part) for part in version.partition("-")[0].split("."))
+    return parts >= (3, 5, 13) or (3, 4, 31) <= parts < (3, 5)
 
 
 def binaries() -> Path | None:

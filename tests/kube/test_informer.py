@@ -51,7 +51,7 @@ class RecordingHandler:
 async def running(informer: Informer[ConfigMap]) -> AsyncIterator[None]:
     async with anyio.create_task_group() as group:
         group.start_soon(informer.run)
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await informer.wait_for_cache_sync()
         yield
         group.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ from danlu.kube.errors import (
 )
 from danlu.kube.ratelimit import TokenBucket
 from danlu.kube.resources import CONFIG_MAPS, PODS
+from danlu.kube.transport import ApiRequest
 from danlu.kube.watch import ListOptions
 from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
 from tests.kube.objects import config_map, eventually
@@ -287,6 +289,40 @@ async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
         async with Client(access) as kube:
             await kube.list(PODS)
     assert len(fake.log) == 2
+
+
+@pytest.mark.needs("openssl")
+async def test_a_connection_that_the_server_closes_is_not_left_to_it(tmp_path: Path) -> None:
+    """A TLS shutdown would wait for a server that no longer reads, and outlive the event loop."""
+    server = certificate(tmp_path, "server")
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(server)
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        transport = writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{")
+        await begun.wait()
+        writer.write(b"}")
+        await over.wait()
+        transport.abort()
+
+    listener = await asyncio.start_server(respond, "127.0.0.1", 0, ssl=tls)
+    port = listener.sockets[0].getsockname()[1]
+    access = ClusterConfig(server=f"https://127.0.0.1:{port}", ca=split_chunks(server)[0])
+    async with listener, Client(access) as kube:
+        async with kube.transport.stream(ApiRequest(method="GET", path="/")) as response:
+            assert response.connection is not None
+            assert response.connection.transport is not None
+            connection = response.connection.transport.get_extra_info("socket")
+            begun.set()
+            assert await response.read() == b"{}"
+        await anyio.wait_all_tasks_blocked()
+        assert connection.fileno() == -1
+        over.set()
 
 
 async def test_invalid_certificates_are_a_usage_error() -> None:

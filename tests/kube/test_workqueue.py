@@ -22,7 +22,7 @@ def queue(clock: VirtualClock) -> WorkQueue[str]:
 
 
 async def get_item(queue: WorkQueue[str]) -> str:
-    with anyio.fail_after(2):
+    with anyio.fail_after(60):
         return await queue.get()
 
 
@@ -151,7 +151,7 @@ async def test_draining_waits_for_keys_in_processing(queue: WorkQueue[str]) -> N
 
     async def drain() -> None:
         nonlocal drained
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             await queue.drain()
         drained = True
 
@@ -303,7 +303,7 @@ async def test_a_worker_waiting_for_a_priority_is_woken_when_a_key_is_raised(
     results: list[tuple[str, int]] = []
 
     async def wait() -> None:
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             results.append(await queue.get_with_priority(min_priority=0))
 
     async with anyio.create_task_group() as group:

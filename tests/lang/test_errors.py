@@ -20,7 +20,7 @@ CALLS = [
     ("install.python(versio='3')", "has no argument 'versio'", "versio='3'", "version"),
     ("config.owner(uid=1)", "is missing its argument 'gid'", "config.owner(uid=1)", "(uid, gid)"),
     ("install.r_lang(1)", "takes no positional arguments", "1", ""),
-    ("shell('zsh', 'x')", "at most 1 positional argument", "'x'", "into a list"),
+    ("shell('zsh', 'x')", "at most 1 positional argument", "'x'", "in a list"),
     (
         "install.python('3.9', version='3.9')",
         "multiple values for argument 'version'",
@@ -35,7 +35,7 @@ CALLS = [
     ),
     ("install.python(3.11)", "must be text, not a number", "3.11", 'write "3.11"'),
     ("install.python('2.7')", "invalid Python version '2.7'", "'2.7'", "3.11"),
-    ("install.python_packages('numpy')", "not one text", "'numpy'", '["numpy"]'),
+    ("install.python_packages('numpy')", "not one string", "'numpy'", '["numpy"]'),
     ("install.apt_packages('a', 'b')", "at most 1 positional argument", "'b'", '["a", "b"]'),
     ("install.apt_packages(['a', 3])", "element 2 must be text", "['a', 3]", ""),
     ("install.apt_packages(['a b'])", "invalid package name 'a b'", "['a b']", ""),
@@ -70,7 +70,7 @@ CALLS = [
         "conda_packages(env_file=",
     ),
     ("shell('zhs')", "not 'zhs'", "'zhs'", "'zsh'"),
-    ("run('ls')", "not one text", "'ls'", '["ls"]'),
+    ("run('ls')", "not one string", "'ls'", '["ls"]'),
     ("run(['a'], mount_host=1)", "must be True or False", "mount_host=1", ""),
     ("run(['a'], secrets=['../x'])", "id '../x'", "secrets=['../x']", "--secret"),
     ("run(['a'], secrets=[{'id': 'a', 'tagret': 'b'}])", "no field 'tagret'", None, "target"),
@@ -98,7 +98,7 @@ CALLS = [
     ("io.copy('a', '~/b')", "~ is not expanded", "'~/b'", '"/home/envd/b"'),
     ("runtime.environ({'A': 1})", "'A' must be text", "{'A': 1}", 'write "1"'),
     ("runtime.environ({'A B': '1'})", "invalid variable name 'A B'", "{'A B': '1'}", ""),
-    ("runtime.environ(['A'])", "dictionary of texts, not a list", "['A']", ""),
+    ("runtime.environ(['A'])", "dictionary of strings, not a list", "['A']", ""),
     ("runtime.daemon(['a', 'b'])", "list of commands", "['a', 'b']", '[["program"'),
     ("runtime.expose(0)", "from 1 to 65535", "0", ""),
     ("runtime.expose(1, listen_addr='here')", "invalid IP address", "listen_addr='here'", "127"),
@@ -180,7 +180,7 @@ def test_an_error_in_a_helper_names_its_caller() -> None:
 
 def test_first_invalid_call_is_reported_before_a_later_failure() -> None:
     error = finding("def build():\n    run('a')\n    fail('later')\n")
-    assert "not one text" in error.message
+    assert "not one string" in error.message
 
 
 def test_missing_function_error_lists_existing_functions() -> None:

@@ -159,7 +159,7 @@ def test_invalid_call_is_reported_even_if_the_file_catches_everything() -> None:
         "from danlu import run\ndef build():\n    try:\n        run('a')\n"
         "    except Exception:\n        pass\n"
     )
-    assert "not one text" in error.message
+    assert "not one string" in error.message
 
 
 def test_a_syntax_error_in_a_helper_is_placed_there() -> None:
@@ -214,7 +214,7 @@ def test_the_functions_and_values_of_an_included_repository() -> None:
         ("lib.tensorbord()", "has no 'tensorbord'", "build.py"),
         ("lib.tensorboard(poort=3)", "no argument 'poort'", "build.py"),
         ("lib.tensorboard(lib)", "of type IncludedLibrary cannot be passed", "build.py"),
-        ("lib.bad()", "not one text", "https://example.org/a/a.envd"),
+        ("lib.bad()", "not one string", "https://example.org/a/a.envd"),
     ],
 )
 def test_invalid_use_of_an_included_repository(body: str, message: str, file: str) -> None:

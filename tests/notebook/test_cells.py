@@ -32,7 +32,7 @@ while True:
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCellContext]:
     monkeypatch.chdir(tmp_path)
     yield FakeCellContext(tmp_path)
-    until(lambda: not background_loop.has_pending_cleanup(), limit=15)
+    until(lambda: not background_loop.has_pending_cleanup(), limit=60)
 
 
 def run(context: FakeCellContext, options: str, code: str) -> None:

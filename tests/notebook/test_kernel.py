@@ -87,7 +87,7 @@ def test_kernel_info_names_danlu_and_supports_debugging(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with start_danlu_kernel(tmp_path, monkeypatch) as client:
-        content = client.kernel_info(reply=True, timeout=30)["content"]
+        content = client.kernel_info(reply=True, timeout=60)["content"]
     assert content["implementation"] == "danlu"
     assert content["implementation_version"] == danlu.__version__
     assert content["language_info"]["pygments_lexer"] == "ipython3"

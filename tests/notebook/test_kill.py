@@ -134,7 +134,7 @@ def start_child_kernel(place: Path) -> Iterator[ChildKernel]:
 
 def list_cell_processes(place: Path) -> set[int]:
     """Return the processes of all workers once all have started."""
-    until(lambda: len(list(place.glob("*.pids"))) == WORKERS, limit=30)
+    until(lambda: len(list(place.glob("*.pids"))) == WORKERS, limit=60)
     pids = {int(pid) for file in place.glob("*.pids") for pid in file.read_text().split()}
     assert list_living_processes(pids) == pids
     return pids

@@ -34,7 +34,7 @@ def context(
     monkeypatch.chdir(directory)
     monkeypatch.syspath_prepend(str(directory))
     yield FakeCellContext(directory)
-    until(lambda: not background_loop.has_pending_cleanup(), limit=15)
+    until(lambda: not background_loop.has_pending_cleanup(), limit=60)
 
 
 def run(context: FakeCellContext, options: str, code: str) -> None:

@@ -88,7 +88,7 @@ def debian_registry(*, htpasswd: str = "", log: Path | None = None) -> Iterator[
 
 def _wait_for_port(port: int) -> None:
     """Wait until it answers; the kernel does not report when a port begins to listen."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while True:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=5):

@@ -54,7 +54,7 @@ class OperatorNamespace:
     # -- time
 
     async def eventually(
-        self, claim: Callable[[], Awaitable[bool]], *, seconds: float = 30.0
+        self, claim: Callable[[], Awaitable[bool]], *, seconds: float = 60.0
     ) -> None:
         """Wait until the claim is true, advancing a virtual clock meanwhile."""
         step = 0.05

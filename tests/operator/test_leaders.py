@@ -304,7 +304,7 @@ async def test_an_operator_killed_while_it_creates_a_hundred_pods_creates_exactl
         return len(await site.pods()) >= 10
 
     with process(site.access, site.space) as first:
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while not await has_some_pods():
                 await anyio.sleep(0.002)
         first.send_signal(signal.SIGKILL)

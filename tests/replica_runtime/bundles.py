@@ -95,7 +95,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
         env={**os.environ, **output, **(environ or {})},
         cwd=results,
     )

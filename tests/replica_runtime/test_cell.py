@@ -100,7 +100,7 @@ if __name__ == "__main__":
     queue = multiprocessing.get_context("spawn").Queue()
     process = multiprocessing.get_context("spawn").Process(target=middle, args=(queue,))
     process.start()
-    print(*queue.get(timeout=20))
+    print(*queue.get(timeout=60))
     process.join()
 """
     assert run(write_cell_bundle(notebook, code, variables={"x": 7})).out == "7 __mp_main__\n"
@@ -166,7 +166,7 @@ def test_danlu_report_works_without_danlu_installed(notebook: Path) -> None:
     # Without site-packages nothing is installed.
     words = [sys.executable, "-S", "-E", str(bundle.directory / "run.py")]
     result = subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=30, cwd=notebook
+        words, capture_output=True, text=True, check=False, timeout=60, cwd=notebook
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == f"{bundle.directory / 'fallback' / 'danlu.py'}\n"

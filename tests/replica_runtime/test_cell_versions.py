@@ -76,7 +76,7 @@ def made_by(code: str, notebook: Path, place: Path) -> CellBundle:
     subprocess.run(
         [sys.executable, "-c", program],
         check=True,
-        timeout=30,
+        timeout=60,
         env={**os.environ, "PYTHONPATH": paths},
     )
     return CellBundle(notebook.with_name("sent"))

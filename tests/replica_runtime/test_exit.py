@@ -16,7 +16,7 @@ def run_program(program: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     return result.returncode, result.stdout + result.stderr
 

@@ -14,6 +14,7 @@ from danlu.resolve.python.request import PythonRequest
 from danlu.resolve.python.resolver import resolve_python
 from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.restrictions import read_restrictions
 from danlu.util.paths import Paths
 
 DEBIAN = PlatformTarget("3.11.2", "glibc 2.36")
@@ -35,6 +36,7 @@ class PythonResolver:
             self.project,
             Paths.of({"DANLU_HOME": str(self.root / "home")}),
             IndexSettings(find_links=(self.links.as_uri(),), no_index=True),
+            read_restrictions(self.project),
         )
 
     def __call__(

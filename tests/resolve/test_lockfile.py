@@ -13,6 +13,7 @@ from danlu.environment.lock import (
     LockedImage,
     LockedPackage,
     LockedPython,
+    LockedSetting,
     LockedSystem,
 )
 from danlu.errors import LockError
@@ -33,6 +34,7 @@ FULL = FunctionLock(
     system=LockedSystem("sha256:s", (DEB,), ("git",)),
     packages_inputs="sha256:q",
     packages=(WHEEL,),
+    package_settings=(LockedSetting("constraint", "tqdm<5", "PIP_CONSTRAINT", "tqdm"),),
     sections={
         "http": (LockedHttp("https://example.org/a?b=c", HASH, 3),),
         "images": (LockedImage("example.org/a:1", f"sha256:{HASH}"),),

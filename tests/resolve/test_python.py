@@ -305,23 +305,22 @@ def test_no_untrusted_code_runs_on_this_machine(resolver: PythonResolver, line: 
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "refused"),
+    ("file", "text", "message"),
     [
-        ("pyproject.toml", '[tool.uv.pip]\nno-binary = ["evil"]\n', True),
-        ("pyproject.toml", '[tool.uv]\nno-binary-package = ["evil"]\n', True),
-        ("../uv.toml", 'no-binary-package = ["evil"]\n', True),
-        ("uv.toml", '[pip]\nonly-binary = [":none:"]\nno-build = false\n', False),
+        ("pyproject.toml", '[tool.uv.pip]\nno-binary = ["evil"]\n', "evil must be built"),
+        ("pyproject.toml", '[tool.uv]\nno-binary-package = ["evil"]\n', "evil must be built"),
+        ("../uv.toml", 'no-binary-package = ["evil"]\n', "evil must be built"),
+        ("uv.toml", '[pip]\nonly-binary = [":none:"]\nno-build = false\n', "cannot resolve"),
     ],
 )
 def test_no_uv_setting_runs_untrusted_code_on_this_machine(
-    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch, file: str, text: str, refused: bool
+    resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch, file: str, text: str, message: str
 ) -> None:
     monkeypatch.delenv("UV_NO_CONFIG")
     source_distribution(resolver.links, resolver.root / "ran")
     (resolver.project / file).write_text(text)
-    with pytest.raises(ResolveError) as caught:
+    with pytest.raises(ResolveError, match=message):
         resolver(resolver.request("evil"))
-    assert caught.value.message.startswith("uv's setting no-binary") == refused
     assert not (resolver.root / "ran").exists()
 
 
@@ -420,9 +419,6 @@ def test_constraints_of_this_machine_count_in_the_sandbox(
         "--constraints constraints-0.txt --constraints https://one.test/limits.txt"
     )
     assert inside.files["constraints-0.txt"] == "six<2\n"
-    (resolver.root / "limits.txt").unlink()
-    with pytest.raises(ResolveError, match=r"cannot read .*limits\.txt: No such file"):
-        resolver(request)
 
 
 def test_a_local_wheel_is_mounted_in_the_sandbox_and_locked_unchanged(

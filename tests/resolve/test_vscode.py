@@ -183,7 +183,10 @@ def test_two_versions_of_one_extension_are_refused(
         locker.lock_extensions("a.one-1.0.0", "a.one-2.0.0")
 
 
-def test_registry_that_is_down_is_an_outside_error_without_a_password(tmp_path: Path) -> None:
+def test_registry_that_is_down_is_an_outside_error_without_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("danlu.sources.http._RETRY_SECONDS", 0)
     locker = ExtensionLocker(tmp_path, "http://user:secret@127.0.0.1:1")
     with pytest.raises(OutsideError) as caught:
         locker.lock_extensions("a.one")

@@ -10,7 +10,11 @@ from pathlib import Path
 import pytest
 
 from danlu.sandbox import pip_uv_config
-from danlu.sandbox.pip_uv_config import find_uv_build_setting, read_pip_options, read_uv_settings
+from danlu.sandbox.pip_uv_config import (
+    locate_pip_options,
+    read_pip_options,
+    read_uv_settings,
+)
 
 
 class ConfigDirectories:
@@ -90,12 +94,12 @@ def test_uv_files_are_merged_like_uv_does(machine: ConfigDirectories) -> None:
     machine.give("team/pyproject.toml", '[tool.uv.pip]\nextra-index-url = ["pip"]\n')
     assert machine.uv(project) == {
         "index-url": "second",
-        "extra-index-url": ["pip", "user", "second"],
+        "extra-index-url": [str(machine.root / "team/pip"), "user", "second"],
         "offline": False,
     }
     machine.give("team/uv.toml", 'index-url = "team"\n')
     assert machine.uv(project)["extra-index-url"] == ["user", "second"]
-    assert machine.uv(project)["index-url"] == "team"
+    assert machine.uv(project)["index-url"] == str(machine.root / "team/team")
 
 
 def test_uv_config_file_replaces_others_and_no_config_disables_all(
@@ -108,15 +112,31 @@ def test_uv_config_file_replaces_others_and_no_config_disables_all(
     assert machine.uv(UV_NO_CONFIG="1", UV_CONFIG_FILE=str(named)) == {"no-index": True}
 
 
-@pytest.mark.parametrize("name", ["etc/uv/uv.toml", "home/.config/uv/uv.toml", "team/uv.toml"])
-def test_setting_that_makes_uv_build_is_found_in_any_file(
-    machine: ConfigDirectories, name: str
-) -> None:
-    machine.give("team/project/pyproject.toml", '[tool.uv]\nindex-url = "hides the one above"\n')
-    file = machine.give(name, 'no-binary-package = []\n[pip]\nno-binary = ["a"]\n')
-    project = machine.root / "team/project"
-    assert find_uv_build_setting(machine.environ, project) == (file, "no-binary")
-    assert find_uv_build_setting({**machine.environ, "UV_NO_CONFIG": "1"}, project) is None
+def test_system_files_of_uv_can_be_ignored(machine: ConfigDirectories) -> None:
+    machine.give("etc/uv/uv.toml", 'index-url = "etc"\n')
+    machine.give("home/.config/uv/uv.toml", "offline = true\n")
+    assert machine.uv(UV_NO_SYSTEM_CONFIG="1") == {"offline": True}
+
+
+def test_addresses_in_files_of_a_project_are_relative_to_them(machine: ConfigDirectories) -> None:
+    machine.give(
+        "team/pyproject.toml",
+        '[tool.uv]\nindex = [{ url = "simple" }, { url = "https://one.test" }]\n'
+        '[tool.uv.pip]\nfind-links = ["../wheels", "https://two.test"]\n',
+    )
+    team = machine.root / "team"
+    assert machine.uv(team / "project") == {
+        "index": [{"url": f"{team}/simple"}, {"url": "https://one.test"}],
+        "find-links": [f"{team}/../wheels", "https://two.test"],
+    }
+
+
+def test_options_of_pip_are_located(machine: ConfigDirectories) -> None:
+    file = machine.give("etc/pip.conf", "[global]\nconstraint = limits.txt\nretries = 3\n")
+    assert locate_pip_options({**machine.environ, "PIP_RETRIES": "4"}) == {
+        "constraint": ("limits.txt", str(file)),
+        "retries": ("4", "PIP_RETRIES"),
+    }
 
 
 def test_broken_file_counts_as_empty(machine: ConfigDirectories) -> None:

@@ -262,6 +262,7 @@ def test_concurrent_steps_do_not_see_each_other(run_in_namespace: Forked, home: 
         async def one(sandbox: Sandbox, name: str) -> None:
             upper = home / name
             upper.mkdir()
+            # The pause makes the steps overlap; none may see another even then.
             script = f"echo {name} > /mine; sleep 0.2; cat /mine; ls /dev/shm; touch /dev/shm/x"
             process = ProcessSpec(("/bin/sh", "-c", script), {"PATH": "/bin"})
             output[name] = []

@@ -282,6 +282,15 @@ def test_old_package_lists_are_removed(world: ArchiveScenario) -> None:
     assert remaining == {home.name, "recent", "locked", "unstamped"}
 
 
+@pytest.fixture
+def no_retries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's settings with which apt does not pause to try again."""
+    settings = tmp_path / "apt.conf"
+    settings.write_text('Acquire::Retries "0";\n')
+    monkeypatch.setenv("APT_CONFIG", str(settings))
+
+
+@pytest.mark.usefixtures("no_retries")
 def test_a_mirror_that_does_not_answer_is_named(world: ArchiveScenario) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -370,6 +379,7 @@ def test_a_removed_version_is_named_with_the_available_one(world: ArchiveScenari
     assert "danlu lock --upgrade perl" in caught.value.hint
 
 
+@pytest.mark.usefixtures("no_retries")
 def test_a_server_that_is_gone_is_named(world: ArchiveScenario) -> None:
     with world.serve_archive():
         debs = world.debs("perl")

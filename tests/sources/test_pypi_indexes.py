@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from danlu.environment.types import PipIndex, PythonPackages
 from danlu.errors import Span, UsageError
+from danlu.sandbox.machine_settings import WHEN_LOCKED, WHEN_LOCKING
 from danlu.sources.pypi.indexes import (
     IndexSettings,
     index_state,
     local_page_times,
     read_index_settings,
+    select_uv_settings,
     uv_environment,
-    without_resolver_settings,
 )
 from danlu.util.config import MirrorConfig
 
@@ -62,38 +62,24 @@ def test_relative_and_home_paths_are_found(home: Path, monkeypatch: pytest.Monke
     assert env["UV_FIND_LINKS"] == f"file://{home}/project/wheels,file://{home}/more"
 
 
-def test_constraints_of_pip_restrict_what_is_locked(home: Path) -> None:
-    pip_conf(home, "[global]\nconstraint = limits.txt https://one.test/limits.txt\n")
-    env = uv_environment(IndexSettings(), home, environ(home))
-    assert env["UV_CONSTRAINT"] == f"{home}/limits.txt https://one.test/limits.txt"
-    before = index_state(env, home)
-    (home / "limits.txt").write_text("six<2\n")
-    assert index_state(env, home) != before, "another answer is possible"
-
-
-def test_settings_other_than_restrictions_remain_for_an_installation(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in list(os.environ):
-        if name.startswith(("PIP_", "UV_", "XDG_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(home))
+def test_settings_other_than_restrictions_remain_for_an_installation(home: Path) -> None:
     project = home / "project"
     project.mkdir()
     (project / "uv.toml").write_text(
         'constraint-dependencies = ["six<2"]\nindex-strategy = "first-index"\n'
-        'keyring-provider = "subprocess"\n[[index]]\nname = "own"\nurl = "https://own.test/simple"\n'
+        'keyring-provider = "subprocess"\nlink-mode = "symlink"\nno-binary = true\n'
+        '[[index]]\nname = "own"\nurl = "https://own.test/simple"\n[pip]\nno-deps = true\n'
     )
-    file = home / "install.toml"
-    env = without_resolver_settings(os.environ, project, file)
-    assert env["UV_CONFIG_FILE"] == str(file)
-    assert tomllib.loads(file.read_text()) == {
+    fetching = {
+        "index": [{"name": "own", "url": "https://own.test/simple"}],
         "index-strategy": "first-index",
         "keyring-provider": "subprocess",
-        "index": [{"name": "own", "url": "https://own.test/simple"}],
     }
-    (project / "uv.toml").write_text('index-strategy = "first-index"\n')
-    assert "UV_CONFIG_FILE" not in without_resolver_settings(os.environ, project, file)
+    assert select_uv_settings(environ(home), project, WHEN_LOCKED) == fetching
+    assert select_uv_settings(environ(home), project, WHEN_LOCKING) == {
+        "constraint-dependencies": ["six<2"],
+        **fetching,
+    }
 
 
 def test_a_broken_file_stops_nothing(home: Path) -> None:

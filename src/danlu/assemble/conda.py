@@ -1,4 +1,4 @@
-"""Vertices for conda: a layer for each package (D4)."""
+"""Vertices for conda: a layer for each package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Vertices for Python: the virtual environment, and a layer for each wheel (D4)."""
+"""Vertices for Python: the virtual environment, and a layer for each wheel.
+
+See docs/architecture/decisions.md#one-layer-per-package.
+"""
 
 from __future__ import annotations
 

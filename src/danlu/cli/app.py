@@ -19,28 +19,38 @@ COMMANDS = (
         "run", "Environments", "Run a command in the environment, with the project mounted."
     ),
     CommandSpec("fmt", "Environments", "Format build files."),
-    CommandSpec("export", "Environments", "Write files of other tools for this environment."),
-    CommandSpec("up", "Running", "Start the project's environment and open a shell in it."),
-    CommandSpec("ps", "Running", "List environments that run or were stopped."),
-    CommandSpec("exec", "Running", "Run a program in a running environment."),
+    CommandSpec("export", "Environments", "Export the environment for other tools."),
+    CommandSpec(
+        "up", "Working in environments", "Start the project's environment and open a shell in it."
+    ),
+    CommandSpec("ps", "Working in environments", "List running and stopped environments."),
+    CommandSpec("exec", "Working in environments", "Run a program in a running environment."),
     CommandSpec(
         "ssh",
-        "Running",
+        "Working in environments",
         "Open a shell in an environment over SSH, or run a command in it.",
     ),
     CommandSpec(
-        "ssh-config", "Running", "Print the SSH configuration of an environment, or of all."
+        "ssh-config",
+        "Working in environments",
+        "Print the SSH configuration of an environment, or of all.",
     ),
-    CommandSpec("code", "Running", "Open an environment in VS Code over SSH."),
-    CommandSpec("vscode", "Running", "Give environments VS Code's server without internet access."),
-    CommandSpec("logs", "Running", "Print the output of an environment's services."),
-    CommandSpec("port", "Running", "List the ports of an environment."),
-    CommandSpec("top", "Running", "Show the processes of an environment."),
-    CommandSpec("commit", "Running", "Show what was changed by hand, as lines for the build file."),
-    CommandSpec("stop", "Running", "Stop an environment; its files stay."),
-    CommandSpec("start", "Running", "Start a stopped environment again."),
-    CommandSpec("rename", "Running", "Rename a stopped environment."),
-    CommandSpec("down", "Running", "Stop and remove an environment."),
+    CommandSpec("code", "Working in environments", "Open an environment in VS Code over SSH."),
+    CommandSpec(
+        "vscode", "Working in environments", "Provide VS Code's server without internet access."
+    ),
+    CommandSpec(
+        "logs", "Working in environments", "Print the output of an environment's services."
+    ),
+    CommandSpec("port", "Working in environments", "List the ports of an environment."),
+    CommandSpec("top", "Working in environments", "Show the processes of an environment."),
+    CommandSpec(
+        "commit", "Working in environments", "Show manual changes as lines for the build file."
+    ),
+    CommandSpec("stop", "Working in environments", "Stop an environment; its files stay."),
+    CommandSpec("start", "Working in environments", "Start a stopped environment again."),
+    CommandSpec("rename", "Working in environments", "Rename a stopped environment."),
+    CommandSpec("down", "Working in environments", "Stop and remove an environment."),
     CommandSpec("train", "Training", "Run a training job: script, module or Kubeflow manifest."),
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
@@ -52,11 +62,7 @@ COMMANDS = (
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
     CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
     CommandSpec("report", "This machine", "Write a bundle for a bug report, without secrets."),
-    CommandSpec(
-        "reproduce",
-        "This machine",
-        "Build what a bug report was about, from a bundle of `danlu report`.",
-    ),
+    CommandSpec("reproduce", "This machine", "Rebuild the environment of a bug report."),
     CommandSpec("completion", "This machine", "Generate a shell completion script."),
     CommandSpec("version", "This machine", "Show the versions of danlu and its dependencies."),
 )

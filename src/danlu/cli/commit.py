@@ -24,12 +24,14 @@ _MAX_LENGTH = 5000
 
 @declare_command("commit")
 @environment_argument
-@click.option("-t", "--tag", default="", metavar="REF", help="Keep the changes as this image.")
+@click.option(
+    "-t", "--tag", default="", metavar="REF", help="Save the environment as an image of this name."
+)
 @click.option("--write", is_flag=True, help="Add the lines to the build file.")
 @format_option()
 @verbosity_options
 def command(name: str, tag: str, write: bool, form: str) -> None:
-    """Show what was changed by hand, as lines for the build file.
+    """Show manual changes as lines for the build file.
 
     Packages that pip, uv, conda or apt installed become calls of build functions, other files calls
     of io.copy; with --write the files are copied next to the build file.

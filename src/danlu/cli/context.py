@@ -62,8 +62,8 @@ def create(name: str, engine: str, image: str, mounts: tuple[str, ...]) -> None:
     """Add a context.
 
     The machine of ssh:// needs sshd, Python 3.11 or later, and what danlu needs to run containers;
-    danlu copies itself there. docker-container:// is a privileged container that danlu creates, for
-    macOS.
+    danlu copies itself there. docker-container:// is a container that danlu creates, with the
+    capabilities that mounting and starting containers needs; it is meant for macOS.
     """
     run = current_session()
     if engine.startswith(CONTAINER_SCHEME) and not mounts:

@@ -33,7 +33,7 @@ def command(fix: bool, everything: bool, yes: bool, form: str) -> int:
     """Check that this machine can run danlu.
 
     Changes nothing without --fix. Connects to the mirrors, registries and the cluster that are
-    configured, and sends them nothing. Exits with 4 if a check fails that is not optional.
+    configured, and sends them nothing. Exits with 4 if a required check fails.
     """
     if (everything or yes) and not fix:
         raise click.UsageError("--all and --yes need --fix")

@@ -18,7 +18,7 @@ from danlu.commands.devcontainer_export import (
 from danlu.commands.image.manage import normalize_name
 from danlu.util.sanitize import strip_control_sequences
 
-command = group("export", help="Write files of other tools for this environment.")
+command = group("export", help="Export the environment for other tools.")
 
 
 @command.subcommand("devcontainer")

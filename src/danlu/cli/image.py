@@ -333,7 +333,7 @@ def rm(images: tuple[str, ...]) -> None:
     "--keep",
     type=ByteSize(),
     metavar="SIZE",
-    help="Evict least-recently-used data until at most SIZE remains (e.g. 20GB).",
+    help="Remove the least recently used data until SIZE remains (such as 20GB).",
 )
 @click.option("--all", "everything", is_flag=True, help="Same as --keep 0.")
 @format_option()

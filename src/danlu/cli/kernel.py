@@ -131,14 +131,14 @@ def install(environment: str, name: str, display_name: str, replace: bool, **loc
     required=True,
     type=EnvironmentNameParam(),
     metavar="NAME",
-    help="The environment, which must run.",
+    help="The environment; it must be running.",
 )
 @verbosity_options
 @click.argument("connection_file", type=click.Path(path_type=Path))
 def run_kernel(environment: str, connection_file: Path) -> int:
     """Run a kernel in an environment; Jupyter calls this.
 
-    The kernel is killed if this process is.
+    The kernel ends with this process.
     """
     run = current_session()
     return run_environment_kernel(select_environment(run, environment), connection_file)

@@ -207,7 +207,9 @@ variable_option = click.option(
     help="Set a variable (K alone passes its current value). Repeatable.",
 )
 
-user_option = click.option("--user", default="", metavar="UID[:GID]", help="Run as this user.")
+user_option = click.option(
+    "--user", default="", metavar="USER[:GROUP]", help="Run as this user: a name or an id."
+)
 
 stop_grace_option = click.option(
     "--grace",

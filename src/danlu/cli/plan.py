@@ -97,6 +97,11 @@ def _print_report(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
             _print_vertex(vertex, terminal)
     if report.at_start:
         terminal.write_stdout(f"at start: {', '.join(report.at_start)}")
+    if why and report.package_settings:
+        title = "settings that restricted the Python packages"
+        terminal.write_stdout(terminal.style_stdout(title, "bold"))
+        for setting in report.package_settings:
+            terminal.write_stdout(f"  {strip_control_sequences(str(setting))}")
     _print_totals(report, terminal, why=why)
 
 
@@ -155,6 +160,10 @@ def _report_fields(report: PlanReport) -> dict[str, Any]:
         "lock": report.lock,
         "stale": report.stale,
         "at_start": report.at_start,
+        "package_settings": [
+            {"name": setting.name, "value": setting.value, "origin": setting.origin}
+            for setting in report.package_settings
+        ],
         "vertices": [_vertex_fields(vertex) for vertex in report.vertices],
     }
 

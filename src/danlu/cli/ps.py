@@ -23,7 +23,7 @@ _STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Stopped":
 @format_option()
 @verbosity_options
 def command(form: str) -> None:
-    """List environments that run or were stopped.
+    """List running and stopped environments.
 
     With -q only names are printed. Training jobs are listed by `danlu jobs ls`.
     """

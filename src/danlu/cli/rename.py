@@ -17,7 +17,7 @@ from danlu.commands.environments.manage import rename_environment
 def command(old: str, new: str) -> None:
     """Rename a stopped environment.
 
-    Its host in SSH configurations changes with it. `danlu up` finds it by `--name NEW`.
+    Its host in SSH configurations changes with it. Use `danlu up --name NEW` afterwards.
     """
     run = current_session()
     rename_environment(old, new, run.settings)

@@ -38,10 +38,10 @@ def command(
     offline: bool,
     progress: str,
 ) -> None:
-    """Build what a bug report was about, from a bundle of `danlu report`.
+    """Rebuild the environment of a bug report.
 
-    Unpacks the bundle into a new directory, shows how this machine differs from the reported one,
-    and builds with the reported lock as `danlu build --frozen` does.
+    Unpacks a bundle of `danlu report` into a new directory, shows how this machine differs from the
+    reported one, and builds with the reported lock as `danlu build --frozen` does.
     """
     run = current_session()
     place = run.directory / (directory or bundle.name.removesuffix(".gz").removesuffix(".tar"))

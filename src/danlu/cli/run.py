@@ -42,7 +42,7 @@ class _RunCommand(ProgramCommand):
 )
 @volume_option
 @variable_option
-@click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs that the program gets.")
+@click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the program.")
 @user_option
 @click.option(
     "--security-opt",

@@ -36,7 +36,8 @@ def command(name: str, stdio: bool, args: tuple[str, ...]) -> None:
     """Open a shell in an environment over SSH, or run a command in it.
 
     The host NAME.danlu also works in ssh, scp, sftp, rsync and editors; `danlu up` configures it.
-    A stopped environment is started, unless `danlu stop` stopped it. As with `danlu exec`, CMD may
+    An environment that ended by itself (a crash, a reboot) is started first; one that `danlu stop`
+    stopped is not. As with `danlu exec`, CMD may
     follow --: `danlu ssh -- CMD` runs it in the project's environment.
     """
     run = current_session()

@@ -121,7 +121,7 @@ def _sweep_options(function: F) -> F:
     type=BuildFileParam(),
     default="",
     metavar="FILE[:FUNC]",
-    help="Run in this environment [default: the script's directory's].",
+    help="Environment to run in [default: the build file next to the script].",
 )
 @click.option("--image", default="", metavar="REF", help="Run in this image.")
 @click.option(
@@ -169,7 +169,11 @@ def _sweep_options(function: F) -> F:
     metavar="TIME",
     help="How long replicas may run after success [default: 1h].",
 )
-@click.option("--replace", is_flag=True, help="Replace a finished job of the same name.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="First delete a finished job of this name and its earlier runs.",
+)
 @click.option("--detach", is_flag=True, help="Run in the background and print the job name.")
 @click.option("--dry-run", is_flag=True, help="Print the generated manifest and exit.")
 @click.option(

@@ -44,11 +44,11 @@ from danlu.util.config import EngineName, NetworkName
     "ports",
     multiple=True,
     metavar="[HOST:]PORT",
-    help="Reach a port of the environment at this one. Repeatable.",
+    help="Publish a port of the environment on this machine. Repeatable.",
 )
 @click.option("--cpus", default="", metavar="N", help="Limit the cores.")
 @click.option("--memory", default="", metavar="SIZE", help="Limit the memory, such as 16G.")
-@click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs that programs get.")
+@click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the environment.")
 @click.option("--shm-size", default="", metavar="SIZE", help="Size of /dev/shm, such as 2G.")
 @user_option
 @click.option(
@@ -59,7 +59,7 @@ from danlu.util.config import EngineName, NetworkName
 @click.option(
     "--network",
     type=click.Choice(get_args(NetworkName)),
-    help="The machine's network, or one of which only forwarded ports are reached.",
+    help="The machine's network, or a private one with forwarded ports only.",
 )
 @click.option(
     "--ssh-port",

@@ -17,7 +17,7 @@ _SHORT_COMMIT = 12
 
 command = group(
     "vscode",
-    help="""Give environments VS Code's server without internet access.
+    help="""Provide VS Code's server without internet access.
 
 Environments that are started have the servers that were added where Remote-SSH and Open Remote -
 SSH look for them, so that editors do not download them.""",

@@ -224,9 +224,9 @@ def _check_builder(request: BuildRequest) -> None:
     if builder == "docker":
         raise UsageError(
             "the BuildKit inside Docker Engine cannot run steps: it has no oci-layout:// sources",
-            hint="create a BuildKit in a container: `docker buildx create --name danlu --driver"
-            " docker-container --bootstrap`, then set"
-            " BUILDKIT_HOST=docker-container://buildx_buildkit_danlu0 and use --builder buildkit",
+            hint="use --builder buildkit with a separate BuildKit, for example (not tested):"
+            " `docker buildx create --name danlu --driver docker-container --bootstrap` and"
+            " BUILDKIT_HOST=docker-container://buildx_buildkit_danlu0",
         )
     if builder not in _BUILDERS:
         raise UsageError(f"unknown builder {builder!r}", hint=f"use {', '.join(_BUILDERS)}")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
 from danlu.commands.build import choose_platform, last_build_key
+from danlu.environment.lock import LockedSetting
 from danlu.environment.types import Environment
 from danlu.errors import LockError, OutsideError
 from danlu.graph.ops import Merge, Platform, Unresolved
@@ -63,6 +64,7 @@ class PlanReport(msgspec.Struct, frozen=True):
     """What would be built. ``stale`` is what changed since it was locked, empty for nothing.
 
     ``locked_platforms`` are all those of the lock, ``lock_command`` updates it for this one.
+    ``package_settings`` are those of pip and uv that restricted the locked packages.
     """
 
     file: str
@@ -75,6 +77,7 @@ class PlanReport(msgspec.Struct, frozen=True):
     at_start: tuple[str, ...] = ()
     locked_platforms: tuple[str, ...] = ()
     lock_command: str = "danlu lock"
+    package_settings: tuple[LockedSetting, ...] = ()
 
 
 def plan_build(
@@ -104,6 +107,7 @@ def plan_build(
         at_start=environment.start_functions,
         locked_platforms=tuple(map(str, project.lock.list_platforms(project.target))),
         lock_command=f"danlu lock --platform {target}" if is_foreign(target) else "danlu lock",
+        package_settings=section.package_settings if section else (),
     )
     if not why:
         return planned

@@ -23,11 +23,12 @@ EXTRA_SOURCES = "/home/envd/extra_source"
 
 #: The home directory of the environment's user, and the working directory of ``run()``. envd uses a
 #: subdirectory with the name of the project's directory; the same project has different names on
-#: different machines, and an image must not depend on that (D7).
+#: different machines, and an image must not depend on that
+#: (docs/architecture/decisions.md#identity-at-start-not-at-build).
 HOME = "/home/envd"
 
 #: The environment's user, as in envd. The id is a constant, because an image contains none of the
-#: machine's (D7), unless ``config.owner`` sets another one.
+#: machine's, unless ``config.owner`` sets another one.
 USER_NAME = "envd"
 USER_ID = 1000
 

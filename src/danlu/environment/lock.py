@@ -138,6 +138,22 @@ class LockedPackage(msgspec.Struct, frozen=True):
     editable: bool = False
 
 
+class LockedSetting(msgspec.Struct, frozen=True):
+    """A setting of pip or uv that restricted the Python packages when they were locked.
+
+    ``origin`` is a variable, or whose configuration it was. ``package`` is the normalised name of
+    the only package that it is about. For information: other machines need not have the setting.
+    """
+
+    name: str
+    value: str
+    origin: str
+    package: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.value} ({self.origin})"
+
+
 class FunctionLock(msgspec.Struct, frozen=True):
     """Everything that one function of a build file was resolved to.
 
@@ -153,11 +169,12 @@ class FunctionLock(msgspec.Struct, frozen=True):
     packages_inputs: str = ""
     packages: tuple[LockedPackage, ...] = ()
     build_packages: tuple[LockedPackage, ...] = ()
+    package_settings: tuple[LockedSetting, ...] = ()
     sections: Mapping[str, tuple[msgspec.Struct, ...]] = {}
 
 
 class Lock(msgspec.Struct, frozen=True):
-    """A lock file: its version, and a :class:`FunctionLock` for each function of the build file.
+    """A lockfile: its version, and a :class:`FunctionLock` for each function of the build file.
 
     The first platform that a function was locked for has the function's name, every other one
     ``NAME@PLATFORM`` (``build@linux/arm64``).
@@ -318,7 +335,7 @@ class LockSection(Generic[Pin]):
     """
 
     name: ClassVar[str]
-    """The field in the lock file."""
+    """The field in the lockfile."""
     singular: ClassVar[str]
     """A pin in messages: ``locked file https://…``."""
     plural: ClassVar[str]

@@ -1,9 +1,10 @@
 """The environment that a build function describes, as frozen values.
 
 A :class:`Declaration` is one call of a build function whose order does not matter; a
-:class:`Step` is one whose order does (D1). Both are base classes: a build function subclasses one
-of them and overrides what its call contributes, so that no other code depends on the function.
-The declarations in this module are those that other phases look up by type.
+:class:`Step` is one whose order does (docs/architecture/decisions.md#declarations-then-steps). Both
+are base classes: a build function subclasses one of them and overrides what its call contributes,
+so that no other code depends on the function. The declarations in this module are those that other
+phases look up by type.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Expectations(Generic[K]):
     def _get_or_create(self, key: K) -> _ExpectationSet:
         now = self._clock.monotonic()
         expected = self._pending.setdefault(key, _ExpectationSet(now))
-        # Every write starts the time-out again, as in client-go's SetExpectations.
+        # Every write starts the timeout again, as in client-go's SetExpectations.
         expected.since = now
         return expected
 

@@ -182,7 +182,7 @@ class JsonPoster:
 
     Args:
         url: An http or https URL.
-        seconds: The time-out of a request.
+        seconds: The timeout of a request.
         ca: PEM certificates to trust, empty for this machine's.
         max_bytes: The size limit of a response.
 

@@ -53,7 +53,7 @@ class ApiRequest:
     Args:
         query: Parameters; those with empty values are left out.
         what: What the request does, for error messages (``list pods``).
-        seconds: The time-out of the whole response, None for none.
+        seconds: The timeout of the whole response, None for none.
         priority: Requests of a low priority leave room for others.
     """
 
@@ -284,12 +284,13 @@ def _is_loopback(host: str) -> bool:
 
 
 class _AbortingConnector(aiohttp.TCPConnector):
-    """Aborts connections that cannot be reused, for example of cancelled requests.
+    """Aborts connections that cannot be reused: of cancelled requests, or if the server closes.
 
     A graceful TLS shutdown waits for the server and may outlive the event loop.
     """
 
     def _release(self, key: Any, protocol: Any, **options: Any) -> None:
-        if options.get("should_close") and protocol.transport is not None:
+        is_over = options.get("should_close") or protocol.should_close
+        if is_over and protocol.transport is not None:
             protocol.transport.abort()
         super()._release(key, protocol, **options)

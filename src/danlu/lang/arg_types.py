@@ -96,23 +96,23 @@ def _check_items(
 def _check_text_list(value: object) -> tuple[object, ...]:
     if isinstance(value, str):
         shown = value if len(value) < 40 else "…"
-        raise CallError("must be a list of texts, not one text", hint=f'write ["{shown}"]')
-    return _check_items(value, check_item=_check_text, word="texts")
+        raise CallError("must be a list of strings, not one string", hint=f'write ["{shown}"]')
+    return _check_items(value, check_item=_check_text, word="strings")
 
 
 def _check_argument_lists(value: object) -> tuple[object, ...]:
     rows = value if isinstance(value, (list, tuple)) else ()
     if isinstance(value, str) or (rows and all(isinstance(row, str) for row in rows)):
         raise CallError(
-            "must be a list of commands, each a list of texts",
+            "must be a list of commands, each a list of strings",
             hint='write [["program", "argument"]]: one inner list per command',
         )
-    return _check_items(value, check_item=_check_text_list, word="lists of texts")
+    return _check_items(value, check_item=_check_text_list, word="lists of strings")
 
 
 def _check_text_map(value: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(value, Mapping):
-        raise CallError(f"must be a dictionary of texts, not {_describe_value(value)}")
+        raise CallError(f"must be a dictionary of strings, not {_describe_value(value)}")
     pairs = []
     for key, item in value.items():
         if not isinstance(key, str):
@@ -124,8 +124,8 @@ def _check_text_map(value: object) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def integer(low: int, high: int, words: str = "") -> ArgType:
-    """Return the type of whole numbers from ``low`` to ``high``, both inclusive."""
+def integer(low: int, high: int) -> ArgType:
+    """Return the type of integers from ``low`` to ``high``, both inclusive."""
 
     def check(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -136,11 +136,11 @@ def integer(low: int, high: int, words: str = "") -> ArgType:
             raise CallError(f"must be from {low} to {high}, not {shown}")
         return value
 
-    return ArgType(words or f"whole number, {low} to {high}", "int", check)
+    return ArgType(f"`int`, {low} to {high}", "int", check)
 
 
 def choice(names: Iterable[str]) -> ArgType:
-    """Return the type of texts that are one of ``names``."""
+    """Return the type of strings that are one of ``names``."""
     known = tuple(names)
 
     def check(value: object) -> str:
@@ -152,10 +152,9 @@ def choice(names: Iterable[str]) -> ArgType:
             )
         return text
 
-    literal = ", ".join(f'"{name}"' for name in known)
-    return ArgType(
-        "one of " + ", ".join(f"`{name}`" for name in known), f"Literal[{literal}]", check
-    )
+    literals = [f'"{name}"' for name in known]
+    description = "one of " + ", ".join(f"`{literal}`" for literal in literals)
+    return ArgType(description, f"Literal[{', '.join(literals)}]", check)
 
 
 _SECRET_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -191,16 +190,16 @@ def _check_secrets(value: object) -> tuple[object, ...]:
     return _check_items(value, check_item=_check_secret, word="secrets")
 
 
-TEXT = ArgType("text", "str", _check_text)
-FLAG = ArgType("True or False", "bool", _check_flag)
-TEXTS = ArgType("list of texts", "Sequence[str]", _check_text_list)
-TEXT_MAP = ArgType("dictionary of texts", "Mapping[str, str]", _check_text_map)
-ARGUMENT_LISTS = ArgType("list of lists of texts", "Sequence[Sequence[str]]", _check_argument_lists)
+TEXT = ArgType("`str`", "str", _check_text)
+FLAG = ArgType("`bool`", "bool", _check_flag)
+TEXTS = ArgType("`list[str]`", "Sequence[str]", _check_text_list)
+TEXT_MAP = ArgType("`dict[str, str]`", "Mapping[str, str]", _check_text_map)
+ARGUMENT_LISTS = ArgType("`list[list[str]]`", "Sequence[Sequence[str]]", _check_argument_lists)
 SECRETS = ArgType(
-    "list of secrets: an id, or a dictionary of `id` and `target`",
+    "list of secrets: an id (`str`), or a `dict` of `id` and `target`",
     "Sequence[str | Mapping[str, str]]",
     _check_secrets,
 )
-PORT = integer(1, 65535, "port")
-PORT_OR_ANY = integer(0, 65535, "port, 0 for any")
+PORT = integer(1, 65535)
+PORT_OR_ANY = integer(0, 65535)
 USER_ID = integer(0, 65535)

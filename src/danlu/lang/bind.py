@@ -28,7 +28,7 @@ def declare_calls(
 
     ``span`` is the definition of the build function ``name``, for what the file does not declare.
     ``written_order`` keeps the steps as written (``build.py``); otherwise ``io.*`` come before
-    ``run()`` (envd's order, D1).
+    ``run()`` (envd's order).
     """
     env = EnvironmentBuilder()
     for call in calls:
@@ -141,7 +141,7 @@ def _parameter_names(function: BuildFunction) -> list[str]:
 
 def _suggest_list(args: Sequence[object]) -> str:
     if len(args) > 1 and all(isinstance(value, str) for value in args):
-        return "put several texts into a list: [" + ", ".join(f'"{text}"' for text in args) + "]"
+        return "put several strings in a list: [" + ", ".join(f'"{text}"' for text in args) + "]"
     return ""
 
 

@@ -149,7 +149,7 @@ def _convert_value(function: str, name: str, setting: str, default: object) -> V
         if not isinstance(default, str | None):
             raise UsageError(
                 f"'{name}' of '{function}' cannot be set: its default is a {_name_type(default)}",
-                hint="only texts, numbers, and True or False can be set",
+                hint="only strings, numbers, and True or False can be set",
             )
     except (KeyError, ValueError):
         raise UsageError(

@@ -74,7 +74,7 @@ class EnvironmentBuilder:
         """Return the environment of the function ``name`` of ``file``, defined at ``span``.
 
         With ``written_order`` the steps stay as written (``build.py``); without, those that run
-        commands come last (envd's order, D1).
+        commands come last (envd's order).
         """
         declared = self.find(BaseSystem)
         base = declared or BaseSystem(image=DEFAULT_IMAGE, span=span)

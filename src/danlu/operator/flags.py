@@ -166,7 +166,7 @@ FLAGS = (
         "decorator_config",
         "text",
         "FILE",
-        "YAML file of decorators with time-outs, failure policies and CAs.",
+        "YAML file of decorators with timeouts, failure policies and CAs.",
     ),
 )
 

@@ -219,7 +219,7 @@ def _container_probes(settings: OperatorSettings) -> Manifest:
 
 
 def _http_probe(path: str, *, every: int) -> Manifest:
-    # A generous time-out: a busy node must not cause a restart.
+    # A generous timeout: a busy node must not cause a restart.
     ask = {"path": path, "port": "health"}
     return {"httpGet": ask, "periodSeconds": every, "timeoutSeconds": 5}
 

@@ -43,7 +43,7 @@ from danlu.training.framework import Framework
 from danlu.training.manifest import ManifestError
 from danlu.training.types import MANAGER, ConditionType, Event, Job, JobStatus, RestartBackoff
 
-#: The time-out of expectations.
+#: The timeout of expectations.
 _EXPECTATION_TIMEOUT = 300.0
 #: The upper limit of a delay, so that a jump of the wall clock is noticed.
 _MAX_REQUEUE_SECONDS = 600.0

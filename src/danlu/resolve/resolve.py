@@ -19,6 +19,7 @@ from danlu.environment.lock import (
     LockedConda,
     LockedPackage,
     LockedPython,
+    LockedSetting,
     LockedSystem,
     list_pinned_packages,
 )
@@ -447,6 +448,7 @@ async def _lock_packages(
             lock,
             packages=old.packages,
             build_packages=old.build_packages,
+            package_settings=old.package_settings,
             packages_inputs=wanted,
         )
     from danlu.resolve.python.packages import resolve_packages
@@ -474,8 +476,21 @@ async def _lock_packages(
         lock,
         packages=resolved.packages,
         build_packages=resolved.wheels,
+        package_settings=_merge_settings(resolved.settings, old, kept, resolved.packages),
         packages_inputs=wanted,
     )
+
+
+def _merge_settings(
+    settings: tuple[LockedSetting, ...],
+    old: FunctionLock | None,
+    kept: Sequence[LockedPackage],
+    packages: Sequence[LockedPackage],
+) -> tuple[LockedSetting, ...]:
+    """Return ``settings`` with those of the old lock that chose a package that is unchanged."""
+    same = {package.name for package in set(kept) & set(packages)}
+    before = [item for item in old.package_settings if item.package in same] if old else []
+    return tuple(sorted({*settings, *before}, key=msgspec.structs.astuple))
 
 
 def _reject_binary_wheels(packages: Sequence[LockedPackage], environment: Environment) -> None:

@@ -2,7 +2,7 @@
 Python.
 
 A base consists of all essential packages, apt and their dependencies, without recommended packages.
-It includes ``passwd``, because an environment creates its user at start (D7). On releases that
+It includes ``passwd``, because an environment creates its user at start. On releases that
 require a merged ``/usr``, ``usr-is-merged`` declares it, instead of ``usrmerge``, which would
 convert the system and depends on all of Perl.
 """

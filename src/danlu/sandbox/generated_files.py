@@ -1,9 +1,9 @@
 """Remove keys and databases that maintainer scripts of packages generate.
 
 They differ from build to build, and a private key in an image is not secret. They are removed from
-a system package's layer; an environment that needs one creates it at start (D7) with the package's
-own tool. The table has one entry per mechanism; private keys in PEM form are found wherever they
-are.
+a system package's layer; an environment that needs one creates it at start with the package's own
+tool (docs/architecture/decisions.md#identity-at-start-not-at-build). The table has one entry per
+mechanism; private keys in PEM form are found wherever they are.
 """
 
 from __future__ import annotations

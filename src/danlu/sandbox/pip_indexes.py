@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
+from danlu.sandbox.machine_settings import iter_settings
 from danlu.sandbox.pip_uv_config import (
     TRUE_VALUES,
     read_pip_options,
@@ -26,28 +27,10 @@ _FILES_DIRECTORY = "/run/danlu/files"
 _PIP_FILE = "/etc/xdg/pip/pip.conf"
 _UV_FILE = "/etc/xdg/uv/uv.toml"
 
-# Options about where packages come from and how to reach them. The others (caches, user installs,
-# log files) only make sense on this machine.
+_STEP_SETTINGS = tuple(iter_settings(sandbox="steps"))
+_PIP_OPTIONS = frozenset(name for setting in _STEP_SETTINGS for name in setting.pip)
+_UV_SETTINGS = tuple(name for setting in _STEP_SETTINGS for name in setting.uv)
 _PIP_LISTS = ("extra-index-url", "find-links", "trusted-host")
-_PIP_VALUES = ("index-url", "no-index", "timeout", "retries", "prefer-binary", "proxy")
-_UV_KEYS = (
-    "index",
-    "index-url",
-    "extra-index-url",
-    "find-links",
-    "no-index",
-    "allow-insecure-host",
-    "index-strategy",
-    "native-tls",
-    "system-certs",
-)
-_PASSED_VARIABLES = (
-    "PIP_DISABLE_PIP_VERSION_CHECK",
-    "UV_HTTP_TIMEOUT",
-    "UV_INDEX_STRATEGY",
-    "UV_NATIVE_TLS",
-    "UV_SYSTEM_CERTS",
-)
 
 
 class MachineIndexes(msgspec.Struct, frozen=True):
@@ -60,7 +43,10 @@ class MachineIndexes(msgspec.Struct, frozen=True):
 
 def passed_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of pip and uv that contain no paths and are passed through unchanged."""
-    return {name: environ[name] for name in _PASSED_VARIABLES if environ.get(name)}
+    settings = (setting for setting in _STEP_SETTINGS if not setting.separator)
+    names = [name for setting in settings for name in setting.variables]
+    own = [name for name in names if name.startswith(("PIP_", "UV_"))]
+    return {name: environ[name] for name in own if environ.get(name)}
 
 
 def read_indexes(environ: Mapping[str, str]) -> MachineIndexes:
@@ -99,7 +85,7 @@ def _read_pip_options(environ: Mapping[str, str]) -> dict[str, str | tuple[str, 
     for name, text in read_pip_options(environ).items():
         if name in _PIP_LISTS:
             options[name] = split_values(text)
-        elif name in _PIP_VALUES:
+        elif name in _PIP_OPTIONS:
             options[name] = text
     return options
 
@@ -128,33 +114,24 @@ def _render_pip_conf(values: Mapping[str, str | tuple[str, ...]]) -> str:
 
 
 def render_uv_toml(values: Mapping[str, object]) -> str:
-    """Render TOML, whose strings, booleans and arrays are written like JSON's. Tables go last."""
-    tables = values.get("index", ())
-    lines = [
-        f"{key} = {_encode_toml_value(value)}"
-        for key, value in values.items()
-        if value is not tables
-    ]
-    for table in tables if isinstance(tables, list) else ():
-        lines += ["", "[[index]]"]
-        lines += [f"{key} = {_encode_toml_value(value)}" for key, value in table.items()]
-    return "\n".join(lines) + "\n"
+    """Render TOML, whose strings, booleans and arrays are written like JSON's."""
+    return "".join(f"{key} = {_encode_toml_value(value)}\n" for key, value in values.items())
 
 
 def _encode_toml_value(value: object) -> str:
+    if isinstance(value, Mapping):
+        pairs = (f"{_encode_toml_value(key)} = {_encode_toml_value(value[key])}" for key in value)
+        return "{ " + ", ".join(pairs) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_encode_toml_value, value)) + "]"
     return msgspec.json.encode(value).decode()
-
-
-def select_uv_sources(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return those of uv's settings that say where packages come from and how to reach them."""
-    return {key: settings[key] for key in _UV_KEYS if key in settings}
 
 
 def _read_uv_settings(environ: Mapping[str, str], moved: Callable[[str], str]) -> dict[str, object]:
     settings = read_uv_settings(environ)
-    selected = select_uv_sources(settings)
+    selected = {key: settings[key] for key in _UV_SETTINGS if key in settings}
     selected |= _read_uv_variables(environ)
-    return {key: _map_uv_value(key, value, moved) for key, value in selected.items()}
+    return map_uv_paths(selected, moved)
 
 
 def _read_uv_variables(environ: Mapping[str, str]) -> dict[str, object]:
@@ -175,6 +152,11 @@ def _strip_index_name(item: str) -> str:
     """Return ``name=URL`` without the name."""
     name, equals, rest = item.partition("=")
     return rest if equals and name.replace("-", "").replace("_", "").isalnum() else item
+
+
+def map_uv_paths(settings: Mapping[str, object], moved: Callable[[str], str]) -> dict[str, object]:
+    """Return uv's settings with the addresses in them as ``moved`` returns them."""
+    return {key: _map_uv_value(key, value, moved) for key, value in settings.items()}
 
 
 def _map_uv_value(key: str, value: object, moved: Callable[[str], str]) -> object:

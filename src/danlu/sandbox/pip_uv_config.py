@@ -20,9 +20,6 @@ _ETC = Path("/etc")
 #: Files of a project with uv's settings; the first hides the second.
 _PROJECT_FILES = ("uv.toml", "pyproject.toml")
 
-#: Settings that make uv build packages even if its command line forbids building.
-_BUILD_SETTINGS = ("no-binary", "no-binary-package")
-
 #: Options of pip that have two names.
 _ALIASES = {"default-timeout": "timeout"}
 
@@ -33,13 +30,19 @@ def read_pip_options(environ: Mapping[str, str]) -> dict[str, str]:
     For one option ``[install]`` wins over ``[global]``, and a ``PIP_*`` variable over both; for one
     section the more important file wins. Unreadable or invalid files count as empty.
     """
-    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}}
+    return {name: text for name, (text, _) in locate_pip_options(environ).items()}
+
+
+def locate_pip_options(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Return :func:`read_pip_options`, each with its variable or the path of its file."""
+    sections: dict[str, dict[str, tuple[str, str]]] = {"global": {}, "install": {}}
     for path in _iter_pip_files(environ):
         for section, options in _parse_ini(path).items():
             if section in sections:
-                sections[section] |= {_long_name(name): text for name, text in options.items()}
+                found = {_long_name(name): (text, str(path)) for name, text in options.items()}
+                sections[section] |= found
     variables = {
-        _long_name(name.removeprefix("PIP_")): text
+        _long_name(name.removeprefix("PIP_")): (text, name)
         for name, text in environ.items()
         if name.startswith("PIP_") and text
     }
@@ -59,27 +62,11 @@ def read_uv_settings(environ: Mapping[str, str], project: Path | None = None) ->
     """
     merged: dict[str, Any] = {}
     of_pip: dict[str, Any] = {}
-    for table in _iter_uv_tables(environ, project):
+    for _, table in iter_uv_tables(environ, project):
         pip = table.pop("pip", {})
         merged = _merge_settings(table, merged)
         of_pip = _merge_settings(pip if isinstance(pip, dict) else {}, of_pip)
     return _merge_settings(of_pip, merged)
-
-
-def find_uv_build_setting(environ: Mapping[str, str], project: Path) -> tuple[Path, str] | None:
-    """Return a file that uv may read in ``project`` and its setting that makes uv build packages.
-
-    The path of ``project`` must have no links. All files above it count, because which of them uv
-    reads depends on its workspaces.
-    """
-    above = (project, *project.parents) if _discovers_config(environ) else ()
-    for path in (*_iter_uv_files(environ), *(up / name for up in above for name in _PROJECT_FILES)):
-        table = _read_uv_table(path) or {}
-        for part in (table, table.get("pip", {})):
-            for name in _BUILD_SETTINGS:
-                if isinstance(part, dict) and part.get(name):
-                    return path, name
-    return None
 
 
 def _iter_pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -99,16 +86,21 @@ def _iter_pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(named)
 
 
-def _iter_uv_tables(environ: Mapping[str, str], project: Path | None) -> Iterator[dict[str, Any]]:
-    """Yield the contents of the files that uv would read, from least to most important."""
+def iter_uv_tables(
+    environ: Mapping[str, str], project: Path | None
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the files that uv would read and their settings, from least to most important.
+
+    Addresses in them are not relative to their files any more.
+    """
     for path in _iter_uv_files(environ):
-        yield _parse_toml(path)
+        yield path, _parse_toml(path)
     if _discovers_config(environ):
         for directory in (project, *project.parents) if project else ():
             for name in _PROJECT_FILES:
                 table = _read_uv_table(directory / name)
                 if table is not None:
-                    yield table
+                    yield directory / name, _make_addresses_absolute(table, directory)
                     return
 
 
@@ -118,15 +110,44 @@ def _iter_uv_files(environ: Mapping[str, str]) -> Iterator[Path]:
     if named:
         yield Path(named)
     elif _discovers_config(environ):
-        system = [directory / "uv/uv.toml" for directory in _system_directories(environ)]
-        yield from [path for path in (*system, _ETC / "uv/uv.toml") if path.is_file()][:1]
+        directories = _system_directories(environ)
+        system = [directory / "uv/uv.toml" for directory in directories]
+        if not _is_true(environ, "UV_NO_SYSTEM_CONFIG"):
+            yield from [path for path in (*system, _ETC / "uv/uv.toml") if path.is_file()][:1]
         yield _user_directory(environ) / "uv/uv.toml"
+
+
+def _make_addresses_absolute(table: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return settings of a project with the directories in them as absolute paths."""
+
+    def locate(value: object) -> object:
+        if not isinstance(value, str) or "://" in value:
+            return value
+        return str(directory / os.path.expanduser(value))
+
+    settings = dict(table)
+    for name, value in table.items():
+        if name == "index-url":
+            settings[name] = locate(value)
+        elif name in ("extra-index-url", "find-links") and isinstance(value, list):
+            settings[name] = [locate(item) for item in value]
+        elif name == "index" and isinstance(value, list):
+            settings[name] = [
+                {**item, "url": locate(item.get("url"))} if isinstance(item, dict) else item
+                for item in value
+            ]
+        elif name == "pip" and isinstance(value, dict):
+            settings[name] = _make_addresses_absolute(value, directory)
+    return settings
 
 
 def _discovers_config(environ: Mapping[str, str]) -> bool:
     """Return whether uv searches for configuration files."""
-    forbidden = environ.get("UV_NO_CONFIG", "").lower() in TRUE_VALUES
-    return not forbidden and not environ.get("UV_CONFIG_FILE")
+    return not _is_true(environ, "UV_NO_CONFIG") and not environ.get("UV_CONFIG_FILE")
+
+
+def _is_true(environ: Mapping[str, str], variable: str) -> bool:
+    return environ.get(variable, "").lower() in TRUE_VALUES
 
 
 def _read_uv_table(path: Path) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def parse_environment_file(text: str, name: str) -> CondaEnvironmentFile:
         )
     channels = values.get("channels") or []
     if not isinstance(channels, list) or not all(isinstance(item, str) for item in channels):
-        raise UsageError(f"{name}: channels must be a list of texts", span=Span(name, 1))
+        raise UsageError(f"{name}: channels must be a list of strings", span=Span(name, 1))
     specs: list[tuple[int, str]] = []
     pip: list[tuple[int, str]] = []
     for key, number, item in _list_dependencies(yaml.compose(text, Loader=yaml.BaseLoader)):

@@ -177,7 +177,7 @@ class _ManifestReader:
         for item in values.get("channels") or ():
             channel = item.get("channel") if isinstance(item, dict) else item
             if not isinstance(channel, str) or not channel:
-                raise self._make_error("channels must be a list of texts", header, "channels")
+                raise self._make_error("channels must be a list of strings", header, "channels")
             self._channels.append(channel)
 
     def _convert_conda(self, name: str, value: Any, header: str) -> str:

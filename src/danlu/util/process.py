@@ -39,6 +39,7 @@ async def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | str | None = None,
     umask: int = -1,
+    pass_fds: Sequence[int] = (),
 ) -> CompletedProcess:
     """Run ``args`` to completion and collect the output; a ``umask`` of -1 keeps ours.
 
@@ -50,6 +51,7 @@ async def run(
         env=env,
         cwd=cwd,
         umask=umask,
+        pass_fds=pass_fds,
     )
     chunks: dict[str, bytes] = {}
 

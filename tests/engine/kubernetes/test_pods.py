@@ -292,7 +292,7 @@ def test_ssh_reaches_programs_and_ports_of_the_pod(
 
 def fetch(port: int) -> bytes:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
             connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
             return connection.makefile("rb").read()
     except OSError:

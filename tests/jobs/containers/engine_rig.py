@@ -148,7 +148,7 @@ def run_within(home: Path, act: Callable[[EngineRig], Awaitable[T]], **fields: A
     """Call ``act`` with a rig and return its result; must be called in a namespace."""
 
     async def run() -> T:
-        with anyio.fail_after(50):
+        with anyio.fail_after(60):
             async with rig(home, **fields) as result:
                 return await act(result)
 

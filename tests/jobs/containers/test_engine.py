@@ -8,7 +8,6 @@ import shutil
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +19,7 @@ import pytest
 
 from danlu.engine.types import ContainerExit, ResourceLimits, VolumeMount
 from danlu.errors import MachineError
+from danlu.jobs.local.job_network import replica_address
 from danlu.sandbox import _linux
 from danlu.util.files import mounts_below
 from tests.jobs.containers.engine_rig import EngineRig
@@ -124,20 +124,24 @@ def test_containers_of_a_replica_share_its_network_namespace(
 
 
 def test_the_next_attempt_is_reachable_immediately(run_with_rig: Contained) -> None:
-    async def act(rig: EngineRig) -> list[str]:
-        results = []
+    """Neighbours need not learn who has the address: it is the same link-layer address."""
+
+    async def act(rig: EngineRig) -> tuple[list[str], list[str]]:
+        received, neighbours = [], []
         for attempt in range(3):
             server = await rig.start(SERVER, 1, attempt=attempt)
             await rig.read_output(server)
             call = f"until echo {attempt} | nc job-worker-1 9000; do sleep 0.02; done"
-            began = time.monotonic()
-            await rig.run_script(call, 2)
-            assert time.monotonic() - began < 2, "the neighbours had to learn who has the address"
+            show = f"awk '$1 == \"{replica_address(1)}\"' /proc/net/arp"
+            neighbours.append((await rig.run_script(f"{call}; {show}", 2))[1])
             await server.wait()
-            results.append(await rig.read_output(server))
-        return results
+            received.append(await rig.read_output(server))
+        return received, neighbours
 
-    assert run_with_rig(act) == ["0\n", "1\n", "2\n"]
+    received, neighbours = run_with_rig(act)
+    assert received == ["0\n", "1\n", "2\n"]
+    assert neighbours[0].split()[3].startswith("02:42:")
+    assert neighbours == neighbours[:1] * 3
 
 
 @pytest.mark.needs("slirp4netns", "tun")
@@ -345,7 +349,7 @@ def test_cpu_use_is_limited(run_with_rig: Contained, shell: bool) -> None:
     async def act(rig: EngineRig) -> tuple[bool, float]:
         limits = ResourceLimits(cpu=0.2)
         running = await rig.start_words(("awk", "BEGIN { while (1) ; }"), limits=limits)
-        await anyio.sleep(1)
+        await anyio.sleep(1)  # the usage is measured over this time
         used = running.usage()
         await running.stop(grace=0)
         assert used is not None
@@ -374,16 +378,14 @@ def test_usage_is_measured_without_limits(run_with_rig: Contained) -> None:
 
 @pytest.mark.parametrize("script", ["sleep 100", "sleep 100; true"])
 def test_sigterm_stops_a_container_immediately(run_with_rig: Contained, script: str) -> None:
-    async def act(rig: EngineRig) -> tuple[int, float]:
+    async def act(rig: EngineRig) -> int:
         running = await rig.start(f"echo ready; {script}")
         await rig.read_output(running)
-        began = time.monotonic()
-        await running.stop(grace=30)
-        return (await running.wait()).code, time.monotonic() - began
+        # Longer than the test may take.
+        await running.stop(grace=600)
+        return (await running.wait()).code
 
-    code, seconds = run_with_rig(act)
-    assert code == 143
-    assert seconds < 5
+    assert run_with_rig(act) == 143
 
 
 def test_a_container_that_ignores_sigterm_is_killed_after_the_grace_period(
@@ -413,16 +415,16 @@ def test_exec_runs_in_the_container(run_with_rig: Contained) -> None:
 
 
 def test_processes_left_by_exec_are_killed_with_the_container(run_with_rig: Contained) -> None:
-    async def act(rig: EngineRig) -> float:
+    async def act(rig: EngineRig) -> int:
         running = await rig.start("echo ready; sleep 100")
         await rig.read_output(running)
         end, _ = await rig.exec(running, "sh", "-c", "sleep 100 > /dev/null 2>&1 &")
         assert end.code == 0
-        began = time.monotonic()
-        await running.stop(grace=5)
-        return time.monotonic() - began
+        # Longer than the test may take.
+        await running.stop(grace=600)
+        return (await running.wait()).code
 
-    assert run_with_rig(act) < 4
+    assert run_with_rig(act) == 143
 
 
 def test_exec_needs_a_running_container(run_with_rig: Contained) -> None:

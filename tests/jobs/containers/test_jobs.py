@@ -203,7 +203,7 @@ async def test_exec_runs_a_command_in_a_replica(
     socket = home / "jobs/job/files/control.sock"
     words = "until [ -e /ready ]; do sleep 0.02; done; echo in $HOSTNAME"
     command = [sys.executable, "-I", str(exec_agent.__file__), str(socket), "job-worker-0", words]
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         result = await anyio.run_process(command)
     assert result.stdout == b"in job-worker-0\n"
     await jobs.stop("job", grace=0)

@@ -58,7 +58,7 @@ def run_as_ordinary_user(
     """Run ``act`` in a process of an ordinary user with a working directory; return its result."""
 
     async def run() -> T:
-        with anyio.fail_after(50):
+        with anyio.fail_after(60):
             return await act(
                 local_jobs(home),
                 {NAME: ContainerImage(engine_rig.image(home), NAME)},
@@ -139,8 +139,7 @@ def test_containers_stop_when_their_submitter_exits(home: Path) -> None:
                 pids = pids_of(await wait_for_view(jobs, lambda view: len(pids_of(view)) == 2))
             finally:
                 submitter.kill()
-        with anyio.fail_after(10):
-            final_view = await wait_for_view(jobs, lambda view: view.finished)
+        final_view = await wait_for_view(jobs, lambda view: view.finished)
         return final_view.status.conditions[-1].message, any(map(alive, pids))
 
     message, alive_after = run_as_ordinary_user(home, act)

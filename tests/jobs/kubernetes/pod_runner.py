@@ -57,7 +57,7 @@ def run_pod(
         env={"PATH": path, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     message = termination_log.read_text() if termination_log.exists() else ""

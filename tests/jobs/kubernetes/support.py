@@ -37,7 +37,7 @@ from tests.fakes.kubernetes.pod_script import PodBehaviour, PodScript, Simulated
 from tests.jobs.kubernetes.pod_runner import run_pod
 from tests.kube.servers import ApiServer, free_port
 
-LIMIT = 20.0
+LIMIT = 60.0
 SETTINGS = OperatorSettings(
     metrics_address="", health_address="", status_seconds=0.0, pace={"first": 0.05, "longest": 0.1}
 )

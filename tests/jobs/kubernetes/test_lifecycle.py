@@ -260,7 +260,7 @@ async def test_a_job_without_an_operator_can_be_stopped_and_removed() -> None:
         jobs = KubernetesJobs(access, clock=clock)
         await jobs.submit(job())
         await clock.advance(20)
-        with anyio.fail_after(10):
+        with anyio.fail_after(LIMIT):
             await jobs.stop("job")
         assert (await jobs.view("job")).state == "Stopped"
         await jobs.remove("job")

@@ -28,7 +28,7 @@ from danlu.util.paths import Paths
 WORKER = ReplicaType("Worker")
 MASTER = ReplicaType("Master")
 SETTINGS = SupervisorSettings("", "", "", pace=RestartBackoff(0.05, 0.1), grace=1.0, sample=0.1)
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 def worker(index: int) -> ReplicaId:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -167,13 +166,12 @@ async def test_a_second_stop_with_a_shorter_grace_period_kills_immediately(
 ) -> None:
     await jobs.submit(submission(work, with_grace(spec(SAVES, 2), 600)))
     await until(lambda: len(list(work.glob("ready-*"))) == 2)
-    began = time.monotonic()
+    # The first grace period is longer than the test may take.
     async with anyio.create_task_group() as group:
         group.start_soon(jobs.stop, "job")
         view = await wait_for_view(jobs, lambda view: view.state == "Stopping")
         assert not view.finished
         await jobs.stop("job", grace=0)
-    assert time.monotonic() - began < 20
     result = await jobs.view("job")
     assert result.state == "Failed"
     assert [(replica.state, replica.reason) for replica in result.replicas] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from danlu.errors import UsageError
 from danlu.jobs.local.client import LocalJobs
 from danlu.training.types import ConditionType, ElasticPolicy, RestartPolicy, RunPolicy
 from tests.jobs.local.support import (
+    LIMIT,
     alive,
     find_processes_of_job,
     lines_of,
@@ -133,12 +133,12 @@ async def test_the_supervisor_stops_the_job_if_the_reaper_is_killed(
     assert find_processes_of_job(work) == []
 
 
-async def test_stopping_takes_no_longer_than_its_grace(jobs: LocalJobs, work: Path) -> None:
+async def test_stopping_takes_no_longer_than_its_grace(home: Path, work: Path) -> None:
+    # Its default is longer than the test may take.
+    jobs = local_jobs(home, grace=600.0)
     await jobs.submit(submission(work, spec(STUBBORN, 2)))
     await until(lambda: len(list((work.parent / "home/jobs/job/logs").glob("*"))) == 2)
-    began = time.monotonic()
     await jobs.stop("job", grace=0.3)
-    assert time.monotonic() - began < 3
     view = await jobs.view("job")
     assert view.state == "Failed"
     assert view.status.conditions[-1].reason == "PyTorchJobStopped"
@@ -227,7 +227,7 @@ async def test_a_job_is_deleted_after_its_ttl(jobs: LocalJobs, work: Path) -> No
     policy = RunPolicy(ttl_seconds_after_finished=0)
     await jobs.submit(submission(work, spec("true"), policy=policy))
     assert (await jobs.result("job")).view.state == "Succeeded"
-    with anyio.fail_after(10):
+    with anyio.fail_after(LIMIT):
         while await jobs.names():
             await anyio.sleep(0.02)
 

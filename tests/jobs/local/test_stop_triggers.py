@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,10 +61,8 @@ async def test_a_tied_job_stops_when_its_submitter_is_killed(
     # Running replicas have not run their first command yet.
     await until(lambda: len(list(work.glob("ready-*"))) == 2)
     pids = [replica.pid for replica in view.replicas if replica.pid]
-    began = time.monotonic()
     submitter.send_signal(signal.SIGKILL)
     final_view = await wait_for_view(jobs, lambda view: view.finished)
-    assert time.monotonic() - began < 10
     assert len(pids) == 2
     assert not any(map(alive, pids))
     last = final_view.status.conditions[-1]
@@ -93,7 +90,7 @@ async def test_an_untied_job_continues_when_its_submitter_is_killed(
     view = await wait_for_view(jobs, runs(2))
     submitter.kill()
     submitter.wait()
-    # Longer than a tied one's supervisor needs to see it.
+    # Nothing must happen, so there is no event to wait for: a tied job would stop by then.
     await anyio.sleep(0.3)
     assert all(alive(replica.pid) for replica in view.replicas if replica.pid)
     assert not (await jobs.view("job")).finished

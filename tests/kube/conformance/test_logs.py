@@ -95,7 +95,7 @@ async def test_a_log_that_is_followed_ends_with_its_container(
     await create_pod(client, "long", space, until="running")
     kubelet.write_log(space, "long", b"first\nhal")
     seen = bytearray()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with client.transport.stream(asking(space, "long", follow="true")) as response:
             async for chunk in response.content.iter_any():
                 seen += chunk

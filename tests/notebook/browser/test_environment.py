@@ -43,8 +43,26 @@ BUILD = """\
 def build():
     base("debian12")
     install.python()
+    install.python_packages(["scikit-learn", "matplotlib"])
     config.jupyter()
 """
+TRAIN = """\
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+
+images, labels = load_digits(return_X_y=True)
+x, x_test, y, y_test = train_test_split(images / 16, labels, random_state=7)
+model = LogisticRegression(max_iter=1000).fit(x, y)
+print(f"accuracy {model.score(x_test, y_test):.3f} on {len(x_test)} unseen digits")"""
+PLOT = """\
+import matplotlib.pyplot as plt
+
+figure, axes = plt.subplots(2, 8, figsize=(8, 2.4))
+for axis, image, answer in zip(axes.flat, x_test, model.predict(x_test)):
+    axis.imshow(image.reshape(8, 8), cmap="gray_r")
+    axis.set_title(answer)
+    axis.axis("off")"""
 #: In the command line of kernels that were not started by the environment's own Jupyter.
 KERNEL = "ipykernel_launcher -f /tmp/tmp."
 _TERMINAL = "document.querySelector('.jp-Terminal .xterm-helper-textarea')"
@@ -83,12 +101,7 @@ def environment(
     project = tmp_path_factory.mktemp("jupyter") / "digits"
     (project / "notebooks").mkdir(parents=True)
     (project / "build.envd").write_text(BUILD)
-    write_notebook(
-        project / "digits.ipynb",
-        "print(6 * 7)",
-        "import time\nprint('begun', flush=True)\ntime.sleep(1000)",
-        "open('made', 'w').close(); import os; print(os.getcwd())",
-    )
+    write_notebook(project / "digits.ipynb", TRAIN, PLOT)
     danlu = program_in(real_home)
     output = danlu("up", "-d", "-n", "digits", cwd=project, timeout=280)
     try:
@@ -113,11 +126,10 @@ def status_of(url: str) -> int:
         return 0
 
 
-@pytest.mark.needs("chromium")
-def test_lab_runs_and_interrupts_cells(
-    environment: JupyterEnvironment, browser: ChromiumBrowser, album: Path
-) -> None:
-    lab = LabServer(
+@pytest.fixture
+def environment_lab(environment: JupyterEnvironment) -> LabServer:
+    """The environment's own JupyterLab."""
+    return LabServer(
         environment.server,
         environment.project,
         environment.home,
@@ -125,21 +137,47 @@ def test_lab_runs_and_interrupts_cells(
         token=environment.token,
         exposed=False,
     )
-    notebook = lab.open(browser, "digits.ipynb", height=640)
+
+
+@pytest.mark.needs("chromium")
+def test_lab_trains_a_model_and_shows_a_figure(
+    environment_lab: LabServer, browser: ChromiumBrowser, album: Path
+) -> None:
+    notebook = environment_lab.open(browser, "digits.ipynb", height=720)
+    notebook.run(0)
+    notebook.until(0, "accuracy 0.9", limit=60)
+    notebook.run(1)
+    notebook.wait_for_end(1, limit=60)
+    figure = f"{notebook.output(1)}.querySelector('img').naturalWidth"
+    assert notebook.page.wait(figure) > 100
+    # JupyterLab's question to newcomers hides a corner.
+    notebook.page.evaluate("document.querySelector('.Toastify')?.remove()")
+    notebook.page.photograph(album / "jupyter.png")
+
+
+@pytest.mark.needs("chromium")
+def test_lab_runs_and_interrupts_cells(
+    environment: JupyterEnvironment, environment_lab: LabServer, browser: ChromiumBrowser
+) -> None:
+    write_notebook(
+        environment.project / "interrupts.ipynb",
+        "print(6 * 7)",
+        "import time\nprint('begun', flush=True)\ntime.sleep(1000)",
+        "open('made', 'w').close(); import os; print(os.getcwd())",
+    )
+    notebook = environment_lab.open(browser, "interrupts.ipynb", height=640)
     notebook.run(0)
     notebook.until(0, "42")
     notebook.run(1)
     notebook.until(1, "begun")
     notebook.interrupt()
     notebook.until(1, "KeyboardInterrupt")
+    notebook.wait_for_end(1)  # what is run before is aborted with the cell
     notebook.run(2)
     notebook.until(2, "/workspace")
     result = (environment.project / "made").stat()
     project = environment.project.stat()
     assert (result.st_uid, result.st_gid) == (project.st_uid, project.st_gid)
-    # JupyterLab's question to newcomers hides a corner.
-    notebook.page.evaluate("document.querySelector('.Toastify')?.remove()")
-    notebook.page.photograph(album / "jupyter.png")
 
 
 @pytest.mark.needs("chromium")

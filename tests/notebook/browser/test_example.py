@@ -1,4 +1,4 @@
-"""The example notebook of PyTorch, run by hand: cell after cell in JupyterLab."""
+"""Notebooks that train with PyTorch, run by hand: cell after cell in JupyterLab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.notebook.browser.chromium import ChromiumBrowser
-from tests.notebook.browser.lab_server import LabServer, lab
+from tests.notebook.browser.lab_server import LabServer, lab, write_notebook
 from tests.notebook.browser.page_observers import ViewRecorder
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.notebooks import TORCH
@@ -22,6 +22,47 @@ pytestmark = [pytest.mark.notebook, pytest.mark.needs("chromium")]
 EXAMPLE = ROOT / "examples" / "notebook" / "pytorch.ipynb"
 #: Seconds a cell of it may take on a machine that is busy: it imports torch, in two workers.
 LIMIT = 120.0
+
+PREPARE = """\
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+images, labels = load_digits(return_X_y=True)
+images = (images / 16).astype(np.float32)
+x, x_test, y, y_test = train_test_split(images, labels, random_state=7)"""
+TRAIN = """\
+%%distributed --framework pytorch --worker 2 --name digits --send x,y --return network,losses
+import danlu
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+rank, size, epochs = dist.get_rank(), dist.get_world_size(), 30
+images, labels = torch.from_numpy(x)[rank::size], torch.from_numpy(y)[rank::size]
+network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+model = DistributedDataParallel(network)
+optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
+
+losses = []
+for epoch in range(1, epochs + 1):
+    for batch, targets in zip(images.split(8), labels.split(8)):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(batch), targets)
+        loss.backward()
+        optimizer.step()
+    losses.append(loss.item())
+    danlu.report(percentage=100 * epoch / epochs, loss=losses[-1])
+    print(f"epoch {epoch}: loss {losses[-1]:.3f}", flush=True)
+
+dist.destroy_process_group()"""
+EVALUATE = """\
+import torch
+
+answers = network(torch.from_numpy(x_test)).argmax(dim=1).numpy()
+print(f"accuracy {(answers == y_test).mean():.3f}")"""
 
 
 @pytest.fixture
@@ -60,3 +101,21 @@ def test_example_notebook_shows_table_and_chart(
     notebook.until(after, "accuracy 0.9", limit=LIMIT)
     assert re.search(r"accuracy 0\.9\d+", notebook.says(after))
     assert browser.complaints == []
+
+
+def test_training_cell_is_shown_while_it_runs(
+    torch_lab: LabServer, browser: ChromiumBrowser, album: Path
+) -> None:
+    cells = (PREPARE, "%load_ext danlu.notebook", TRAIN, EVALUATE)
+    write_notebook(torch_lab.directory / "digits.ipynb", *cells)
+    notebook = torch_lab.open(browser, "digits.ipynb", height=1400)
+    for number in (0, 1):
+        notebook.run(number)
+        notebook.wait_for_end(number, limit=LIMIT)
+    notebook.run(2)
+    notebook.until(2, "epoch 20:", limit=LIMIT)
+    notebook.photograph(album / "notebook-running.png", 2, home=torch_lab.home)
+    notebook.wait_for_end(2, limit=LIMIT)
+    notebook.until(2, "digits succeeded in")
+    notebook.run(3)
+    notebook.until(3, "accuracy 0.9", limit=LIMIT)

@@ -72,7 +72,7 @@ def test_job_is_shown_live_and_returns_its_value(
     views = ViewRecorder(notebook.page)
     notebook.run(1)
     notebook.until(1, "step 10:")
-    notebook.photograph(album / "notebook-running.png", 1, home=jupyterlab.home)
+    notebook.photograph(album / "notebook-live.png", 1, home=jupyterlab.home)
     notebook.wait_for_end(1)
     notebook.until(1, "furnace succeeded in")
     assert notebook.newest(1).startswith("step 16:")

@@ -81,7 +81,7 @@ def connect_client(kind):
 
 def follow_job(client, name):
     """Follow one job to its end through the SDK."""
-    result = client.wait_for_job_conditions(name=name, wait_timeout=60, polling_interval=1)
+    result = client.wait_for_job_conditions(name=name, wait_timeout=300, polling_interval=1)
     logs, events = client.get_job_logs(name=name, is_master=False, verbose=True)
     results = {
         "state": [

@@ -26,7 +26,7 @@ def forwarding(address: str, port: int, *, to: Callable[[], tuple[str, int]]) ->
     class ForwardHandler(BaseRequestHandler):
         def handle(self) -> None:
             try:
-                other = socket.create_connection(to(), timeout=10)
+                other = socket.create_connection(to(), timeout=60)
             except OSError:
                 return
             with other:

@@ -41,7 +41,7 @@ def has_storage(access: ClusterConfig, node: str) -> bool:
     request.add_header("Authorization", f"Bearer {TOKEN}")
     request.add_header("Content-Type", "application/merge-patch+json")
     try:
-        with opener_of(access).open(request, timeout=10):
+        with opener_of(access).open(request, timeout=60):
             return True
     except urllib.error.HTTPError as error:
         if error.code == 404:
@@ -116,7 +116,7 @@ class _ServiceTable:
     def _get_json(self, path: str) -> Any:
         request = urllib.request.Request(f"{self._access.server}{path}")
         request.add_header("Authorization", f"Bearer {TOKEN}")
-        with self._opener.open(request, timeout=10) as answer:
+        with self._opener.open(request, timeout=60) as answer:
             return json.load(answer)
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -132,11 +131,9 @@ async def test_interrupted_build_deletes_its_pod(
         for line in program.stdout:
             if "| began" in line:
                 break
-        interrupted = time.monotonic()
         program.send_signal(signal.SIGINT)
         rest = program.stdout.read()
         assert program.wait(timeout=60) == 130, rest
-        assert time.monotonic() - interrupted < 40
         assert await list_pods(client) == []
     finally:
         program.kill()

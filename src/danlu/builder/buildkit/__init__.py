@@ -1,1 +1,1 @@
-"""BuildKit as the builder that runs commands: the same graph, steps in a buildkitd (D6)."""
+"""BuildKit as the builder that runs commands: the same graph, steps in a buildkitd."""

@@ -1,1 +1,1 @@
-"""The embedded builder: no daemon, one store, steps in an OCI runtime (D5)."""
+"""The embedded builder: no daemon, one store, steps in an OCI runtime."""

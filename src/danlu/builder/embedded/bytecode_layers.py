@@ -1,4 +1,4 @@
-"""Bytecode of wheels: which layers of it an image can use when it starts (D4).
+"""Bytecode of wheels: which layers of it an image can use when it starts.
 
 Compiling it is :mod:`danlu.builder.embedded.ops.bytecode`, which a start does not import.
 """

@@ -1,4 +1,4 @@
-"""Find paths that several wheels of an environment have: allowed only with equal bytes (D4).
+"""Find paths that several wheels of an environment contain: allowed only with equal bytes.
 
 Other installers silently let one of the wheels win. Here each wheel is a layer that was unpacked
 once for all environments, so layers are compared when they are merged. Only directories that

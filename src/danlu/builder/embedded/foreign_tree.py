@@ -4,7 +4,7 @@ dpkg, the shell and whatever else maintainer scripts call are taken from the sam
 this machine, the *tools*. They are overlaid on the foreign tree while scripts run, so that these
 find the usual paths. The foreign tree already has all files of the packages, and dpkg only records
 and configures them (``--path-exclude``, dpkg(1)). Files of the tools do not enter the layer.
-See docs/architecture/decisions.md.
+See docs/architecture/decisions.md#foreign-bases-are-configured-by-native-programs.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def rename_environment(old: str, new: str, settings: Settings) -> None:
 
 
 def take_down(name: str, settings: Settings, *, grace: float = 10.0) -> None:
-    """Stop and remove an environment; nothing of it stays."""
+    """Stop and remove an environment with everything that belongs to it."""
     environment = find_environment(name, settings.paths)
     with lock_environment(settings.paths.environments, name):
         find_environment(name, settings.paths)  # another process may have removed it meanwhile

@@ -137,7 +137,7 @@ def start_environment(
         try:
             started = _start_supervisor(environment, settings, progress, notes)
         except BaseException:
-            # Also if the user has interrupted it.
+            # Even if the user has interrupted it.
             if existing is None and _has_failed(environment):
                 remove_environment(environment, settings)
             raise

@@ -76,10 +76,10 @@ def _get_table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _get_list(project: Mapping[str, Any], name: str, path: Path) -> list[str]:
-    """Return a list of texts in ``[project]``; raise :class:`UsageError` for anything else."""
+    """Return a list of strings in ``[project]``; raise :class:`UsageError` for anything else."""
     value = project.get(name, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError(f"{path.name}: project.{name} must be a list of texts")
+        raise UsageError(f"{path.name}: project.{name} must be a list of strings")
     return value
 
 

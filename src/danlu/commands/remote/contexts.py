@@ -73,7 +73,7 @@ class ContextFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def parse_ssh_url(url: str) -> SshAddress:
     """Parse ``ssh://[USER@]HOST[:PORT]``; raise :class:`UsageError` if it is invalid."""
-    hint = "use ssh://USER@HOST or ssh://HOST; other options belong into ~/.ssh/config"
+    hint = "use ssh://USER@HOST or ssh://HOST; other options belong in ~/.ssh/config"
     try:
         parts = urlsplit(url)
         port = parts.port

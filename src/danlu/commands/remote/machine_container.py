@@ -1,9 +1,9 @@
 """A container of Docker that is a Linux machine for danlu: for macOS, where only Docker runs Linux.
 
-The container is privileged, because danlu mounts file systems and starts containers in it, as
-BuildKit does in Docker's ``docker-container`` driver. Directories of this machine are mounted at
-the same path, so a project there is not copied. Everything else of danlu is in a volume with the
-container's name. No port is open: the SSH server is started for each connection by ``docker exec``.
+The container has more capabilities than others, because danlu mounts file systems and starts
+containers in it. Directories of this machine are mounted at the same path, so a project there is
+not copied. Everything else of danlu is in a volume with the container's name. No port is open: the
+SSH server is started for each connection by ``docker exec``.
 """
 
 from __future__ import annotations

@@ -43,6 +43,9 @@ _LOST_WARNING = (
 )
 _START_TIMEOUT = 60.0
 _KILL_TIMEOUT = 10.0
+#: How long a new size of a terminal waits for its program to be found.
+_RESIZE_TIMEOUT = 10.0
+_RESIZE_INTERVAL = 0.05
 _KILLED_CODE = 128 + signal.SIGKILL
 
 
@@ -254,6 +257,7 @@ class DockerProgram:
         self._process = process
         self._programs = programs
         self._inside_pid = ""
+        self._resizable = False
 
     async def wait(self) -> ContainerExit:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
@@ -286,8 +290,22 @@ class DockerProgram:
 
     async def notify_resize(self) -> None:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""
+        if not self._resizable:
+            await self._wait_until_resizable()
         with suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGWINCH)
+
+    async def _wait_until_resizable(self) -> None:
+        """Wait until the program runs, so that the command line forwards sizes.
+
+        Podman's stops forwarding for good if a size arrives before its program runs
+        (libpod/container_exec.go, ExecResize), and Docker's misses those that come too early.
+        """
+        # A program that changed its user cannot be found: give up after a while.
+        with anyio.move_on_after(_RESIZE_TIMEOUT), suppress(OutsideError):
+            while self._process.returncode is None and not await self._find_inside():
+                await anyio.sleep(_RESIZE_INTERVAL)
+        self._resizable = True
 
     async def hang_up(self) -> None:
         """See :class:`~danlu.engine.types.EnvironmentProgram`."""

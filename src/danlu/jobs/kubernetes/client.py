@@ -245,7 +245,7 @@ class KubernetesJobs:
     # -- changing ---------------------------------------------------------------------------------
 
     async def stop(self, name: str, *, grace: float | None = None) -> None:
-        """Stop a job, and wait until nothing of it runs, or the cluster takes too long."""
+        """Stop a job, and wait until none of its pods runs, or the cluster takes too long."""
         async with self._open_job(name) as (client, found):
             if (await self._load_view(client, found)).finished:
                 return

@@ -306,7 +306,7 @@ class LocalJobs:
     # -- changing ---------------------------------------------------------------------------------
 
     async def stop(self, name: str, *, grace: float | None = None) -> None:
-        """Stop a job, and wait until nothing of it runs."""
+        """Stop a job, and wait until none of its replicas runs."""
         job_dir = self._find_directory(name)
         if self._read_view(job_dir).finished:
             return

@@ -1,6 +1,6 @@
 """The network of a job's containers: one namespace per replica, a switch, and Internet access.
 
-The switch is in a separate namespace. Nothing of it shows up in the host's network, jobs cannot
+The switch is in a separate namespace. It does not show up in the host's network, jobs cannot
 reach each other, and the kernel removes everything when the supervisor dies. slirp4netns
 (:mod:`danlu.sandbox.netns`) connects the switch to the Internet. ``/etc/hosts`` has the names of
 the replicas, and selected ports of the host's loopback address are forwarded.

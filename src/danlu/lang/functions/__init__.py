@@ -3,7 +3,7 @@
 A build function is one :class:`~danlu.lang.build_function.BuildFunction` in one module of this
 package: its signature, its checks, the declaration that a call adds, and what that contributes to
 the lock and the graph. Starlark's builtins, the Python functions, the reference page, the editor
-stubs and the reading of lock files follow from :data:`FUNCTIONS`.
+stubs and the reading of lockfiles follow from :data:`FUNCTIONS`.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ def _declare_channel(env: EnvironmentBuilder, call: BoundCall) -> None:
 FUNCTIONS = (
     BuildFunction(
         "install.conda",
-        "Make the environment's Python conda's, from `conda-forge` unless channels are configured. "
+        "Use conda's Python as the environment's Python, from `conda-forge` unless channels are "
+        "configured. "
         "Python packages are installed over it. danlu solves and installs by itself; add the "
         'program with `install.conda_packages(["conda"])` if you want to use it.',
         (Parameter("use_mamba", FLAG, "accepted for envd: danlu's own solver is as fast", False),),
@@ -100,8 +101,8 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "install.conda_packages",
-        "Install conda packages, by name or from an environment file. Several calls add up and are "
-        "resolved together.",
+        "Install conda packages, by name or from an environment file. Multiple calls are combined "
+        "and resolved together.",
         (
             Parameter(
                 "name",
@@ -125,7 +126,7 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "install.pixi",
-        "Install pixi, which is a conda package too. The environment's Python stays what it is.",
+        "Install pixi. Does not change the environment's Python.",
         (
             Parameter("use_pixi_mirror", FLAG, "let pixi use prefix.dev in the environment", False),
             Parameter("pypi_index", TEXT, "URL of pixi's Python package index", ""),

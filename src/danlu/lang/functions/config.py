@@ -197,7 +197,7 @@ FUNCTIONS = (
     BuildFunction(
         "config.shm_size",
         "Set the size of shared memory when the environment starts.",
-        (Parameter("size", integer(1, 1 << 30, "megabytes"), "size in megabytes (of 1024²)"),),
+        (Parameter("size", integer(1, 1 << 30), "size in MiB"),),
         declare=_declare_shm_size,
         runtime_only=True,
         unique=True,

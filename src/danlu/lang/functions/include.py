@@ -63,7 +63,7 @@ FUNCTIONS = (
     BuildFunction(
         "include",
         "Load the functions of another git repository, from all its `*.envd` files. The returned "
-        "value has them as attributes. The lock file pins the commit.",
+        "value has them as attributes. The lockfile pins the commit.",
         (
             Parameter("url", TEXT, "the repository's address", aliases=("git",)),
             Parameter("ref", TEXT, "a branch, tag or commit; empty for the default branch", ""),

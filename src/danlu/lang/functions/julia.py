@@ -81,7 +81,7 @@ class JuliaPackages(Declaration, frozen=True):
     names: tuple[str, ...]
 
     def vertices(self, context: GraphContext) -> Sequence[Vertex]:
-        # Several calls add up: the first makes the vertices of all.
+        # Multiple calls are combined: the first makes the vertices of all.
         if context.environment.find(JuliaPackages) is not self:
             return ()
         if context.lock is None:
@@ -222,7 +222,7 @@ FUNCTIONS = (
     BuildFunction(
         "install.julia_packages",
         "Install Julia packages with all that they need, from a package server, each as a layer. "
-        "Several calls add up.",
+        "Multiple calls are combined.",
         (
             Parameter(
                 "name", TEXTS, "names of registered packages; `Example@0.5` for a version of one"

@@ -197,14 +197,14 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "install.apt_packages",
-        "Install packages of the distribution. Several calls add up.",
+        "Install packages of the distribution. Multiple calls are combined.",
         (Parameter("name", TEXTS, "package names; a version pins one: `git=1:2.39*`", ()),),
         declare=_declare_apt_packages,
         example='install.apt_packages(["git", "ffmpeg"])',
     ),
     BuildFunction(
         "install.python_packages",
-        "Install Python packages. Several calls add up and are resolved together.",
+        "Install Python packages. Multiple calls are combined and resolved together.",
         (
             Parameter(
                 "name",

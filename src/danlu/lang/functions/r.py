@@ -76,7 +76,7 @@ class RPackages(Declaration, frozen=True):
     names: tuple[str, ...]
 
     def vertices(self, context: GraphContext) -> Sequence[Vertex]:
-        # Several calls add up: the first makes the vertices of all.
+        # Multiple calls are combined: the first makes the vertices of all.
         if context.environment.find(RPackages) is not self:
             return ()
         if context.lock is None:
@@ -504,7 +504,7 @@ FUNCTIONS = (
     BuildFunction(
         "install.r_packages",
         "Install R packages: from the distribution (`r-cran-NAME`) if it has a version that fits, "
-        "otherwise from CRAN, built from source in the sandbox. Several calls add up.",
+        "otherwise from CRAN, built from source in the sandbox. Multiple calls are combined.",
         (Parameter("name", TEXTS, "names of CRAN packages"),),
         declare=_declare_packages,
         lock_section=R_PACKAGES,

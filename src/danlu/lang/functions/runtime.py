@@ -245,7 +245,7 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "runtime.command",
-        "Name commands of the shell: `danlu run NAME` runs one, with further arguments appended.",
+        "Define named shell commands: `danlu run NAME` runs one, with further arguments appended.",
         (Parameter("commands", TEXT_MAP, "commands by name"),),
         declare=_declare_commands,
         runtime_only=True,
@@ -289,7 +289,7 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "runtime.init",
-        "Run commands of the shell in order when the environment starts, before anything else.",
+        "Run shell commands in order when the environment starts, before anything else.",
         (Parameter("commands", TEXTS, "the commands"),),
         declare=_declare_init,
         runtime_only=True,

@@ -364,7 +364,7 @@ FUNCTIONS = (
         "Download a file to `/home/envd/extra_source`.",
         (
             Parameter("url", TEXT, "the file's URL"),
-            Parameter("checksum", TEXT, "`sha256:…`; without it the lock file pins the hash", ""),
+            Parameter("checksum", TEXT, "`sha256:…`; without it the lockfile pins the hash", ""),
             Parameter("filename", TEXT, "its name; by default the last part of the URL", ""),
         ),
         declare=_declare_http,

@@ -174,7 +174,7 @@ class _LayerWriter:
                 name, TypeFlag.REGULAR, status, size=size, attributes=_read_xattrs(descriptor)
             )
             remaining = size
-            # Exactly as many bytes as the header says, also if the file has grown.
+            # Exactly as many bytes as the header says, even if the file has grown.
             while remaining:
                 piece = os.read(descriptor, min(remaining, _CHUNK_SIZE))
                 if not piece:

@@ -16,11 +16,12 @@ import msgspec
 from msgspec.structs import replace
 from packaging.requirements import InvalidRequirement, Requirement
 
-from danlu.environment.lock import LockedPackage
+from danlu.environment.lock import LockedPackage, LockedSetting
 from danlu.errors import OutsideError, ResolveError
 from danlu.resolve.python.request import PythonRequest, fits_target, to_locked_package
 from danlu.resolve.python.requirements import DeclaredRequirements
 from danlu.resolve.python.sandboxed import read_sandbox_output
+from danlu.sandbox.machine_settings import WHEN_LOCKING
 from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.sources import git
 from danlu.sources.http import fetch
@@ -72,10 +73,14 @@ with open("/run/danlu/resolve/requires.json", "w") as file:
 
 
 class LockedBuilds(msgspec.Struct, frozen=True):
-    """Packages with their build requirements (``NAME==VERSION``), and the wheels of these."""
+    """Packages with their build requirements (``NAME==VERSION``), and the wheels of these.
+
+    ``settings`` are those of this machine that restricted them.
+    """
 
     packages: tuple[LockedPackage, ...]
     wheels: tuple[LockedPackage, ...] = ()
+    settings: tuple[LockedSetting, ...] = ()
 
 
 async def lock_build_requirements(
@@ -204,18 +209,32 @@ async def _locate_wheels(
     lines = [_check_requirement(text, package) for text in requires]
     listing = scratch / "requires.txt"
     listing.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    cache = request.paths.cache
-    uv = Uv(cache / "uv", request.project, request.indexes, offline=request.offline)
+    constraints = scratch / "constraints.txt"
+    restrictions = request.restrictions
+    limits = restrictions.list_lines("building")
+    constraints.write_text("".join(f"{line}\n" for line in limits), encoding="utf-8")
+    uv = Uv(
+        request.paths.cache / "uv",
+        request.project,
+        request.indexes,
+        offline=request.offline,
+        decisions=WHEN_LOCKING,
+    )
     try:
         files = await locate_files(
             uv,
-            [str(listing)],
+            [
+                *(str(listing), "--constraints", str(constraints)),
+                *restrictions.to_options("resolving"),
+                *restrictions.to_options("building"),
+            ],
             request.target,
             scratch=scratch,
             dependencies=True,
             preferences=kept,
         )
     except ResolveError as error:
+        restrictions.explain(error)
         error.message = f"build requirements of {package.name}: {error.message}"
         raise
     return tuple(to_locked_package(file, DeclaredRequirements()) for file in files)

@@ -6,7 +6,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from danlu.environment.lock import FunctionLock, LockedPackage
+import msgspec
+from msgspec.structs import replace
+
+from danlu.environment.lock import FunctionLock, LockedPackage, LockedSetting
 from danlu.environment.requirements import list_python_packages
 from danlu.environment.types import Environment
 from danlu.errors import DanluError, OutsideError, ResolveError
@@ -17,6 +20,7 @@ from danlu.resolve.resolve import ResolveContext
 from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.restrictions import read_restrictions, select_restrictions
 from danlu.sources.pypi.sdist_build import BUILDER_UID
 from danlu.sources.pypi.simple_index import find_file
 from danlu.sources.pypi.uv import Uv
@@ -40,12 +44,15 @@ async def resolve_packages(
     """
     assert lock.python is not None
     declared = list_python_packages(environment)
+    if not declared:
+        return LockedBuilds(())
     request = PythonRequest(
         declared=declared,
         target=PlatformTarget(lock.python.version, lock.base.libc, context.platform.architecture),
         project=context.project,
         paths=context.paths,
         indexes=collect_indexes(environment, context.project, context.config),
+        restrictions=read_restrictions(context.project),
         offline=context.offline,
         executable=lock.python.executable,
         run_in_sandbox=_sandbox_runner(lock, context),
@@ -54,16 +61,30 @@ async def resolve_packages(
     packages = await resolve_python(
         request, kept, upgrade=context.upgrade, upgrade_all=context.upgrade_all
     )
-    if all(package.file.endswith(".whl") for package in packages):
-        return LockedBuilds(packages)
-    with tempfile.TemporaryDirectory(prefix=".builds-", dir=context.paths.cache) as scratch:
-        return await lock_build_requirements(
-            request,
-            packages,
-            LockedBuilds(tuple(kept), tuple(builds)),
-            upgrade=context.upgrade,
-            scratch=Path(scratch),
-        )
+    locked = LockedBuilds(packages)
+    if any(not package.file.endswith(".whl") for package in packages):
+        with tempfile.TemporaryDirectory(prefix=".builds-", dir=context.paths.cache) as scratch:
+            locked = await lock_build_requirements(
+                request,
+                packages,
+                LockedBuilds(tuple(kept), tuple(builds)),
+                upgrade=context.upgrade,
+                scratch=Path(scratch),
+            )
+    return replace(locked, settings=_list_settings(request, locked))
+
+
+def _list_settings(request: PythonRequest, locked: LockedBuilds) -> tuple[LockedSetting, ...]:
+    """Return the settings of this machine that restricted the packages."""
+    applied = select_restrictions(
+        request.restrictions.entries,
+        (package.name for package in locked.packages),
+        (wheel.name for wheel in locked.wheels),
+    )
+    settings = {
+        LockedSetting(entry.setting, entry.value, entry.origin, entry.package) for entry in applied
+    }
+    return tuple(sorted(settings, key=msgspec.structs.astuple))
 
 
 def _sandbox_runner(lock: FunctionLock, context: ResolveContext) -> SandboxRunner:

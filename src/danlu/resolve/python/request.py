@@ -18,6 +18,7 @@ from danlu.sandbox.types import Mount
 from danlu.sources.pypi.indexes import IndexSettings
 from danlu.sources.pypi.platform_target import PlatformTarget, best_wheel
 from danlu.sources.pypi.requirements import FormatControl
+from danlu.sources.pypi.restrictions import MachineRestrictions
 from danlu.sources.pypi.uv_compile import PackageFile, Pin
 from danlu.util.paths import Paths
 from danlu.util.urls import strip_credentials
@@ -36,7 +37,8 @@ class PythonRequest(msgspec.Struct, frozen=True):
     """What to resolve, for which target, and with which settings.
 
     ``executable`` is the path of the interpreter in the image. ``run_in_sandbox`` runs a program
-    there; if it is None, packages that must be built are rejected.
+    there; if it is None, packages that must be built are rejected. ``restrictions`` are those of
+    this machine's configuration.
     """
 
     declared: Sequence[PythonPackages]
@@ -44,6 +46,7 @@ class PythonRequest(msgspec.Struct, frozen=True):
     project: Path
     paths: Paths
     indexes: IndexSettings = msgspec.field(default_factory=IndexSettings)
+    restrictions: MachineRestrictions = msgspec.field(default_factory=MachineRestrictions)
     offline: bool = False
     executable: str = "python3"
     run_in_sandbox: SandboxRunner | None = None

@@ -340,15 +340,22 @@ def _refuse_forbidden(sources: Iterable[SourceRequirement], formats: FormatContr
 
 
 def collect_requirements(
-    declared: Sequence[PythonPackages], project: Path, target: PlatformTarget
+    declared: Sequence[PythonPackages],
+    project: Path,
+    target: PlatformTarget,
+    *,
+    formats: FormatControl = ANY_FORMAT,
 ) -> DeclaredRequirements:
     """Parse everything that ``declared`` packages require.
+
+    Options in them are added to ``formats``, those of this machine.
 
     Raises :class:`ResolveError` with the line for a requirement that is invalid or missing, a wheel
     that does not fit ``target``, or a source that ``--only-binary`` forbids to build.
     """
     project = Path(os.path.abspath(project))
     collector = _RequirementCollector(project, target)
+    collector.formats = formats
     for packages in declared:
         where = packages.span if packages.span.line else None
         for entry, _ in read_declared(replace(packages, requirements=""), project):

@@ -41,6 +41,7 @@ from danlu.resolve.python.requirements import (
     write_requirements,
 )
 from danlu.resolve.python.sandboxed import hash_sources, resolve_in_sandbox
+from danlu.sandbox.machine_settings import WHEN_LOCKING
 from danlu.sources.pypi.indexes import index_state, local_page_times, uv_environment
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv import Uv
@@ -73,7 +74,12 @@ async def resolve_python(
     ``upgrade_all``). Raises :class:`ResolveError` with uv's reason and the responsible line,
     :class:`OutsideError` naming an index that does not respond.
     """
-    wanted = collect_requirements(request.declared, request.project, request.target)
+    wanted = collect_requirements(
+        request.declared,
+        request.project,
+        request.target,
+        formats=request.restrictions.formats,
+    )
     if not wanted.pylock_files and not wanted.lines and not wanted.sources:
         return ()
     for source in wanted.sources:
@@ -94,6 +100,7 @@ async def resolve_python(
             )
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)
+            request.restrictions.explain(error)
             raise
 
 
@@ -179,6 +186,7 @@ async def _resolve_wheels(task: ResolveTask) -> tuple[LockedPackage, ...]:
         sorted((name, sorted(hashes)) for name, hashes in wanted.hashes.items()),
         wanted.formats,
         request.target,
+        request.restrictions,
     ]
     question = [
         setting,
@@ -242,12 +250,13 @@ def _make_uv(task: ResolveTask, missing: _MissingExtras) -> Uv:
         request.indexes,
         offline=request.offline,
         report_extra=partial(missing.add, report=request.report),
+        decisions=WHEN_LOCKING,
     )
 
 
 async def _resolve_with_uv(task: ResolveTask, uv: Uv) -> tuple[LockedPackage, ...]:
     request, wanted, kept, scratch = task.request, task.wanted, task.kept, task.scratch
-    sources = write_requirements(wanted, scratch)
+    sources = [*write_requirements(wanted, scratch), *request.restrictions.to_options("resolving")]
     if not kept and not task.renew:
         files = await locate_files(uv, sources, request.target, scratch=scratch, dependencies=True)
         return _lock_files(files, wanted, {})
@@ -374,7 +383,10 @@ async def resolve_additions(
     try:
         files = await locate_files(
             uv,
-            write_requirements(replace(task.wanted, lines=new), task.scratch),
+            [
+                *write_requirements(replace(task.wanted, lines=new), task.scratch),
+                *task.request.restrictions.to_options("resolving"),
+            ],
             task.request.target,
             scratch=task.scratch,
             dependencies=True,

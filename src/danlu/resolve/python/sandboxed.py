@@ -26,12 +26,10 @@ from danlu.environment.package_names import normalize_name
 from danlu.errors import DanluError, OutsideError, ResolveError, UsageError
 from danlu.resolve.python.request import PythonRequest, ResolveTask, can_keep, to_locked_package
 from danlu.resolve.python.requirements import DeclaredRequirements, SourceRequirement, UvRequirement
-from danlu.sandbox.pip_uv_config import split_values
 from danlu.sandbox.types import SYSTEM_PATH, Mount
 from danlu.sources import git
 from danlu.sources.http import fetch
 from danlu.sources.pypi.editable_metadata import copy_for_editable, digest_metadata
-from danlu.sources.pypi.indexes import uv_environment
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.requirements import DirectReference
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
@@ -47,9 +45,6 @@ _SOURCES = "/run/danlu/sources"
 
 #: Limit for the output and the result that are read back from the sandbox.
 _MAX_OUTPUT = 64 << 20
-
-#: uv's variables that name files, and the options that do the same.
-_FILE_OPTIONS = {"UV_CONSTRAINT": "--constraints", "UV_OVERRIDE": "--overrides"}
 
 #: Local wheels are mounted here at their host paths, so that removing this prefix restores the
 #: path in a message or in the result.
@@ -210,7 +205,7 @@ async def _fetch_archive(
 
 _SCRIPT = """\
 export HOME=/tmp UV_CACHE_DIR=/run/danlu/resolve/cache UV_NO_PROGRESS=1 NO_COLOR=1
-export UV_PYTHON_DOWNLOADS=never
+export UV_PYTHON_DOWNLOADS=never UV_CONFIG_FILE=/run/danlu/resolve/uv.toml
 uv() { /run/danlu/uv pip compile --python "$PYTHON" --no-sources \
     ${UV_NO_INDEX:+--no-index} $FORMATS "$@" >/dev/null; }
 cd /run/danlu/resolve || exit 125
@@ -227,12 +222,13 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     work = task.scratch / "work"
     work.mkdir()
     _write_inputs(task, placed, work)
-    machine_files = _copy_machine_files(task, work)
+    restrictions = _write_restrictions(task, work)
+    variables, settings, places = sandbox_indexes(request.indexes, request.project)
+    (work / "uv.toml").write_text(settings)
     # The build user must be able to write there, and git refuses repositories of other owners.
     for tree in (work, *(staged.path for staged in placed)):
         chown_to_builder(tree)
-    options = [*_compile_options(task), *machine_files]
-    variables, places = sandbox_indexes(request.indexes, request.project)
+    options = [*_compile_options(task), *restrictions]
     environment = {
         "LC_ALL": "C.UTF-8",
         "PATH": SYSTEM_PATH,
@@ -300,27 +296,20 @@ def _write_inputs(task: ResolveTask, placed: Sequence[StagedSource], work: Path)
     (work / "resolved.txt").write_text(preferences)
 
 
-def _copy_machine_files(task: ResolveTask, work: Path) -> list[str]:
-    """Copy the constraints and overrides that this machine configures; return options for them.
+def _write_restrictions(task: ResolveTask, work: Path) -> list[str]:
+    """Write the constraints and overrides that this machine configures; return options for them.
 
     The copies can be read by the build user, and nothing else in their directories can.
     """
-    request = task.request
-    outside = uv_environment(request.indexes, request.project)
     options = []
-    for variable, option in _FILE_OPTIONS.items():
-        for number, place in enumerate(split_values(outside.get(variable, ""))):
-            if "://" not in place:
-                copy = f"{option.removeprefix('--')}-{number}.txt"
-                try:
-                    shutil.copyfile(request.project / place, work / copy)
-                except OSError as error:
-                    raise ResolveError(
-                        f"cannot read {place}: {error.strerror}",
-                        hint=f"pip's or uv's configuration names it: {variable}",
-                    ) from error
-                place = copy
-            options += [option, place]
+    for number, file in enumerate(task.request.restrictions.files):
+        if file.decision != "resolving":
+            continue
+        place = file.place
+        if "://" not in place:
+            place = f"{file.option.removeprefix('--')}-{number}.txt"
+            (work / place).write_text("".join(f"{line}\n" for line in file.lines))
+        options += [file.option, place]
     return options
 
 

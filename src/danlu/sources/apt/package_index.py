@@ -9,7 +9,7 @@ import msgspec
 
 from danlu.graph.ops import DebPackage
 
-#: Fields of Packages that don't belong into dpkg's status, or that would only make it longer.
+#: Fields of Packages that don't belong in dpkg's status, or that would only make it longer.
 _DROPPED_FIELDS = (
     "status:",
     "filename:",

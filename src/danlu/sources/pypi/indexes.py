@@ -12,7 +12,7 @@ and the others only for packages that it does not have.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,15 @@ import msgspec
 
 from danlu.environment.types import PipIndex, PythonPackages
 from danlu.errors import Span, UsageError
+from danlu.sandbox.machine_settings import (
+    FORMAT_SETTINGS,
+    MACHINE_SETTINGS,
+    WHEN_LOCKING,
+    Decision,
+    iter_settings,
+    keeps_variable,
+)
 from danlu.sandbox.network_env import SYSTEM_BUNDLES
-from danlu.sandbox.pip_indexes import render_uv_toml, select_uv_sources
 from danlu.sandbox.pip_uv_config import (
     TRUE_VALUES,
     read_pip_options,
@@ -36,50 +43,6 @@ from danlu.util.safe_paths import ProjectTree
 
 if TYPE_CHECKING:
     from danlu.util.config import MirrorConfig
-
-#: Variables of uv that refer to the user's own caches and environments; danlu sets its own.
-_HOST_VARIABLES = (
-    "UV_CACHE_DIR",
-    "UV_COMPILE_BYTECODE",
-    "UV_CUSTOM_COMPILE_COMMAND",
-    "UV_LINK_MODE",
-    "UV_NO_CACHE",
-    "UV_PROJECT",
-    "UV_PROJECT_ENVIRONMENT",
-    "UV_PYTHON",
-    "UV_REQUIRE_HASHES",
-    "UV_SYSTEM_PYTHON",
-    "UV_WORKING_DIR",
-    "VIRTUAL_ENV",
-    "CONDA_PREFIX",
-    "PYTHONHOME",
-    "PYTHONPATH",
-)
-
-#: Variables and settings of uv that choose versions, or leave packages out.
-_RESOLVER_VARIABLES = (
-    "UV_BUILD_CONSTRAINT",
-    "UV_CONSTRAINT",
-    "UV_EXCLUDE",
-    "UV_EXCLUDE_NEWER",
-    "UV_EXCLUDE_NEWER_PACKAGE",
-    "UV_NO_VERIFY_HASHES",
-    "UV_OVERRIDE",
-    "UV_PRERELEASE",
-    "UV_RESOLUTION",
-)
-_RESOLVER_SETTINGS = frozenset(
-    {
-        "constraint-dependencies",
-        "exclude-dependencies",
-        "exclude-newer",
-        "exclude-newer-package",
-        "no-verify-hashes",
-        "override-dependencies",
-        "prerelease",
-        "resolution",
-    }
-)
 
 
 class IndexSettings(msgspec.Struct, frozen=True):
@@ -182,63 +145,58 @@ def to_index_url(text: str, base: Path) -> str:
     return "file://" + quote(os.path.normpath(base / os.path.expanduser(text)))
 
 
-def _variables_set_by_uv(settings: Mapping[str, Any]) -> set[str]:
+def _list_variables_set_by_uv(settings: Mapping[str, Any]) -> set[str]:
     """Return the variables whose settings are already decided by uv's configuration files."""
     named = settings.get("index", [])
     listed = (
         [index for index in named if isinstance(index, dict)] if isinstance(named, list) else []
     )
-    decided = set()
-    if "index-url" in settings or any(index.get("default") for index in listed):
+    decided = {
+        variable
+        for setting in MACHINE_SETTINGS
+        if settings.keys() & set(setting.uv)
+        for variable in setting.variables
+    }
+    if any(index.get("default") for index in listed):
         decided.add("UV_DEFAULT_INDEX")
-    if "extra-index-url" in settings or any(not index.get("default") for index in listed):
+    if any(not index.get("default") for index in listed):
         decided.add("UV_INDEX")
-    for key, variable in (
-        ("find-links", "UV_FIND_LINKS"),
-        ("no-index", "UV_NO_INDEX"),
-        ("index-strategy", "UV_INDEX_STRATEGY"),
-        ("allow-insecure-host", "UV_INSECURE_HOST"),
-        ("native-tls", "UV_SYSTEM_CERTS"),
-        ("system-certs", "UV_SYSTEM_CERTS"),
-        ("prerelease", "UV_PRERELEASE"),
-        ("keyring-provider", "UV_KEYRING_PROVIDER"),
-    ):
-        if key in settings:
-            decided.add(variable)
     return decided
 
 
 def _pip_variables(options: Mapping[str, str], project: Path) -> dict[str, str]:
     """Return pip's options as uv's variables."""
-
-    def addresses(name: str, separator: str = " ") -> str:
-        urls = [to_index_url(word, project) for word in split_values(options.get(name, ""))]
-        # uv splits these lists at a character that paths can contain.
-        return separator.join(url.replace(separator, quote(separator)) for url in urls)
-
     proxy = options.get("proxy", "")
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
     keyring = options.get("keyring-provider", "")
     variables = {
-        "UV_DEFAULT_INDEX": addresses("index-url"),
-        "UV_INDEX": addresses("extra-index-url"),
-        "UV_FIND_LINKS": addresses("find-links", ","),
+        **_address_variables(options, project),
         "UV_INSECURE_HOST": " ".join(split_values(options.get("trusted-host", ""))),
         "UV_NO_INDEX": "1" if options.get("no-index", "").lower() in TRUE_VALUES else "",
         "UV_PRERELEASE": "allow" if options.get("pre", "").lower() in TRUE_VALUES else "",
         "UV_KEYRING_PROVIDER": "subprocess" if keyring in ("subprocess", "import") else "",
         "UV_HTTP_TIMEOUT": options.get("timeout", ""),
         "UV_HTTP_RETRIES": options.get("retries", ""),
-        "UV_CONSTRAINT": " ".join(
-            word if "://" in word else os.path.normpath(project / os.path.expanduser(word))
-            for word in split_values(options.get("constraint", ""))
-        ),
         "SSL_CLIENT_CERT": options.get("client-cert", ""),
         "HTTP_PROXY": proxy,
         "HTTPS_PROXY": proxy,
     }
     return {name: value for name, value in variables.items() if value}
+
+
+def _address_variables(options: Mapping[str, str], project: Path) -> dict[str, str]:
+    """Return pip's options that are lists of addresses as uv's variables."""
+    variables = {}
+    for setting in MACHINE_SETTINGS:
+        if setting.separator:
+            words = split_values(options.get(setting.pip[0], ""))
+            # uv splits these lists at a character that paths can contain.
+            variables[setting.variables[0]] = setting.separator.join(
+                to_index_url(word, project).replace(setting.separator, quote(setting.separator))
+                for word in words
+            )
+    return variables
 
 
 def _certificate_variables(
@@ -276,43 +234,31 @@ def project_variables(indexes: IndexSettings) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def without_resolver_settings(
-    variables: Mapping[str, str], project: Path, settings_file: Path
-) -> dict[str, str]:
-    """Return uv's environment for installing what is locked already.
+def select_uv_settings(
+    variables: Mapping[str, str], project: Path, decisions: Collection[Decision]
+) -> dict[str, Any]:
+    """Return the settings of uv's files that have one of ``decisions``, for a file of our own.
 
-    The user's constraints and overrides were applied when the lock was made. Here uv would refuse
-    them next to hashes, or leave a locked package out. If its configuration files have some, those
-    of their settings that say where packages are go to ``settings_file``, which uv reads instead.
+    Packages that uv may not take from wheels are not among them: with that, it would build some.
     """
-    env = {name: text for name, text in variables.items() if name not in _RESOLVER_VARIABLES}
-    settings = read_uv_settings(env, project)
-    if settings.keys() & _RESOLVER_SETTINGS:
-        kept = select_uv_sources(settings)
-        if "keyring-provider" in settings:
-            kept["keyring-provider"] = settings["keyring-provider"]
-        settings_file.write_text(render_uv_toml(kept), encoding="utf-8")
-        env["UV_CONFIG_FILE"] = str(settings_file)
-    return env
+    settings = read_uv_settings(variables, project)
+    names = [name for setting in iter_settings(decisions) for name in setting.uv]
+    return {
+        name: settings[name] for name in names if name in settings and name not in FORMAT_SETTINGS
+    }
 
 
 def index_state(variables: Mapping[str, str], project: Path) -> list[Any]:
     """Return everything that determines what uv finds: equal values mean equal results.
 
-    For local directories this includes their modification time, which changes with each new file,
-    and for files of constraints theirs.
+    For local directories this includes their modification time, which changes with each new file.
     """
-    own = {name: text for name, text in variables.items() if name.startswith(("UV_", "PIP_"))}
+    own = {name: text for name, text in variables.items() if name.startswith("UV_")}
     places = [*own.get("UV_FIND_LINKS", "").split(","), *_list_index_urls(variables)]
-    listed = [
-        project / path
-        for name in ("UV_CONSTRAINT", "UV_OVERRIDE")
-        for path in split_values(own.get(name, ""))
-    ]
     return [
         own,
-        read_uv_settings(variables, project),
-        _modification_times((*map(_file_url_path, places), *listed)),
+        select_uv_settings(variables, project, WHEN_LOCKING),
+        _modification_times(map(_file_url_path, places)),
     ]
 
 
@@ -353,42 +299,43 @@ def _modification_times(paths: Iterable[Path | None]) -> dict[str, int]:
     return times
 
 
-_ALIASES = {
-    "UV_DEFAULT_INDEX": ("UV_INDEX_URL",),
-    "UV_INDEX": ("UV_EXTRA_INDEX_URL",),
-    "UV_SYSTEM_CERTS": ("UV_NATIVE_TLS",),
-    "UV_NATIVE_TLS": ("UV_SYSTEM_CERTS",),
-    "HTTP_PROXY": ("http_proxy", "ALL_PROXY", "all_proxy"),
-    "HTTPS_PROXY": ("https_proxy", "ALL_PROXY", "all_proxy"),
-}
-
-
 def uv_environment(
-    indexes: IndexSettings, project: Path, environ: Mapping[str, str] | None = None
+    indexes: IndexSettings,
+    project: Path,
+    environ: Mapping[str, str] | None = None,
+    *,
+    decisions: Collection[Decision] = WHEN_LOCKING,
 ) -> dict[str, str]:
     """Return the complete environment for uv: this process's, with pip's and the project's
     indexes.
 
     ``project`` is uv's working directory: relative paths and uv's project files are resolved there.
+    Of the settings of pip and uv it has those with one of ``decisions``. Lists of constraints and
+    overrides are not among them (:mod:`danlu.sources.pypi.restrictions`).
     """
-    env = dict(os.environ if environ is None else environ)
-    settings = read_uv_settings(env, project)
-    options = read_pip_options(env)
-    for name in _HOST_VARIABLES:
-        env.pop(name, None)
-    decided = _variables_set_by_uv(settings)
+    given = os.environ if environ is None else environ
+    settings, options = read_uv_settings(given, project), read_pip_options(given)
+    env = {
+        name: text
+        for name, text in given.items()
+        if keeps_variable(name, decisions) and name not in _FILE_VARIABLES
+    }
+    decided = _list_variables_set_by_uv(settings)
     ours = project_variables(indexes)
     several = bool({"UV_INDEX", "UV_DEFAULT_INDEX"} & ours.keys())
     for name, value in {
         **_pip_variables(options, project),
         **_certificate_variables(options, env),
     }.items():
-        names = (name, *_ALIASES.get(name, ()))
-        if not any(env.get(variable) or variable in decided for variable in names):
+        names = _SYNONYMS.get(name, (name,))
+        is_given = any(env.get(variable) or variable in decided for variable in names)
+        if keeps_variable(name, decisions) and not is_given:
             env[name] = value
             several = several or name in ("UV_INDEX", "UV_DEFAULT_INDEX")
     for name, value in ours.items():
-        for alias in _ALIASES.get(name, ()) if name == "UV_DEFAULT_INDEX" else ():
+        if not keeps_variable(name, decisions):
+            continue
+        for alias in _SYNONYMS[name] if name == "UV_DEFAULT_INDEX" else ():
             env.pop(alias, None)
         together = name in ("UV_INDEX", "UV_FIND_LINKS", "UV_INSECURE_HOST")
         separator = "," if name == "UV_FIND_LINKS" else " "
@@ -401,3 +348,12 @@ def uv_environment(
     env["NO_COLOR"] = "1"
     env["UV_PYTHON_DOWNLOADS"] = "never"
     return env
+
+
+#: The names of one setting, by each of them.
+_SYNONYMS = {
+    variable: setting.variables for setting in MACHINE_SETTINGS for variable in setting.variables
+}
+_FILE_VARIABLES = frozenset(
+    variable for setting in MACHINE_SETTINGS if setting.files for variable in setting.variables
+)

@@ -119,11 +119,24 @@ def _read_lines(
         raise ResolveError(f"requirements file {path} not found") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ResolveError(f"cannot read requirements file {path}: {error}") from error
-    lines = _logical_lines(text)
     if _is_conda_file(path):
         from danlu.sources.pixi_manifest import parse_conda_file  # few projects have one
 
-        lines = iter(parse_conda_file(text, path.name).pip)
+        yield from _parse_lines(parse_conda_file(text, path.name).pip, path, environ)
+    else:
+        yield from parse_requirements(text, path, environ)
+
+
+def parse_requirements(
+    text: str, path: Path, environ: Mapping[str, str]
+) -> Iterator[RequirementLine]:
+    """Yield the lines of ``text``, the content of the requirements file ``path``."""
+    yield from _parse_lines(_logical_lines(text), path, environ)
+
+
+def _parse_lines(
+    lines: Iterable[tuple[int, str]], path: Path, environ: Mapping[str, str]
+) -> Iterator[RequirementLine]:
     for number, line in lines:
         line = _expand_variables(re.sub(r"(^|\s)#.*$", "", line).strip(), environ)
         if line:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from danlu.sandbox.pip_indexes import map_into_sandbox
+from danlu.sandbox.machine_settings import WHEN_LOCKING, iter_settings
+from danlu.sandbox.pip_indexes import map_into_sandbox, map_uv_paths, render_uv_toml
 from danlu.sandbox.types import Mount
-from danlu.sources.pypi.indexes import IndexSettings, to_index_url, uv_environment
+from danlu.sources.pypi.indexes import (
+    IndexSettings,
+    select_uv_settings,
+    to_index_url,
+    uv_environment,
+)
 
 #: Untrusted build code runs as "nobody", both in the image and in the user namespace.
 BUILDER_UID = 65534
@@ -20,23 +26,6 @@ BUILD_WHEELS = "/run/danlu/build-wheels"
 
 _INDEX_MOUNTS = "/run/danlu/indexes"
 
-#: uv's variables that contain URLs, and their separators.
-_INDEX_VARIABLES = {
-    "UV_DEFAULT_INDEX": " ",
-    "UV_EXTRA_INDEX_URL": " ",
-    "UV_FIND_LINKS": ",",
-    "UV_INDEX": " ",
-    "UV_INDEX_URL": " ",
-}
-_PASSED_VARIABLES = (
-    "UV_EXCLUDE_NEWER",
-    "UV_INDEX_STRATEGY",
-    "UV_INSECURE_HOST",
-    "UV_NO_INDEX",
-    "UV_PRERELEASE",
-    "UV_RESOLUTION",
-)
-
 
 def chown_to_builder(tree: Path) -> None:
     """Give ``tree`` to :data:`BUILDER_UID`, so that a build can write and git trusts it."""
@@ -48,17 +37,31 @@ def chown_to_builder(tree: Path) -> None:
             os.chown(os.path.join(root, name), BUILDER_UID, BUILDER_UID, follow_symlinks=False)
 
 
-def sandbox_indexes(indexes: IndexSettings, project: Path) -> tuple[dict[str, str], list[Mount]]:
-    """Return uv's variables for the same indexes inside the sandbox, and the mounts they need."""
+def sandbox_indexes(
+    indexes: IndexSettings, project: Path
+) -> tuple[dict[str, str], str, list[Mount]]:
+    """Return uv's variables and configuration file for the same indexes inside the sandbox.
+
+    Also return the mounts that the addresses in them need.
+    """
     outside = uv_environment(indexes, project)
-    variables = {name: outside[name] for name in _PASSED_VARIABLES if outside.get(name)}
+    settings = select_uv_settings(outside, project, WHEN_LOCKING)
+    variables: dict[str, str] = {}
+    selected: dict[str, object] = {}
     places: dict[str, Path] = {}
-    for name, separator in _INDEX_VARIABLES.items():
-        addresses = [address for address in outside.get(name, "").split(separator) if address]
-        if addresses:
-            variables[name] = separator.join(
-                map_into_sandbox(to_index_url(address, project), places, below=_INDEX_MOUNTS)
-                for address in addresses
-            )
+
+    def move(address: str) -> str:
+        return map_into_sandbox(address, places, below=_INDEX_MOUNTS)
+
+    for setting in iter_settings(sandbox="resolution"):
+        selected |= {name: settings[name] for name in setting.uv if name in settings}
+        for name in filter(outside.get, setting.variables):
+            variables[name] = outside[name]
+            if setting.separator:
+                addresses = filter(None, outside[name].split(setting.separator))
+                variables[name] = setting.separator.join(
+                    move(to_index_url(address, project)) for address in addresses
+                )
+    text = render_uv_toml(map_uv_paths(selected, move))
     mounts = [Mount(target, source, readonly=True) for target, source in sorted(places.items())]
-    return variables, mounts
+    return variables, text, mounts

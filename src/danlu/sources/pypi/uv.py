@@ -7,15 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import msgspec
+from msgspec.structs import replace
 
-from danlu.errors import MachineError, ResolveError
-from danlu.sandbox.pip_uv_config import find_uv_build_setting
-from danlu.sources.pypi.indexes import IndexSettings, uv_environment, without_resolver_settings
+from danlu.errors import MachineError
+from danlu.sandbox.machine_settings import WHEN_LOCKED, Decision
+from danlu.sandbox.pip_indexes import render_uv_toml
+from danlu.sources.pypi.indexes import IndexSettings, select_uv_settings, uv_environment
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv_errors import find_missing_extras
 from danlu.util.files import set_topdir_flag
@@ -51,30 +54,63 @@ def target_options(target: PlatformTarget) -> list[str]:
 
 
 class UvCommand(msgspec.Struct, frozen=True):
-    """A command of uv: its arguments, environment and working directory."""
+    """A command of uv: its arguments, environment and working directory.
+
+    ``settings`` is the text of the only configuration file that it reads.
+    """
 
     args: tuple[str, ...]
     environment: Mapping[str, str]
     directory: Path
+    settings: str = ""
 
     async def run(self) -> tuple[int, str, str]:
         """Run the command and return exit code, stdout and stderr."""
         from danlu.util.process import run  # loads anyio, which `start` does not need
 
-        done = await run(self.args, env=self.environment, cwd=self.directory, umask=_UMASK)
+        with self._open_settings() as (environment, descriptors):
+            done = await run(
+                self.args,
+                env=environment,
+                cwd=self.directory,
+                umask=_UMASK,
+                pass_fds=descriptors,
+            )
         return done.code, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
     def start(self, messages: IO[bytes]) -> subprocess.Popen[bytes]:
         """Start the command without waiting; its stderr goes to the file ``messages``."""
-        return subprocess.Popen(
-            with_parent_death_signal(self.args),
-            env=self.environment,
-            cwd=self.directory,
-            umask=_UMASK,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=messages,
-        )
+        with self._open_settings() as (environment, descriptors):
+            return subprocess.Popen(
+                with_parent_death_signal(self.args),
+                env=environment,
+                cwd=self.directory,
+                umask=_UMASK,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=messages,
+                pass_fds=descriptors,
+            )
+
+    @contextmanager
+    def _open_settings(self) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+        """Yield the environment, and the file descriptors to pass, for the configuration file.
+
+        The file is in memory only, because addresses in it may contain passwords.
+        """
+        environment = {**self.environment, "UV_NO_CONFIG": "1"}
+        environment.pop("UV_CONFIG_FILE", None)
+        if not self.settings:
+            yield environment, ()
+            return
+        with open(os.memfd_create("uv.toml"), "wb") as file:
+            file.write(self.settings.encode())
+            file.flush()
+            descriptor = file.fileno()
+            yield (
+                {**environment, "UV_CONFIG_FILE": f"/proc/self/fd/{descriptor}"},
+                (descriptor,),
+            )
 
 
 def _ignore_extra(package: str, extra: str) -> None:
@@ -86,6 +122,7 @@ class Uv(msgspec.Struct, frozen=True):
 
     ``cache`` must be on the store's file system, because installed files are hard links into it.
     ``report_extra`` takes each package and extra of a resolution that the package does not have.
+    ``decisions`` are those of the machine's settings that apply.
     """
 
     cache: Path
@@ -93,23 +130,18 @@ class Uv(msgspec.Struct, frozen=True):
     indexes: IndexSettings = msgspec.field(default_factory=IndexSettings)
     offline: bool = False
     report_extra: Callable[[str, str], None] = _ignore_extra
+    decisions: frozenset[Decision] = WHEN_LOCKED
 
     async def run(
         self, command: Sequence[str], options: Iterable[str], *, offline: bool = False
     ) -> tuple[int, str, str]:
-        """Run ``uv <command> <options>`` and return exit code, stdout and stderr.
-
-        Raises the same errors as :meth:`prepare`.
-        """
+        """Run ``uv <command> <options>`` and return exit code, stdout and stderr."""
         return await self.prepare(command, options, offline=offline).run()
 
     async def compile_requirements(
         self, options: Iterable[str], *, offline: bool = False
     ) -> tuple[int, str]:
-        """Run ``uv pip compile <options>`` and return exit code and stderr.
-
-        Raises the same errors as :meth:`prepare`.
-        """
+        """Run ``uv pip compile <options>`` and return exit code and stderr."""
         # Not quiet: that drops warnings as well.
         command = self.prepare(("pip", "compile"), options, offline=offline, quiet=False)
         code, _, messages = await command.run()
@@ -130,14 +162,10 @@ class Uv(msgspec.Struct, frozen=True):
         started.
 
         ``command`` is a subcommand of ``uv pip``. It never builds packages, because a build runs
-        untrusted code. Raises :class:`ResolveError` if uv's own settings would make it build
-        something nevertheless.
+        untrusted code on this machine; no setting that uv gets overrides ``--no-build``.
         """
-        self._refuse_builds()
         self.cache.mkdir(parents=True, exist_ok=True)
         set_topdir_flag(self.cache)
-        # A build would run untrusted code on this machine. `_refuse_builds` has already rejected
-        # settings of uv that override --no-build.
         common = [
             *(("--quiet",) if quiet else ()),
             "--no-build",
@@ -148,23 +176,18 @@ class Uv(msgspec.Struct, frozen=True):
         ]
         if self.offline or offline:
             common.append("--offline")
-        environment = uv_environment(self.indexes, self.project)
+        prepared = self._prepare((*command, *common, *options))
         # UV_NO_INDEX is ours: this is the only index option for which uv has no variable.
-        if environment.pop("UV_NO_INDEX", ""):
-            common.append("--no-index")
-        return UvCommand((str(find_uv()), *command, *common, *options), environment, self.project)
+        if not prepared.environment.get("UV_NO_INDEX"):
+            return prepared
+        return replace(prepared, args=(*prepared.args, "--no-index"))
 
-    def prepare_install(
-        self, options: Iterable[str], settings_file: Path, *, offline: bool = False
-    ) -> UvCommand:
-        """Return the command ``uv pip install <options>`` for files that are locked.
-
-        ``settings_file`` is written if uv must not read the user's settings as they are. Raises
-        the same errors as :meth:`prepare`.
-        """
-        command = self.prepare(("pip", "install"), options, offline=offline)
-        environment = without_resolver_settings(command.environment, self.project, settings_file)
-        return msgspec.structs.replace(command, environment=environment)
+    def _prepare(self, words: Iterable[str]) -> UvCommand:
+        environment = uv_environment(self.indexes, self.project, decisions=self.decisions)
+        settings = select_uv_settings(environment, self.project, self.decisions)
+        return UvCommand(
+            (str(find_uv()), *words), environment, self.project, render_uv_toml(settings)
+        )
 
     def has_fetched(self, digests: Iterable[str]) -> bool:
         """Return whether all files with these sha256 digests were downloaded through this cache."""
@@ -181,19 +204,11 @@ class Uv(msgspec.Struct, frozen=True):
         wanted = tuple(names)
         if not wanted:
             return  # without names, uv would clean everything
-        environment = {**uv_environment(self.indexes, self.project), **_SHORT_LOCK_TIMEOUT}
         words = ("cache", "clean", "--quiet", "--cache-dir", str(self.cache), *wanted)
-        await UvCommand((str(find_uv()), *words), environment, self.project).run()
+        prepared = self._prepare(words)
+        environment = {**prepared.environment, **_SHORT_LOCK_TIMEOUT}
+        await replace(prepared, environment=environment).run()
 
     @property
     def _fetched_directory(self) -> Path:
         return self.cache / "fetched"
-
-    def _refuse_builds(self) -> None:
-        setting_file = find_uv_build_setting(os.environ, Path(os.path.realpath(self.project)))
-        if setting_file is not None:
-            path, setting = setting_file
-            raise ResolveError(
-                f"uv's setting {setting} in {path} would build packages on this machine",
-                hint="remove it; use --no-binary in a requirements file to build in the sandbox",
-            )

@@ -78,7 +78,6 @@ def plan_install(
     """Return the command that installs exactly ``lines`` into ``prefix``, which is created.
 
     Without ``online``, only uv's cache is used if all files were downloaded through it before.
-    Raises the same errors as :meth:`Uv.prepare`.
     """
     prefix.mkdir(parents=True)
     listing = prefix.with_name(prefix.name + ".txt")
@@ -90,10 +89,7 @@ def plan_install(
         *("--requirements", str(listing)),
     ]
     offline = not online and (uv.offline or uv.has_fetched(wheel_digests(wheels)))
-    settings_file = prefix.with_name(prefix.name + ".toml")
-    return InstallCommand(
-        prefix, offline, uv.prepare_install(options, settings_file, offline=offline)
-    )
+    return InstallCommand(prefix, offline, uv.prepare(("pip", "install"), options, offline=offline))
 
 
 def wheel_digests(wheels: Iterable[Wheel]) -> list[str]:

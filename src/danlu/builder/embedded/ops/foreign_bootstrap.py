@@ -1,4 +1,4 @@
-"""Bootstrap a minimal distribution for another processor, without executing anything of it."""
+"""Bootstrap a minimal distribution for another processor, without running any of its programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpack wheels, each into a separate layer, all missing ones with a single call to uv (D4).
+"""Unpack wheels, each into a separate layer, all missing ones with a single call to uv.
 
 uv verifies an archive against the lock when it unpacks it into its cache. Later, the files of that
 cache are compared with the verified contents, and fetched again without the cache if they differ:

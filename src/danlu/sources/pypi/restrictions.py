@@ -1,0 +1,289 @@
+"""What this machine's configuration of pip and uv restricts when a lock is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from packaging.requirements import InvalidRequirement, Requirement
+
+from danlu.environment.package_names import normalize_name
+from danlu.errors import ResolveError
+from danlu.sandbox.machine_settings import Decision, MachineSetting, iter_settings
+from danlu.sandbox.pip_uv_config import (
+    TRUE_VALUES,
+    iter_uv_tables,
+    locate_pip_options,
+    split_values,
+)
+from danlu.sources.pypi.requirements import ANY_FORMAT, FormatControl, parse_requirements
+
+_PIP = "pip's configuration"
+_UV = "uv's configuration"
+
+#: What replaces the address in a requirement: a lock contains no addresses.
+_A_URL = " @ a URL"
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """One thing that the configuration restricts.
+
+    ``value`` is a requirement or the setting's value, ``package`` the normalised name of the only
+    package that it is about. ``origin`` is a variable, or whose configuration it is; ``place`` is
+    the configuration file, and ``line`` where a requirements file has the requirement.
+    """
+
+    decision: Decision
+    setting: str
+    value: str
+    origin: str
+    package: str = ""
+    place: str = ""
+    line: str = ""
+
+    def __str__(self) -> str:
+        line = f" ({self.line})" if self.line else ""
+        place = f" {self.place}" if self.place else ""
+        return f"{self.value}{line}, from `{self.setting}` in {self.origin}{place}"
+
+
+class RestrictionFile(msgspec.Struct, frozen=True):
+    """A requirements file that the configuration names, as a path or URL, for uv's ``option``.
+
+    ``lines`` are its requirements with those of the files that it includes; none of a URL.
+    """
+
+    decision: Decision
+    option: str
+    place: str
+    lines: tuple[str, ...] = ()
+
+
+class MachineRestrictions(msgspec.Struct, frozen=True):
+    """All restrictions, with the files that contain some of them, and the formats of files."""
+
+    entries: tuple[Restriction, ...] = ()
+    files: tuple[RestrictionFile, ...] = ()
+    formats: FormatControl = ANY_FORMAT
+
+    def to_options(self, decision: Decision) -> list[str]:
+        """Return uv's options for the files with this decision."""
+        files = [file for file in self.files if file.decision == decision]
+        return [word for file in files for word in (file.option, file.place)]
+
+    def list_lines(self, decision: Decision) -> list[str]:
+        """Return the requirements in uv's own files with this decision."""
+        return [
+            entry.value
+            for entry in self.entries
+            if entry.decision == decision and not entry.line and not entry.value.endswith(_A_URL)
+        ]
+
+    def explain(self, error: ResolveError) -> None:
+        """Add the restrictions that may be the reason to uv's error about a resolution."""
+        text = " ".join(error.details).replace("`", " ")
+        words = {normalize_name(_leading_name(word)) for word in text.split()}
+        named = [entry for entry in self.entries if not entry.package or entry.package in words]
+        if named and "cannot resolve Python packages" in error.message:
+            error.details = (*error.details, *dict.fromkeys(map(str, named)))
+            likely = [entry for entry in named if entry.package]
+            if likely or not error.hint:
+                error.hint = (
+                    "this machine's configuration restricts the packages: change the requirement"
+                    f" or the setting `{(*likely, *named)[0].setting}`"
+                )
+
+
+def _leading_name(word: str) -> str:
+    for mark in "[<>=!~;@,":
+        word = word.partition(mark)[0]
+    return word
+
+
+def read_restrictions(
+    project: Path, environ: Mapping[str, str] | None = None
+) -> MachineRestrictions:
+    """Return what pip's and uv's configuration restricts; relative paths are in ``project``.
+
+    Raises :class:`ResolveError` that names the setting for a file that cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    collector = _RestrictionCollector(project, env)
+    for setting in iter_settings({"resolving", "building"}):
+        collector.add_setting(setting)
+    return MachineRestrictions(tuple(collector.entries), tuple(collector.files), collector.formats)
+
+
+class _ConfiguredValue(msgspec.Struct, frozen=True):
+    """The value of a setting: text of pip or a variable, or a value in uv's files."""
+
+    value: Any
+    origin: str
+    name: str
+    place: str = ""
+
+
+class _RestrictionCollector:
+    def __init__(self, project: Path, environ: Mapping[str, str]) -> None:
+        self._project = project
+        self._environ = environ
+        self._pip = locate_pip_options(environ)
+        self._uv: dict[str, list[_ConfiguredValue]] = {}
+        self.entries: list[Restriction] = []
+        self.files: list[RestrictionFile] = []
+        self.formats = ANY_FORMAT
+        tables = list(iter_uv_tables(environ, project))
+        for path, table in (*tables, *((path, table.get("pip")) for path, table in tables)):
+            for name, value in table.items() if isinstance(table, dict) else ():
+                found = self._uv.setdefault(name, [])
+                if not isinstance(value, list):
+                    found.clear()
+                found.append(_ConfiguredValue(value, _UV, name, str(path)))
+
+    def add_setting(self, setting: MachineSetting) -> None:
+        for configured in self._find_values(setting):
+            if setting.files:
+                for place in split_values(str(configured.value)):
+                    self._add_file(setting, place, configured)
+            elif setting.formats:
+                self._add_formats(setting, configured)
+            else:
+                self._add_values(setting, configured, configured.value)
+
+    def _find_values(self, setting: MachineSetting) -> list[_ConfiguredValue]:
+        """Return the values of a setting: variables win over uv's files, these over pip's."""
+        for variable in setting.variables:
+            if text := self._environ.get(variable):
+                return [_ConfiguredValue(text, variable, setting.name)]
+        found = [value for name in setting.uv for value in self._uv.get(name, ())]
+        for name in () if found else setting.pip:
+            text, place = self._pip.get(name, ("", ""))
+            is_variable = os.sep not in place
+            if text and (name != "pre" or text.lower() in TRUE_VALUES):
+                origin = place if is_variable else _PIP
+                found.append(_ConfiguredValue(text, origin, name, "" if is_variable else place))
+        return [value for value in found if value.value not in (False, [], {}, "")]
+
+    def _add_values(
+        self, setting: MachineSetting, configured: _ConfiguredValue, value: Any, *, line: str = ""
+    ) -> None:
+        """Add what a value, or the requirement at ``line`` of a file, restricts."""
+        if isinstance(value, list):
+            for item in value:
+                self._add_values(setting, configured, item)
+        elif isinstance(value, dict) and "name" in value:
+            version = f" {value['version']}" if "version" in value else ""
+            name = str(value["name"])
+            self._add(setting, configured, f"{name}{version}", package=normalize_name(name))
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                package = normalize_name(str(name))
+                self._add(setting, configured, f"{name}={inner}", package=package)
+        elif setting.files or configured.name.endswith("-dependencies"):
+            text, package = _format_requirement(str(value))
+            # A package that is left out is in no lock.
+            package = "" if "exclude" in setting.name else package
+            self._add(setting, configured, text, package=package, line=line)
+        else:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            self._add(setting, configured, text)
+
+    def _add(
+        self,
+        setting: MachineSetting,
+        configured: _ConfiguredValue,
+        value: str,
+        *,
+        package: str = "",
+        line: str = "",
+    ) -> None:
+        entry = Restriction(
+            setting.decision,
+            configured.name,
+            value,
+            configured.origin,
+            package,
+            configured.place,
+            line,
+        )
+        if entry not in self.entries:
+            self.entries.append(entry)
+
+    def _add_file(self, setting: MachineSetting, place: str, configured: _ConfiguredValue) -> None:
+        if "://" in place and not place.startswith("file://"):
+            self._add(setting, configured, "a file on a server")
+            self.files.append(RestrictionFile(setting.decision, setting.files, place))
+            return
+        path = self._project / os.path.expanduser(place.removeprefix("file://"))
+        lines = []
+        for text, line in self._read_file(path, configured, set()):
+            lines.append(text)
+            self._add_values(setting, configured, text, line=line)
+        self.files.append(
+            RestrictionFile(setting.decision, setting.files, os.path.normpath(path), tuple(lines))
+        )
+
+    def _read_file(
+        self, path: Path, configured: _ConfiguredValue, seen: set[Path]
+    ) -> Iterator[tuple[str, str]]:
+        """Yield each requirement with its location, also of included files."""
+        path = Path(os.path.normpath(path))
+        if path in seen:
+            return
+        seen.add(path)
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            place = f" {configured.place}" if configured.place else ""
+            raise ResolveError(
+                f"cannot read {path}: {reason}",
+                hint=f"`{configured.name}` in {configured.origin}{place} names it: correct the"
+                " setting, or create the file",
+            ) from error
+        for entry in parse_requirements(text, path, self._environ):
+            if entry.option in ("--requirement", "--constraint") and "://" not in entry.value:
+                yield from self._read_file(path.parent / entry.value, configured, seen)
+            elif not entry.option:
+                yield entry.value, f"{path}, line {entry.line}"
+
+    def _add_formats(self, setting: MachineSetting, configured: _ConfiguredValue) -> None:
+        value = configured.value
+        names = [":all:"] if value is True else value
+        names = split_values(names.replace(",", " ")) if isinstance(names, str) else names
+        for name in names if isinstance(names, list | tuple) else ():
+            try:
+                self.formats = self.formats.with_option(setting.formats, str(name))
+            except ValueError as error:
+                place = f" {configured.place}" if configured.place else ""
+                raise ResolveError(
+                    f"invalid package name {str(name)!r}",
+                    hint=f"correct `{configured.name}` in {configured.origin}{place}",
+                ) from error
+            if name != ":none:":
+                package = "" if name == ":all:" else normalize_name(str(name))
+                self._add(setting, configured, str(name), package=package)
+
+
+def _format_requirement(text: str) -> tuple[str, str]:
+    """Return a requirement without its address, and its name; other texts as they are."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return ("a local file" if os.sep in text else text), ""
+    name = normalize_name(requirement.name)
+    return (f"{requirement.name}{_A_URL}" if requirement.url else text), name
+
+
+def select_restrictions(
+    restrictions: Iterable[Restriction], packages: Iterable[str], build_packages: Iterable[str]
+) -> Iterator[Restriction]:
+    """Yield the restrictions that concern packages of a lock, by their normalised names."""
+    names, build_names = frozenset(packages), frozenset(build_packages)
+    for restriction in restrictions:
+        concerned = build_names if restriction.decision == "building" else names | build_names
+        if concerned and (not restriction.package or restriction.package in concerned):
+            yield restriction

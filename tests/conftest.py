@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -82,6 +83,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Return the path of this run's home, the same in all its processes."""
     # No test writes to the SSH configuration of the developer.
     os.environ["DANLU_SSH_CONFIG"] = "off"
+    # A shell has its background commands ignore SIGINT, as their children would.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     output = getattr(config, "workerinput", {}).get("real_home")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     config.stash[_HOME] = Path(output or cache / "danlu-tests" / str(os.getpid()))

@@ -1,8 +1,9 @@
 """Record the README's terminal session as an animated SVG: ``scripts/record_demo.py OUTPUT``.
 
 It needs the tools of the site: run it with ``.venv-docs/bin/python``. The commands are real: they
-run in a pseudo-terminal with the ``danlu`` of .venv. Point DANLU_HOME at a directory whose
-downloads are cached. Waits are shortened to a second.
+run in a pseudo-terminal with the ``danlu`` of .venv. Point DANLU_HOME at a new directory in which
+another project was built, so that the base is present and the packages of this one are not, and
+leave the machine idle: the picture shows seconds. Waits are shortened to a second.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import html
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
@@ -28,18 +30,27 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS, ROWS = 92, 24
 CHARACTER_WIDTH, LINE_HEIGHT, MARGIN = 8.4, 18, 14
 
-PROGRAM = """import numpy
-print("mean of the digits:", numpy.arange(10).mean())
+PROGRAM = """\
+import os
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+
+x, y = load_digits(return_X_y=True)
+model = LogisticRegression(max_iter=1000).fit(x[::2] / 16, y[::2])
+accuracy = model.score(x[1::2] / 16, y[1::2])
+print(f"worker {os.environ.get('RANK', 0)}: accuracy {accuracy:.3f}")
 """
 
 COMMANDS = (
-    "cat main.py",
+    "cat train.py",
     "danlu init",
-    "danlu run -- python main.py",
-    "danlu run -- python main.py",
-    """sed -i 's/"numpy"/"numpy", "requests"/' build.envd && danlu build""",
-    "danlu image ls",
+    "danlu run -- python train.py",
+    """sed -i 's/"scikit-learn"/"scikit-learn", "requests"/' build.envd && danlu build""",
+    "danlu run -- python train.py",
+    "danlu train train.py --framework pytorch --worker 2 --name digits",
 )
+
+TITLE = "danlu init, a first build and run, one more package, and training with two workers"
 
 #: Between two typed characters.
 TYPING_SECONDS = 0.03
@@ -142,8 +153,12 @@ def draw_screen(screen: pyte.Screen) -> str:
 def draw_span(column: int, style: str, text: str) -> str:
     color, _, bold = style.partition(" ")
     weight = ' font-weight="bold"' if bold else ""
-    x = MARGIN + (column + len(text) - len(text.lstrip())) * CHARACTER_WIDTH
-    return f'<tspan x="{x:.1f}" fill="{color}"{weight}>{html.escape(text.strip())}</tspan>'
+    # Browsers collapse spaces: each column of a table gets a place of its own.
+    return "".join(
+        f'<tspan x="{MARGIN + (column + part.start()) * CHARACTER_WIDTH:.1f}"'
+        f' fill="{color}"{weight}>{html.escape(part[0])}</tspan>'
+        for part in re.finditer(r"\S+(?: \S+)*", text)
+    )
 
 
 def animate(frames: list[tuple[float, str]]) -> str:
@@ -165,7 +180,7 @@ def animate(frames: list[tuple[float, str]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         ' font-family="ui-monospace,DejaVu Sans Mono,Menlo,Consolas,monospace" font-size="14"'
         ' xml:space="preserve">'
-        f"<title>danlu init, a first build, a cached run, and one more package</title>"
+        f"<title>{TITLE}</title>"
         f"<style>{''.join(styles)}</style>"
         f'<rect width="100%" height="100%" rx="8" fill="#1f2430"/>{"".join(groups)}</svg>\n'
     )
@@ -173,9 +188,9 @@ def animate(frames: list[tuple[float, str]]) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as name:
-        directory = Path(name) / "hello"
+        directory = Path(name) / "digits"
         directory.mkdir()
-        (directory / "main.py").write_text(PROGRAM)
+        (directory / "train.py").write_text(PROGRAM)
         Path(sys.argv[1]).write_text(animate(record(directory)))
 
 

@@ -158,6 +158,14 @@ install_for_tests() { # GROUP: tests or notebook
     fi
 }
 
+warn_about_user_namespaces() { # Ubuntu 24.04 forbids them to ordinary users
+    [[ $(id -u) != 0 ]] || return 0
+    local setting=kernel.apparmor_restrict_unprivileged_userns
+    [[ $(cat "/proc/sys/${setting//.//}" 2>/dev/null) == 1 ]] || return 0
+    echo "setup: AppArmor keeps ordinary users from creating user namespaces, which rootless builds need"
+    echo "hint: echo '$setting=0' | sudo tee /etc/sysctl.d/60-danlu.conf && sudo sysctl --system"
+} >&2
+
 fingerprint() {
     { pwd; python3 -c 'import sys; print(sys.version, sys.base_prefix)'; cat constraints.txt pyproject.toml; } |
         sha256sum | cut -d' ' -f1
@@ -190,3 +198,4 @@ esac
 check_python
 install_system_packages
 make_environment
+warn_about_user_namespaces

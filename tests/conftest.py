@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -79,9 +80,14 @@ _HOME = pytest.StashKey[Path]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Return the path of this run's home, the same in all its processes."""
+    """Set what all processes of this run share: its home, and signals that end programs."""
     # No test writes to the SSH configuration of the developer.
     os.environ["DANLU_SSH_CONFIG"] = "off"
+    # Shells let their background commands ignore SIGINT, nohup SIGHUP; so would programs in tests.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     output = getattr(config, "workerinput", {}).get("real_home")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     config.stash[_HOME] = Path(output or cache / "danlu-tests" / str(os.getpid()))

@@ -6,12 +6,13 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import click
 
-from danlu.cli.app import root
+from danlu.cli.app import COMMANDS, root
 from danlu.cli.groups import SectionedGroup
 from scripts.reference.pages import write_pages
 
@@ -44,9 +45,21 @@ def render_reference() -> str:
     with click.Context(root, info_name="danlu") as context:
         parts += ["## danlu\n", "Every command also accepts `--verbose` and `--quiet`.\n"]
         parts += render_options(root, context)
+        parts.append(render_overview())
         for name in root.list_commands(context):
             parts += render_command(root, context, name, depth=2)
     return "\n".join(parts).rstrip() + "\n"
+
+
+def render_overview() -> str:
+    """Render a table of all commands, by the sections of ``danlu --help``."""
+    lines = ["| command | |", "|---|---|"]
+    for section, specs in groupby(COMMANDS, lambda spec: spec.section):
+        lines.append(f"| **{section}** | |")
+        lines += [
+            f"| [`danlu {spec.name}`](#danlu-{spec.name}) | {spec.summary} |" for spec in specs
+        ]
+    return "\n".join([*lines, ""])
 
 
 def render_command(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Danlu
-from tests.engine.test_environments import free_port
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root"), pytest.mark.timeout(600)]

@@ -37,6 +37,7 @@ from tests.engine.kubernetes.clusters import cluster_variables
 from tests.engines import engine_variables
 from tests.fakes.vscode_archives import COMMIT, make_cli, make_server
 from tests.jobs.containers.engine_rig import image, paths_of
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = [
@@ -625,8 +626,3 @@ def change_spec(environment: EnvironmentDirectory, **changes: Any) -> None:
 def serve_page(port: int) -> str:
     answer = "printf 'HTTP/1.0 200 OK\\r\\nContent-Length: 5\\r\\n\\r\\n'; cat page"
     return f'nc -ll -p {port} -e sh -c "{answer}" >/dev/null 2>&1 &'
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])

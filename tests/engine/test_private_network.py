@@ -13,8 +13,8 @@ import pytest
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.store import Store
 from tests.conftest import Danlu, program_in
-from tests.engine.ssh.conftest import free_port
 from tests.jobs.containers.engine_rig import image, paths_of
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.real,

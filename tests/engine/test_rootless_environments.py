@@ -17,9 +17,9 @@ from danlu.engine.environment_control import ExecConnection
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.types import ExecRequest
 from danlu.store import Store
-from tests.engine.ssh.conftest import free_port
 from tests.fakes.vscode_archives import COMMIT, make_server
 from tests.jobs.containers.engine_rig import image, paths_of
+from tests.ports import free_port
 from tests.sandbox.conftest import home
 from tests.sandbox.namespace_process import run_inside
 

@@ -1,4 +1,8 @@
-"""Every setting of pip and uv in the table of decisions, with a value that could harm a build."""
+"""Every setting of pip and uv in the table of decisions, with a value that could harm a build.
+
+The values are about packages named ``limited``, ``built`` (a source distribution) and
+``build-helper`` (what it is built with), and one that is ``absent``.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +35,8 @@ _TEXTS = {
     "keyring-provider": "disabled",
     "link-mode": "symlink",
     "log": "{files}/pip.log",
-    "no-binary": "absent",
-    "only-binary": "absent",
+    "no-binary": "built",
+    "only-binary": "limited",
     "override": "{files}/overrides.txt",
     "platform": "win32",
     "prerelease": "allow",
@@ -54,13 +58,14 @@ _VARIABLES = {
     "no_proxy": "one.test",
     "UV_CONFIG_FILE": "{files}/empty.toml",
     "UV_DEFAULT_INDEX": "file://{files}/simple",
-    "UV_EXCLUDE_NEWER_PACKAGE": "absent=2100-01-01",
+    "UV_EXCLUDE_NEWER_PACKAGE": "limited=2100-01-01",
     "UV_EXTRA_INDEX_URL": "file://{files}/more/simple",
     "UV_FORK_STRATEGY": "fewest",
     "UV_INDEX": "file://{files}/more/simple",
     "UV_INDEX_URL": "file://{files}/simple",
     "UV_INSECURE_HOST": "one.test",
     "UV_LINK_MODE": "symlink",
+    "UV_PRERELEASE": "allow",
     "UV_PROJECT": "/nowhere",
     "UV_PYTHON": "2.7",
     "UV_PYTHON_DOWNLOADS": "automatic",
@@ -74,31 +79,36 @@ _VARIABLES = {
 #: Settings of uv's files; these are not texts.
 _UV_VALUES: dict[str, object] = {
     "allow-insecure-host": ["one.test"],
-    "build-constraint-dependencies": ["setuptools<1000"],
+    "build-constraint-dependencies": ["build-helper<1000"],
     "config-settings": {"x": "y"},
     "config-settings-package": {"absent": {"x": "y"}},
     "concurrent-builds": 1,
     "concurrent-downloads": 1,
     "concurrent-installs": 1,
-    "constraint-dependencies": ["six<2"],
-    "dependency-metadata": [{"name": "absent", "version": "1", "requires-dist": ["six"]}],
-    "exclude-dependencies": ["absent"],
-    "exclude-newer-package": {"absent": "2100-01-01"},
+    "constraint-dependencies": ["limited<2"],
+    "dependency-metadata": [{"name": "limited", "version": "2.0", "requires-dist": []}],
+    "exclude-dependencies": ["limited"],
+    "exclude-newer-package": {"limited": "2100-01-01"},
     "extra-build-dependencies": {"absent": ["setuptools"]},
     "extra-build-variables": {"absent": {"X": "y"}},
     "extra-index-url": ["file://{files}/more/simple"],
     "find-links": ["file://{files}/more"],
+    "http-proxy": "http://127.0.0.1:9",
+    "https-proxy": "http://127.0.0.1:9",
+    "no-proxy": ["one.test"],
     "index": [{"name": "more", "url": "file://{files}/more/simple"}],
-    "override-dependencies": ["absent<1"],
-    "prerelease-package": {"absent": "allow"},
+    "override-dependencies": ["limited<2"],
+    "prerelease-package": {"limited": "allow"},
     "python-downloads": "never",
     "python-preference": "only-managed",
     "required-version": ">=0.1",
     "no-index": False,
     "offline": False,
 }
+_UV_VALUES |= {"no-binary": ["built"], "no-binary-package": ["built"]}
+_UV_VALUES |= {"only-binary": ["limited"], "no-build-package": ["limited"]}
 for _name in (
-    *("no-binary", "only-binary", "no-binary-package", "no-build-package", "no-emit-package"),
+    "no-emit-package",
     *("no-build-isolation-package", "no-sources-package", "reinstall-package", "upgrade-package"),
     *("extra", "no-extra", "group", "environments", "required-environments", "default-groups"),
 ):
@@ -153,10 +163,10 @@ def write_setting_files(files: Path) -> None:
     (files / "simple").mkdir(parents=True)
     (files / "more/simple").mkdir(parents=True)
     texts = {
-        "constraints.txt": "six<2\nabsent<3\n",
-        "build-constraints.txt": "setuptools<1000\n",
-        "overrides.txt": "absent<1\n",
-        "excludes.txt": "absent\n",
+        "constraints.txt": "limited<2\nabsent<3\n",
+        "build-constraints.txt": "build-helper<1000\n",
+        "overrides.txt": "limited<2\n",
+        "excludes.txt": "limited\n",
         "empty.toml": "",
         "client.pem": "",
     }

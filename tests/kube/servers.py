@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,6 +18,7 @@ import pytest
 
 from danlu.kube.config import ClusterConfig, StaticCredentials
 from tests.fakes.kubernetes import FakeKubernetes
+from tests.ports import free_port
 
 TOKEN = "conformance"
 _BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/usr/local/kubebuilder/bin")
@@ -100,13 +100,6 @@ def binaries() -> Path | None:
     """Return the directory of kube-apiserver and etcd, as envtest finds them."""
     here = all((_BINARIES / name).exists() for name in ("kube-apiserver", "etcd"))
     return _BINARIES if here else None
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @contextmanager

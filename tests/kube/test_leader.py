@@ -13,6 +13,7 @@ from danlu.kube.config import ClusterConfig
 from danlu.kube.leader import LeaderElection, LeadershipLost
 from danlu.kube.resources import LEASES
 from tests.fakes.kubernetes import ApiFault, FakeKubernetes, VirtualClock
+from tests.fakes.kubernetes.clock import finish_requests
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +48,7 @@ async def pass_time(clock: VirtualClock, seconds: float) -> None:
     """Second by second, with time for the requests of each."""
     for _ in range(int(seconds)):
         await clock.advance(1.0)
-        await anyio.sleep(0.01)
+        await finish_requests()
 
 
 async def lease(client: Client) -> dict[str, Any]:

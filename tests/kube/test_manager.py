@@ -186,14 +186,14 @@ async def second(fake: FakeKubernetes) -> AsyncIterator[Client]:
         yield client
 
 
-def election(client: Client, identity: str) -> LeaderElection:
+def election(client: Client, identity: str, *, renew: float = 30.0) -> LeaderElection:
     return LeaderElection(
         client,
         name="operator",
         namespace="default",
         identity=identity,
-        duration=1.5,
-        renew=1.0,
+        duration=1.5 * renew,
+        renew=renew,
         retry=0.1,
     )
 
@@ -238,7 +238,7 @@ async def test_a_manager_waiting_for_leadership_can_be_stopped(
 
 
 async def test_a_leader_that_lost_its_lease_works_no_more(kube: Client, second: Client) -> None:
-    manager = Manager(kube, election=election(kube, "first"))
+    manager = Manager(kube, election=election(kube, "first", renew=1.0))
     noted = RecordingReconciler(manager)
     noted.gate = anyio.Event()
     await kube.create(CONFIG_MAPS, config_map("a", "default"))

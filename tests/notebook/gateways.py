@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -19,18 +18,12 @@ from urllib.error import URLError
 
 import aiohttp
 
+from tests.ports import free_port
+
 __all__ = ["GatewayKernel", "free_port", "run_server", "start_kernel"]
 
 #: Seconds a server or a kernel may take to start on a machine that is busy.
 _START = 60.0
-
-
-def free_port() -> int:
-    """Return a free port of the loopback address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

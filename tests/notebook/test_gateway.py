@@ -16,8 +16,9 @@ from danlu.notebook.kernelspec import environment_base, install_kernel
 from tests.conftest import ROOT
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.environments import NotSatisfiable, resolve
-from tests.notebook.gateways import GatewayKernel, free_port, run_server, start_kernel
+from tests.notebook.gateways import GatewayKernel, run_server, start_kernel
 from tests.notebook.kernels import json_blocks, run_alone
+from tests.ports import free_port
 
 pytestmark = pytest.mark.notebook
 

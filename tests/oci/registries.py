@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from danlu.oci.registry import Registry, RegistryCredentials, RegistryEndpoint
 from danlu.util.retry import RetryPolicy
+from tests.ports import free_port
 
 ROUTINE = RetryPolicy(attempts=4, initial_delay=0.0, max_delay=0.0)
 
@@ -43,14 +43,6 @@ async def client(
     endpoint = RegistryEndpoint(host, ca=ca, insecure=insecure)
     async with Registry(endpoint, lookup=lookup, backoff=backoff, sleep=no_pause) as registry:
         yield registry
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-        assert isinstance(port, int)
-        return port
 
 
 @contextmanager

@@ -377,7 +377,7 @@ async def test_retries_are_reported(fake: FakeRegistry) -> None:
 
 
 async def test_unreachable_registry_is_a_temporary_error(fake: FakeRegistry) -> None:
-    from tests.oci.registries import free_port
+    from tests.ports import free_port
 
     async with client(f"localhost:{free_port()}") as registry:
         with pytest.raises(TemporaryError, match="cannot reach localhost"):

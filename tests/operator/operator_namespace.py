@@ -23,6 +23,7 @@ from danlu.operator.types import DecoratorSpec, OperatorSettings, PodDecorator
 from danlu.training.framework import Framework
 from danlu.training.registry import find_framework
 from tests.fakes.kubernetes import FakeKubernetes, VirtualClock
+from tests.fakes.kubernetes.clock import finish_requests
 from tests.operator.permissions import MARK, grant
 from tests.training.manifests import manifest
 
@@ -74,6 +75,7 @@ class OperatorNamespace:
             await self.clock.advance(min(remaining, step))
             # What goes over a connection needs turns of the real loop.
             await anyio.sleep(0.002)
+        await finish_requests()
 
     # -- jobs
 

@@ -22,9 +22,10 @@ from danlu.training.manifest import read_manifest_file
 from danlu.training.names import REPORTS_ANNOTATION
 from tests.conftest import ROOT
 from tests.kube.objects import eventually
-from tests.kube.servers import ApiServer, free_port, real_server
+from tests.kube.servers import ApiServer, real_server
 from tests.operator.clients.kubeconfigs import kubeconfig
 from tests.operator.cluster.operator_process import run_operator
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real]
 _PLURALS = {

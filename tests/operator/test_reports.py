@@ -25,8 +25,8 @@ from danlu.operator.progress.report import ProgressReport, ReportSource
 from danlu.operator.rbac import REPORTS_SECRET
 from danlu.training.names import MAX_RESULT_BYTES, REPORTS_ANNOTATION
 from danlu.training.progress import TrainingProgress
-from tests.kube.servers import free_port
 from tests.operator.operator_namespace import OperatorNamespace, jobs
+from tests.ports import free_port
 
 pytestmark = pytest.mark.anyio
 BOTH = {"annotations": {REPORTS_ANNOTATION: "progress,values"}}

@@ -40,7 +40,8 @@ def test_constraints_of_pips_file_choose_versions(resolver: PythonResolver, home
     make_versions(resolver)
     (home / "limits.txt").write_text("-c more.txt\n")
     (home / "more.txt").write_text("six<2  # here\nother<3\n")
-    (home / ".config/pip/pip.conf").write_text(f"[global]\nconstraint = {home}/limits.txt\n")
+    place = (home / "limits.txt").as_uri()
+    (home / ".config/pip/pip.conf").write_text(f"[global]\nconstraint = {place}\n")
     assert resolver.pins(resolver(resolver.request("six"))) == ["six==1.0"]
     assert describe(resolver) == [
         ("constraint", "six<2", "pip's configuration"),

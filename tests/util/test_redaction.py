@@ -116,6 +116,7 @@ def test_redaction_is_stable(text: str) -> None:
     assert redact(once) == once
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("unit", ["a-", "eyJ-", "--", "a://", "token ", "password=", '"', "\\"])
 def test_long_hostile_text_takes_linear_time(unit: str) -> None:
     redact(unit * 60_000)  # with quadratic time the test's limit ends it

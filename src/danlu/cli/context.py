@@ -128,7 +128,7 @@ def remove(name: str) -> None:
 def fetch() -> None:
     """Copy files that were made or changed on the other machine to this one.
 
-    Files that were changed here, too, are kept: the other version gets the suffix `.remote`.
+    Files that were also changed here are kept: the other version gets the suffix `.remote`.
     """
     run = current_session()
     name, context = find_current_context(run.paths)

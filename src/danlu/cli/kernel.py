@@ -38,7 +38,7 @@ command = group(
     help="""Manage danlu's kernels for Jupyter.
 
     The kernel `danlu` is IPython's kernel, run by this Python, and can run cells as training jobs.
-    Environments that run can be kernels, too.""",
+    A running environment can be a kernel as well.""",
 )
 
 

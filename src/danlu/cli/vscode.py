@@ -92,7 +92,7 @@ def list_all(form: str) -> None:
 @click.argument("commit")
 @verbosity_options
 def remove(commit: str) -> None:
-    """Remove a server; environments that run lose it, too."""
+    """Remove a server; running environments lose it as well."""
     run = current_session()
     server = remove_server(commit, run.paths)
     run.terminal.info(f"removed {server.name} {server.version}, commit {server.commit}")

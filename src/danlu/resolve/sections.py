@@ -21,6 +21,7 @@ from danlu.oci.git_tree import read_archive_tree
 from danlu.resolve.image import read_dpkg_status, resolve_digest
 from danlu.resolve.resolve import ResolveContext
 from danlu.resolve.system import find_system_versions
+from danlu.sandbox.machine_settings import WHEN_LOCKING
 from danlu.sources.build_context import digest_path
 from danlu.sources.http import FetchedFile
 from danlu.sources.mirrors import (
@@ -32,6 +33,7 @@ from danlu.sources.mirrors import (
 )
 from danlu.sources.pypi.indexes import read_index_settings
 from danlu.sources.pypi.platform_target import PlatformTarget
+from danlu.sources.pypi.restrictions import read_restrictions
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import locate_files
 from danlu.util.safe_paths import ProjectTree
@@ -152,14 +154,25 @@ class SectionSources:
         indexes = read_index_settings(
             self._environment.pip_index, (), context.project, mirrors=context.config.mirrors
         )
-        uv = Uv(context.paths.cache / "uv", context.project, indexes, offline=context.offline)
+        restrictions = read_restrictions(context.project)
+        uv = Uv(
+            context.paths.cache / "uv",
+            context.project,
+            indexes,
+            offline=context.offline,
+            decisions=WHEN_LOCKING,
+        )
         target = PlatformTarget(_PYTHON, self._base.libc, self.platform.architecture)
         with tempfile.TemporaryDirectory() as scratch:
             wanted = Path(scratch) / "wanted.txt"
             wanted.write_text(f"{name}=={version}.*\n" if version else f"{name}\n")
             try:
                 files = await locate_files(
-                    uv, [str(wanted)], target, scratch=Path(scratch), dependencies=True
+                    uv,
+                    [str(wanted), *restrictions.to_options("resolving")],
+                    target,
+                    scratch=Path(scratch),
+                    dependencies=True,
                 )
             except ResolveError:
                 return None

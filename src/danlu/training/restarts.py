@@ -106,7 +106,7 @@ def exit_reason(attempt: ObservedReplica | None) -> str:
 
 
 def is_past_attempt(record: ReplicaRecord, uid: str) -> bool:
-    """Return whether this attempt was released, so that nothing about it counts any more."""
+    """Return whether this attempt was released, and is therefore ignored."""
     return uid == record.last or uid in record.past
 
 

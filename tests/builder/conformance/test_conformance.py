@@ -21,7 +21,8 @@ import pytest
 
 from danlu.util.files import mounts_below
 from tests.conftest import Danlu, program_in, remove_tree
-from tests.oci.registries import debian_registry, free_port
+from tests.oci.registries import debian_registry
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root", "buildkitd", "buildctl")]
 

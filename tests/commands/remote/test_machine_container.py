@@ -20,8 +20,8 @@ from danlu.commands.remote.contexts import Context, create_context
 from danlu.errors import UsageError
 from danlu.util.paths import Paths
 from tests.conftest import program_in
-from tests.engine.ssh.conftest import free_port
 from tests.engines import Engine, docker_daemon
+from tests.ports import free_port
 from tests.programs import SYSTEM_PATH
 
 _FAKE_SYSTEM = Path(__file__).with_name("macos")

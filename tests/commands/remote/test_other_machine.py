@@ -16,7 +16,7 @@ import pytest
 
 from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.conftest import Danlu, remove_tree
-from tests.engine.ssh.conftest import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root", "sshd", "ssh", "busybox")]
 

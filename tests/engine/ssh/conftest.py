@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -95,14 +94,6 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> SshHost:
         text = text.replace("danlu ssh --stdio digits", f"{program} {keys.directory}")
     config.write_text(text)
     return SshHost(config, keys, host_name("digits"), server_words)
-
-
-def free_port() -> int:
-    """Return a port that nothing uses."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def process_commands() -> list[str]:

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from danlu.engine.ssh.keys import SshKeys
-from tests.engine.ssh.conftest import SshHost, free_port, process_commands
+from tests.engine.ssh.conftest import SshHost, process_commands
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("ssh", "sftp", "scp")]
 

@@ -16,8 +16,9 @@ import pytest
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.keys import SshKeys
 from tests.conftest import Danlu
-from tests.engine.ssh.conftest import SshHost, free_port
+from tests.engine.ssh.conftest import SshHost
 from tests.engine.ssh.test_openssh import echo_server, forward_port, run_sftp, send_and_receive
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("ssh", "sftp", "busybox", "root")]
 

@@ -16,8 +16,8 @@ from danlu.engine.ssh.keys import SshKeys
 from danlu.engine.ssh.tcp_port import MAX_CONNECTIONS
 from danlu.store import Store
 from tests.conftest import Danlu, program_in
-from tests.engine.ssh.conftest import free_port
 from tests.jobs.containers.engine_rig import image, paths_of
+from tests.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("ssh", "busybox", "root")]

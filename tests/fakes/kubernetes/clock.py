@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-__all__ = ["VirtualClock"]
+__all__ = ["VirtualClock", "finish_requests"]
 
 #: Iterations of the event loop in which tasks that a timer woke finish, without any I/O.
 _MAX_LOOP_TURNS = 40
@@ -76,6 +76,16 @@ class VirtualClock:
             callback()
             await run_ready_tasks()
         self._seconds = end
+
+
+async def finish_requests() -> None:
+    """Let tasks go on until the servers of this event loop have answered their requests.
+
+    In turns of the loop rather than in seconds, of which a busy machine may give it none.
+    """
+    for _ in range(5):
+        await run_ready_tasks()
+        await asyncio.sleep(0.001)
 
 
 async def run_ready_tasks() -> None:

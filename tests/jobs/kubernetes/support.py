@@ -35,7 +35,8 @@ from tests.fakes.kubernetes import FakeKubelet, FakeKubernetes
 from tests.fakes.kubernetes.container_logs import ContainerLogs
 from tests.fakes.kubernetes.pod_script import PodBehaviour, PodScript, SimulatedPod, run_forever
 from tests.jobs.kubernetes.pod_runner import run_pod
-from tests.kube.servers import ApiServer, free_port
+from tests.kube.servers import ApiServer
+from tests.ports import free_port
 
 LIMIT = 60.0
 SETTINGS = OperatorSettings(

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.kube.servers import free_port
 from tests.operator.cluster.images import PAUSE, pause_archive
 from tests.operator.cluster.programs import find, node_path, plugin_directory
+from tests.ports import free_port
 
 __all__ = ["NAME", "ClusterNode", "node", "server_address", "service_range"]
 

@@ -19,7 +19,7 @@ from danlu.kube.types import Manifest
 from danlu.operator.crds import custom_resource_definitions
 from danlu.training.registry import BUILT_IN_FRAMEWORKS
 from tests.kube.objects import eventually
-from tests.kube.servers import free_port
+from tests.ports import free_port
 
 __all__ = ["install", "run_operator"]
 

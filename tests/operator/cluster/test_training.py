@@ -20,10 +20,10 @@ from danlu.kube.resources import PODS
 from danlu.kube.watch import ListOptions
 from danlu.training.rendering import JOB_NAME
 from tests.conftest import ROOT, Danlu, program_in
-from tests.kube.servers import free_port
 from tests.operator.cluster.conftest import RunningCluster
 from tests.operator.cluster.images import push_image
 from tests.operator.cluster.operator_process import install, run_operator
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.training]
 

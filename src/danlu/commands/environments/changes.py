@@ -1,4 +1,4 @@
-"""What was changed by hand in an environment: packages, files, and the lines that make the same.
+"""What was changed by hand in an environment: packages, files, and the lines that reproduce them.
 
 The writable layer is untrusted: programs inside wrote it. No link in it is followed, what is read
 is bounded, and only valid names and versions get into lines of a build file.
@@ -105,7 +105,7 @@ class ChangedFile:
 
     @property
     def has_line(self) -> bool:
-        """Whether a line of a build file, which is UTF-8, can make the same."""
+        """Whether a line of a build file, which is UTF-8, can reproduce it."""
         is_text = not any("\ud800" <= char <= "\udfff" for char in self.path)
         return is_text and (self.kind == "removed" or self.is_regular)
 
@@ -147,7 +147,7 @@ def collect_changes(upper: Path, below: Sequence[Path]) -> EnvironmentChanges:
 
 
 def render_build_lines(changes: EnvironmentChanges, *, copied: str = "") -> list[str]:
-    """Return calls of build functions that make the same changes.
+    """Return calls of build functions that reproduce the changes.
 
     ``copied`` is the project's directory with copies of the files, in which each has its path.
     """

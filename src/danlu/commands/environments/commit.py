@@ -44,7 +44,7 @@ _MAX_FILE_BYTES = 10 << 20
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What was changed, the lines that make the same, and the digest of the new image, if any."""
+    """What was changed, the lines that reproduce it, and the digest of the new image, if any."""
 
     changes: EnvironmentChanges
     lines: tuple[str, ...]

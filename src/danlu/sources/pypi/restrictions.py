@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
@@ -217,7 +218,8 @@ class _RestrictionCollector:
             self._add(setting, configured, "a file on a server")
             self.files.append(RestrictionFile(setting.decision, setting.files, place))
             return
-        path = self._project / os.path.expanduser(place.removeprefix("file://"))
+        local = unquote(urlsplit(place).path) if place.startswith("file:") else place
+        path = self._project / os.path.expanduser(local)
         lines = []
         for text, line in self._read_file(path, configured, set()):
             lines.append(text)

@@ -101,6 +101,12 @@ def uv_error(text: str, *, doing: str) -> DanluError:
             " from version control, or run `danlu lock --upgrade NAME`",
             details=summarize_reason(text, lines=8),
         )
+    if "Failed to parse: /proc/self/fd" in text:
+        return ResolveError(
+            "uv rejects a setting in its configuration files",
+            hint="correct uv.toml, or [tool.uv] in pyproject.toml",
+            details=tuple(line for line in reasons if "/proc/self/fd" not in line),
+        )
     if "No solution found" in text:
         hints = [line[5:].strip() for line in _plain_lines(text) if line.startswith("hint:")]
         return ResolveError(

@@ -5,8 +5,8 @@ REAL :=
 # Runs separately, because it uses the machine's network and cgroups.
 CLUSTER := tests/operator/cluster
 
-.PHONY: setup demo test test-all test-quick test-real test-operator test-training test-notebook \
-	test-mutation test-install check bench bench-up bench-operator docs clean
+.PHONY: setup demo test test-all test-quick test-real test-slow test-ordinary-user test-operator \
+	test-training test-notebook test-smoke test-examples test-install test-fresh test-mutation check bench bench-up bench-operator docs clean
 
 setup:            ## install the system packages (listed first) and danlu in .venv
 	@scripts/setup.sh
@@ -14,21 +14,25 @@ setup:            ## install the system packages (listed first) and danlu in .ve
 demo: setup       ## build an environment, train a digit classifier in it and use the model
 	@examples/digits/verify
 
-test: test-quick test-real ## run all tests that this machine can run; report the skipped ones
+test: test-quick test-real ## run the tests that this machine can run, but for those of test-all; report the skipped ones
 
-test-all: test test-operator test-training test-notebook test-mutation ## run every test, including the slow ones that CI leaves out
-	$(PYTHON) -m pytest -m "real and slow" -rfE
-	@[ "$$(id -u)" != 0 ] || scripts/fresh-root.sh
+test-all: test test-slow test-operator test-training test-notebook test-examples test-mutation test-fresh ## run every test, also those that take long and rarely break
 
 test-quick: setup ## run the tests that need no network, containers or root
 	$(PYTHON) -m pytest -n auto
 
 test-real: setup  ## run the tests with real containers, networks and environments
 	@scripts/setup.sh --tests
-	$(PYTHON) -m pytest -m "real and not slow" -rfE -n 3 --dist loadfile --ignore $(CLUSTER) $(REAL)
-	$(PYTHON) -m pytest -m "real and not slow" -rfE $(CLUSTER)
+	@scripts/test-real.sh -m "real and not slow" --ignore $(CLUSTER) $(REAL)
 
-test-operator: setup ## run the tests with a real API server and etcd (KUBEBUILDER_ASSETS)
+test-slow: setup  ## run the tests with real containers that take long
+	@scripts/setup.sh --tests
+	@scripts/test-real.sh -m "real and slow" --ignore $(CLUSTER) $(REAL)
+
+test-ordinary-user: setup ## run the real tests of what is different without root
+	@scripts/test-real.sh -m "real and not slow" tests/sandbox tests/engine/test_environments.py
+
+test-operator: setup ## run the tests with a real API server and etcd, and with a cluster (KUBEBUILDER_ASSETS)
 	@scripts/setup.sh --tests
 	$(PYTHON) -m pytest -m real -rfE -n 2 --dist loadfile tests/kube tests/operator tests/jobs/kubernetes \
 		--ignore $(CLUSTER)
@@ -41,8 +45,20 @@ test-notebook: setup ## run notebooks in a real Jupyter, in a browser and with o
 	@scripts/setup.sh --notebook
 	$(PYTHON) -m pytest -m notebook -rfE -n 2 --dist loadfile
 
+test-smoke: setup ## train with PyTorch in its environment, and run a notebook in a real kernel
+	$(PYTHON) -m pytest -m "training or notebook" -rfE -k "(pytorch and epochs) or test_headless_notebook" \
+		tests/e2e/test_training.py tests/notebook/test_live_kernel.py
+
+test-examples: setup ## run the examples that have no test of their own
+	examples/add-a-framework/verify
+	examples/decorator/verify
+	examples/operator/verify
+
 test-install: setup ## install the wheel outside the checkout and use it, as root and as another user
 	@scripts/test-install.sh
+
+test-fresh: setup ## run `make demo` and `make test` in fresh minimal systems, as root and as a user (root)
+	scripts/fresh-root.sh
 
 test-mutation: setup ## check that tests notice a sample of small errors in security-critical code (root)
 	$(PYTHON) scripts/mutate.py

@@ -20,7 +20,7 @@ readonly USER_NAME=alchemist
 readonly TOOLS=(runc crun newuidmap mmdebstrap cc gcc docker podman)
 keep=0
 root_goals=(demo test)
-user_goals=(demo test)
+user_goals=(demo test "test-slow REAL=tests/engine") # rootless Podman
 parts=()
 for argument in "$@"; do
     case $argument in

@@ -11,7 +11,7 @@ readonly TESTS_FAILED=1 # pytest's exit code
 cache=$(mktemp -d)
 trap 'rm -rf "$cache"' EXIT
 
-run_pytest() { .venv/bin/python -m pytest -rfE -o "cache_dir=$cache" "$@"; }
+run_pytest() { .venv/bin/python -m pytest -rfE --durations=25 -o "cache_dir=$cache" "$@"; }
 
 code=0
 run_pytest -n 3 --dist loadfile "$@" || code=$?

@@ -63,7 +63,13 @@ def test_no_installer_configuration_is_committed() -> None:
 
 
 def test_scripts_are_executable_and_start_with_bash() -> None:
-    names = ["scripts/setup.sh", "scripts/check.sh", "scripts/fresh-root.sh", ".ci/run"]
+    names = [
+        "scripts/setup.sh",
+        "scripts/check.sh",
+        "scripts/fresh-root.sh",
+        "scripts/test-real.sh",
+        ".ci/run",
+    ]
     scripts = [ROOT / name for name in names] + sorted(ROOT.glob("examples/*/verify"))
     for script in scripts:
         assert script.read_text().startswith("#!/usr/bin/env bash\n"), script

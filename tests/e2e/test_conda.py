@@ -61,6 +61,7 @@ def test_a_conda_package_and_its_dependencies_run_in_the_image(
     assert [step["name"] for step in steps if not step["cached"]] == ["extra 1.0 (conda)"]
 
 
+@pytest.mark.slow
 def test_one_lock_gives_one_digest_and_a_warm_store_needs_no_channel(
     project: Project, channel: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ EXPAT = 'install.apt_packages(["libexpat1"])'
 WHERE = "import six, greet; print(six.__version__, six.__file__, greet.__file__)"
 
 
+@pytest.mark.slow
 def test_pip_packages_go_over_condas_python(project: Project, python_channel: Path) -> None:
     project.write(
         EXPAT,
@@ -176,6 +178,7 @@ def test_pip_packages_go_over_condas_python(project: Project, python_channel: Pa
     assert 'provider = "conda"' in (project.directory / "danlu.lock").read_text()
 
 
+@pytest.mark.slow
 def test_an_environment_file_with_a_pip_section(project: Project, python_channel: Path) -> None:
     (project.directory / "setup.py").write_text(
         "from setuptools import setup\nsetup(name='mine', version='1', py_modules=['mine'])\n"

@@ -79,6 +79,7 @@ def make_wheel(directory: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_base_os_alone_runs_a_command(project: Project) -> None:
     project.write()
     assert "bookworm" in project.run("cat", "/etc/os-release")
@@ -101,6 +102,7 @@ def test_uv(project: Project) -> None:
     assert project.run("uv", "--version").startswith("uv ")
 
 
+@pytest.mark.slow
 def test_rust_compiles_a_program(project: Project) -> None:
     (project.directory / "main.rs").write_text('fn main() { println!("{}", 6 * 7); }\n')
     project.write("install.rust()", 'run(["rustc /workspace/main.rs -o /answer"], mount_host=True)')
@@ -153,6 +155,7 @@ def extensions() -> Iterator[FakeExtensionRegistry]:
         yield registry
 
 
+@pytest.mark.slow
 def test_vscode_extensions_are_where_editors_look(
     project: Project, extensions: FakeExtensionRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +222,7 @@ def test_python_packages_from_a_url(project: Project, http_directory: tuple[str,
     assert project.run("python", "-c", "import alchemy; print(alchemy.WORD)") == "elixir"
 
 
+@pytest.mark.slow
 def test_python_packages_from_a_repository_are_built_in_the_sandbox(
     project: Project, tmp_path: Path
 ) -> None:
@@ -303,13 +307,14 @@ def oci_config(layout: Path, digest: str) -> dict[str, dict[str, object]]:
     return value
 
 
+@pytest.mark.slow
 def test_jupyter(project: Project) -> None:
     project.write('install.python(version="3.11")', 'config.jupyter(token="s3cret")')
     assert "jupyter core" in project.run("jupyter", "--version").lower().replace("_", " ")
     assert "s3cret" not in (project.directory / "danlu.lock").read_text()
 
 
-@pytest.mark.parametrize("name", ["zsh", "fish"])
+@pytest.mark.parametrize("name", ["zsh", pytest.param("fish", marks=pytest.mark.slow)])
 def test_shell(project: Project, name: str) -> None:
     project.write(f'shell("{name}")')
     assert project.run(name, "-c", "echo $SHELL") == f"/usr/bin/{name}"
@@ -522,7 +527,7 @@ def test_the_same_in_python(project: Project) -> None:
     assert project.run("cat", "/what") == "python"
 
 
-@pytest.mark.parametrize("spelling", ["name", "file"])
+@pytest.mark.parametrize("spelling", [pytest.param("name", marks=pytest.mark.slow), "file"])
 def test_the_project_itself_is_a_package(project: Project, spelling: str) -> None:
     directory = project.directory
     (directory / "pyproject.toml").write_text(
@@ -561,6 +566,7 @@ class _PasswordHandler(http.server.SimpleHTTPRequestHandler):
         """Log nothing."""
 
 
+@pytest.mark.slow
 def test_a_password_in_an_address_is_used_and_kept_nowhere(
     project: Project, tmp_path: Path, real_home: Path
 ) -> None:

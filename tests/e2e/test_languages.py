@@ -29,6 +29,7 @@ def write_archive(path: Path, files: dict[str, str]) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 def test_go_and_node_from_wheels_run_and_are_the_same_in_every_build(project: Project) -> None:
     program = 'package main\nimport "fmt"\nfunc main() { fmt.Println(6 * 7) }\n'
     (project.directory / "main.go").write_text(program)
@@ -61,6 +62,7 @@ def test_the_distributions_go_is_used_if_it_has_the_version(project: Project) ->
     assert "1.19" in (project.directory / "danlu.lock").read_text()
 
 
+@pytest.mark.slow
 def test_rust_and_julia_from_the_vendors_archives(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +233,7 @@ def fill_mirror(mirror: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_r_packages_come_from_the_distribution_and_from_cran(
     project: Project, http_directory: tuple[str, Path]
 ) -> None:

@@ -51,8 +51,14 @@ UNEXECUTED = {
     "guides/vscode": "it has no command blocks",
 }
 
-#: Pages that take long, because of what they install.
-SLOW = {"guides/docker", "guides/mpi", "guides/remote"}
+#: The first pages that people read; `make test-all` runs the others, too.
+FIRST = {
+    "README",
+    "index",
+    "guides/environments",
+    "tutorials/first-environment",
+    "tutorials/first-training",
+}
 
 #: Programs that pages need. Container engines and the registry are started for the page.
 PROGRAMS: dict[str, tuple[str, ...]] = {
@@ -77,7 +83,7 @@ def list_cases() -> Sequence[object]:
         blocks = [block for block in read_page(name) if block.is_commands and not block.needs]
         marks = [pytest.mark.needs(*PROGRAMS.get(name, ()))] if name in PROGRAMS else []
         if any(not block.slow for block in blocks):
-            slow = [pytest.mark.slow] if name in SLOW else []
+            slow = [] if name in FIRST else [pytest.mark.slow]
             cases.append(pytest.param(name, False, id=name, marks=[*marks, *slow]))
         if any(block.slow for block in blocks):
             cases.append(

@@ -186,6 +186,7 @@ def test_build_requirements_that_cannot_be_locked_are_one_error(
     assert not (project.directory / "danlu.lock").exists()
 
 
+@pytest.mark.slow
 def test_directories_and_repositories_of_a_pylock_are_built(project: Project) -> None:
     write_package(project.directory / "lib")
     other = SETUPTOOLS.replace('"mine"', '"theirs"')

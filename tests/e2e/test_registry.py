@@ -120,7 +120,7 @@ print(open("/made").read().strip(), os.path.exists("/etc/issue"))
 PRINTED = "6 six hello\nmade False"
 
 
-@pytest.fixture(params=sorted(ENGINES))
+@pytest.fixture(params=["docker", pytest.param("podman", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Docker and podman, each empty."""
     if reason := missing(request.param):

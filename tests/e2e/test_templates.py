@@ -83,11 +83,11 @@ PROGRAMS = {
 }
 
 
-#: Templates that download more than 100 MB.
-LARGE = ("codex", "distributed-training", "llm-finetuning", "torch")
+#: The others take long.
+FAST = ("pixi", "serving")
 
 CASES = [
-    pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in sorted(PROGRAMS)
+    pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in sorted(PROGRAMS)
 ]
 
 

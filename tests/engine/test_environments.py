@@ -48,7 +48,7 @@ pytestmark = [
 
 
 DOCKER = pytest.param("docker", marks=pytest.mark.needs("docker", "dockerd", "root"))
-PODMAN = pytest.param("podman", marks=pytest.mark.needs("podman"))
+PODMAN = pytest.param("podman", marks=[pytest.mark.needs("podman"), pytest.mark.slow])
 KUBERNETES = pytest.param("kubernetes", marks=pytest.mark.needs("root"))
 #: danlu's own engine on another machine.
 SSH = pytest.param("ssh", marks=[pytest.mark.needs("ssh", "sshd", "root"), pytest.mark.slow])

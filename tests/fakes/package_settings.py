@@ -181,7 +181,7 @@ def list_cases() -> list[SettingCase]:
 
 def _iter(setting: MachineSetting) -> Iterator[SettingCase]:
     for name in setting.pip:
-        value = _TEXTS.get(name, "{files}/place" if "directory" in name else "1")
+        value = _TEXTS.get(name, "1")
         variable = f"PIP_{name.upper().replace('-', '_')}"
         yield SettingCase(setting, name, variables=((variable, value),))
         yield SettingCase(setting, name, pip_conf=f"[install]\n{name} = {value}\n")

@@ -30,6 +30,7 @@ test-slow: setup  ## run the tests with real containers that take long
 	@scripts/test-real.sh -m "real and slow" --ignore $(CLUSTER) $(REAL)
 
 test-ordinary-user: setup ## run the real tests of what is different without root
+	@scripts/setup.sh --ordinary-user
 	@scripts/test-real.sh -m "real and not slow" tests/sandbox tests/engine/test_environments.py
 
 test-operator: setup ## run the tests with a real API server and etcd, and with a cluster (KUBEBUILDER_ASSETS)

@@ -155,7 +155,7 @@ run_goals() { # ROOT USER GOAL...
     local goal
     for goal in "${@:3}"; do
         say "make $goal as $2"
-        inside "$1" "$2" "make $goal" || die "make $goal as $2 failed"
+        inside "$1" "$2" "make --keep-going $goal" || die "make $goal as $2 failed"
     done
     say "examples/cmake/verify as $2, with no compiler on the host"
     inside "$1" "$2" "! command -v cc && examples/cmake/verify" || die "examples/cmake as $2 failed"
@@ -183,16 +183,19 @@ as_user() {
     say "the administrator runs the printed command"
     inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/administrator.log" 2>&1 ||
         { cat "$work/administrator.log"; die "the printed command failed"; }
-    [[ " ${user_goals[*]} " != *" test "* ]] || install_test_programs
+    case " ${user_goals[*]} " in
+        *" test "*) install_test_programs --tests ;;
+        *" test-ordinary-user "*) install_test_programs --ordinary-user ;;
+    esac
     run_goals as-user $USER_NAME "${user_goals[@]}"
 }
 
-install_test_programs() {
+install_test_programs() { # OPTION of setup.sh
     local line
     say "install the programs that the tests use, by the printed command"
-    inside as-user $USER_NAME "scripts/setup.sh --tests" | tee "$work/setup.log"
+    inside as-user $USER_NAME "scripts/setup.sh $1" | tee "$work/setup.log"
     line=$(sed -n 's/^  \(apt-get update.*\)$/\1/p' "$work/setup.log")
-    [[ -n $line ]] || die "setup.sh --tests printed no command for the administrator"
+    [[ -n $line ]] || die "setup.sh $1 printed no command for the administrator"
     inside as-user root "export DEBIAN_FRONTEND=noninteractive; $line" >"$work/administrator.log" 2>&1 ||
         { cat "$work/administrator.log"; die "the printed command failed"; }
 }

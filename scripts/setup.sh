@@ -3,10 +3,11 @@
 # Missing packages are listed, with the reason for each, before anything is installed. If that needs
 # root and the user cannot become root, print the command for an administrator and exit with 4.
 #
-#   --tests      install the programs that the real tests use instead (registries, browsers, ssh …)
-#   --notebook   install those that the notebook tests use
+#   --tests           install the programs that the real tests use instead (registries, ssh …)
+#   --ordinary-user   install those of them that `make test-ordinary-user` uses
+#   --notebook        install those that the notebook tests use
 #
-# A test whose program is missing is skipped. So without root, these two options only print the
+# A test whose program is missing is skipped. So without root, these options only print the
 # command for an administrator and exit with 0.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -42,16 +43,20 @@ find_missing_for_notebook() {
         need fonts-dejavu-core "tests: a font for the browser"
 }
 
+find_missing_for_ordinary_user() {
+    has busybox || need busybox-static "tests: a root file system with a single program"
+    has ldconfig || need libc-bin "tests: writes the cache of the dynamic loader"
+}
+
 find_missing_for_tests() {
+    find_missing_for_ordinary_user
     has dpkg-scanpackages || need dpkg-dev "tests: creates an archive of another distribution"
     has gpg || need gnupg "tests: signs that archive"
-    has busybox || need busybox-static "tests: a root file system with a single program"
     has buildah || need buildah "tests: reads danlu's images"
     has docker-registry || need docker-registry "tests: a registry to push to and pull from"
     { has docker && has dockerd; } || need docker.io "tests: loads, pulls and runs danlu's images"
     has sshd || need openssh-server "tests: the server of a remote machine (Debian starts it on installation)"
     { has ssh && has scp && has sftp && has ssh-agent; } || need openssh-client "tests: connects to environments, forwards an agent to build steps"
-    has ldconfig || need libc-bin "tests: writes the cache of the dynamic loader"
     has rsync || need rsync "tests: copies a tree into an environment over ssh"
     has faketime || need faketime "tests: builds with a different clock"
     has mkfs.xfs || [[ -x /usr/sbin/mkfs.xfs ]] || need xfsprogs "tests: a file system with reflinks"
@@ -143,9 +148,9 @@ install_system_packages() {
     run_as_root "$line"
 }
 
-install_for_tests() { # GROUP: tests or notebook
+install_for_tests() { # GROUP: tests, ordinary-user or notebook
     has apt-get || return 0
-    "find_missing_for_$1"
+    "find_missing_for_${1//-/_}"
     ((${#packages[@]})) || return 0
     list_missing_packages "the tests need"
     local line="apt-get update && apt-get install -y --no-install-recommends ${packages[*]}"
@@ -190,7 +195,7 @@ make_environment() {
 }
 
 case ${1:-} in
-    --tests | --notebook)
+    --tests | --ordinary-user | --notebook)
         install_for_tests "${1#--}"
         exit
         ;;

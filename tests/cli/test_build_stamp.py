@@ -140,7 +140,7 @@ def test_garbage_collection_invalidates_every_stamp(stamp: Callable[..., None], 
 def test_file_that_changed_while_it_was_compared_leaves_no_stamp(
     stamp: Callable[..., None],
 ) -> None:
-    stamp(later=0)
+    stamp(later=-10)
     assert not answer_repeated_build(BUILD)
 
 

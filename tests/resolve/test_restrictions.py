@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import ResolveError
+from danlu.sandbox import pip_uv_config
 from danlu.sources.pypi.restrictions import read_restrictions
 from tests.fakes.wheels import make_wheel
 from tests.resolve.resolver import PythonResolver
@@ -23,6 +24,7 @@ def home(resolver: PythonResolver, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(resolver.root / "system"))
     monkeypatch.setenv("VIRTUAL_ENV", str(resolver.root / "venv"))
+    monkeypatch.setattr(pip_uv_config, "_ETC", resolver.root / "etc")
     return home
 
 

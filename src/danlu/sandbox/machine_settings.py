@@ -366,6 +366,7 @@ MACHINE_SETTINGS: tuple[MachineSetting, ...] = (
         "a build depends on the lock only",
         pip=(
             *("no-build-isolation", "config-settings", "global-option", "build-option"),
+            "install-option",  # before pip 23.1
             *("use-pep517", "no-use-pep517", "check-build-dependencies", "no-clean"),
         ),
         uv=(

@@ -106,6 +106,7 @@ def home_of(real_home: Path) -> Path:
     return real_home.with_name(f"{real_home.name}-foreign")
 
 
+@pytest.mark.slow
 def test_ubuntu_is_built_from_a_signed_mirror(
     mirror: SignedMirror, elsewhere: Project, real_home: Path
 ) -> None:

@@ -28,6 +28,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_another_python_runs_packages_with_compiled_code(project: Project, mirror: Path) -> None:
     project.write(
         # Debian's interpreter is linked with a library that uv's builds contain.

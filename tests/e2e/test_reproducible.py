@@ -147,6 +147,7 @@ def test_another_directory_machine_and_order_of_downloads(
     assert identity == reference.identity
 
 
+@pytest.mark.slow
 @pytest.mark.needs("faketime")
 def test_another_clock(reference: ReferenceBuild, homes: Path, tmp_path: Path) -> None:
     project, home = tmp_path / "project", homes / "clock"

@@ -110,6 +110,7 @@ def test_editors_open_the_host_of_the_other_machine(danlu: Danlu, project: Path)
     assert "Host digits.box.danlu\n" in danlu("ssh-config", cwd=project).stdout
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("delay", [0.2, 0.6, 1.0])
 def test_ctrl_c_interrupts_at_any_time(machine: OtherMachine, project: Path, delay: float) -> None:
     (project / "large").write_bytes(os.urandom(1 << 20) * 200)
@@ -124,6 +125,29 @@ def test_ctrl_c_interrupts_at_any_time(machine: OtherMachine, project: Path, del
         _, stderr = process.communicate()
     assert (process.returncode, stderr) == (130, b"interrupted\n")
     (project / "large").unlink()
+
+
+@pytest.mark.timeout(60)
+def test_ctrl_c_interrupts_a_program_that_has_no_terminal(
+    machine: OtherMachine, project: Path
+) -> None:
+    program = [str(Path(sys.executable).with_name("danlu")), "exec", "sh", "-c"]
+    script = "trap 'echo caught; exit 3' INT; echo started; while :; do sleep 0.01; done"
+    environ = {**os.environ, "DANLU_HOME": str(machine.here)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*program, script],
+        cwd=project,
+        env=environ,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"started\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate()  # which ends when nothing there has our streams any more
+    assert (process.returncode, stderr) == (130, b"interrupted\n")
 
 
 def test_a_lost_connection_leaves_the_environment_running(

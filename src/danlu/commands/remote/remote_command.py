@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -107,15 +106,14 @@ class RemoteCommand:
         return any(file.stat().st_mtime_ns > locked for file in files)
 
     def _run_there(self, arguments: Sequence[str], *, terminal: bool) -> int:
-        command = self._host.command(
-            self._render_script(arguments), options=("-tt",) if terminal else ("-T",)
-        )
-        code = subprocess.run(command, check=False).returncode
+        script = self._render_script(arguments)
+        run = self._host.run_in_terminal if terminal else self._host.run_interruptibly
+        code = run(script)
         if code == MISSING_PROGRAM:
             copy_program(self._host, self._cache)
             if "--stdio" in arguments:  # ssh has read the client's first message
                 raise OutsideError(f"danlu on {self._host.name} was updated; connect again")
-            code = subprocess.run(command, check=False).returncode
+            code = run(script)
         if code == SSH_FAILED:
             raise OutsideError(
                 f"the connection to {self._host.name} failed or was lost",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import shutil
 import stat
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
@@ -23,6 +25,12 @@ _OPTIONS = (
     *("-o", "ControlMaster=auto", "-o", "ControlPersist=600"),
     *("-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4"),
 )
+
+# Without the shared connection, this fails instead of opening one.
+_SHARED_ONLY = ("-o", "ProxyCommand=false", "-o", "BatchMode=yes")
+#: Directory of the process groups of running scripts, in the home directory there.
+_GROUPS = ".cache/danlu/running"
+_INTERRUPT_TIMEOUT = 10
 
 
 class RemoteHost:
@@ -82,6 +90,33 @@ class RemoteHost:
         if done.returncode == SSH_FAILED:
             raise self.unreachable_error(done.stderr)
         return done
+
+    def run_in_terminal(self, script: str) -> int:
+        """Run a shell script there in our terminal, and return its exit code."""
+        return subprocess.run(self.command(script, options=("-tt",)), check=False).returncode
+
+    def run_interruptibly(self, script: str) -> int:
+        """Run a shell script there with our streams, and return its exit code.
+
+        Ctrl-C interrupts the programs that it has started: without a terminal it only ends ssh's
+        client, while the shared connection keeps them and our streams.
+        """
+        group = f'"$HOME/{_GROUPS}/{secrets.token_hex(8)}"'
+        # Field 5 of proc(5)'s stat is the process group.
+        record = f"mkdir -p {os.path.dirname(group)}\" && cut -d' ' -f5 /proc/$$/stat >{group}"
+        clean_up = f"trap 'rm -f {group}' EXIT; trap : INT"
+        command = self.command(f"{clean_up}; {record}; ({script})", options=("-T",))
+        try:
+            return subprocess.run(command, check=False).returncode
+        except KeyboardInterrupt:
+            # The script may not have begun yet.
+            wait = f"for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s {group} ] && break; sleep 0.1; done"
+            kill = self.command(
+                f'{wait}; read -r group <{group} && kill -INT "-$group"', options=_SHARED_ONLY
+            )
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(kill, capture_output=True, check=False, timeout=_INTERRUPT_TIMEOUT)
+            raise
 
     def unreachable_error(self, stderr: bytes) -> DanluError:
         """Return the error for a connection that failed, from what ssh printed."""

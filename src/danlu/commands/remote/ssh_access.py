@@ -48,7 +48,10 @@ class ContextHosts:
             if self.exists_here(name):
                 continue
             configuration.add_host(
-                name, self._keys(name), program=danlu_command(self._context), context=self._context
+                name,
+                self._find_keys(name),
+                program=danlu_command(self._context),
+                context=self._context,
             )
             if name not in known:
                 hosts.append(host_name(name, self._context))
@@ -66,7 +69,7 @@ class ContextHosts:
     def render(self, name: str) -> str:
         """Return the block of an environment's host."""
         return render_host(
-            name, self._keys(name), program=danlu_command(self._context), context=self._context
+            name, self._find_keys(name), program=danlu_command(self._context), context=self._context
         )
 
     def exists_here(self, name: str) -> bool:
@@ -82,7 +85,7 @@ class ContextHosts:
             return []
 
     def _write_keys(self, environment: RemoteEnvironment) -> None:
-        keys = self._keys(environment.name)
+        keys = self._find_keys(environment.name)
         keys.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         alias = host_name(environment.name, self._context)
         contents = {
@@ -99,7 +102,7 @@ class ContextHosts:
                 ssh_configuration(self._settings).remove_host(name, self._context)
             shutil.rmtree(self._directory / name)
 
-    def _keys(self, name: str) -> SshKeys:
+    def _find_keys(self, name: str) -> SshKeys:
         return SshKeys(self._directory / name)
 
 

@@ -178,21 +178,21 @@ class _RestrictionCollector:
         elif isinstance(value, dict) and "name" in value:
             version = f" {value['version']}" if "version" in value else ""
             name = str(value["name"])
-            self._add(setting, configured, f"{name}{version}", package=normalize_name(name))
+            self._add_entry(setting, configured, f"{name}{version}", package=normalize_name(name))
         elif isinstance(value, dict):
             for name, inner in value.items():
                 package = normalize_name(str(name))
-                self._add(setting, configured, f"{name}={inner}", package=package)
+                self._add_entry(setting, configured, f"{name}={inner}", package=package)
         elif setting.files or configured.name.endswith("-dependencies"):
             text, package = _format_requirement(str(value))
             # A package that is left out is in no lock.
             package = "" if "exclude" in setting.name else package
-            self._add(setting, configured, text, package=package, line=line)
+            self._add_entry(setting, configured, text, package=package, line=line)
         else:
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            self._add(setting, configured, text)
+            self._add_entry(setting, configured, text)
 
-    def _add(
+    def _add_entry(
         self,
         setting: MachineSetting,
         configured: _ConfiguredValue,
@@ -215,7 +215,7 @@ class _RestrictionCollector:
 
     def _add_file(self, setting: MachineSetting, place: str, configured: _ConfiguredValue) -> None:
         if "://" in place and not place.startswith("file://"):
-            self._add(setting, configured, "a file on a server")
+            self._add_entry(setting, configured, "a file on a server")
             self.files.append(RestrictionFile(setting.decision, setting.files, place))
             return
         local = unquote(urlsplit(place).path) if place.startswith("file:") else place
@@ -267,7 +267,7 @@ class _RestrictionCollector:
                 ) from error
             if name != ":none:":
                 package = "" if name == ":all:" else normalize_name(str(name))
-                self._add(setting, configured, str(name), package=package)
+                self._add_entry(setting, configured, str(name), package=package)
 
 
 def _format_requirement(text: str) -> tuple[str, str]:

@@ -176,13 +176,13 @@ class Uv(msgspec.Struct, frozen=True):
         ]
         if self.offline or offline:
             common.append("--offline")
-        prepared = self._prepare((*command, *common, *options))
+        prepared = self._prepare_command((*command, *common, *options))
         # UV_NO_INDEX is ours: this is the only index option for which uv has no variable.
         if not prepared.environment.get("UV_NO_INDEX"):
             return prepared
         return replace(prepared, args=(*prepared.args, "--no-index"))
 
-    def _prepare(self, words: Iterable[str]) -> UvCommand:
+    def _prepare_command(self, words: Iterable[str]) -> UvCommand:
         environment = uv_environment(self.indexes, self.project, decisions=self.decisions)
         settings = select_uv_settings(environment, self.project, self.decisions)
         return UvCommand(
@@ -205,7 +205,7 @@ class Uv(msgspec.Struct, frozen=True):
         if not wanted:
             return  # without names, uv would clean everything
         words = ("cache", "clean", "--quiet", "--cache-dir", str(self.cache), *wanted)
-        prepared = self._prepare(words)
+        prepared = self._prepare_command(words)
         environment = {**prepared.environment, **_SHORT_LOCK_TIMEOUT}
         await replace(prepared, environment=environment).run()
 

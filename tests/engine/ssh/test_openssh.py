@@ -103,7 +103,8 @@ def test_shell_has_a_terminal_that_follows_the_size_of_the_clients(host: SshHost
     with open_terminal(host, host.name) as (pid, master):
         read_until(master, rb"[$#] ")
         os.write(master, b"tty; stty size; echo [$TERM]\n")
-        read_until(master, rb"/dev/pts/\d+\r\n24 80\r\n\[\w*\]")
+        # runc makes our terminal raw only after the first output may have been copied to it.
+        read_until(master, rb"/dev/pts/\d+\r+\n24 80\r+\n\[\w*\]")
         set_size(master, 33, 99)
         os.kill(pid, signal.SIGWINCH)
         os.write(master, b"while :; do [ \"$(stty size)\" = '33 99' ] && echo follows; done\n")

@@ -62,7 +62,7 @@ _ENGINES: Mapping[str, Callable[[Paths, Configuration], EnvironmentEngine]] = {
 
 
 def open_engine(name: str, paths: Paths, config: Configuration) -> EnvironmentEngine:
-    """Return the engine called ``name``; raise :class:`UsageError` if there is none.
+    """Return the engine called ``name``; raise :class:`UsageError` if it is unknown.
 
     With the embedded engine this process enters new namespaces.
     """

@@ -103,7 +103,7 @@ class _ProductFile(msgspec.Struct, rename="camel"):
 
 
 def read_server(directory: Path) -> VscodeServer:
-    """Read and check an unpacked server; raise :class:`UsageError` if it is none for Linux."""
+    """Read and check an unpacked server; raise :class:`UsageError` if it is not for Linux."""
     data = _read_file(directory / "product.json", _MAX_PRODUCT)
     if data is None:
         raise UsageError("it has no product.json")
@@ -229,7 +229,7 @@ def _is_program(directory: Path, name: str) -> bool:
 
 
 def _read_file(path: Path, limit: int, *, cut: bool = False) -> bytes | None:
-    """Return the content of a regular file that an archive had; None if there is none."""
+    """Return the content of a regular file that an archive had; None if it is missing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

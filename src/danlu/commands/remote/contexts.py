@@ -116,7 +116,7 @@ def find_current_context(
 
 
 def find_context(file: ContextFile, name: str) -> Context:
-    """Return a context; raise :class:`UsageError` if there is none of that name."""
+    """Return a context; raise :class:`UsageError` if no context has that name."""
     if name not in file.contexts:
         known = (DEFAULT_CONTEXT, *file.contexts)
         raise UsageError(
@@ -144,7 +144,7 @@ def create_context(name: str, context: Context, paths: Paths) -> None:
 
 
 def use_context(name: str, paths: Paths) -> None:
-    """Make a context the current one; raise :class:`UsageError` if there is none of that name."""
+    """Make a context the current one; raise :class:`UsageError` if no context has that name."""
     with file_lock(_lock_file(paths)):
         file = read_contexts(paths)
         if name != DEFAULT_CONTEXT:

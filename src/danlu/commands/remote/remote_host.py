@@ -101,9 +101,10 @@ class RemoteHost:
         Ctrl-C interrupts the programs that it has started: without a terminal it only ends ssh's
         client, while the shared connection keeps them and our streams.
         """
-        group = f'"$HOME/{_GROUPS}/{secrets.token_hex(8)}"'
+        directory = f'"$HOME/{_GROUPS}"'
+        group = f"{directory}/{secrets.token_hex(8)}"
         # Field 5 of proc(5)'s stat is the process group.
-        record = f"mkdir -p {os.path.dirname(group)}\" && cut -d' ' -f5 /proc/$$/stat >{group}"
+        record = f"mkdir -p {directory} && cut -d' ' -f5 /proc/$$/stat >{group}"
         clean_up = f"trap 'rm -f {group}' EXIT; trap : INT"
         command = self.command(f"{clean_up}; {record}; ({script})", options=("-T",))
         try:

@@ -118,7 +118,7 @@ class DockerEngine:
         return True
 
     async def _inspect(self, name: str, template: str) -> str | None:
-        """Return a property of the container; None if there is no such container."""
+        """Return a property of the container; None if it does not exist."""
         try:
             output = await self._command.run_async("container", "inspect", "-f", template, name)
         except OutsideError:

@@ -80,7 +80,7 @@ class EnvironmentPod:
         )
 
     async def read(self) -> Pod | None:
-        """Return the pod; None if there is none."""
+        """Return the pod; None if it does not exist."""
         try:
             return await self.client.get(_PODS, self.name, namespace=self.namespace)
         except NotFound:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,11 @@ from danlu.commands.environments.manage import (
 from danlu.commands.remote.contexts import Context, create_context, read_contexts
 from danlu.commands.remote.environment_access import list_access
 from danlu.commands.settings import load_settings
+from danlu.engine import environment_directory
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
     EnvironmentSpec,
+    EnvironmentState,
     lock_environment,
 )
 from danlu.errors import StoreError, UsageError
@@ -52,7 +55,39 @@ def test_an_environment_whose_state_was_lost_is_stopped(
     (view,) = list_environment_views(paths_of(tmp_path))
     assert isinstance(view, EnvironmentView)
     assert view.state.phase == "Stopped"
-    assert "the machine restarted" in view.state.reason
+    assert view.state.reason == "supervisor killed"
+
+
+@pytest.mark.parametrize("reason", ["supervisor killed", "machine restarted"])
+def test_an_environment_whose_supervisor_was_killed_says_so_and_since_when(
+    environment: EnvironmentDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    reason: str,
+) -> None:
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path))
+    environment.write_state(EnvironmentState("Running", datetime(2020, 1, 1, tzinfo=UTC)))
+    last_seen = datetime.now(UTC) - timedelta(days=3)
+    os.utime(environment.state_file, (last_seen.timestamp(), last_seen.timestamp()))
+    restarted = last_seen + timedelta(hours=1 if reason == "machine restarted" else -1)
+    monkeypatch.setattr(environment_directory, "boot_time", lambda: restarted)
+    assert main(["ps"]) == 0
+    (row,) = capfd.readouterr().out.splitlines()[1:]
+    assert row.split("  ")[:3] == ["digits", f"Stopped ({reason})", "3 days ago"]
+    state = environment.read_state()
+    assert state.ended is not None
+    assert abs(state.ended - last_seen) < timedelta(seconds=1)
+
+
+def test_a_supervisor_records_that_it_is_alive(environment: EnvironmentDirectory) -> None:
+    environment.renew_state()  # which has never been written, on a full disk
+    environment.write_state(EnvironmentState("Running"))
+    os.utime(environment.state_file, (0, 0))
+    environment.renew_state()
+    ended = environment.read_state().ended
+    assert ended is not None
+    assert datetime.now(UTC) - ended < timedelta(hours=1)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}"])

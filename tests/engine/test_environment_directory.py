@@ -7,6 +7,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from danlu.cli.__main__ import main
@@ -14,10 +15,12 @@ from danlu.commands.environments import up
 from danlu.commands.environments.manage import (
     DamagedEnvironmentView,
     EnvironmentView,
+    find_own_environment,
     list_environment_views,
     rename_environment,
     take_down,
 )
+from danlu.commands.project import Project
 from danlu.commands.remote.contexts import Context, create_context, read_contexts
 from danlu.commands.remote.environment_access import list_access
 from danlu.commands.settings import load_settings
@@ -197,6 +200,43 @@ def test_directories_of_a_killed_up_are_removed_by_the_next(tmp_path: Path) -> N
         up._create_environment(digits, spec_of("digits"), settings)
     left = {path.name for path in root.iterdir() if path.is_dir()}
     assert left == {"digits", busy.name}
+
+
+def make_project(directory: Path) -> Project:
+    directory.mkdir(parents=True)
+    (directory / "build.envd").write_text("def build():\n    base(dev=True)\n")
+    return Project.open(None, directory=directory)
+
+
+def test_a_renamed_environment_is_still_that_of_its_project(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    project = make_project(tmp_path / "digits")
+    root = settings.paths.environments
+    for name, function in (("digits", "build"), ("digits-gpu", "gpu")):
+        spec = msgspec.structs.replace(
+            spec_of(name), project=str(project.directory), target=f"build.envd:{function}"
+        )
+        EnvironmentDirectory(root / name).write_spec(spec)
+    assert find_own_environment(project, settings.paths).name == "digits"
+    assert rename_environment("digits", "letters", settings) == []
+    assert find_own_environment(project, settings.paths).name == "letters"
+    # Its host is known before its next start.
+    assert "Host letters.danlu" in (settings.paths.config / "ssh.d/letters.conf").read_text()
+    second = msgspec.structs.replace(spec_of("second"), project=str(project.directory))
+    EnvironmentDirectory(root / "second").write_spec(second)
+    with pytest.raises(UsageError, match="has several environments: letters, second"):
+        find_own_environment(project, settings.paths)
+
+
+def test_a_project_does_not_find_the_environment_of_another_with_its_name(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    project, other = make_project(tmp_path / "digits"), make_project(tmp_path / "x" / "digits")
+    spec = msgspec.structs.replace(spec_of("digits"), project=str(project.directory))
+    EnvironmentDirectory(settings.paths.environments / "digits").write_spec(spec)
+    with pytest.raises(UsageError, match=f"environment digits belongs to {project.directory}"):
+        find_own_environment(other, settings.paths)
+    with pytest.raises(UsageError, match=r"no environment of .* found"):
+        find_own_environment(make_project(tmp_path / "letters"), settings.paths)
 
 
 def test_an_environment_does_not_take_the_host_of_one_in_a_context(tmp_path: Path) -> None:

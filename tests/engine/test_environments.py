@@ -504,8 +504,8 @@ def test_a_stopped_environment_can_be_renamed(
     danlu("rename", "digits", "letters", cwd=project)
     assert danlu("ps", "-q", cwd=project).stdout == "letters\n"
     danlu("image", "rm", "box:1", cwd=project)
-    danlu("start", "letters", cwd=project)
-    assert danlu("exec", "-n", "letters", "cat", persistent_file, cwd=project).stdout == "kept\n"
+    danlu("start", cwd=project)
+    assert danlu("exec", "cat", persistent_file, cwd=project).stdout == "kept\n"
     for new in ("letters", "../x", "A"):
         assert danlu("rename", "letters", new, cwd=project, check=False).returncode == 2
 

@@ -493,6 +493,22 @@ def test_another_project_cannot_take_a_name(danlu: Danlu, project: Path, tmp_pat
     assert re.search("environment digits belongs to /.*/digits", up.stderr)
 
 
+@pytest.mark.parametrize("engine_setup", ["embedded"], indirect=True)
+def test_a_pipe_in_place_of_the_users_is_refused(danlu: Danlu, project: Path) -> None:
+    environment = start(danlu, project)
+    replace = "rm -f /etc/passwd; mkfifo /etc/passwd"
+    run_inside(danlu, project, replace)
+    refused = danlu("exec", "-n", "digits", "true", cwd=project, check=False)
+    assert refused.returncode == 125
+    assert "cannot start a program in environment digits: /etc/passwd is not a file" in (
+        refused.stderr
+    )
+    danlu("stop", "--grace", "0", cwd=project)
+    (environment.upper / "etc" / "passwd").unlink()
+    danlu("start", cwd=project)
+    assert run_inside(danlu, project, "echo runs") == "runs\n"
+
+
 def test_a_stopped_environment_can_be_renamed(
     danlu: Danlu, project: Path, persistent_file: str
 ) -> None:

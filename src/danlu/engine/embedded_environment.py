@@ -91,6 +91,7 @@ class EmbeddedContainer:
         self._paths = paths
         self._config = config
         self._image_config = ImageConfig()
+        self._layers: tuple[Path, ...] = ()
         self._view = LayerView(())
         self._network_env = network_env.NetworkEnvironment({})
         self._edits = ContainerEdits()
@@ -117,7 +118,8 @@ class EmbeddedContainer:
         trees, work = self._open_layers(resources)
         self._network_env = network_env.detect_network_environment(work)
         # Users that were added inside are found, too.
-        self._view = LayerView((*trees, self._environment.upper))
+        self._layers = (*trees, self._environment.upper)
+        self._view = LayerView(self._layers)
         self._edits = provide_gpus(parse_gpus(self._spec.gpus), self._view, self._config)
         process = self._build_process(ExecRequest(self._choose_init()))
         group = self._create_cgroup(cgroups, resources)
@@ -236,7 +238,24 @@ class EmbeddedContainer:
         resources.callback(group.close)
         return group
 
+    def _check_user_files(self) -> None:
+        """Raise :class:`MachineError` if runc could not read the users of the environment.
+
+        It opens these files whatever they are, and a program inside may have replaced them: at a
+        pipe it would wait until the environment stops.
+        """
+        for path in ("/etc/passwd", "/etc/group"):
+            if self._view.blocks_reading(path):
+                name, upper = self._spec.name, self._environment.upper
+                raise MachineError(
+                    f"cannot start a program in environment {name}: {path} is not a file",
+                    hint=f"`danlu stop {name}`, remove {upper}{path}, and `danlu start {name}`",
+                )
+
     def _build_process(self, request: ExecRequest) -> ProcessSpec:
+        # A view keeps what it has read, and programs inside replace directories.
+        self._view = LayerView(self._layers)
+        self._check_user_files()
         directory = PROJECT_DIRECTORY if self._spec.project else ""
         process = embedded.image_process(
             self._view,

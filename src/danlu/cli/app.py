@@ -57,10 +57,12 @@ COMMANDS = (
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
     CommandSpec(
-        "context", "This machine", "Choose where commands run: on this machine or on another one."
+        "context",
+        "This machine",
+        "Choose where commands run: here, on another machine or a cluster.",
     ),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
-    CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
+    CommandSpec("doctor", "This machine", "Check that the context's machine can run danlu."),
     CommandSpec("report", "This machine", "Write a bundle for a bug report, without secrets."),
     CommandSpec("reproduce", "This machine", "Rebuild the environment of a bug report."),
     CommandSpec("completion", "This machine", "Generate a shell completion script."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
 from danlu.commands.environments.manage import (
@@ -21,6 +21,7 @@ _STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Stopped":
 
 @declare_command("ps")
 @format_option()
+@on_option
 @verbosity_options
 def command(form: str) -> None:
     """List running and stopped environments.

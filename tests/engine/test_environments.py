@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,7 @@ def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, home: Pa
 #: Runs a program that ends with the parent of this process.
 TIED_PROGRAM = """
 import os, sys
+from datetime import UTC, datetime
 from pathlib import Path
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.foreground_exec import run_in_foreground
@@ -361,7 +363,8 @@ def test_a_killed_supervisor_loses_nothing(danlu: Danlu, project: Path) -> None:
         wait_until_gone(pid)
     wait_for(lambda: not environment.is_running())
     (row,) = json.loads(danlu("ps", "--format", "json", cwd=project).stdout)
-    assert (row["phase"], "killed" in row["reason"]) == ("Stopped", True)
+    assert (row["phase"], row["reason"]) == ("Stopped", "supervisor killed")
+    assert row["started"] <= row["ended"] <= datetime.now(UTC).isoformat()
     danlu("start", "digits", cwd=project)
     assert run_inside(danlu, project, "cat /kept") == "kept\n"
 
@@ -522,8 +525,8 @@ def test_a_stopped_environment_can_be_renamed(
     danlu("rename", "digits", "letters", cwd=project)
     assert danlu("ps", "-q", cwd=project).stdout == "letters\n"
     danlu("image", "rm", "box:1", cwd=project)
-    danlu("start", "letters", cwd=project)
-    assert danlu("exec", "-n", "letters", "cat", persistent_file, cwd=project).stdout == "kept\n"
+    danlu("start", cwd=project)
+    assert danlu("exec", "cat", persistent_file, cwd=project).stdout == "kept\n"
     for new in ("letters", "../x", "A"):
         assert danlu("rename", "letters", new, cwd=project, check=False).returncode == 2
 

@@ -18,8 +18,11 @@ from danlu.commands.environments.manage import rename_environment
 def command(old: str, new: str) -> None:
     """Rename a stopped environment.
 
-    Its host in SSH configurations changes with it. Use `danlu up --name NEW` afterwards.
+    Its host in SSH configurations changes with it. Commands without a name in its project find it
+    if it is the only one there; `danlu up` needs --name NEW.
     """
     run = current_session()
-    rename_environment(old, new, run.settings)
+    notes = rename_environment(old, new, run.settings)
     run.terminal.info(f"{old} is now {new}")
+    for note in notes:
+        run.terminal.info(f"note: {note}")

@@ -136,6 +136,17 @@ def test_unknown_and_duplicate_contexts_are_refused(paths: Paths) -> None:
     assert "box" in caught.value.hint
 
 
+@pytest.mark.parametrize(("first", "second"), [("c", "b.c"), ("b.c", "c")])
+def test_contexts_whose_environments_could_share_a_host_are_refused(
+    paths: Paths, first: str, second: str
+) -> None:
+    create_context(first, Context("ssh://one"), paths)
+    with pytest.raises(UsageError, match=f"SSH hosts of context {second} could be confused with"):
+        create_context(second, Context("ssh://two"), paths)
+    create_context(second, Context("embedded"), paths)  # which has no hosts of its own
+    create_context("bc", Context("ssh://three"), paths)
+
+
 def test_a_damaged_file_is_named(paths: Paths) -> None:
     paths.config.mkdir(parents=True)
     (paths.config / "contexts.json").write_text("{")

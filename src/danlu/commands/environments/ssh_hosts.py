@@ -9,6 +9,7 @@ from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import SshConfiguration, render_host
+from danlu.errors import DanluError
 from danlu.util.danlu_program import (
     CONTEXT_VARIABLE,
     LOCAL_CONTEXT,
@@ -28,6 +29,15 @@ def add_ssh_host(environment: EnvironmentDirectory, settings: Settings) -> None:
     keys = environment_keys(environment)
     keys.create_missing(environment.name)
     ssh_configuration(settings).add_host(environment.name, keys, program=danlu_command())
+
+
+def configure_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
+    """Add the environment's host (:func:`add_ssh_host`); return a note if that failed."""
+    try:
+        add_ssh_host(environment, settings)
+    except DanluError as error:
+        return [f"no ssh to {environment.name}: {error}"]
+    return []
 
 
 def remove_ssh_host(name: str, settings: Settings) -> None:

@@ -25,7 +25,7 @@ from danlu.commands.environments.manage import (
     stop_environment,
 )
 from danlu.commands.environments.spec import UpOptions, build_spec, explain_differences
-from danlu.commands.environments.ssh_hosts import add_ssh_host, ssh_configuration
+from danlu.commands.environments.ssh_hosts import configure_ssh, ssh_configuration
 from danlu.commands.gpu_options import decide_gpus
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
@@ -42,7 +42,7 @@ from danlu.engine.environment_directory import (
 from danlu.engine.environment_ports import find_listener_conflict, needs_forward
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
-from danlu.errors import DanluError, OutsideError, UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Progress
 from danlu.store import Store
 from danlu.util.config import NetworkName
@@ -145,7 +145,7 @@ def start_environment(
             if existing is None and _has_failed(environment):
                 remove_environment(environment, settings)
             raise
-        notes += _configure_ssh(environment, settings)
+        notes += configure_ssh(environment, settings)
     depends_on: tuple[Path, ...] = ()
     if isinstance(target, Project) and not (started or notes or gpus) and _has_defaults(options):
         depends_on = _list_dependencies(target, environment, settings)
@@ -184,15 +184,6 @@ def _list_dependencies(
         environment.spec_file,
         *ssh_configuration(settings).list_files(environment.name),
     )
-
-
-def _configure_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
-    """Add the environment to the user's SSH configuration; return a note if that failed."""
-    try:
-        add_ssh_host(environment, settings)
-    except DanluError as error:
-        return [f"no ssh to {environment.name}: {error}"]
-    return []
 
 
 def _choose_engine(existing: EnvironmentSpec | None, options: UpOptions, settings: Settings) -> str:

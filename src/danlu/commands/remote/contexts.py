@@ -249,6 +249,8 @@ def create_context(name: str, context: Context, paths: Paths) -> None:
             raise UsageError(
                 f"context {name} exists already", hint=f"remove it with `danlu context rm {name}`"
             )
+        if context.is_remote:
+            _check_hosts(name, file)
         contexts = {**file.contexts, name: context}
         _write_contexts(ContextFile(file.current, contexts), paths)
 
@@ -276,6 +278,19 @@ def remove_context(name: str, paths: Paths) -> None:
         contexts = {other: value for other, value in file.contexts.items() if other != name}
         current = LOCAL_CONTEXT if file.current == name else file.current
         _write_contexts(ContextFile(current, contexts), paths)
+
+
+def _check_hosts(name: str, file: ContextFile) -> None:
+    """Raise :class:`UsageError` if two environments could have one SSH host.
+
+    ``a`` in a context ``b.c`` has that of ``a.b`` in a context ``c``.
+    """
+    for other, context in file.contexts.items():
+        if context.is_remote and (name.endswith(f".{other}") or other.endswith(f".{name}")):
+            raise UsageError(
+                f"the SSH hosts of context {name} could be confused with those of context {other}",
+                hint=f"choose a name such as {name.replace('.', '-')}-2",
+            )
 
 
 def _check_context(context: Context) -> None:

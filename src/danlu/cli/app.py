@@ -56,6 +56,8 @@ COMMANDS = (
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
+    CommandSpec("login", "Images", "Log in to a registry."),
+    CommandSpec("logout", "Images", "Log out of a registry."),
     CommandSpec(
         "context", "This machine", "Choose where commands run: on this machine or on another one."
     ),
@@ -78,7 +80,6 @@ _FAMILIAR_COMMANDS = {
     "envs": "use `danlu ps` for environments, `danlu jobs ls` for jobs",
     "images": _IMAGE_HINT.format("ls"),
     "inspect": _IMAGE_HINT.format("show"),
-    "login": "danlu uses the credentials of `docker login` and `podman login`",
     "new": "use `danlu init --template NAME`",
     "rmi": _IMAGE_HINT.format("rm"),
     "rm": "use `danlu image rm` for images, `danlu jobs rm` for jobs",

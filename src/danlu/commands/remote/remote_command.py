@@ -25,8 +25,8 @@ _PROJECT_COMMANDS = frozenset(("build", "exec", "lock", "plan", "run", "start", 
 #: Commands that run on the other machine without it.
 _OTHER_COMMANDS = frozenset(
     (
-        *("commit", "down", "image", "jobs", "logs", "port", "ps", "rename", "ssh", "stop", "top"),
-        "vscode",
+        *("commit", "down", "image", "jobs", "login", "logout", "logs", "port", "ps", "rename"),
+        *("ssh", "stop", "top", "vscode"),
     )
 )
 #: Commands after which other environments may exist, or have other ports.

@@ -14,6 +14,8 @@ COMMANDS = (
     CommandSpec("init", "Environments", "Generate a build file for this project."),
     CommandSpec("plan", "Environments", "Show what would be built, without using the network."),
     CommandSpec("lock", "Environments", "Resolve dependencies and write danlu.lock."),
+    CommandSpec("add", "Environments", "Add packages to the build file and the lock."),
+    CommandSpec("remove", "Environments", "Remove packages from the build file and the lock."),
     CommandSpec("build", "Environments", "Build the image."),
     CommandSpec(
         "run", "Environments", "Run a command in the environment, with the project mounted."

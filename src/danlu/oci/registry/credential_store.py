@@ -67,24 +67,26 @@ class CredentialStore:
         Raises :class:`~danlu.oci.registry.credentials.CredentialHelperError` if its helper fails.
         """
         others = self._list_other_auths(host)
-        is_found = len(others) < len(self._auths)
+        is_found = len(others) < len(self._listed_auths)
         if helper := find_helper(self._config, host):
             server = server_key(host).encode()
             # Some helpers report success for what they do not have, so that it is asked first.
             if await run_helper(helper, "get", server, self._environ) is not None:
                 await run_helper(helper, "erase", server, self._environ)
                 is_found = True
-        if len(others) < len(self._auths):
+        if len(others) < len(self._listed_auths):
             self._write_auths(others)
         return is_found
 
     @property
-    def _auths(self) -> dict[str, Any]:
+    def _listed_auths(self) -> dict[str, Any]:
         auths = self._config.get("auths")
         return auths if isinstance(auths, dict) else {}
 
     def _list_other_auths(self, host: str) -> dict[str, Any]:
-        return {key: entry for key, entry in self._auths.items() if normalize_key(key) != host}
+        return {
+            key: entry for key, entry in self._listed_auths.items() if normalize_key(key) != host
+        }
 
     def _read_config(self) -> dict[str, Any]:
         try:

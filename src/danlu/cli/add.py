@@ -20,7 +20,7 @@ from danlu.cli.package_command import run_package_command
 @file_option
 @progress_option
 @verbosity_options
-def command(packages: tuple[str, ...], kind: str, file: str | None, progress: str) -> None:
+def command(packages: tuple[str, ...], kind: str | None, file: str | None, progress: str) -> None:
     """Add packages to the build file and the lock.
 
     PACKAGE is a name, or a requirement such as "numpy>=2", which replaces that for the same

@@ -142,9 +142,7 @@ def package_kind_option(function: F) -> F:
         function = click.option(
             f"--{kind}", "kind", flag_value=kind, help=f"{what} instead of Python packages."
         )(function)
-    return click.option("--python", "kind", flag_value="python", default=True, hidden=True)(
-        function
-    )
+    return function
 
 
 frozen_option = click.option(

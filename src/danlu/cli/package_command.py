@@ -9,7 +9,7 @@ from danlu.commands.packages import KINDS, change_packages
 
 
 def run_package_command(
-    kind: str,
+    kind: str | None,
     *,
     added: Sequence[str] = (),
     removed: Sequence[str] = (),
@@ -21,7 +21,7 @@ def run_package_command(
     project = run.open_project(file)
     report = change_packages(
         project,
-        KINDS[kind],
+        KINDS[kind or "python"],
         added=added,
         removed=removed,
         settings=run.settings,

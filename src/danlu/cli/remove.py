@@ -20,6 +20,6 @@ from danlu.cli.package_command import run_package_command
 @file_option
 @progress_option
 @verbosity_options
-def command(packages: tuple[str, ...], kind: str, file: str | None, progress: str) -> None:
+def command(packages: tuple[str, ...], kind: str | None, file: str | None, progress: str) -> None:
     """Remove packages from the build file and the lock."""
     run_package_command(kind, removed=packages, file=file, progress=progress)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult
+from danlu.builder.embedded.context import OpContext, OpOutput, TransferReport, VertexResult
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import OutsideError, ResolveError, Span, StepFailed, UsageError
 from danlu.graph.image_config import ImageConfig
@@ -134,7 +134,7 @@ class SolverBench:
         self,
         inputs: tuple[VertexResult, ...],
         log: Callable[[str], None],
-        transfer: Callable[[int, int], None],
+        transfer: TransferReport,
     ) -> OpContext:
         async def run_sync(function: Any, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)

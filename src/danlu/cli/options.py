@@ -136,6 +136,15 @@ def _keep_build_parameters(
         current_session(context).build_parameters = values
 
 
+def package_kind_option(function: F) -> F:
+    """Add ``--apt`` and ``--conda``: which packages are added or removed."""
+    for kind, what in (("conda", "Conda packages"), ("apt", "Packages of the distribution")):
+        function = click.option(
+            f"--{kind}", "kind", flag_value=kind, help=f"{what} instead of Python packages."
+        )(function)
+    return function
+
+
 frozen_option = click.option(
     "--frozen", is_flag=True, help="Fail if the lockfile is missing or out of date."
 )

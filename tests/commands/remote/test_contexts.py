@@ -157,6 +157,8 @@ def test_a_damaged_file_is_named(paths: Paths) -> None:
 def test_local_commands_run_on_this_machine() -> None:
     assert runs_remotely("up")
     assert not runs_remotely("lock")
+    assert not runs_remotely("add")
+    assert runs_remotely("login")
     assert runs_remotely("ssh")
     assert not runs_remotely("code")
 

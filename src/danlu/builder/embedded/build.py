@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from danlu.builder.embedded.context import OpContext, StepRunner, VertexResult
+from danlu.builder.embedded.context import OpContext, StepRunner, TransferReport, VertexResult
 from danlu.builder.embedded.solver import Solver
 from danlu.builder.types import SolveRequest, SolveResult, VertexReport
 from danlu.graph.image_config import ImageConfig
@@ -103,7 +103,7 @@ async def solve(
         def context(
             inputs: tuple[VertexResult, ...],
             log: Callable[[str], None],
-            transfer: Callable[[int, int], None],
+            transfer: TransferReport,
         ) -> OpContext:
             return OpContext(
                 store=store,

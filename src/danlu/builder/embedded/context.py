@@ -80,6 +80,13 @@ class StepRunner(Protocol):
         ...
 
 
+class TransferReport(Protocol):
+    """Report what an op has done so far, and of how much."""
+
+    def __call__(self, current: int, total: int, unit: str = "") -> None:
+        """Report bytes, or ``unit``; see :class:`~danlu.graph.progress.Transfer`."""
+
+
 def ignore_warning(text: str) -> None:
     """Drop a warning, as in maintenance, where no user sees it."""
 
@@ -91,7 +98,7 @@ class OpContext(msgspec.Struct, frozen=True):
     * ``below`` is the stack that the op runs in or on; ``inputs`` are the results of all
       inputs, in order.
     * ``log`` takes lines of output, ``warn`` lines that the user must see in any case,
-      ``transfer`` bytes (current, total).
+      ``transfer`` bytes or packages (current, total).
     * ``debug`` asks for a shell if a step fails; ``offline`` forbids the network.
     * ``project`` is the directory of the build file; ``apt_source``, ``indexes`` and
       ``conda_channels`` are the package sources that the user declared; ``prefetched`` are wheels
@@ -110,7 +117,7 @@ class OpContext(msgspec.Struct, frozen=True):
     below: tuple[Layer, ...]
     inputs: tuple[VertexResult, ...]
     log: Callable[[str], None]
-    transfer: Callable[[int, int], None]
+    transfer: TransferReport
     run_sync: RunSync
     warn: Callable[[str], None] = ignore_warning
     offline: bool = False

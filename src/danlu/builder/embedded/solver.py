@@ -19,7 +19,13 @@ from anyio import to_thread
 
 from danlu.builder.embedded.cache_keys import definition_key, iterate_pending, stack_key
 from danlu.builder.embedded.collisions import reject_collisions
-from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult, merge_stacks
+from danlu.builder.embedded.context import (
+    OpContext,
+    OpOutput,
+    TransferReport,
+    VertexResult,
+    merge_stacks,
+)
 from danlu.builder.embedded.replacements import reject_replacements
 from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, UsageError
@@ -31,9 +37,7 @@ from danlu.store import Layer, Store
 from danlu.util.exception_groups import unwrap_group
 
 #: Makes the context of a vertex from the results of its inputs, a log and a transfer callback.
-MakeContext = Callable[
-    [tuple[VertexResult, ...], Callable[[str], None], Callable[[int, int], None]], OpContext
-]
+MakeContext = Callable[[tuple[VertexResult, ...], Callable[[str], None], TransferReport], OpContext]
 
 
 def load_executor(op: Op) -> Any:
@@ -246,10 +250,12 @@ class Solver:
             Log(vertex.digest, vertex.name, line, self._elapsed_seconds())
         )
 
-    def _transfer_callback(self, vertex: Vertex) -> Callable[[int, int], None]:
-        return lambda current, total: self._progress(
-            Transfer(vertex.digest, vertex.name, current, total, self._elapsed_seconds())
-        )
+    def _transfer_callback(self, vertex: Vertex) -> TransferReport:
+        def report(current: int, total: int, unit: str = "") -> None:
+            now = self._elapsed_seconds()
+            self._progress(Transfer(vertex.digest, vertex.name, current, total, now, unit))
+
+        return report
 
     def _report_start(self, vertex: Vertex) -> None:
         self._progress(Started(vertex.digest, vertex.name, vertex.branch, self._elapsed_seconds()))

@@ -42,7 +42,7 @@ UNEXECUTED = {
     "guides/languages": "its command needs Posit's RStudio Server",
     "guides/macos": "its image is on the internet: tests/commands/remote/test_machine_container.py",
     "guides/mirrors": "it has no commands, only settings",
-    "guides/notebook": "tests/notebook/test_pages.py runs it with PyTorch and Jupyter",
+    "tutorials/notebook": "tests/notebook/test_pages.py runs it with PyTorch and Jupyter",
     "guides/paddle": "it needs PaddlePaddle's launcher: examples/paddle/verify",
     "guides/python-packages": "it has no command blocks",
     "guides/python-versions": "it has no command blocks",
@@ -161,7 +161,7 @@ def test_commands_are_in_blocks_of_a_shell() -> None:
 
 
 def test_translations_have_the_commands_of_their_page() -> None:
-    for page in (ROOT / "README.zh.md", ROOT / "docs/guides/notebook.zh.md"):
+    for page in (ROOT / "README.zh.md", ROOT / "docs/tutorials/notebook.zh.md"):
         original = page.with_name(page.name.replace(".zh", ""))
         mine, others = (
             [strip_comments(block) for block in read_blocks(path) if block.is_commands]

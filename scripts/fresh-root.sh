@@ -212,7 +212,7 @@ END
     [[ $commands == *"make setup"*"danlu doctor"* ]] || die "$page lacks the commands"
     say "the commands of $page as $USER_NAME"
     # danlu doctor also fails if this machine lacks what only some commands need.
-    inside as-page $USER_NAME "set -e; { $commands } | tee /tmp/output; grep -q '^ok *OCI runtime' /tmp/output" ||
+    inside as-page $USER_NAME "set -e; { $commands; } | tee /tmp/output; grep -q '^ok *OCI runtime' /tmp/output" ||
         die "the commands of $page failed"
     say "danlu run as $USER_NAME"
     inside as-page $USER_NAME "mkdir ~/hello && cd ~/hello && echo 'print(6 * 7)' >main.py &&

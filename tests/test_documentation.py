@@ -31,6 +31,9 @@ LINK = re.compile(r"\]\((?P<target>[^)\s#]*)(?:#(?P<anchor>[^)\s]*))?(?:\s[^)]*)
 FENCE = re.compile(r"^ *```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (?P<title>.+)$", re.MULTILINE)
 
+#: What precedes a command: spaces, a prompt, the key of a pipeline's step.
+PROMPT = re.compile(r"^ *(?:\$ |- (?:run: )?)?")
+
 #: A placeholder for a value of the reader, in a synopsis of several commands.
 SYNOPSIS = (" | wait", "…", "...")
 
@@ -117,11 +120,11 @@ def test_references_to_decisions_name_a_heading() -> None:
 def commands(page: Path) -> Iterator[list[str]]:
     """The command lines of danlu in a page's code blocks."""
     for block in FENCE.finditer(page.read_text(encoding="utf-8")):
-        if block["info"].split(" ")[0] not in ("", "sh", "bash", "console"):
+        if block["info"].split(" ")[0] not in ("", "sh", "bash", "console", "yaml"):
             continue
         for line in re.sub(r"\\\n\s*", " ", block["body"]).splitlines():
             if "danlu " in line and not any(sign in line for sign in SYNOPSIS):
-                yield from split_commands(line.strip().removeprefix("$ "))
+                yield from split_commands(PROMPT.sub("", line))
 
 
 def split_commands(line: str) -> Iterator[list[str]]:

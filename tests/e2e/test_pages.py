@@ -35,6 +35,7 @@ SETUPS = Path(__file__).with_name("pages")
 #: tests/test_documentation.py.
 UNEXECUTED = {
     "guides/cuda": "it has no commands; its packages are gigabytes",
+    "guides/faq": "it has no commands",
     "guides/from-ciao": "tests/notebook/test_pages.py runs its cells in a notebook",
     "guides/from-envd": "its commands need the internet: tests/e2e/test_envd_repository.py",
     "guides/from-kubeflow-sdk": "tests/notebook/test_pages.py runs its Python",
@@ -70,6 +71,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "guides/platforms": ("docker-registry",),
     "guides/registries": ("docker-registry",),
     "guides/remote": ("root", "sshd", "ssh", "busybox"),
+    "tutorials/first-session": ("root", "ssh"),
     "guides/ssh": ("root", "ssh", "scp", "sftp", "rsync"),
 }
 

@@ -242,8 +242,23 @@ def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, home: P
     assert (result.returncode, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
     missing = subprocess.run([*command, "nosuch"], env=environ, capture_output=True)
     assert missing.returncode == 127
+    assert missing.stderr == b"error: nosuch: not found in the environment\n"
     killed = subprocess.run([*command, "sh", "-c", "kill -9 $$"], env=environ)
     assert killed.returncode == 137
+
+
+@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
+def test_exec_ends_with_its_program_although_a_child_keeps_the_streams(
+    danlu: Danlu, project: Path, home: Path
+) -> None:
+    start(danlu, project)
+    command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
+    environ = {**os.environ, "DANLU_HOME": str(home)}
+    script = "(trap '' HUP; exec sleep 1000) & exit 3"
+    # Without pipes of ours: the child would keep those open, too.
+    ended = subprocess.run([*command, "sh", "-c", script], env=environ, timeout=60, check=False)
+    assert ended.returncode == 3
+    assert "sleep 1000" in danlu("exec", "-n", "digits", "--", "ps", cwd=project).stdout
 
 
 def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, home: Path) -> None:

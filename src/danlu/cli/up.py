@@ -22,7 +22,7 @@ from danlu.cli.options import (
     volume_option,
 )
 from danlu.cli.session import current_session
-from danlu.commands.environments.jupyter import format_jupyter_url
+from danlu.commands.environments.jupyter import format_jupyter_url, wait_for_jupyter
 from danlu.commands.environments.spec import UpOptions
 from danlu.commands.environments.up import start_environment
 from danlu.engine.foreground_exec import run_in_foreground, terminal_request
@@ -133,7 +133,8 @@ def command(
         image=image,
     )
     run.stop_progress()
-    for note in result.notes:
+    unready = wait_for_jupyter(result.environment)
+    for note in (*result.notes, *([unready] if unready else [])):
         run.terminal.info(f"note: {note}")
     name = result.environment.name
     url = format_jupyter_url(result.environment.read_spec())

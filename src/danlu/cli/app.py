@@ -61,10 +61,12 @@ COMMANDS = (
     CommandSpec("login", "Images", "Log in to a registry."),
     CommandSpec("logout", "Images", "Log out of a registry."),
     CommandSpec(
-        "context", "This machine", "Choose where commands run: on this machine or on another one."
+        "context",
+        "This machine",
+        "Choose where commands run: here, on another machine or a cluster.",
     ),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
-    CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
+    CommandSpec("doctor", "This machine", "Check that the context's machine can run danlu."),
     CommandSpec("report", "This machine", "Write a bundle for a bug report, without secrets."),
     CommandSpec("reproduce", "This machine", "Rebuild the environment of a bug report."),
     CommandSpec("completion", "This machine", "Generate a shell completion script."),

@@ -21,6 +21,7 @@ from danlu.cli.options import (
     compression_option,
     format_option,
     image_argument,
+    on_option,
     progress_option,
     verbosity_options,
 )
@@ -101,6 +102,7 @@ def _show_progress(run: Session, kind: str, name: str) -> Iterator[Callable[[Eve
 @command.subcommand("ls", section="Inspect")
 @click.option("-a", "--all", "everything", is_flag=True, help="List every untagged build.")
 @format_option()
+@on_option
 @verbosity_options
 def ls(everything: bool, form: str) -> None:
     """List local images.
@@ -152,6 +154,7 @@ def _image_row(name: str, image: dict[str, Any]) -> tuple[str, ...]:
 @command.subcommand("show", section="Inspect")
 @image_argument()
 @format_option()
+@on_option
 @verbosity_options
 def show(image: str, form: str) -> None:
     """Show an image: names, configuration, layers."""
@@ -203,6 +206,7 @@ def _print_image(fields: dict[str, Any], terminal: Terminal) -> None:
 @command.subcommand("history", section="Inspect")
 @image_argument()
 @format_option()
+@on_option
 @verbosity_options
 def history(image: str, form: str) -> None:
     """Show how each layer of an image was created.
@@ -231,6 +235,7 @@ def history(image: str, form: str) -> None:
 @image_argument("new")
 @click.option("--files", is_flag=True, help="Also list every file that differs.")
 @format_option()
+@on_option
 @verbosity_options
 def diff(old: str, new: str, files: bool, form: str) -> int:
     """Compare two images; exits 1 if they differ.
@@ -299,6 +304,7 @@ def _format_sizes(change: FileChange) -> str:
 @command.subcommand("tag", section="Manage")
 @image_argument()
 @click.argument("name", metavar="NAME")
+@on_option
 @verbosity_options
 def tag(image: str, name: str) -> None:
     """Add a name to an image.
@@ -313,6 +319,7 @@ def tag(image: str, name: str) -> None:
 
 @command.subcommand("rm", section="Manage")
 @image_argument("images", nargs=-1, required=True)
+@on_option
 @verbosity_options
 def rm(images: tuple[str, ...]) -> None:
     """Remove images or their names.
@@ -338,6 +345,7 @@ def rm(images: tuple[str, ...]) -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Same as --keep 0.")
 @format_option()
+@on_option
 @verbosity_options
 def prune(keep: int | None, everything: bool, form: str) -> None:
     """Remove unused layers and cached downloads.
@@ -375,6 +383,7 @@ def prune(keep: int | None, everything: bool, form: str) -> None:
 @command.subcommand("check", section="Manage")
 @click.option("--repair", is_flag=True, help="Remove damaged data, so that it is rebuilt.")
 @format_option()
+@on_option
 @verbosity_options
 def check(repair: bool, form: str) -> int:
     """Verify the store's integrity.
@@ -444,6 +453,7 @@ def _unreadable_error(findings: Sequence[Any], *, repair: bool) -> DanluError:
 @bytecode_option
 @compression_option(default="gzip", help="Layer compression; zstd needs Docker 23 or newer.")
 @progress_option
+@on_option
 @verbosity_options
 def push(
     image: str, destinations: tuple[str, ...], bytecode: bool, compression: str, progress: str
@@ -504,6 +514,7 @@ def _describe_bytecode(store: Store, image: StoredImage) -> str:
     "--platform", metavar="OS/ARCH", default="", help="Platform [default: this machine's]."
 )
 @progress_option
+@on_option
 @verbosity_options
 def pull(reference: str, platform: str, progress: str) -> None:
     """Pull an image from a registry.
@@ -541,6 +552,7 @@ def pull(reference: str, platform: str, progress: str) -> None:
 )
 @bytecode_option
 @compression_option(default="zstd", help="Layer compression of a layout.")
+@on_option
 @verbosity_options
 def save(image: str, output: str, bytecode: bool, compression: str) -> None:
     """Write an image to a file or directory.
@@ -578,6 +590,7 @@ def save(image: str, output: str, bytecode: bool, compression: str) -> None:
     "-t", "--tag", "tags", multiple=True, metavar="REF", help="Name the image. Repeatable."
 )
 @progress_option
+@on_option
 @verbosity_options
 def load(path: Path, tags: tuple[str, ...], progress: str) -> None:
     """Load images from a file or directory.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from danlu.errors import DanluError, StepFailed
 from danlu.graph.image_config import ImageConfig
+from danlu.sandbox.types import SYSTEM_PATH
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 
 # Only for annotations: most builds use neither a sandbox nor an index, and these take long to load.
 if TYPE_CHECKING:
     from danlu.environment.conda import CondaChannels
     from danlu.environment.types import AptSource
+    from danlu.graph.ops import Op
     from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
     from danlu.sources.pypi.indexes import IndexSettings
     from danlu.sources.pypi.uv_install import WheelPrefetch
@@ -149,6 +151,41 @@ class OpContext(msgspec.Struct, frozen=True):
         if ran_out_of_space(root, details):
             return disk_full_error(f"the store ({root})", details=details)
         return StepFailed(message, code=code, details=details, hint=hint)
+
+
+def merge_results(inputs: Sequence[VertexResult]) -> VertexResult:
+    """Return the result of a merge, which has the configuration of the first input."""
+    inherited = inputs[0].inherited if inputs else ImageConfig()
+    stack = merge_stacks(result.stack for result in inputs)
+    return VertexResult(layers=(), stack=stack, inherited=inherited)
+
+
+def make_cached_result(
+    op: Op,
+    record: Mapping[str, Any],
+    layers: tuple[Layer, ...],
+    inputs: Sequence[VertexResult],
+    artifacts: Mapping[str, Path] | None = None,
+) -> VertexResult:
+    """Return the result that an earlier build recorded for ``op``."""
+    below = inputs[0].stack if inputs and op.is_step else ()
+    recorded = record.get("inherited")
+    if recorded is not None:
+        inherited = msgspec.convert(recorded, ImageConfig)
+    else:
+        inherited = inputs[0].inherited if inputs else ImageConfig()
+    return VertexResult(layers, (*below, *layers), artifacts or {}, inherited)
+
+
+def extend_environment(
+    inherited: ImageConfig, environment: Iterable[tuple[str, str]], path: Iterable[str]
+) -> dict[str, str]:
+    """Return the variables of an image over ``inherited``, with ``path`` before its PATH."""
+    variables = dict(inherited.environment)
+    below = variables.get("PATH", SYSTEM_PATH)
+    variables.update(environment)
+    variables["PATH"] = ":".join((*path, variables.get("PATH", below)))
+    return variables
 
 
 def merge_stacks(stacks: Iterable[tuple[Layer, ...]]) -> tuple[Layer, ...]:

@@ -17,7 +17,7 @@ from danlu.commands.remote.remote_host import SSH_FAILED
 from danlu.commands.settings import Settings
 from danlu.engine.project_files import LOCK_FILE
 from danlu.errors import OutsideError
-from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_CONTEXT
+from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 
 _MODULE = "danlu.cli"
 #: Commands for which the project is copied first.
@@ -135,7 +135,7 @@ class RemoteCommand:
 
     def _render_script(self, arguments: Sequence[str]) -> str:
         directory = shlex.quote(str(self._project)) if self._link is None else self._link.directory
-        variables = {CONTEXT_VARIABLE: DEFAULT_CONTEXT, "TERM": os.environ.get("TERM", "")}
+        variables = {CONTEXT_VARIABLE: LOCAL_CONTEXT, "TERM": os.environ.get("TERM", "")}
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         words = [shlex.quote(word) for word in arguments]
         program = program_script(_MODULE, *words)
@@ -144,6 +144,11 @@ class RemoteCommand:
 
 def runs_remotely(command: str) -> bool:
     """Return whether a command runs on the context's machine; the others use files of this one."""
+    return command == "doctor" or needs_linux(command)
+
+
+def needs_linux(command: str) -> bool:
+    """Return whether a command needs a machine that can run containers."""
     if command in _LOCK_COMMANDS:
         return sys.platform != "linux"
     return command in _PROJECT_COMMANDS or command in _OTHER_COMMANDS

@@ -12,7 +12,7 @@ from danlu.engine.ssh.ssh_config import SshConfiguration, render_host
 from danlu.errors import DanluError
 from danlu.util.danlu_program import (
     CONTEXT_VARIABLE,
-    DEFAULT_CONTEXT,
+    LOCAL_CONTEXT,
     danlu_program,
     directory_variables,
 )
@@ -53,7 +53,7 @@ def render_ssh_host(environment: EnvironmentDirectory) -> str:
     return render_host(environment.name, keys, program=danlu_command())
 
 
-def danlu_command(context: str = DEFAULT_CONTEXT) -> list[str]:
+def danlu_command(context: str = LOCAL_CONTEXT) -> list[str]:
     """Return the command that runs danlu in a context, from any directory and environment."""
     # Set explicitly, because the user's current context may be another one.
     variables = {CONTEXT_VARIABLE: context, **directory_variables()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,11 +81,13 @@ def start_environment(
     options: UpOptions,
     progress: Progress,
     image: str = "",
+    keep: Callable[[RuntimeSettings], RuntimeSettings] = lambda runtime: runtime,
 ) -> UpResult:
     """Start the environment of ``target``; do nothing if it runs.
 
-    ``target`` is a project, or a directory to mount if ``image`` names a local image. Raises
-    :class:`~danlu.errors.DanluError` if it could not be built or started.
+    ``target`` is a project, or a directory to mount if ``image`` names a local image. ``keep``
+    chooses which settings of the build file apply. Raises :class:`~danlu.errors.DanluError` if it
+    could not be built or started.
     """
     epoch = read_epoch(settings.paths.store / "epoch")
     if isinstance(target, Path):
@@ -93,6 +96,7 @@ def start_environment(
     else:
         directory = target.directory
         digest, runtime = _find_or_build(target, settings, progress, options)
+        runtime = keep(runtime)
     name = check_environment_name(options.name or default_name(target))
     root = settings.paths.environments
     engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
@@ -184,7 +188,7 @@ def _list_dependencies(
 
 def _choose_engine(existing: EnvironmentSpec | None, options: UpOptions, settings: Settings) -> str:
     """Return the engine; an existing environment keeps its own, which has its files."""
-    chosen = options.engine or settings.config.engine
+    chosen = options.engine or settings.engine
     if existing is None or options.recreate or existing.engine == chosen:
         return chosen
     if options.engine:
@@ -202,7 +206,7 @@ def _choose_network(engine: str, options: UpOptions, settings: Settings) -> Netw
     if options.network == "private":
         raise UsageError(
             f"environments of the {engine} engine cannot have a private network",
-            hint="use the embedded engine: `--engine embedded`",
+            hint="use danlu's own engine: `--on local`",
         )
     return "host"
 

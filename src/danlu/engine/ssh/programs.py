@@ -6,10 +6,11 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from danlu.engine.container_scripts import FIND_SHELL_SCRIPT
 from danlu.engine.types import ExecRequest
 
 #: What OpenSSH's server does: a command is for the user's shell.
-_RUN_COMMAND = 'exec "${SHELL:-/bin/sh}" -c "$1"'
+_RUN_COMMAND = f'{FIND_SHELL_SCRIPT}exec "$SHELL" -c "$1"'
 
 #: Where distributions install sftp-server: Debian, Fedora, Alpine and Arch, SUSE.
 _RUN_SFTP = """\

@@ -77,4 +77,4 @@ def test_without_ruff_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MachineError, match="ruff not found") as caught:
         format_text(UGLY, "build.envd", directory=tmp_path)
-    assert "danlu[fmt]" in caught.value.hint
+    assert "uv tool install ruff" in caught.value.hint

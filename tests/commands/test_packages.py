@@ -129,7 +129,7 @@ def test_packages_are_compared_by_their_normalized_names(
     line = '    install.python_packages(name=["NumPy>=1", "scikit_learn"])  # kept\n'
     edit = edit_file(tmp_path, HEAD + line)
     assert edit.add(package) == (after is not None)
-    assert edit.changed == (("build.envd",) if after else ())
+    assert edit.changed_files == (("build.envd",) if after else ())
     expected = line if after is None else line.replace('["NumPy>=1", "scikit_learn"]', after)
     assert edit.after["build.envd"] == HEAD + expected
 
@@ -177,7 +177,7 @@ def test_list_made_by_code_is_left_alone(tmp_path: Path, body: str) -> None:
         edit.add("six")
     assert 'install.python_packages(name=["six"])' in caught.value.hint
     assert caught.value.span is not None
-    assert not edit.changed
+    assert not edit.changed_files
 
 
 def test_environment_file_of_conda_is_not_edited(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_requirements_file_is_edited_by_lines(
     text = HEAD + '    install.python_packages(requirements="r.txt")\n'
     edit = edit_file(tmp_path, text, r__txt=before)
     assert edit.add(package)
-    assert edit.changed == ("r.txt",)
+    assert edit.changed_files == ("r.txt",)
     assert edit.after["r.txt"] == after
 
 

@@ -333,7 +333,15 @@ def test_why_reports_steps_that_depend_on_unresolved_inputs(
     project(built_project, FILE.replace('"einops"', '"einops", "rich"'))
     result = forecasts(built_project, settings)
     assert result["run make data"].state == "maybe"
-    assert result["run make data"].why == "depends on 4 Python requirements"
+    assert result["run make data"].why == "depends on 3 Python requirements"
+    assert result["3 Python requirements"].why == (
+        "rich is not locked yet (build.envd:5:5); "
+        "numpy 1.0, einops 1.0 keep their versions if possible"
+    )
+    project(built_project, FILE.replace('"einops"', '"einops>=2"'))
+    assert forecasts(built_project, settings)["2 Python requirements"].why == (
+        "einops>=2 is not locked yet (build.envd:5:5); numpy 1.0 keeps its version if possible"
+    )
     project(built_project, FILE.replace('["git"]', '["git", "curl"]'))
     result = forecasts(built_project, settings)
     assert result["base debian12 (2 packages)"].state == "cached"

@@ -110,4 +110,4 @@ def test_missing_optuna_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MachineError) as caught:
         create_study("min")
-    assert "danlu[sweep]" in caught.value.hint
+    assert "-m pip install 'optuna>=4'" in caught.value.hint

@@ -220,6 +220,8 @@ def test_added_packages_are_locked_or_nothing_changes(project: Project) -> None:
     assert re.search(r"^locked Python packages .*\bpackaging 2\d.*\btqdm \d", added.stderr, re.M)
     assert added.stderr.endswith("wrote build.envd, danlu.lock\n")
     assert '["six", "tqdm", "Packaging>=20"])  # kept\n' in file.read_text()
+    # The requirement is another one, and every version stays.
+    assert project("add", "tqdm>1").stderr.endswith("…\nwrote build.envd, danlu.lock\n")
     before = file.read_bytes(), lock.read_bytes()
     failed = project("add", "six>99", check=False)
     assert failed.returncode == 2
@@ -227,5 +229,5 @@ def test_added_packages_are_locked_or_nothing_changes(project: Project) -> None:
     assert (file.read_bytes(), lock.read_bytes()) == before
     removed = project("remove", "packaging", "six")
     assert "no longer needed: Python packages packaging, six" in removed.stderr
-    assert 'install.python_packages(name=["tqdm"])  # kept' in file.read_text()
+    assert 'install.python_packages(name=["tqdm>1"])  # kept' in file.read_text()
     project("lock", "--check")

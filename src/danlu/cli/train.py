@@ -81,7 +81,7 @@ def _sweep_options(function: F) -> F:
             "--trials",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Let Optuna choose N points (requires danlu[sweep]).",
+            help="Let Optuna choose N points (requires optuna).",
         ),
     )
     for option in reversed(options):

@@ -55,11 +55,13 @@ async def login(
         # The colon separates the two in what is sent (RFC 7617, section 2).
         raise UsageError(f"invalid user name {credentials.username!r}: it has a colon")
 
-    async def find_given(_: str) -> RegistryCredentials:
+    async def return_credentials(_: str) -> RegistryCredentials:
         return credentials
 
     try:
-        async with Registry(make_endpoint(host, settings.config), lookup=find_given) as registry:
+        async with Registry(
+            make_endpoint(host, settings.config), lookup=return_credentials
+        ) as registry:
             is_verified = await registry.check_login()
     except RegistryDenied as error:
         raise OutsideError(

@@ -115,7 +115,7 @@ class ProjectEdit:
         return self.after[path]
 
     @property
-    def changed(self) -> tuple[str, ...]:
+    def changed_files(self) -> tuple[str, ...]:
         """The files whose text is another one now."""
         return tuple(path for path, text in self.after.items() if text != self.before[path])
 
@@ -276,9 +276,9 @@ def change_packages(
         with _write_texts(edit):
             report = lock(project, settings=settings, progress=progress)
     except DanluError as error:
-        error.details += (f"{' and '.join(edit.changed or (project.file,))} is as before",)
+        error.details += (f"{' and '.join(edit.changed_files or (project.file,))} is as before",)
         raise
-    return PackagesReport(edit.changed, unchanged, report)
+    return PackagesReport(edit.changed_files, unchanged, report)
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def _write_texts(edit: ProjectEdit) -> Iterator[None]:
     directory = edit.project.directory
     targets: dict[str, tuple[str, int]] = {}
     with ProjectTree(directory) as tree:
-        for path in edit.changed:
+        for path in edit.changed_files:
             real = tree.resolve(path)
             targets[path] = (str(real.relative_to(directory)), real.stat().st_mode & 0o7777)
     try:

@@ -7,15 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from danlu.builder.embedded.cache_keys import definition_key, stack_key
 from danlu.builder.embedded.context import VertexResult, make_cached_result, merge_results
 from danlu.commands.plan import VertexForecast
+from danlu.environment.package_names import requirement_name
 from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex
 from danlu.store import Store
 
 if TYPE_CHECKING:
     from danlu.environment.lock import FunctionLock
+
+#: How many packages that stay are named.
+_MAX_KEPT = 5
 
 
 @dataclass
@@ -26,6 +32,7 @@ class _ForecastState:
     last_build: Mapping[str, Mapping[str, Any]]
     last_digests: frozenset[str]
     sizes: Mapping[str, int]
+    versions: Mapping[str, str]
     results: dict[str, VertexResult | None] = field(default_factory=dict)
     forecasts: dict[str, VertexForecast] = field(default_factory=dict)
 
@@ -52,6 +59,7 @@ def _load_state(store: Store | None, last: str, lock: FunctionLock | None) -> _F
         last_build={vertex["name"]: vertex for vertex in vertices},
         last_digests=frozenset(vertex["digest"] for vertex in vertices),
         sizes={package.sha256: package.size for package in lock.packages} if lock else {},
+        versions={package.name: package.version for package in lock.packages} if lock else {},
     )
 
 
@@ -111,7 +119,7 @@ def _explain_build(vertex: Vertex, state: _ForecastState) -> str:
     """Return why a vertex has to be built, compared with the last build."""
     where = f" ({vertex.spans[0]})" if vertex.spans else ""
     if isinstance(vertex.op, Unresolved):
-        return f"not locked yet{where}"
+        return _explain_missing_lock(vertex.op, where, state)
     if vertex.digest in state.last_digests:
         return "built before, but its layers were removed from the store"
     if not state.last_digests:
@@ -120,6 +128,32 @@ def _explain_build(vertex: Vertex, state: _ForecastState) -> str:
         return f"changed since the last build{where}"
     before = _earlier_version(vertex, state)
     return f"was {before}{where}" if before else f"new since the last build{where}"
+
+
+def _explain_missing_lock(op: Unresolved, where: str, state: _ForecastState) -> str:
+    """Return what is not locked yet, and which of the locked packages stay."""
+    locked = state.versions if op.kind == "Python packages" else {}
+    new = [text for text in op.describes if not _has_locked_version(text, locked)]
+    if not locked or not new:
+        return f"not locked yet{where}"
+    changed = {requirement_name(text) for text in new}
+    kept = [f"{name} {version}" for name, version in locked.items() if name not in changed]
+    reason = f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} not locked yet{where}"
+    if not kept:
+        return reason
+    more = f" and {len(kept) - _MAX_KEPT} more" if len(kept) > _MAX_KEPT else ""
+    verb = "keeps its version" if len(kept) == 1 else "keep their versions"
+    return f"{reason}; {', '.join(kept[:_MAX_KEPT])}{more} {verb} if possible"
+
+
+def _has_locked_version(text: str, locked: Mapping[str, str]) -> bool:
+    """Return whether a locked version satisfies a requirement; options and files have none."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return True
+    version = locked.get(requirement_name(text))
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _earlier_version(vertex: Vertex, state: _ForecastState) -> str:

@@ -85,7 +85,7 @@ def read_dockerfile(
             if seen and name and name == target.lower():
                 break
             if seen:
-                _start_stage(stage)
+                _discard_stage(stage)
             seen = True
             named = re.search(r"\sas\s+(\S+)\s*$", text, re.IGNORECASE)
             name = named[1].lower() if named else ""
@@ -106,7 +106,7 @@ def read_dockerfile(
     _finish_stage(stage)
 
 
-def _start_stage(stage: _StageState) -> None:
+def _discard_stage(stage: _StageState) -> None:
     """Discard the previous stage: only the last one becomes the image."""
     draft = stage.draft
     note = "only the last stage of the Dockerfile was read"

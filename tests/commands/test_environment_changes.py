@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from danlu.commands.build_file_text import append_lines
 from danlu.commands.environments.changes import (
     ChangedFile,
     EnvironmentChanges,
     collect_changes,
     render_build_lines,
 )
-from danlu.commands.environments.commit import append_lines, copy_files
+from danlu.commands.environments.commit import copy_files
 from danlu.commands.environments.conda_changes import CondaChange
 from danlu.errors import UsageError
 from danlu.oci.overlay import make_whiteout

@@ -237,28 +237,28 @@ class RecordedBuild:
         """Store a layer and a record for every vertex, and record the build."""
         from danlu.assemble.assemble import assemble
         from danlu.builder.embedded.cache_keys import definition_key, stack_key
-        from danlu.commands.plan_status import _ForecastState, _merge_stacks
+        from danlu.builder.embedded.context import (
+            VertexResult,
+            make_cached_result,
+            merge_results,
+        )
         from danlu.graph.ops import Merge
 
         opened = Project.open(None, directory=self.opened.directory)
         environment = opened.environment()
         section = opened.lock.functions["build"]
         graph = assemble(environment, section, opened.inputs(environment), platform=host_platform())
-        state = _ForecastState(self.store, {}, frozenset(), {})
+        results: dict[str, VertexResult] = {}
         for vertex in graph.walk():
+            inputs = [results[below.digest] for below in vertex.inputs]
             if isinstance(vertex.op, Merge):
-                state.stacks[vertex.digest] = _merge_stacks(vertex, state)
+                results[vertex.digest] = merge_results(inputs)
                 continue
-            below = state.stacks[vertex.inputs[0].digest] if vertex.inputs else ()
-            assert below is not None
-            key = definition_key(vertex)
+            key = definition_key(vertex) or stack_key(vertex.op, inputs)
             layer = self.layer(vertex.name)
-            self.store.put_record(
-                key or stack_key(vertex.op, below),
-                {"layers": [layer.diff_id]},
-                layers=[layer.diff_id],
-            )
-            state.stacks[vertex.digest] = (*(below if key is None else ()), layer)
+            record = {"layers": [layer.diff_id]}
+            self.store.put_record(key, record, layers=[layer.diff_id])
+            results[vertex.digest] = make_cached_result(vertex.op, record, (layer,), inputs)
         self.store.put_record(
             f"last-build:{opened.directory}:build",
             {

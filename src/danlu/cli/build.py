@@ -19,6 +19,7 @@ from danlu.cli.options import (
     format_option,
     frozen_option,
     offline_option,
+    on_option,
     progress_option,
     verbosity_options,
 )
@@ -99,6 +100,7 @@ _SECRET_HINT = "use id=ID,src=PATH or id=ID,env=NAME"
 )
 @format_option()
 @progress_option
+@on_option
 @verbosity_options
 def command(
     file: str | None,

@@ -20,6 +20,7 @@ from danlu.cli.options import (
     compression_option,
     format_option,
     image_argument,
+    on_option,
     progress_option,
     verbosity_options,
 )
@@ -100,6 +101,7 @@ def _show_progress(run: Session, kind: str, name: str) -> Iterator[Callable[[Eve
 @command.subcommand("ls", section="Inspect")
 @click.option("-a", "--all", "everything", is_flag=True, help="List every untagged build.")
 @format_option()
+@on_option
 @verbosity_options
 def ls(everything: bool, form: str) -> None:
     """List local images.
@@ -151,6 +153,7 @@ def _image_row(name: str, image: dict[str, Any]) -> tuple[str, ...]:
 @command.subcommand("show", section="Inspect")
 @image_argument()
 @format_option()
+@on_option
 @verbosity_options
 def show(image: str, form: str) -> None:
     """Show an image: names, configuration, layers."""
@@ -202,6 +205,7 @@ def _print_image(fields: dict[str, Any], terminal: Terminal) -> None:
 @command.subcommand("history", section="Inspect")
 @image_argument()
 @format_option()
+@on_option
 @verbosity_options
 def history(image: str, form: str) -> None:
     """Show how each layer of an image was created.
@@ -230,6 +234,7 @@ def history(image: str, form: str) -> None:
 @image_argument("new")
 @click.option("--files", is_flag=True, help="Also list every file that differs.")
 @format_option()
+@on_option
 @verbosity_options
 def diff(old: str, new: str, files: bool, form: str) -> int:
     """Compare two images; exits 1 if they differ.
@@ -298,6 +303,7 @@ def _format_sizes(change: FileChange) -> str:
 @command.subcommand("tag", section="Manage")
 @image_argument()
 @click.argument("name", metavar="NAME")
+@on_option
 @verbosity_options
 def tag(image: str, name: str) -> None:
     """Add a name to an image.
@@ -312,6 +318,7 @@ def tag(image: str, name: str) -> None:
 
 @command.subcommand("rm", section="Manage")
 @image_argument("images", nargs=-1, required=True)
+@on_option
 @verbosity_options
 def rm(images: tuple[str, ...]) -> None:
     """Remove images or their names.
@@ -337,6 +344,7 @@ def rm(images: tuple[str, ...]) -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Same as --keep 0.")
 @format_option()
+@on_option
 @verbosity_options
 def prune(keep: int | None, everything: bool, form: str) -> None:
     """Remove unused layers and cached downloads.
@@ -374,6 +382,7 @@ def prune(keep: int | None, everything: bool, form: str) -> None:
 @command.subcommand("check", section="Manage")
 @click.option("--repair", is_flag=True, help="Remove damaged data, so that it is rebuilt.")
 @format_option()
+@on_option
 @verbosity_options
 def check(repair: bool, form: str) -> int:
     """Verify the store's integrity.
@@ -442,6 +451,7 @@ def _unreadable_error(findings: Sequence[Any], *, repair: bool) -> DanluError:
 @click.argument("destinations", nargs=-1, metavar="[REF]...")
 @compression_option(default="gzip", help="Layer compression; zstd needs Docker 23 or newer.")
 @progress_option
+@on_option
 @verbosity_options
 def push(image: str, destinations: tuple[str, ...], compression: str, progress: str) -> None:
     """Push an image to a registry.
@@ -480,6 +490,7 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
     "--platform", metavar="OS/ARCH", default="", help="Platform [default: this machine's]."
 )
 @progress_option
+@on_option
 @verbosity_options
 def pull(reference: str, platform: str, progress: str) -> None:
     """Pull an image from a registry.
@@ -516,6 +527,7 @@ def pull(reference: str, platform: str, progress: str) -> None:
     help="type=docker (archive) or oci (layout) [default: by suffix .tar].",
 )
 @compression_option(default="zstd", help="Layer compression of a layout.")
+@on_option
 @verbosity_options
 def save(image: str, output: str, compression: str) -> None:
     """Write an image to a file or directory.
@@ -548,6 +560,7 @@ def save(image: str, output: str, compression: str) -> None:
     "-t", "--tag", "tags", multiple=True, metavar="REF", help="Name the image. Repeatable."
 )
 @progress_option
+@on_option
 @verbosity_options
 def load(path: Path, tags: tuple[str, ...], progress: str) -> None:
     """Load images from a file or directory.

@@ -136,6 +136,15 @@ def _keep_build_parameters(
         current_session(context).build_parameters = values
 
 
+def package_kind_option(function: F) -> F:
+    """Add ``--apt`` and ``--conda``: which packages are added or removed."""
+    for kind, what in (("conda", "Conda packages"), ("apt", "Packages of the distribution")):
+        function = click.option(
+            f"--{kind}", "kind", flag_value=kind, help=f"{what} instead of Python packages."
+        )(function)
+    return function
+
+
 frozen_option = click.option(
     "--frozen", is_flag=True, help="Fail if the lockfile is missing or out of date."
 )
@@ -234,20 +243,6 @@ class EnvironmentNameParam(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-environment_name_option = click.option(
-    "-n",
-    "--name",
-    default="",
-    type=EnvironmentNameParam(),
-    metavar="NAME",
-    help="The environment [default: this project's].",
-)
-
-environment_argument = click.argument(
-    "name", default="", type=EnvironmentNameParam(), metavar="[NAME]"
-)
-
-
 class JobNameParam(click.ParamType[str]):
     """The name of a job, completed from those that ``--on`` selects."""
 
@@ -283,22 +278,55 @@ class FrameworkParam(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
-def _set_target(context: click.Context, option: click.Parameter, value: str) -> None:
-    if not context.resilient_parsing:
+class ContextParam(click.ParamType[str]):
+    """The name of a context, completed from all."""
+
+    name = "context"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Complete names of contexts."""
+        from danlu.commands.remote.contexts import list_contexts, read_contexts
+
+        names = list_contexts(read_contexts(Paths.of()))
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _choose_context(context: click.Context, option: click.Parameter, value: str) -> None:
+    if value and not context.resilient_parsing:
         current_session(context).on = value
 
 
-def on_option(*, exposed: bool = False) -> Callable[[F], F]:
-    """Add ``--on``: the target that runs jobs, kept in the session or passed to the command."""
-    return click.option(
-        "--on",
-        "on",
+#: ``--on``, kept in the session. The program has sent the command to another machine before it is
+#: parsed here (:mod:`danlu.cli.context_dispatch`).
+on_option = click.option(
+    "--on",
+    "on",
+    default="",
+    metavar="CONTEXT",
+    type=ContextParam(),
+    expose_value=False,
+    callback=_choose_context,
+    help="Context in which to run [default: the current one].",
+)
+
+
+def environment_name_option(function: F) -> F:
+    """Add ``-n`` and ``--on``, which select an environment."""
+    option = click.option(
+        "-n",
+        "--name",
         default="",
-        metavar="TARGET",
-        expose_value=exposed,
-        callback=None if exposed else _set_target,
-        help="Where jobs run: local or kubernetes[:CONTEXT[/NAMESPACE]] [default: local].",
+        type=EnvironmentNameParam(),
+        metavar="NAME",
+        help="The environment [default: this project's].",
     )
+    return option(on_option(function))
+
+
+def environment_argument(function: F) -> F:
+    """Add an environment's name as an argument, and ``--on``."""
+    argument = click.argument("name", default="", type=EnvironmentNameParam(), metavar="[NAME]")
+    return argument(on_option(function))
 
 
 def grace_option() -> Callable[[F], F]:

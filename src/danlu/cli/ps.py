@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
 from danlu.commands.environments.manage import (
@@ -14,6 +14,7 @@ from danlu.commands.environments.manage import (
     list_environment_views,
     seconds_since,
 )
+from danlu.engine.environment_directory import EnvironmentState
 from danlu.util.human import format_age
 
 _STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Stopped": ""}
@@ -21,6 +22,7 @@ _STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Stopped":
 
 @declare_command("ps")
 @format_option()
+@on_option
 @verbosity_options
 def command(form: str) -> None:
     """List running and stopped environments.
@@ -42,6 +44,8 @@ def command(form: str) -> None:
             if isinstance(view, DamagedEnvironmentView):
                 run.terminal.info(f"warning: {view.error.message}")
                 run.terminal.info(f"hint: {view.error.hint}")
+            elif view.state.phase == "Failed" or ":" in view.state.reason:
+                run.terminal.info(f"{view.name}: {view.state.reason}")
     else:
         run.terminal.info("no environments; `danlu up` starts the project's")
 
@@ -57,9 +61,17 @@ def _describe_row(
     since = state.ended or state.started
     return [
         view.name,
-        TableCell(state.phase, _STYLES[state.phase]),
+        TableCell(_describe_phase(state), _STYLES[state.phase]),
         format_age(seconds_since(since, now)) if since else "-",
         f"{services}/{len(view.spec.services)}" if view.spec.services else "-",
         ports or "-",
         view.spec.project or "-",
     ]
+
+
+def _describe_phase(state: EnvironmentState) -> str:
+    """Return the phase, with the cause if an environment has stopped by itself."""
+    cause = state.reason.partition(":")[0]
+    if state.phase != "Stopped" or state.stopped_by_user or not cause:
+        return state.phase
+    return f"{state.phase} ({cause})"

@@ -63,7 +63,7 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             below=tuple(stack),
             inputs=(),
             log=lambda line: None,
-            transfer=lambda current, total: None,
+            transfer=lambda current, total, unit="": None,
             run_sync=run_sync,
             offline=True,
         )

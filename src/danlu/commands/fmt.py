@@ -7,6 +7,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
@@ -112,6 +113,6 @@ def _find_ruff() -> str:
     if program is None:
         raise MachineError(
             "ruff not found, which formats build files",
-            hint="run `pip install 'danlu[fmt]'` or `uv tool install ruff`",
+            hint=f"`{sys.executable} -m uv pip install --python {sys.executable} ruff`",
         )
     return program

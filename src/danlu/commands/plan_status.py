@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from danlu.builder.embedded.cache_keys import definition_key, stack_key
-from danlu.builder.embedded.context import merge_stacks
+from danlu.builder.embedded.context import VertexResult, make_cached_result, merge_results
 from danlu.commands.plan import VertexForecast
 from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex
-from danlu.store import Layer, Store
+from danlu.store import Store
 
 if TYPE_CHECKING:
     from danlu.environment.lock import FunctionLock
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class _ForecastState:
-    """What is known while the graph is walked, inputs first; unknown stacks are None."""
+    """What is known while the graph is walked, inputs first; unknown results are None."""
 
     store: Store | None
     last_build: Mapping[str, Mapping[str, Any]]
     last_digests: frozenset[str]
     sizes: Mapping[str, int]
-    stacks: dict[str, tuple[Layer, ...] | None] = field(default_factory=dict)
+    results: dict[str, VertexResult | None] = field(default_factory=dict)
     forecasts: dict[str, VertexForecast] = field(default_factory=dict)
 
 
@@ -58,54 +58,49 @@ def _load_state(store: Store | None, last: str, lock: FunctionLock | None) -> _F
 def _walk_graph(graph: Graph, state: _ForecastState) -> dict[str, VertexForecast]:
     for vertex in graph.walk():
         if isinstance(vertex.op, Merge):
-            state.stacks[vertex.digest] = _merge_stacks(vertex, state)
+            inputs = _find_inputs(vertex, state)
+            state.results[vertex.digest] = None if inputs is None else merge_results(inputs)
         else:
             state.forecasts[vertex.digest] = _forecast_vertex(vertex, state)
     return state.forecasts
 
 
 def _forecast_vertex(vertex: Vertex, state: _ForecastState) -> VertexForecast:
-    layers = _find_cached_layers(vertex, state)
-    if layers is not None:
-        below = state.stacks.get(vertex.inputs[0].digest) if _is_step(vertex) else ()
-        state.stacks[vertex.digest] = (*(below or ()), *layers)
-        size = sum(layer.size for layer in layers)
+    result = state.results[vertex.digest] = _find_cached_result(vertex, state)
+    if result is not None:
+        size = sum(layer.size for layer in result.layers)
         return VertexForecast("cached", "no input changed", size=size)
-    state.stacks[vertex.digest] = None
     download = _download_size(vertex, state)
-    if _is_step(vertex) and state.stacks.get(vertex.inputs[0].digest) is None:
+    if vertex.op.is_step and state.results.get(vertex.inputs[0].digest) is None:
         if vertex.digest not in state.last_digests and _op_is_new(vertex, state):
             return VertexForecast("build", _explain_build(vertex, state), download=download)
         return VertexForecast("maybe", _explain_uncertainty(vertex, state), download=download)
     return VertexForecast("build", _explain_build(vertex, state), download=download)
 
 
-def _find_cached_layers(vertex: Vertex, state: _ForecastState) -> list[Layer] | None:
-    """Return the layers that an earlier build created for the vertex, if the store has them all."""
+def _find_cached_result(vertex: Vertex, state: _ForecastState) -> VertexResult | None:
+    """Return what an earlier build made of the vertex, if the store has all its layers."""
     if state.store is None or isinstance(vertex.op, Unresolved):
         return None
+    inputs = _find_inputs(vertex, state)
     key = definition_key(vertex)
-    if key is None:
-        below = state.stacks.get(vertex.inputs[0].digest) if vertex.inputs else ()
-        if below is None:
-            return None
-        key = stack_key(vertex.op, below)
-    record = state.store.record(key)
+    if key is None and inputs is not None:
+        key = stack_key(vertex.op, inputs)
+    record = state.store.record(key) if key is not None else None
     if record is None:
         return None
-    layers = [state.store.layer(diff_id) for diff_id in record.get("layers", ())]
-    return [layer for layer in layers if layer is not None] if None not in layers else None
+    found = [state.store.layer(diff_id) for diff_id in record.get("layers", ())]
+    layers = tuple(layer for layer in found if layer is not None)
+    if len(layers) < len(found):
+        return None
+    return make_cached_result(vertex.op, record, layers, inputs or ())
 
 
-def _merge_stacks(vertex: Vertex, state: _ForecastState) -> tuple[Layer, ...] | None:
-    """Return the stack of a merge, or None if that of an input is unknown."""
-    stacks = [state.stacks.get(below.digest) for below in vertex.inputs]
-    known = [stack for stack in stacks if stack is not None]
-    return merge_stacks(known) if len(known) == len(stacks) else None
-
-
-def _is_step(vertex: Vertex) -> bool:
-    return vertex.op.is_step
+def _find_inputs(vertex: Vertex, state: _ForecastState) -> tuple[VertexResult, ...] | None:
+    """Return the results of the inputs, or None if one of them is unknown."""
+    results = [state.results.get(below.digest) for below in vertex.inputs]
+    known = tuple(result for result in results if result is not None)
+    return known if len(known) == len(results) else None
 
 
 def _op_is_new(vertex: Vertex, state: _ForecastState) -> bool:

@@ -16,6 +16,7 @@ from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
 from danlu.engine.container_exec import ExecTarget, close_descriptors, interpret_exit
 from danlu.engine.container_process import ContainerProcess, spawn_session
+from danlu.engine.container_scripts import LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.gpu.provider import provide_gpus
@@ -37,7 +38,6 @@ from danlu.sandbox.types import (
     ProcessSpec,
     RootFilesystem,
 )
-from danlu.sandbox.users import find_login_shell
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.fd_limit import raise_fd_limit
@@ -155,7 +155,7 @@ class EmbeddedContainer:
                 details=(exit.message or f"it exited with code {exit.code}",),
                 hint="`danlu doctor` checks this machine",
             )
-        self._target = ExecTarget(chosen, bundle, main, group)
+        self._target = ExecTarget(chosen, bundle, main, group, passes_streams=True)
 
     async def _open_network(
         self, process: ProcessSpec, work: Path, resources: ExitStack
@@ -241,7 +241,7 @@ class EmbeddedContainer:
         process = embedded.image_process(
             self._view,
             self._image_config,
-            request.args or self._find_user_shell(request.user),
+            request.args or ("/bin/sh", "-c", LOGIN_SCRIPT),
             directory=request.directory or directory,
             environment={
                 **self._network_env.environment,
@@ -256,17 +256,6 @@ class EmbeddedContainer:
             terminal=request.terminal,
         )
         return msgspec.structs.replace(process, open_files=self._open_files)
-
-    def _find_user_shell(self, user: str) -> tuple[str]:
-        """Return the shell of a user in the image's passwd, else bash, else sh.
-
-        It is not started as a login shell: Debian's ``/etc/profile`` replaces the image's PATH.
-        """
-        shell = find_login_shell(self._view, user or self._spec.user or self._image_config.user)
-        for path in (shell, "/bin/bash"):
-            if path and self._view.entry(self._view.resolve(path)) is not None:
-                return (path,)
-        return ("/bin/sh",)
 
 
 def _launch_runtime(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from danlu.commands.build_file_text import append_lines
 from danlu.commands.environments.changes import (
     EnvironmentChanges,
     collect_changes,
@@ -35,7 +35,7 @@ from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.store import Store
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.fork import run_in_child
-from danlu.util.safe_paths import ProjectTree, write_beneath
+from danlu.util.safe_paths import write_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
 FILES_DIRECTORY = "environment-files"
@@ -189,67 +189,3 @@ def _find_build_file(spec: EnvironmentSpec) -> Path:
             hint="use --tag to keep the changes as an image",
         )
     return Path(spec.project) / name
-
-
-def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> None:
-    """Add the statements that a function does not have to its end.
-
-    Starlark's functions are parsed as Python's.
-
-    Raises :class:`UsageError` if there is no such function, or no place for lines in it.
-    """
-    with ProjectTree(build_file.parent) as tree:
-        text = tree.read_text(build_file.name)
-    name = function.partition("(")[0]
-    try:
-        before = _find_function(ast.parse(text), name)
-    except SyntaxError as error:
-        raise UsageError(f"cannot read {build_file.name}: {error.msg}") from error
-    if before is None:
-        raise UsageError(f"{build_file.name} has no function {name} to add lines to")
-    expected = [ast.dump(node) for node in before.body]
-    statements = {line: ast.dump(ast.parse(line).body[0]) for line in lines}
-    added = {line: text for line, text in statements.items() if text not in expected}
-    changed = _insert_lines(text, before, tuple(added))
-    place = _find_end(before)
-    expected[place:place] = added.values()
-    # A function on one line, for example, has no place for them.
-    if _dump_statements(changed, name) != expected:
-        raise UsageError(
-            f"cannot add lines to function {name} of {build_file.name}",
-            hint="add the lines that `danlu commit` prints",
-        )
-    write_beneath(build_file.parent, build_file.name, changed.encode())
-
-
-def _find_function(module: ast.Module, name: str) -> ast.FunctionDef | None:
-    found = [node for node in module.body if isinstance(node, ast.FunctionDef)]
-    return next((node for node in reversed(found) if node.name == name), None)
-
-
-def _find_end(function: ast.FunctionDef) -> int:
-    """Return the number of statements before the ``return`` at the end, or of all."""
-    return len(function.body) - isinstance(function.body[-1], ast.Return)
-
-
-def _insert_lines(text: str, function: ast.FunctionDef, lines: tuple[str, ...]) -> str:
-    """Insert lines at the end of a function."""
-    newline = "\r\n" if "\r\n" in text else "\n"
-    # Python's parser counts these lines; str.splitlines() also splits at form feeds in them.
-    rows = text.removesuffix(newline).split(newline)
-    place = _find_end(function)
-    below = function.body[place:]
-    end = below[0].lineno - 1 if below else function.body[-1].end_lineno or len(rows)
-    first = rows[function.body[0].lineno - 1]
-    indent = first[: len(first) - len(first.lstrip())]
-    rows[end:end] = [f"{indent}{line}" for line in lines]
-    return newline.join(rows) + newline
-
-
-def _dump_statements(text: str, name: str) -> list[str]:
-    """Return the statements of a function; empty if the text is invalid."""
-    try:
-        function = _find_function(ast.parse(text), name)
-    except SyntaxError:
-        return []
-    return [] if function is None else [ast.dump(node) for node in function.body]

@@ -77,7 +77,8 @@ def test_an_environment_whose_supervisor_was_killed_says_so_and_since_when(
     monkeypatch.setattr(environment_directory, "boot_time", lambda: restarted)
     assert main(["ps"]) == 0
     (row,) = capfd.readouterr().out.splitlines()[1:]
-    assert row.split("  ")[:3] == ["digits", f"Stopped ({reason})", "3 days ago"]
+    cells = [cell.strip() for cell in row.split("  ") if cell]
+    assert cells[:4] == ["digits", "local", f"Stopped ({reason})", "3 days ago"]
     state = environment.read_state()
     assert state.ended is not None
     assert abs(state.ended - last_seen) < timedelta(seconds=1)
@@ -125,8 +126,8 @@ def test_a_damaged_environment_is_listed_among_the_others(
         assert set(first) == {*second, "hint"}
         reason, hint = first["reason"], first["hint"]
     else:
-        rows = [line.split()[:2] for line in out.splitlines()]
-        assert rows[1:] == [["broken", "Damaged"], ["digits", "Stopped"]]
+        rows = [line.split()[:3] for line in out.splitlines()]
+        assert rows[1:] == [["broken", "local", "Damaged"], ["digits", "local", "Stopped"]]
         reason = hint = err
     assert "environment broken is damaged" in reason
     assert "`danlu down broken` removes it" in hint

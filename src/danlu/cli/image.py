@@ -17,6 +17,7 @@ import msgspec
 from danlu.cli.groups import group
 from danlu.cli.options import (
     ByteSize,
+    bytecode_option,
     compression_option,
     format_option,
     image_argument,
@@ -43,7 +44,7 @@ from danlu.commands.image.platforms import find_other_platforms
 from danlu.errors import DanluError, MachineError, StoreError
 from danlu.graph.progress import Event, Finished, Message, Started
 from danlu.sandbox import userns
-from danlu.store import Store
+from danlu.store import Store, StoredImage
 from danlu.util.human import (
     format_age,
     format_size,
@@ -449,11 +450,14 @@ def _unreadable_error(findings: Sequence[Any], *, repair: bool) -> DanluError:
 @command.subcommand("push", section="Transfer")
 @image_argument()
 @click.argument("destinations", nargs=-1, metavar="[REF]...")
+@bytecode_option
 @compression_option(default="gzip", help="Layer compression; zstd needs Docker 23 or newer.")
 @progress_option
 @on_option
 @verbosity_options
-def push(image: str, destinations: tuple[str, ...], compression: str, progress: str) -> None:
+def push(
+    image: str, destinations: tuple[str, ...], bytecode: bool, compression: str, progress: str
+) -> None:
     """Push an image to a registry.
 
     Pushes to each REF, or to IMAGE's own name if none is given. Layers that the registry has are
@@ -466,6 +470,9 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
     summaries: dict[str, str] = {}
     with _open_store(run, as_root=True) as store, store.lease():
         stored, others = find_image(store, image), find_other_platforms(store, image)
+        if bytecode:
+            stored, others = _add_bytecode(run, store, stored, others)
+        note = _describe_bytecode(store, stored)
         try:
             digest = push_names(
                 store,
@@ -482,6 +489,23 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
     run.terminal.write_stdout(digest)
     for name, summary in summaries.items():
         run.terminal.info(f"pushed {name}: {summary}")
+    if note:
+        run.terminal.info(note)
+
+
+def _add_bytecode(
+    run: Session, store: Store, image: StoredImage, others: Sequence[StoredImage]
+) -> tuple[StoredImage, tuple[StoredImage, ...]]:
+    from danlu.commands.bytecode import add_bytecode
+
+    added = tuple(add_bytecode(store, each, run.settings) for each in (image, *others))
+    return added[0], added[1:]
+
+
+def _describe_bytecode(store: Store, image: StoredImage) -> str:
+    from danlu.commands.bytecode import BYTECODE_NOTE, lacks_bytecode
+
+    return BYTECODE_NOTE if lacks_bytecode(store, image) else ""
 
 
 @command.subcommand("pull", section="Transfer")
@@ -526,10 +550,11 @@ def pull(reference: str, platform: str, progress: str) -> None:
     metavar="PATH|type=TYPE,dest=PATH",
     help="type=docker (archive) or oci (layout) [default: by suffix .tar].",
 )
+@bytecode_option
 @compression_option(default="zstd", help="Layer compression of a layout.")
 @on_option
 @verbosity_options
-def save(image: str, output: str, compression: str) -> None:
+def save(image: str, output: str, bytecode: bool, compression: str) -> None:
     """Write an image to a file or directory.
 
     `docker load` reads an archive of type=docker; type=oci is a directory with an OCI layout.
@@ -546,12 +571,17 @@ def save(image: str, output: str, compression: str) -> None:
         named = [image] if image in stored.names else stored.names
         names = sorted({name.partition("@")[0] for name in named})
         others = find_other_platforms(store, image)
+        if bytecode:
+            stored, others = _add_bytecode(run, store, stored, others)
+        note = _describe_bytecode(store, stored)
         digest, path = write_output(
             store, stored, output, names=names, compression=compression, others=others
         )
     run.terminal.info(f"wrote {path}")
     if digest:
         run.terminal.info(f"manifest {digest}")
+    if note:
+        run.terminal.info(note)
 
 
 @command.subcommand("load", section="Transfer")

@@ -85,6 +85,13 @@ def format_option(*formats: str) -> Callable[[F], F]:
     )
 
 
+bytecode_option = click.option(
+    "--bytecode",
+    is_flag=True,
+    help="Include the bytecode of Python packages, for fast first imports.",
+)
+
+
 def compression_option(*, default: str | None, help: str) -> Callable[[F], F]:
     """Add ``--compression``."""
     return click.option(

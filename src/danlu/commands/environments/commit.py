@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import time
@@ -29,6 +28,7 @@ from danlu.engine.environment_directory import (
 )
 from danlu.engine.environment_image import find_environment_image
 from danlu.errors import OutsideError, UsageError
+from danlu.oci.image import extend_config
 from danlu.oci.tar import write_layer
 from danlu.sandbox import userns
 from danlu.sandbox.finalize_upper import finalize_upper
@@ -121,7 +121,7 @@ def _read_changes(
             return changes, ""
         made_by = f"danlu commit {spec.name}"
         layer = store.commit_layer(staged, write_layer(staged, None), created_by=made_by)
-        config = _extend_config(image.config, layer.diff_id, made_by)
+        config = extend_config(image.config, layer.diff_id, made_by, created=datetime.now(UTC))
         return changes, store.put_image(config, [*image.layers, layer.diff_id], names=[tag]).digest
 
 
@@ -146,17 +146,6 @@ def _copy_tree(source: Path, target: Path) -> None:
             details=details,
             hint="stop the environment first with `danlu stop`, so that no file changes meanwhile",
         )
-
-
-def _extend_config(config: bytes, diff_id: str, made_by: str) -> bytes:
-    """Return an image configuration with one more layer (OCI image spec, config.md)."""
-    document = json.loads(config)
-    created = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    document["created"] = created
-    document["rootfs"]["diff_ids"].append(diff_id)
-    if "history" in document:
-        document["history"].append({"created": created, "created_by": made_by})
-    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
 def copy_files(changes: EnvironmentChanges, tree: Path, project: Path) -> None:

@@ -233,6 +233,23 @@ def test_the_dependencies_page_lists_what_danlu_needs_with_licences() -> None:
     assert (rows["asyncssh"], rows["pathspec"]) == ("EPL-2.0 OR GPL-2.0-or-later", "MPL-2.0")
 
 
+#: danlu is not on PyPI: whoever takes the name there could run code on the reader's machine.
+FROM_INDEX = re.compile(
+    r"\b(?:pipx?|tool) install\b[^`\n|#]*?[ '\"`]danlu(?:\[\w+\])?(?=['\"`\s]|$)"
+)
+
+
+def test_nothing_tells_users_to_install_danlu_from_an_index() -> None:
+    found = []
+    for path in [*pages(), *sorted((ROOT / "src").rglob("*.py"))]:
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if FROM_INDEX.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()}")
+    # The warning against it.
+    assert [line for line in found if not line.startswith("docs/guides/install.md:4:")] == []
+    assert len(found) == 1
+
+
 GENERATED = ("build-language.md", "cli.md", "dependencies.md", "jobs.md", "notebook.md")
 
 

@@ -27,7 +27,7 @@ def create_study(goal: Goal, *, seed: int | None = None) -> optuna.Study:
     try:
         import optuna
     except ImportError as error:
-        hint = f"install it next to danlu: `{sys.executable} -m pip install 'optuna>=4'`"
+        hint = f"`{sys.executable} -m uv pip install --python {sys.executable} optuna`"
         raise MachineError("Optuna is not installed", hint=hint) from error
     # Its log lines on stderr would disturb the live table.
     optuna.logging.set_verbosity(optuna.logging.WARNING)

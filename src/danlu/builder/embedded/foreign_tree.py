@@ -89,7 +89,7 @@ async def unpack_packages(
     if result.code:
         last = result.stderr.decode(errors="replace").splitlines()[-8:]
         if ran_out_of_space(tree, last):
-            raise disk_full_error(f"the store ({context.store.root})", details=last)
+            raise disk_full_error(f"the store ({context.store.root})", output=last)
         raise OutsideError("cannot unpack the system packages", details=tuple(last))
     return names
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -331,9 +332,33 @@ def environment_name_option(function: F) -> F:
 
 
 def environment_argument(function: F) -> F:
-    """Add an environment's name as an argument, and ``--on``."""
+    """Add ``[NAME]``, which ``-n NAME`` also gives, as in ``danlu exec``, and ``--on``.
+
+    With ``-n`` the first argument is the one after the name: ``SERVICE``, or the first of ``CMD``.
+    """
+
+    @functools.wraps(function)
+    def call(*, name: str, named: str, **values: Any) -> Any:
+        if named and name:
+            if "service" in values and not values["service"]:
+                values["service"] = name
+            elif "args" in values:
+                values["args"] = (name, *values["args"])
+            else:
+                raise click.UsageError("the environment is named twice, by NAME and by --name")
+        return function(name=named or name, **values)
+
     argument = click.argument("name", default="", type=EnvironmentNameParam(), metavar="[NAME]")
-    return argument(on_option(function))
+    option = click.option(
+        "-n",
+        "--name",
+        "named",
+        default="",
+        type=EnvironmentNameParam(),
+        metavar="NAME",
+        help="The same as NAME.",
+    )
+    return cast("F", option(argument(on_option(call))))
 
 
 def grace_option() -> Callable[[F], F]:

@@ -149,7 +149,7 @@ class OpContext(msgspec.Struct, frozen=True):
         details = tuple(output)
         root = self.store.root
         if ran_out_of_space(root, details):
-            return disk_full_error(f"the store ({root})", details=details)
+            return disk_full_error(f"the store ({root})", output=details)
         return StepFailed(message, code=code, details=details, hint=hint)
 
 

@@ -103,7 +103,7 @@ async def unpack_packages(
     if code:
         last = tuple(messages)
         if ran_out_of_space(tree, last):
-            raise disk_full_error(f"the store ({context.store.root})", details=last)
+            raise disk_full_error(f"the store ({context.store.root})", output=last)
         raise OutsideError("cannot unpack the system packages", details=last)
     return names
 

@@ -140,7 +140,7 @@ def _copy_tree(source: Path, target: Path) -> None:
     if completed.returncode:
         details = tuple(completed.stderr.splitlines()[:5])
         if ran_out_of_space(target.parent, details):
-            raise disk_full_error("the store, to which the changes are copied", details=details)
+            raise disk_full_error("the store, to which the changes are copied", output=details)
         raise OutsideError(
             "cannot copy the environment's writable layer",
             details=details,

@@ -40,6 +40,7 @@ from danlu.engine.environment_directory import (
     try_environment_lock,
 )
 from danlu.engine.environment_ports import find_listener_conflict, needs_forward
+from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
 from danlu.errors import OutsideError, UsageError
@@ -90,6 +91,10 @@ def start_environment(
     could not be built or started.
     """
     epoch = read_epoch(settings.paths.store / "epoch")
+    name = check_environment_name(options.name or default_name(target))
+    root = settings.paths.environments
+    engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
+    _check_options(name, target, options, engine, settings)
     if isinstance(target, Path):
         directory, runtime = target, RuntimeSettings()
         digest: str = find_named_image(image, settings).digest
@@ -97,9 +102,6 @@ def start_environment(
         directory = target.directory
         digest, runtime = _find_or_build(target, settings, progress, options)
         runtime = keep(runtime)
-    name = check_environment_name(options.name or default_name(target))
-    root = settings.paths.environments
-    engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
     is_here = engine != KUBERNETES_ENGINE
     gpus = options.gpus or str(runtime.gpus or "")
     if is_here:
@@ -150,6 +152,24 @@ def start_environment(
     if isinstance(target, Project) and not (started or notes or gpus) and _has_defaults(options):
         depends_on = _list_dependencies(target, environment, settings)
     return UpResult(environment, existing is None, started, tuple(notes), depends_on, epoch)
+
+
+def _check_options(
+    name: str, target: Project | Path, options: UpOptions, engine: str, settings: Settings
+) -> None:
+    """Raise :class:`UsageError` for an invalid option, before anything is built."""
+    parse_gpus(options.gpus)
+    build_spec(
+        name,
+        target,
+        "",
+        RuntimeSettings(),
+        options,
+        settings.paths,
+        engine=engine,
+        network=_choose_network(engine, options, settings),
+        earlier=None,
+    )
 
 
 def _has_failed(environment: EnvironmentDirectory) -> bool:

@@ -109,6 +109,28 @@ def test_recorded_changes_reproduce_the_merged_view(run_in_namespace: Forked, ho
     assert again == after
 
 
+def test_a_layer_that_occurs_twice_is_mounted(
+    run_in_namespace: Forked, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An image may have one, such as two steps that write the same file."""
+
+    def refuse_copy(*args: object, **options: object) -> None:
+        raise AssertionError("layers are copied")
+
+    monkeypatch.setattr(overlay, "copy_and_mount", refuse_copy)
+
+    def act() -> tuple[dict[str, str], str]:
+        first, second, third = layers(home)
+        stack = (first, second, third, second, second)
+        with overlay.mount_root(RootFilesystem(stack), home) as merged:
+            return read(merged), (merged / "a").read_text()
+
+    shown, text = run_in_namespace(act)
+    assert text == "2"
+    assert "d/x" not in shown
+    assert "top" in shown
+
+
 def mount_overlay(outer: Path) -> Path:
     """A directory on an overlay, where another overlay can have no upper."""
     for name in ("low", "up", "work", "here"):

@@ -96,7 +96,9 @@ def _mount_layers(
 ) -> bool:
     """Mount the overlay and return whether the kernel supports it."""
     lowest = [_make_directory(place / "empty")] if not layers else []
-    stack = [*lowest, *layers]
+    # The kernel refuses a directory that occurs twice (ELOOP). The upper one has all that the lower
+    # one has, and hides at least as much.
+    stack = [*lowest, *reversed(dict.fromkeys(reversed(layers)))]
     workdir = _make_directory(place / "work")
     try:
         _linux.mount_overlay(

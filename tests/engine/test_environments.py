@@ -364,7 +364,7 @@ def test_commit_keeps_changes_as_an_image(danlu: Danlu, project: Path) -> None:
     start(danlu, project)
     run_inside(danlu, project, "echo kept >/kept; rm /bin/awk; mkdir /opt; echo x >/opt/x")
     commit = danlu("commit", "digits", "--tag", "box:2", cwd=project)
-    assert commit.stdout == "run([\"rm -rf -- '/bin/awk'\"])\n"
+    assert '"rm -rf -- /bin/awk"' in commit.stdout
     assert "+ /kept (5 B)" in commit.stderr
     script = "cat /kept /opt/x; ls /bin/awk || echo removed"
     run = danlu("run", "--image", "box:2", "--", "sh", "-c", script, cwd=project)

@@ -432,6 +432,15 @@ def test_users_and_groups_become_commands(accounts: tuple[Path, Path]) -> None:
     )
 
 
+def test_a_changed_id_does_not_change_the_owner_of_files(accounts: tuple[Path, Path]) -> None:
+    upper, lower = accounts
+    write_accounts(upper, passwd="root:x:0:0:root:/root:/bin/sh\nold:x:7:0::/home/old:/bin/sh\n")
+    assert collect_changes(upper, [lower]).accounts.commands == (
+        "sed -i -E 's/^old:([^:]*):[0-9]+:[0-9]+:/old:\\1:7:0:/' /etc/passwd",
+        "usermod -d /home/old old",
+    )
+
+
 def test_passwords_are_named_and_nowhere_else(accounts: tuple[Path, Path]) -> None:
     upper, lower = accounts
     write_accounts(
@@ -610,6 +619,20 @@ def test_lines_are_added_once(tmp_path: Path) -> None:
     for lines in (("install.go()",), ("install.go( )", "install.r()"), ("install.go()",)):
         append_lines(file, "build", lines)
     assert file.read_text() == "def build():\n    base()\n    install.go()\n    install.r()\n"
+
+
+def test_versions_that_contradict_the_new_ones_are_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "build.envd"
+    text = """def build():
+    x = "炉"; install.python_packages(["a==1", 'b<2', "ab==1"], constraints=["c==1"])
+    install.conda_packages(["a=1"])
+    run(["a==1"])
+"""
+    file.write_text(text)
+    line = 'install.python_packages(["a==2"], constraints=["c==2.1"])'
+    append_lines(file, "build", (line, 'install.conda_packages(["a=3"])'))
+    new = text.replace('["a==1", ', '["a==2", ').replace("c==1", "c==2.1").replace("a=1", "a=3")
+    assert file.read_text() == f"{new}    {line}\n"
 
 
 def test_a_missing_function_is_an_error(tmp_path: Path) -> None:

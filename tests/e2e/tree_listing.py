@@ -12,6 +12,8 @@ import sys
 SKIPPED = {
     *("dev", "proc", "run", "sys", "tmp", "workspace", "var/tmp", "var/log", "var/cache"),
     *("var/lib/apt", "etc/ld.so.cache", "root/.cache", "root/.npm"),
+    # Where Docker and Podman mount the configuration of pip and uv.
+    "etc/xdg",
     *("etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/machine-id", "etc/.pwd.lock"),
     *("etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/subuid-", "etc/subgid-"),
 }

@@ -137,8 +137,13 @@ def _render_commands(
         old = before["passwd"].get(name)
         if old is None:
             yield _render_useradd(user)
-        elif options := _render_options(user, old):
-            yield f"usermod {options} {name}"
+        else:
+            if old[2:4] != user[2:4]:
+                # usermod would also give the files of the home directory to the new id.
+                ids = f"s/^{name}:([^:]*):[0-9]+:[0-9]+:/{name}:\\1:{user[2]}:{user[3]}:/"
+                yield f"sed -i -E {shlex.quote(ids)} /etc/passwd"
+            if options := _render_options(user, (*old[:2], *user[2:4], *old[4:])):
+                yield f"usermod {options} {name}"
         yield from _render_chage(before["shadow"].get(name), now["shadow"].get(name))
     for name, group in groups.items():
         old = before["group"].get(name)

@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from danlu.commands.environments.account_changes import AccountChanges, find_account_changes
 from danlu.commands.environments.conda_changes import CondaChange, find_conda_changes
-from danlu.commands.environments.file_changes import ChangedFile, find_file_changes
+from danlu.commands.environments.file_changes import (
+    ChangedFile,
+    UnreproducedChange,
+    find_file_changes,
+)
 from danlu.commands.environments.python_changes import PythonChange, find_python_changes
 from danlu.commands.environments.system_changes import SystemChanges, find_system_changes
 from danlu.commands.environments.xattr_commands import find_xattr_problem
 from danlu.sandbox.layer_view import LayerView
-
-
-class UnreproducedChange(NamedTuple):
-    """A change that no line of a build file makes, and why."""
-
-    what: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -57,14 +53,14 @@ def collect_changes(
     upper: Path,
     below: Sequence[Path],
     *,
-    sockets: Sequence[str] = (),
+    lost: Sequence[UnreproducedChange] = (),
     mount_points: Sequence[str] = (),
     included: Sequence[str] = (),
 ) -> EnvironmentChanges:
     """Compare a finalized writable layer with the layers ``below`` (lowest first).
 
-    ``sockets`` are paths that the layer had before; ``mount_points`` those of other file systems,
-    for which directories were made; ``included`` private files that the caller wants to have.
+    ``lost`` are changes that are not in the layer; ``mount_points`` are paths of other file
+    systems, for which directories were made; ``included`` are private files that are copied.
     """
     view = LayerView(below)
     owned: dict[str, str] = {}
@@ -90,7 +86,7 @@ def collect_changes(
             for name, old, new in system.replaced
         ),
         *(UnreproducedChange(*item) for item in accounts.problems),
-        *(UnreproducedChange(path, "a socket, which no image can contain") for path in sockets),
+        *lost,
         *(UnreproducedChange(item.path, item.problem) for item in files if item.problem),
     ]
     return EnvironmentChanges(

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from danlu.commands.environments.build_lines import render_build_lines
 from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
 from danlu.commands.environments.docker_changes import open_container_changes
-from danlu.commands.environments.file_changes import list_sockets
+from danlu.commands.environments.file_changes import UnreproducedChange, list_sockets
 from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import (
     EMBEDDED_ENGINE,
@@ -33,6 +34,7 @@ from danlu.errors import OutsideError, UsageError
 from danlu.oci.tar import write_layer
 from danlu.sandbox import userns
 from danlu.sandbox.finalize_upper import finalize_upper
+from danlu.sandbox.layer_view import LayerView
 from danlu.sources.build_context import find_ignored
 from danlu.store import Store
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
@@ -41,6 +43,12 @@ from danlu.util.safe_paths import ProjectTree, write_beneath
 
 #: Where ``--write`` keeps changed files, below the project.
 FILES_DIRECTORY = "environment-files"
+#: A package with an exact version of Python's or conda's.
+_PIN = re.compile(r"([A-Za-z0-9_.-]+)(==?)[A-Za-z0-9_.!+]+")
+
+
+#: Writes the writable layer to a new directory, given the image's; returns what it cannot write.
+_WriteChanges = Callable[[Path, LayerView], tuple[UnreproducedChange, ...]]
 
 
 @dataclass(frozen=True)
@@ -96,17 +104,17 @@ def commit_environment(
 @contextmanager
 def _open_changes(
     environment: EnvironmentDirectory, spec: EnvironmentSpec
-) -> Iterator[Callable[[Path], None]]:
+) -> Iterator[_WriteChanges]:
     """Yield a function that copies the writable layer to a new directory."""
     if spec.engine == EMBEDDED_ENGINE:
-        yield partial(_copy_tree, environment.upper)
+        yield partial(_copy_upper, environment.upper)
         return
     with open_container_changes(environment) as write_changes:
         yield write_changes
 
 
 def _read_changes(
-    write_changes: Callable[[Path], None],
+    write_changes: _WriteChanges,
     spec: EnvironmentSpec,
     settings: Settings,
     *,
@@ -117,14 +125,13 @@ def _read_changes(
     with Store.open(settings.paths.store) as store, store.lease(), store.staging() as work:
         image, layers = find_environment_image(store, spec)
         staged = work / "upper"
-        write_changes(staged)
         trees = [layer.tree for layer in layers]
-        sockets = list_sockets(staged)
+        lost = write_changes(staged, LayerView(trees))
         finalize_upper(staged, int(time.time()), below=trees)
         changes = collect_changes(
             staged,
             trees,
-            sockets=sockets,
+            lost=lost,
             mount_points=_list_mount_points(spec),
             included=included,
         )
@@ -153,7 +160,7 @@ def _list_mount_points(spec: EnvironmentSpec) -> list[str]:
     ]
 
 
-def _copy_tree(source: Path, target: Path) -> None:
+def _copy_upper(source: Path, target: Path, _: LayerView) -> tuple[UnreproducedChange, ...]:
     """Copy a tree with owners, whiteouts and attributes, sharing blocks where possible."""
     command = ["cp", "-a", "--reflink=auto", str(source), str(target)]
     # Names of files need not be UTF-8.
@@ -174,6 +181,7 @@ def _copy_tree(source: Path, target: Path) -> None:
             details=details,
             hint="stop the environment first with `danlu stop`, so that no file changes meanwhile",
         )
+    return list_sockets(target)
 
 
 def _extend_config(config: bytes, diff_id: str, made_by: str) -> bytes:
@@ -230,7 +238,8 @@ def _find_build_file(spec: EnvironmentSpec) -> Path:
 def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> None:
     """Add the statements that a function does not have to its end.
 
-    Starlark's functions are parsed as Python's.
+    Versions in it that contradict those of the statements are replaced. Starlark's functions are
+    parsed as Python's.
 
     Raises :class:`UsageError` if there is no such function, or no place for lines in it.
     """
@@ -243,6 +252,9 @@ def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> Non
         raise UsageError(f"cannot read {build_file.name}: {error.msg}") from error
     if before is None:
         raise UsageError(f"{build_file.name} has no function {name} to add lines to")
+    text = _replace_versions(text, before, lines)
+    before = _find_function(ast.parse(text), name)
+    assert before is not None
     expected = [ast.dump(node) for node in before.body]
     statements = {line: ast.dump(ast.parse(line).body[0]) for line in lines}
     added = {line: text for line, text in statements.items() if text not in expected}
@@ -261,6 +273,38 @@ def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> Non
 def _find_function(module: ast.Module, name: str) -> ast.FunctionDef | None:
     found = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     return next((node for node in reversed(found) if node.name == name), None)
+
+
+def _replace_versions(text: str, function: ast.FunctionDef, lines: Sequence[str]) -> str:
+    """Replace exact versions in the function's packages by those of ``lines``."""
+    wanted = {
+        (called, match[1], match[2]): match[0]
+        for line in lines
+        for called, node, match in _list_pins(ast.parse(line))
+    }
+    # Offsets are those of the encoded text; from the end, so that they stay valid.
+    rows = text.encode().split(b"\n")
+    pins = sorted(_list_pins(function), key=lambda pin: (-pin[1].lineno, -pin[1].col_offset))
+    for called, node, match in pins:
+        pin = wanted.get((called, match[1], match[2]))
+        if pin is None or pin == node.value or node.lineno != node.end_lineno:
+            continue
+        row = rows[node.lineno - 1]
+        start, end = node.col_offset, node.end_col_offset
+        rows[node.lineno - 1] = row[:start] + b'"%s"' % pin.encode() + row[end:]
+    return b"\n".join(rows).decode()
+
+
+def _list_pins(tree: ast.AST) -> Iterator[tuple[str, ast.Constant, re.Match[str]]]:
+    """Yield the name of the function, the string and its parts for each exact version."""
+    for call in ast.walk(tree):
+        called = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        if called in ("install.python_packages", "install.conda_packages"):
+            for node in ast.walk(call):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    match = _PIN.fullmatch(node.value)
+                    if match:
+                        yield called, node, match
 
 
 def _find_end(function: ast.FunctionDef) -> int:

@@ -7,7 +7,6 @@ why no line can make it, if so.
 from __future__ import annotations
 
 import base64
-import errno
 import filecmp
 import hashlib
 import os
@@ -20,7 +19,7 @@ from typing import Literal, NamedTuple
 from danlu.commands.environments.account_changes import ACCOUNT_FILES
 from danlu.commands.environments.layer_reading import read_file, walk_layer
 from danlu.engine.vscode_servers import MOUNT_TARGET
-from danlu.oci.overlay import is_layer_xattr, is_whiteout
+from danlu.oci.overlay import is_whiteout, read_layer_xattrs
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.redaction import find_key_or_token
 
@@ -65,8 +64,19 @@ _SECRET_DIRECTORIES = frozenset({".aws", ".azure", ".docker", ".gnupg", ".kube",
 PRIVATE = "private"
 _LARGE = f"larger than {MAX_FILE_BYTES >> 20} MB"
 
+#: Reasons for which nothing can be done.
+DEVICE = "a device, which no build can make"
+SOCKET = "a socket, which no image can contain"
+
 Kind = Literal["added", "changed", "removed"]
 FileType = Literal["file", "directory", "link", "hardlink", "pipe", "special"]
+
+
+class UnreproducedChange(NamedTuple):
+    """A change that no line of a build file makes, and why."""
+
+    what: str
+    reason: str
 
 
 class FileAttributes(NamedTuple):
@@ -125,14 +135,12 @@ class ChangedFile:
         )
 
 
-def list_sockets(upper: Path) -> tuple[str, ...]:
-    """Return the sockets of a layer, which no image can contain."""
+def list_sockets(upper: Path) -> tuple[UnreproducedChange, ...]:
+    """Return the sockets of a layer."""
     return tuple(
-        sorted(
-            f"/{path}"
-            for path, entry in walk_layer(upper)
-            if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode) and not is_volatile(path)
-        )
+        UnreproducedChange(f"/{path}", SOCKET)
+        for path, entry in walk_layer(upper)
+        if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode) and not is_volatile(path)
     )
 
 
@@ -256,7 +264,7 @@ class _FileFinder:
             replaces=below is not None and not is_same_type,
         )
         if change.type == "special":
-            return replace(change, problem="a device, which no build can make")
+            return replace(change, problem=DEVICE)
         if change.type == "link":
             return self._describe_link(change, path, entry, lower if is_same_type else None, below)
         if change.type == "file":
@@ -311,8 +319,11 @@ class _FileFinder:
         below: os.stat_result | None,
     ) -> ChangedFile | None:
         target = os.readlink(entry.path)
-        # Servers that `danlu vscode add` keeps.
-        if target.startswith(f"{MOUNT_TARGET}/") or path in self.owned:
+        if target.startswith(f"{MOUNT_TARGET}/"):
+            # A server that `danlu vscode add` keeps: each start makes the link, and its directory.
+            self._fill_parents(path)
+            return None
+        if path in self.owned:
             return None
         if lower is not None and below is not None and os.readlink(lower) == target:
             change = replace(change, before=_read_attributes(below))
@@ -357,8 +368,8 @@ class _FileFinder:
         return f"{PRIVATE}: it contains a {found}" if found else ""
 
     def _compare_xattrs(self, change: ChangedFile, path: str, lower: str | None) -> ChangedFile:
-        now = _read_xattrs(path)
-        below = {} if lower is None else _read_xattrs(lower)
+        now = read_layer_xattrs(path)
+        below = {} if lower is None else read_layer_xattrs(lower)
         changed = sorted(item for item in now.items() if below.get(item[0]) != item[1])
         lost = tuple(sorted(below.keys() - now.keys()))
         return replace(change, xattrs=tuple(changed), lost_xattrs=lost)
@@ -401,13 +412,3 @@ def _has_hash(file: Path, expected: str) -> bool:
         found = hashlib.file_digest(stream, name).digest()
     encoded = base64.urlsafe_b64encode(found).decode().rstrip("=")
     return digest in (found.hex(), encoded)
-
-
-def _read_xattrs(path: str) -> dict[str, bytes]:
-    try:
-        names = [name for name in os.listxattr(path, follow_symlinks=False) if is_layer_xattr(name)]
-        return {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
-    except OSError as error:
-        if error.errno == errno.ENOTSUP:
-            return {}
-        raise

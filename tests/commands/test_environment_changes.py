@@ -500,6 +500,20 @@ def test_capabilities_become_text(value: str, expected: str) -> None:
     assert format_capabilities(bytes.fromhex(value)) == expected
 
 
+def test_hard_links_are_made_in_place_of_links(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(lower / "opt/kept")
+    for name in ("a", "b"):
+        (lower / "opt" / name).symlink_to("/nowhere")
+    write_file(upper / "opt/a", "x")
+    os.link(upper / "opt/a", upper / "opt/b")
+    changes = collect_changes(upper, [lower])
+    assert [(item.type, item.target) for item in changes.files] == [
+        ("file", ""),
+        ("hardlink", "/opt/a"),
+    ]
+
+
 def test_mount_points_are_no_changes(trees: tuple[Path, Path]) -> None:
     upper, lower = trees
     for directory in ("data/in", "kept/in", "other"):

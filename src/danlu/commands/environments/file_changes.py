@@ -233,7 +233,7 @@ class _FileFinder:
         source = self._find_lower(leader)
         for path in paths:
             lower = self._find_lower(path)
-            is_linked = lower is not None and source is not None and os.path.samefile(lower, source)
+            is_linked = lower is not None and source is not None and _is_same_file(lower, source)
             is_packaged = path in self.owned and leader in self.owned
             if path == leader or is_packaged or (is_linked and path not in self.changes):
                 continue
@@ -397,6 +397,11 @@ def _read_attributes(status: os.stat_result) -> FileAttributes:
 def _is_below(path: str, place: str) -> bool:
     directory = place.rstrip("/")
     return path == directory or path.startswith(f"{directory}/")
+
+
+def _is_same_file(path: str, other: str) -> bool:
+    # Links of the image are not followed: they could lead out of it.
+    return os.path.samestat(os.lstat(path), os.lstat(other))
 
 
 def _has_same_content(file: Path, lower: str) -> bool:

@@ -58,7 +58,7 @@ test-examples: setup ## run the examples that have no test of their own
 test-install: setup ## install the wheel outside the checkout and use it, as root and as another user
 	@scripts/test-install.sh
 
-test-fresh: setup ## run `make demo` and `make test` in fresh minimal systems, as root and as a user (root)
+test-fresh: setup ## run `make demo`, `make test` and the installation guide in fresh minimal systems (root)
 	scripts/fresh-root.sh
 
 test-mutation: setup ## check that tests notice a sample of small errors in security-critical code (root)

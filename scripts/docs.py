@@ -17,6 +17,7 @@ GENERATORS = (
     "scripts.reference.machine_settings",
     "scripts.reference.build_language",
     "scripts.reference.notebook",
+    "scripts.reference.dependencies",
 )
 
 

@@ -3,10 +3,11 @@
 # namespaces, where only python3, make and git are installed:
 #   - as root, and
 #   - as an unprivileged user, with the packages that `make setup` asks an administrator for.
+# As an ordinary user with sudo, install danlu as docs/guides/install.md says, and use it.
 #
-#   scripts/fresh-root.sh [--keep] [--demo-only | --quick | --sample] [root] [user]
+#   scripts/fresh-root.sh [--keep] [--demo-only | --quick | --sample] [root] [user] [page]
 #
-# Both by default, side by side in a system each. With --sample (CI) the user runs only the tests of
+# All by default, side by side in a system each. With --sample (CI) the user runs only the tests of
 # what is different for an ordinary user, while root runs all tests.
 #
 # The new system uses the machine's network and its configuration of apt, pip and certificates, but
@@ -28,11 +29,11 @@ for argument in "$@"; do
         --demo-only) root_goals=(demo) user_goals=(demo) ;;
         --quick) root_goals=(demo test-quick) user_goals=(demo test-quick) ;;
         --sample) user_goals=(demo test-ordinary-user) ;;
-        root | user) parts+=("$argument") ;;
-        *) sed -n '2,16s/^# \?//p' "$0" >&2; exit 2 ;;
+        root | user | page) parts+=("$argument") ;;
+        *) sed -n '2,17s/^# \?//p' "$0" >&2; exit 2 ;;
     esac
 done
-((${#parts[@]})) || parts=(root user)
+((${#parts[@]})) || parts=(root user page)
 
 say() { printf '\n--- fresh root: %s (%s s)\n' "$*" "$SECONDS"; }
 die() { echo "fresh-root: $*" >&2; exit 1; }
@@ -188,6 +189,34 @@ as_user() {
         *" test-ordinary-user "*) install_test_programs --ordinary-user ;;
     esac
     run_goals as-user $USER_NAME "${user_goals[@]}"
+}
+
+as_page() {
+    local page=docs/guides/install.md commands
+    make_root as-page "/home/$USER_NAME"
+    say "install sudo, which people have"
+    chroot "$work/as-page" bash -c "useradd --home-dir /home/$USER_NAME --shell /bin/bash $USER_NAME &&
+        chown -R $USER_NAME:$USER_NAME /home/$USER_NAME"
+    inside as-page root "apt-get update -qq && apt-get install -y -qq --no-install-recommends sudo >/dev/null &&
+        echo '$USER_NAME ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/$USER_NAME"
+    check_tools_absent as-page
+    commands=$("$repository/.venv/bin/python" - <<END
+import sys
+from pathlib import Path
+sys.path.insert(0, "$repository")
+from tests.e2e.page_script import read_blocks
+need = "a machine on which nothing is set up"
+print(*(block.body for block in read_blocks(Path("$repository/$page")) if block.needs.startswith(need)))
+END
+    )
+    [[ $commands == *"make setup"*"danlu doctor"* ]] || die "$page lacks the commands"
+    say "the commands of $page as $USER_NAME"
+    # danlu doctor also fails if this machine lacks what only some commands need.
+    inside as-page $USER_NAME "set -e; { $commands; } | tee /tmp/output; grep -q '^ok *OCI runtime' /tmp/output" ||
+        die "the commands of $page failed"
+    say "danlu run as $USER_NAME"
+    inside as-page $USER_NAME "mkdir ~/hello && cd ~/hello && echo 'print(6 * 7)' >main.py &&
+        ~/.local/bin/danlu init && [ \$(~/.local/bin/danlu run -- python main.py) = 42 ]" || die "danlu run failed"
 }
 
 install_test_programs() { # OPTION of setup.sh

@@ -171,6 +171,23 @@ warn_about_user_namespaces() { # Ubuntu 24.04 forbids them to ordinary users
     echo "hint: echo '$setting=0' | sudo tee /etc/sysctl.d/60-danlu.conf && sudo sysctl --system"
 } >&2
 
+show_progress() { # TEXT TOTAL: read pip's output; say every 10 seconds how far it is
+    local line="" code start=$SECONDS last=$SECONDS count=0 doing="downloaded"
+    while :; do
+        code=0
+        IFS= read -r -t 2 line || code=$?
+        case $line in
+            *"(from -r "* | Ignoring\ *) count=$((count + 1)) ;;
+            Installing\ collected\ *) doing="downloaded, installing" ;;
+        esac
+        if ((SECONDS - last >= 10)); then
+            echo "setup: $1: $count of $2 packages $doing ($((SECONDS - start)) s)"
+            last=$SECONDS
+        fi
+        ((code == 0 || code > 128)) || return 0 # above 128: nothing was printed in this time
+    done
+}
+
 fingerprint() {
     { pwd; python3 -c 'import sys; print(sys.version, sys.base_prefix)'; cat constraints.txt pyproject.toml; } |
         sha256sum | cut -d' ' -f1
@@ -182,10 +199,15 @@ make_environment() {
     if [[ -f $stamp && $(<"$stamp") == "$want" ]]; then
         return 0
     fi
-    echo "setup: creating $venv with danlu and its dependencies (constraints.txt, by hash)"
+    local total
+    total=$(grep -c '^[A-Za-z0-9].*==' constraints.txt)
+    echo "setup: creating $venv"
     python3 -m venv --clear $venv
-    $venv/bin/python -m pip install -qq --disable-pip-version-check --require-hashes \
-        --only-binary :all: --no-deps -r constraints.txt
+    echo "setup: installing $total packages (constraints.txt, by hash), which takes a minute or two"
+    $venv/bin/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes \
+        --only-binary :all: --no-deps -r constraints.txt 2> >(grep -v '^WARNING: ' >&2) |
+        show_progress "installing" "$total"
+    echo "setup: installing danlu"
     $venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-index \
         --no-build-isolation --editable .
     # If PYTHONDONTWRITEBYTECODE is set, every command would compile danlu again.

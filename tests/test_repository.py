@@ -87,6 +87,48 @@ def test_changelog_contains_this_version() -> None:
     assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
+#: An extra of danlu, or its name where an installer takes a name of an index. A path (`.[fmt]`) and
+#: a wheel (`danlu-0.1.0….whl`) are installed from files.
+INDEX_NAME = re.compile(
+    r"\bdanlu\[\w+\](?! @)"
+    r"|(?<!never with\n`)(?<!never with `)\b(?:pip|pipx|uv|uvx|conda|mamba)\b[^`\n]*"
+    r"\b(?:install|add|run|upgrade)\b(?:[^`\n#]*[ \"'])?danlu(?=[\s\"'`]|$)",
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_found"),
+    [
+        ("run `pip install danlu`", True),
+        ("run `pip install 'danlu[fmt]'`", True),
+        ("uv tool install --reinstall danlu\n", True),
+        ("requires danlu[sweep]", True),
+        ("install it, never with `pip install danlu`", False),
+        ("uv tool uninstall danlu", False),
+        ("pip install '.[notebook]'  # danlu", False),
+        ("pip install danlu-0.1.0-py3-none-any.whl", False),
+    ],
+)
+def test_advice_to_install_from_an_index_is_recognized(text: str, is_found: bool) -> None:
+    assert bool(INDEX_NAME.search(text)) == is_found
+
+
+def test_nothing_advises_to_install_danlu_from_an_index() -> None:
+    # danlu is on none: whoever registers the name there would run code on the reader's machine.
+    found = []
+    for path in list_tracked_files():
+        name = str(path.relative_to(ROOT))
+        if not name.startswith(("src/", "docs/", "examples/", "scripts/", "README", "CHANGELOG")):
+            continue
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [f"{name}: {match[0]}" for match in INDEX_NAME.finditer(text)]
+    assert not found
+
+
 #: Decisions have headings in docs/architecture/decisions.md; their numbers say nothing to a reader.
 DECISION_NUMBER = re.compile(r"\bDESIGN(?:'s)? (?:D\d|§|table)|[( ]D\d+[),]")
 

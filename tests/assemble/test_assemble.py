@@ -89,7 +89,7 @@ def test_base_system_and_python_in_their_order() -> None:
     top = graph.root
     assert isinstance(top.op, Merge)
     kinds = [type(vertex.op).__name__ for vertex in top.inputs]
-    assert kinds == ["AptInstall", "Files", "Wheel", "Wheel"]
+    assert kinds == ["AptInstall", "Files", "Wheel", "Wheel", "ShellStartup"]
     assert isinstance(top.inputs[0].inputs[0].op, Bootstrap)
     assert graph.epoch == 1700
 

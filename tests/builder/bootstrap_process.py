@@ -40,6 +40,12 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
         base, names, platform=Platform(), paths=paths, config=config, offline=offline
     )
     lines: list[str] = []
+    counts: dict[str, list[int]] = {}
+
+    def count(current: int, total: int, unit: str = "") -> None:
+        if unit:
+            counts.setdefault(f"{total} {unit}", []).append(current)
+
     with Store.open(store_root) as store, store.lease(), store.staging() as work:
         context = functools.partial(
             OpContext,
@@ -50,7 +56,7 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
             project=Path("/"),
             inputs=(),
             log=lines.append,
-            transfer=lambda current, total: None,
+            transfer=count,
             run_sync=in_thread,
             offline=offline,
         )
@@ -70,6 +76,7 @@ async def make(store_root: Path, names: list[str], script: str, offline: bool) -
             "files": [_list_files(layer) for layer in (*below, *above)],
             "packages": {deb.name: deb.version for deb in (*base.packages, *debs)},
             "log": lines,
+            "counts": counts,
             "code": code,
             "printed": printed,
         }

@@ -64,7 +64,7 @@ async def main(paths: Paths) -> dict[str, Any]:
             below=stack,
             inputs=(),
             log=lambda line: None,
-            transfer=lambda current, total: None,
+            transfer=lambda current, total, unit="": None,
             run_sync=in_thread,
         )
         python = bytecode_layers.find_interpreter(store, stack, "/opt/venv/bin/python")

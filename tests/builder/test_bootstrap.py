@@ -73,6 +73,20 @@ def test_exactly_the_locked_packages_are_installed_completely(
     }
 
 
+def test_progress_counts_every_package_that_is_installed(bootstrap_result: dict[str, Any]) -> None:
+    counts = bootstrap_result["counts"]
+    base = next(int(key.split()[0]) for key in counts if key.endswith("extracted"))
+    added = len(bootstrap_result["packages"]) - base
+    expected = {f"{base} extracted"} | {
+        f"{number} {done}" for number in (base, added) for done in ("unpacked", "configured")
+    }
+    assert set(counts) == expected
+    for key, numbers in counts.items():
+        total = int(key.split()[0])
+        assert numbers == sorted(numbers)
+        assert set(numbers) == set(range(1, total + 1))
+
+
 def test_the_base_is_neutral(bootstrap_result: dict[str, Any]) -> None:
     hostname, *sources = split_output(bootstrap_result)[1]
     assert hostname == "localhost"

@@ -10,12 +10,13 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult
+from danlu.builder.embedded.context import OpContext, OpOutput, TransferReport, VertexResult
 from danlu.builder.embedded.solver import Solver
 from danlu.errors import OutsideError, ResolveError, Span, StepFailed, UsageError
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.ops import (
     AptInstall,
+    CopyImage,
     Exec,
     FileEntry,
     Files,
@@ -66,7 +67,9 @@ class RecordingExecutors:
             raise self.fails[word]
         layers = await self._make_layer(word, context)
         if isinstance(op, ImageSource):
-            return OpOutput(tuple(layers), inherited=ImageConfig(user="from-image"))
+            variables = (("FROM", op.digest),)
+            config = ImageConfig(user="from-image", environment=variables)
+            return OpOutput(tuple(layers), inherited=config)
         return layers
 
     async def _make_layer(self, word: str, context: OpContext) -> list[Layer]:
@@ -134,7 +137,7 @@ class SolverBench:
         self,
         inputs: tuple[VertexResult, ...],
         log: Callable[[str], None],
-        transfer: Callable[[int, int], None],
+        transfer: TransferReport,
     ) -> OpContext:
         async def run_sync(function: Any, *args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
@@ -231,6 +234,21 @@ def test_the_base_images_configuration_is_kept_also_from_a_record(bench: SolverB
     root = step("make", Vertex(ImageSource("debian", "sha256:0", Platform()), name="debian"))
     assert bench.solve(root).inherited.user == "from-image"
     assert bench.solve(root).inherited.user == "from-image"
+
+
+def test_a_step_runs_again_if_only_the_variables_of_the_base_image_changed(
+    bench: SolverBench,
+) -> None:
+    for digest in ("sha256:0", "sha256:1"):
+        image = Vertex(ImageSource("debian", digest, Platform()), name="debian")
+        assert "make" in bench.solve_and_list(step("make", image))
+
+
+def test_a_leaf_that_reads_a_stack_leaves_it_out_also_from_a_record(bench: SolverBench) -> None:
+    tools = Vertex(ImageSource("tools", "sha256:0", Platform()), name="tools")
+    copied = Vertex(CopyImage("/bin/tool", "/usr/bin/", 0, 0, 1), (tools,), name="copy")
+    for _ in range(2):
+        assert list_words(bench.solve(merge(leaf("a"), copied))) == ["a", "CopyImage"]
 
 
 def test_branches_overlap_in_time(bench: SolverBench) -> None:

@@ -50,7 +50,7 @@ class WheelBuilder:
             below=(),
             inputs=more.pop("inputs", ()),
             log=self.lines.append,
-            transfer=lambda current, total: None,
+            transfer=lambda current, total, unit="": None,
             run_sync=in_thread,
             indexes=self.indexes,
             **more,

@@ -133,7 +133,6 @@ def test_help_ends_with_the_page_of_the_reference(cli: Cli) -> None:
         ("rmi", "danlu image rm"),
         ("pull", "danlu image pull"),
         ("pause", "danlu stop"),
-        ("login", "docker login"),
     ],
 )
 def test_commands_of_envd_and_docker_are_answered_with_ours(

@@ -144,6 +144,18 @@ def test_plain_reports_long_transfers_periodically() -> None:
     ]
 
 
+def test_plain_reports_how_many_packages_are_done() -> None:
+    events: list[Event | float] = [make_start_event("base", "base")]
+    for number in range(25):
+        events += [Transfer("base", "base", number, 81, 0.0, "configured"), 1.0]
+    output = PlainRendererRun().play(*events).splitlines()
+    assert output == [
+        "[base] base …",
+        "[base] base … 10 of 81 configured",
+        "[base] base … 20 of 81 configured",
+    ]
+
+
 def test_plain_reports_failures() -> None:
     assert PlainRendererRun().play(make_finish_event("make", "steps", error="code 2\nmore")) == (
         "[steps] make failed after 1.2 s: code 2\n"
@@ -244,6 +256,12 @@ def test_tree_shows_transfers_and_last_log_lines() -> None:
     bar = "━" * 10 + "┄" * 10
     assert f"torch                     {bar}  5.0 MB of 10 MB" in labels
     assert labels[-1] == "line 8"
+
+
+def test_tree_shows_how_many_packages_are_done() -> None:
+    moved = Transfer("debs", "debs", 40, 80, 0.0, "unpacked")
+    labels = [row.left for row in rows(replay_events([make_start_event("debs", "base"), moved]))]
+    assert labels[-1].endswith("━" * 10 + "┄" * 10 + "  40 of 80 unpacked")
 
 
 @pytest.mark.parametrize("branch", ["base", "system"])

@@ -31,7 +31,9 @@ HEADER = ReportHeader(created="2026-01-01", danlu="0.1.0", file="build.envd", ta
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Use a separate home; the checks of the machine are tested with doctor."""
     checks = (DoctorCheck("mirror", False, f"https://me:{SECRET}@example.org does not answer"),)
-    monkeypatch.setattr("danlu.commands.bug_report.collect.run_checks", lambda paths: checks)
+    monkeypatch.setattr(
+        "danlu.commands.bug_report.collect.run_checks", lambda paths, context: checks
+    )
     return Settings(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), Configuration())
 
 

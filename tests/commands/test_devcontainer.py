@@ -156,7 +156,9 @@ def test_dockerfile_is_read_with_its_arguments_target_and_context(tmp_path: Path
     directory = tmp_path / ".devcontainer"
     directory.mkdir()
     (directory / "Dockerfile").write_text(
-        "ARG TAG=11\nFROM debian:$TAG AS dev\nCOPY tool.sh /opt/\nRUN apt-get install -y jq\n"
+        "ARG TAG=11\nFROM debian:$TAG AS base\nCOPY tool.sh /opt/\n"
+        "FROM golang AS tools\nRUN go build\n"
+        "FROM base AS dev\nRUN apt-get install -y jq\nCOPY --from=tools /go /go\n"
         "FROM alpine\nRUN never\n"
     )
     (directory / "tool.sh").write_text("true")
@@ -166,6 +168,9 @@ def test_dockerfile_is_read_with_its_arguments_target_and_context(tmp_path: Path
     assert [step.source for step in environment.steps if isinstance(step, CopyStep)] == [
         ".devcontainer/tool.sh"
     ]
+    assert environment.system_packages[0].names == ("jq",)
+    assert "    # COPY --from=tools /go /go\n" in report.text
+    assert "#   RUN go build\n" in report.text
     assert "build.options" in report.text
     assert "never" not in report.text
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from danlu.commands.doctor import DoctorCheck, run_checks
+from danlu.commands.remote.contexts import LOCAL, Context
 from danlu.util.paths import Paths
 
 
@@ -19,7 +20,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 
 def index_by_name(paths: Paths) -> dict[str, DoctorCheck]:
-    return {path.name: path for path in run_checks(paths)}
+    return {path.name: path for path in run_checks(paths, LOCAL)}
 
 
 def test_failed_sandbox_checks_have_a_fix(paths: Paths) -> None:
@@ -29,7 +30,7 @@ def test_failed_sandbox_checks_have_a_fix(paths: Paths) -> None:
 
 
 def test_checks_create_nothing(paths: Paths) -> None:
-    run_checks(paths)
+    run_checks(paths, LOCAL)
     assert not paths.data.exists()
 
 
@@ -56,3 +57,13 @@ def test_store_check_counts_images(paths: Paths) -> None:
 
     Store.open(paths.store).close()
     assert index_by_name(paths)["store"].detail.startswith("0 images")
+
+
+def test_what_the_context_needs_is_not_optional(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+    for context, is_optional in ((LOCAL, True), (Context("docker"), False)):
+        check = next(check for check in run_checks(paths, context) if check.name == "Docker")
+        assert not check.ok
+        assert check.optional == is_optional

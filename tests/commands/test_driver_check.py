@@ -10,6 +10,7 @@ import pytest
 
 from danlu.commands.doctor import run_checks
 from danlu.commands.driver_check import check_driver
+from danlu.commands.remote.contexts import LOCAL
 from danlu.environment.lock import FunctionLock, Lock, LockedBase, LockedPackage
 from danlu.errors import MachineError
 from danlu.graph.progress import Message
@@ -109,7 +110,7 @@ def test_doctor_shows_driver_cuda_devices_and_conflicts(
     monkeypatch.setenv("DANLU_CDI_SPEC_DIRS", str(tmp_path))
     monkeypatch.setattr("danlu.sandbox.doctor.run_checks", lambda paths: [])
     monkeypatch.chdir(tmp_path)
-    checks = run_checks(Paths.of({"DANLU_HOME": str(tmp_path / "home")}))
+    checks = run_checks(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), LOCAL)
     results = {check.name: check for check in checks}
     driver = results["NVIDIA driver"]
     assert (driver.ok, driver.detail) == (
@@ -126,5 +127,5 @@ def test_doctor_shows_driver_cuda_devices_and_conflicts(
 def test_doctor_without_a_driver_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DANLU_GPU_DRIVER_ROOT", str(tmp_path))
     monkeypatch.setattr("danlu.sandbox.doctor.run_checks", lambda paths: [])
-    checks = run_checks(Paths.of({"DANLU_HOME": str(tmp_path / "home")}))
+    checks = run_checks(Paths.of({"DANLU_HOME": str(tmp_path / "home")}), LOCAL)
     assert {check.name: check.ok for check in checks}["NVIDIA driver"]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from danlu.commands.build_file_text import append_lines
 from danlu.commands.environments.account_changes import AccountChanges
 from danlu.commands.environments.build_lines import render_build_lines
 from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
-from danlu.commands.environments.commit import append_lines, copy_files
+from danlu.commands.environments.commit import copy_files
 from danlu.commands.environments.conda_changes import CondaChange
 from danlu.commands.environments.file_changes import ChangedFile, FileAttributes
 from danlu.commands.environments.xattr_commands import format_capabilities

@@ -72,9 +72,11 @@ def test_invalid_utf8_is_rejected(tmp_path: Path) -> None:
         format_text(b"\xff\xfe", "build.envd", directory=tmp_path)
 
 
-def test_without_ruff_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ruff_the_hint_installs_it_next_to_danlu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(MachineError, match="ruff not found") as caught:
         format_text(UGLY, "build.envd", directory=tmp_path)
-    assert "danlu[fmt]" in caught.value.hint
+    assert "uv tool install ruff" in caught.value.hint

@@ -237,28 +237,28 @@ class RecordedBuild:
         """Store a layer and a record for every vertex, and record the build."""
         from danlu.assemble.assemble import assemble
         from danlu.builder.embedded.cache_keys import definition_key, stack_key
-        from danlu.commands.plan_status import _ForecastState, _merge_stacks
+        from danlu.builder.embedded.context import (
+            VertexResult,
+            make_cached_result,
+            merge_results,
+        )
         from danlu.graph.ops import Merge
 
         opened = Project.open(None, directory=self.opened.directory)
         environment = opened.environment()
         section = opened.lock.functions["build"]
         graph = assemble(environment, section, opened.inputs(environment), platform=host_platform())
-        state = _ForecastState(self.store, {}, frozenset(), {})
+        results: dict[str, VertexResult] = {}
         for vertex in graph.walk():
+            inputs = [results[below.digest] for below in vertex.inputs]
             if isinstance(vertex.op, Merge):
-                state.stacks[vertex.digest] = _merge_stacks(vertex, state)
+                results[vertex.digest] = merge_results(inputs)
                 continue
-            below = state.stacks[vertex.inputs[0].digest] if vertex.inputs else ()
-            assert below is not None
-            key = definition_key(vertex)
+            key = definition_key(vertex) or stack_key(vertex.op, inputs)
             layer = self.layer(vertex.name)
-            self.store.put_record(
-                key or stack_key(vertex.op, below),
-                {"layers": [layer.diff_id]},
-                layers=[layer.diff_id],
-            )
-            state.stacks[vertex.digest] = (*(below if key is None else ()), layer)
+            record = {"layers": [layer.diff_id]}
+            self.store.put_record(key, record, layers=[layer.diff_id])
+            results[vertex.digest] = make_cached_result(vertex.op, record, (layer,), inputs)
         self.store.put_record(
             f"last-build:{opened.directory}:build",
             {
@@ -333,7 +333,15 @@ def test_why_reports_steps_that_depend_on_unresolved_inputs(
     project(built_project, FILE.replace('"einops"', '"einops", "rich"'))
     result = forecasts(built_project, settings)
     assert result["run make data"].state == "maybe"
-    assert result["run make data"].why == "depends on 4 Python requirements"
+    assert result["run make data"].why == "depends on 3 Python requirements"
+    assert result["3 Python requirements"].why == (
+        "rich is not locked yet (build.envd:5:5); "
+        "numpy 1.0, einops 1.0 keep their versions if possible"
+    )
+    project(built_project, FILE.replace('"einops"', '"einops>=2"'))
+    assert forecasts(built_project, settings)["2 Python requirements"].why == (
+        "einops>=2 is not locked yet (build.envd:5:5); numpy 1.0 keeps its version if possible"
+    )
     project(built_project, FILE.replace('["git"]', '["git", "curl"]'))
     result = forecasts(built_project, settings)
     assert result["base debian12 (2 packages)"].state == "cached"

@@ -86,8 +86,9 @@ def test_platform_that_is_not_locked_is_not_taken_from_another() -> None:
 def test_only_the_tools_of_a_foreign_build_are_executed(tmp_path: Path) -> None:
     environment = Environment(name="build", file="build.envd", base=BaseSystem(os="debian12"))
     graph = assemble(environment, make_section(ARM64), platform=ARM64, tools=make_section(AMD64))
-    kinds = sorted(vertex.op.op_name() for vertex in graph.walk())
-    assert kinds == ["AptInstall", "Bootstrap", "ForeignAptInstall", "ForeignBootstrap"]
+    kinds = sorted(vertex.op.op_name() for vertex in graph.walk() if vertex.op.runs_programs)
+    assert kinds == ["AptInstall", "Bootstrap"]
+    assert {"ForeignAptInstall", "ForeignBootstrap"} < {v.op.op_name() for v in graph.walk()}
     untooled = assemble(environment, make_section(ARM64), platform=ARM64)
     with Store.open(tmp_path / "store") as store:
         assert find_foreign_step(graph, store) is None

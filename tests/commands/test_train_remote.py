@@ -12,7 +12,8 @@ from anyio.from_thread import start_blocking_portal
 
 from danlu.commands import function_transport
 from danlu.commands.function_transport import RemoteCall
-from danlu.commands.jobs.targets import ClusterTarget, is_remote, parse_target
+from danlu.commands.jobs.targets import find_target, is_remote
+from danlu.commands.remote.contexts import ClusterAddress
 from danlu.commands.settings import Settings
 from danlu.commands.train.call import build_call_options
 from danlu.commands.train.options import TrainOptions
@@ -213,22 +214,24 @@ def test_environment_on_a_cluster_requires_a_registry(project: Path, settings: S
     [
         ("", None),
         ("local", None),
-        ("kubernetes", ClusterTarget("own", "team")),
-        ("kubernetes:other", ClusterTarget("other", "team")),
-        ("kubernetes:other/space", ClusterTarget("other", "space")),
-        ("kubernetes:/space", ClusterTarget("own", "space")),
-        ("kubernetes:arn:aws:eks:1:cluster/x", ClusterTarget("arn:aws:eks:1:cluster/x", "team")),
+        ("kubernetes", ClusterAddress("own", "team")),
+        ("kubernetes:other", ClusterAddress("other", "team")),
+        ("kubernetes:other/space", ClusterAddress("other", "space")),
+        ("kubernetes:/space", ClusterAddress("own", "space")),
+        ("kubernetes:arn:aws:eks:1:cluster/x", ClusterAddress("arn:aws:eks:1:cluster/x", "team")),
     ],
 )
 def test_target_overrides_context_and_namespace_of_the_configuration(
-    on: str, cluster: ClusterTarget | None, settings: Settings
+    on: str, cluster: ClusterAddress | None, settings: Settings
 ) -> None:
     own = Configuration(kubernetes=KubernetesConfig(context="own", namespace="team"))
-    assert parse_target(on, msgspec.structs.replace(settings, config=own)) == cluster
+    assert find_target(on, msgspec.structs.replace(settings, config=own))[1] == cluster
 
 
 def test_unknown_target_is_an_error() -> None:
-    with pytest.raises(UsageError, match="unknown --on target 'docker'"):
+    with pytest.raises(UsageError, match="context dcoker not found"):
+        is_remote("dcoker")
+    with pytest.raises(UsageError, match="training jobs do not run in docker"):
         is_remote("docker")
 
 

@@ -20,8 +20,12 @@ from tests.test_repository import ROOT
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs/index.md",
-    *sorted((ROOT / "docs/tutorials").glob("*.md")),
-    *sorted(page for page in (ROOT / "docs/guides").glob("*.md") if ".zh." not in page.name),
+    *(
+        page
+        for directory in ("tutorials", "guides")
+        for page in sorted((ROOT / "docs" / directory).glob("*.md"))
+        if ".zh." not in page.name
+    ),
 ]
 #: What blocks that are run on a cluster need.
 CLUSTER = "a Kubernetes cluster"

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
+import tarfile
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from danlu.oci.layout import read_layout
 from tests.e2e.conftest import Project
 
 pytestmark = pytest.mark.real
@@ -87,3 +93,47 @@ def test_adding_a_package_keeps_the_locked_versions_of_the_others(project: Proje
     assert '"six-1.16.0' in (project.directory / "danlu.lock").read_text()
     project("lock", "--upgrade", "six")
     assert '"six-1.16.0' not in (project.directory / "danlu.lock").read_text()
+
+
+def test_bytecode_is_a_last_layer_that_is_the_same_each_time(
+    project: Project, real_home: Path, tmp_path: Path
+) -> None:
+    project.write('install.python_packages(name=["six", "attrs"])')
+    plain = project("build", "-t", "plain:1", "-o", f"type=tar,dest={tmp_path}/plain.tar")
+    assert "note: the image has no bytecode" in plain.stderr
+    assert not list_bytecode(tmp_path / "plain.tar")
+    output = f"type=tar,dest={tmp_path}/with.tar"
+    report = project.build("-t", "with:1", "--bytecode", "-o", output)["image"]
+    assert report["layers"][-1]["created_by"] == "bytecode of the Python packages"
+    compiled = list_bytecode(tmp_path / "with.tar")
+    assert {"six", "attr/_make"} <= compiled.keys()
+    assert set(compiled.values()) == {1}, "unchecked hash (PEP 552)"
+    # Compiled again from nothing, for the image that was built without it.
+    with closing(sqlite3.connect(real_home / "store/index.sqlite")) as index, index:
+        assert index.execute("DELETE FROM records WHERE key LIKE 'bytecode%'").rowcount
+    saved = project("image", "save", "plain:1", "--bytecode", "-o", f"type=oci,dest={tmp_path}/oci")
+    assert "note:" not in saved.stderr
+    (image,) = read_layout(tmp_path / "oci")
+    assert image.image.digest == report["config"]
+
+
+def list_bytecode(archive: Path) -> dict[str, int]:
+    """Return the flags of each compiled module of the environment's packages."""
+    with tarfile.open(archive) as files:
+        return {
+            match[1].replace("__pycache__/", ""): content.read(8)[4]
+            for member in files
+            if (
+                match := re.fullmatch(
+                    r"opt/venv/lib/python3\.11/site-packages/(.+)\.\w+-311\.pyc", member.name
+                )
+            )
+            and (content := files.extractfile(member)) is not None
+        }
+
+
+def test_bytecode_needs_something_to_compile(project: Project) -> None:
+    project.write()
+    result = project("build", "--bytecode", "-o", "type=oci,dest=../oci", check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "the image has no Python packages to compile" in result.stderr

@@ -35,6 +35,7 @@ SETUPS = Path(__file__).with_name("pages")
 #: tests/test_documentation.py.
 UNEXECUTED = {
     "guides/cuda": "it has no commands; its packages are gigabytes",
+    "guides/faq": "it has no commands",
     "guides/from-ciao": "tests/notebook/test_pages.py runs its cells in a notebook",
     "guides/from-envd": "its commands need the internet: tests/e2e/test_envd_repository.py",
     "guides/from-kubeflow-sdk": "tests/notebook/test_pages.py runs its Python",
@@ -42,11 +43,12 @@ UNEXECUTED = {
     "guides/languages": "its command needs Posit's RStudio Server",
     "guides/macos": "its image is on the internet: tests/commands/remote/test_machine_container.py",
     "guides/mirrors": "it has no commands, only settings",
-    "guides/notebook": "tests/notebook/test_pages.py runs it with PyTorch and Jupyter",
+    "tutorials/notebook": "tests/notebook/test_pages.py runs it with PyTorch and Jupyter",
     "guides/paddle": "it needs PaddlePaddle's launcher: examples/paddle/verify",
     "guides/python-packages": "it has no command blocks",
     "guides/python-versions": "it has no command blocks",
     "guides/rootless": "it has no command blocks",
+    "guides/train": "it has no command blocks",
     "guides/troubleshooting": "it has no command blocks",
     "guides/vscode": "it has no command blocks",
 }
@@ -70,6 +72,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "guides/platforms": ("docker-registry",),
     "guides/registries": ("docker-registry",),
     "guides/remote": ("root", "sshd", "ssh", "busybox"),
+    "tutorials/first-session": ("root", "ssh"),
     "guides/ssh": ("root", "ssh", "scp", "sftp", "rsync"),
 }
 
@@ -161,7 +164,7 @@ def test_commands_are_in_blocks_of_a_shell() -> None:
 
 
 def test_translations_have_the_commands_of_their_page() -> None:
-    for page in (ROOT / "README.zh.md", ROOT / "docs/guides/notebook.zh.md"):
+    for page in (ROOT / "README.zh.md", ROOT / "docs/tutorials/notebook.zh.md"):
         original = page.with_name(page.name.replace(".zh", ""))
         mine, others = (
             [strip_comments(block) for block in read_blocks(path) if block.is_commands]

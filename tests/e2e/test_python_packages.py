@@ -211,3 +211,23 @@ def test_directories_and_repositories_of_a_pylock_are_built(project: Project) ->
     (project.directory / "lib/mine/__init__.py").write_text('WORD = "second"\n')
     assert project("build", "--frozen", check=False).returncode == 2
     assert project.run("python", "-c", code) == "second first"
+
+
+def test_added_packages_are_locked_or_nothing_changes(project: Project) -> None:
+    project.write('install.python_packages(name=["six"])  # kept')
+    file, lock = project.directory / "build.envd", project.directory / "danlu.lock"
+    added = project("add", "tqdm", "Packaging>=20")
+    assert re.search(r"^locked Python packages .*\bpackaging 2\d.*\btqdm \d", added.stderr, re.M)
+    assert added.stderr.endswith("wrote build.envd, danlu.lock\n")
+    assert '["six", "tqdm", "Packaging>=20"])  # kept\n' in file.read_text()
+    # The requirement is another one, and every version stays.
+    assert project("add", "tqdm>1").stderr.endswith("…\nwrote build.envd, danlu.lock\n")
+    before = file.read_bytes(), lock.read_bytes()
+    failed = project("add", "six>99", check=False)
+    assert failed.returncode == 2
+    assert "build.envd is as before" in failed.stderr
+    assert (file.read_bytes(), lock.read_bytes()) == before
+    removed = project("remove", "packaging", "six")
+    assert "no longer needed: Python packages packaging, six" in removed.stderr
+    assert 'install.python_packages(name=["tqdm>1"])  # kept' in file.read_text()
+    project("lock", "--check")

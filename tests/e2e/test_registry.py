@@ -64,6 +64,9 @@ def test_after_one_package_a_push_moves_that_package_and_the_manifest(
     assert sorted(registry.uploads()) == ["blob", "blob", "manifest"]
     project("build", "-t", name, "--push")
     assert registry.uploads().count("blob") == 0
+    # What the build recorded about the image's Python outlives a pull of the same image.
+    project("image", "pull", name)
+    assert "note: the image has no bytecode" in project("image", "push", name).stderr
 
 
 def test_an_image_pulled_into_an_empty_store_is_the_same(

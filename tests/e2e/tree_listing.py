@@ -23,9 +23,9 @@ RECORDS = ("var/lib/dpkg",)
 UNRECORDED = ("__pycache__", ".dist-info/REQUESTED")
 
 
-def list_tree(root: str) -> dict[str, object]:
+def list_tree(root: str) -> dict[str, list[object]]:
     """Return the attributes of each entry by its path; times are not compared."""
-    entries: dict[str, object] = {}
+    entries: dict[str, list[object]] = {}
     shared: dict[tuple[int, int], list[str]] = {}
     waiting = [""]
     while waiting:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from danlu.cli.__main__ import main
@@ -13,16 +15,20 @@ from danlu.commands.environments import up
 from danlu.commands.environments.manage import (
     DamagedEnvironmentView,
     EnvironmentView,
+    find_own_environment,
     list_environment_views,
     rename_environment,
     take_down,
 )
+from danlu.commands.project import Project
 from danlu.commands.remote.contexts import Context, create_context, read_contexts
 from danlu.commands.remote.environment_access import list_access
 from danlu.commands.settings import load_settings
+from danlu.engine import environment_directory
 from danlu.engine.environment_directory import (
     EnvironmentDirectory,
     EnvironmentSpec,
+    EnvironmentState,
     lock_environment,
 )
 from danlu.errors import StoreError, UsageError
@@ -52,7 +58,40 @@ def test_an_environment_whose_state_was_lost_is_stopped(
     (view,) = list_environment_views(paths_of(tmp_path))
     assert isinstance(view, EnvironmentView)
     assert view.state.phase == "Stopped"
-    assert "the machine restarted" in view.state.reason
+    assert view.state.reason == "supervisor killed"
+
+
+@pytest.mark.parametrize("reason", ["supervisor killed", "machine restarted"])
+def test_an_environment_whose_supervisor_was_killed_says_so_and_since_when(
+    environment: EnvironmentDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    reason: str,
+) -> None:
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path))
+    environment.write_state(EnvironmentState("Running", datetime(2020, 1, 1, tzinfo=UTC)))
+    last_seen = datetime.now(UTC) - timedelta(days=3)
+    os.utime(environment.state_file, (last_seen.timestamp(), last_seen.timestamp()))
+    restarted = last_seen + timedelta(hours=1 if reason == "machine restarted" else -1)
+    monkeypatch.setattr(environment_directory, "boot_time", lambda: restarted)
+    assert main(["ps"]) == 0
+    (row,) = capfd.readouterr().out.splitlines()[1:]
+    cells = [cell.strip() for cell in row.split("  ") if cell]
+    assert cells[:4] == ["digits", "local", f"Stopped ({reason})", "3 days ago"]
+    state = environment.read_state()
+    assert state.ended is not None
+    assert abs(state.ended - last_seen) < timedelta(seconds=1)
+
+
+def test_a_supervisor_records_that_it_is_alive(environment: EnvironmentDirectory) -> None:
+    environment.renew_state()  # which has never been written, on a full disk
+    environment.write_state(EnvironmentState("Running"))
+    os.utime(environment.state_file, (0, 0))
+    environment.renew_state()
+    ended = environment.read_state().ended
+    assert ended is not None
+    assert datetime.now(UTC) - ended < timedelta(hours=1)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"{}"])
@@ -87,8 +126,8 @@ def test_a_damaged_environment_is_listed_among_the_others(
         assert set(first) == {*second, "hint"}
         reason, hint = first["reason"], first["hint"]
     else:
-        rows = [line.split()[:2] for line in out.splitlines()]
-        assert rows[1:] == [["broken", "Damaged"], ["digits", "Stopped"]]
+        rows = [line.split()[:3] for line in out.splitlines()]
+        assert rows[1:] == [["broken", "local", "Damaged"], ["digits", "local", "Stopped"]]
         reason = hint = err
     assert "environment broken is damaged" in reason
     assert "`danlu down broken` removes it" in hint
@@ -162,6 +201,43 @@ def test_directories_of_a_killed_up_are_removed_by_the_next(tmp_path: Path) -> N
         up._create_environment(digits, spec_of("digits"), settings)
     left = {path.name for path in root.iterdir() if path.is_dir()}
     assert left == {"digits", busy.name}
+
+
+def make_project(directory: Path) -> Project:
+    directory.mkdir(parents=True)
+    (directory / "build.envd").write_text("def build():\n    base(dev=True)\n")
+    return Project.open(None, directory=directory)
+
+
+def test_a_renamed_environment_is_still_that_of_its_project(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    project = make_project(tmp_path / "digits")
+    root = settings.paths.environments
+    for name, function in (("digits", "build"), ("digits-gpu", "gpu")):
+        spec = msgspec.structs.replace(
+            spec_of(name), project=str(project.directory), target=f"build.envd:{function}"
+        )
+        EnvironmentDirectory(root / name).write_spec(spec)
+    assert find_own_environment(project, settings.paths).name == "digits"
+    assert rename_environment("digits", "letters", settings) == []
+    assert find_own_environment(project, settings.paths).name == "letters"
+    # Its host is known before its next start.
+    assert "Host letters.danlu" in (settings.paths.config / "ssh.d/letters.conf").read_text()
+    second = msgspec.structs.replace(spec_of("second"), project=str(project.directory))
+    EnvironmentDirectory(root / "second").write_spec(second)
+    with pytest.raises(UsageError, match="has several environments: letters, second"):
+        find_own_environment(project, settings.paths)
+
+
+def test_a_project_does_not_find_the_environment_of_another_with_its_name(tmp_path: Path) -> None:
+    settings = load_settings(paths_of(tmp_path))
+    project, other = make_project(tmp_path / "digits"), make_project(tmp_path / "x" / "digits")
+    spec = msgspec.structs.replace(spec_of("digits"), project=str(project.directory))
+    EnvironmentDirectory(settings.paths.environments / "digits").write_spec(spec)
+    with pytest.raises(UsageError, match=f"environment digits belongs to {project.directory}"):
+        find_own_environment(other, settings.paths)
+    with pytest.raises(UsageError, match=r"no environment of .* found"):
+        find_own_environment(make_project(tmp_path / "letters"), settings.paths)
 
 
 def test_an_environment_does_not_take_the_host_of_one_in_a_context(tmp_path: Path) -> None:

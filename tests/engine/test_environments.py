@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from danlu.engine.docker.settings import container_name
 from danlu.engine.environment_directory import EnvironmentDirectory, ServiceSpec
 from danlu.engine.procfs import find_namespace_members
 from danlu.store import Store
+from danlu.util.danlu_program import CONTEXT_VARIABLE
 from tests.commands.remote.machine import CONTEXT, OtherMachine, create_machine
 from tests.conftest import Danlu, program_in
 from tests.engine.kubernetes.clusters import cluster_variables
@@ -65,12 +67,18 @@ class EngineSetup:
     variables: dict[str, str]
     machine: OtherMachine | None = None
 
+    @property
+    def engine(self) -> str:
+        """The engine, which is danlu's own on another machine."""
+        context = self.variables[CONTEXT_VARIABLE]
+        return "embedded" if context in ("local", CONTEXT) else context
+
 
 @pytest.fixture(scope="module", params=[*LAYERED, KUBERNETES])
 def engine_setup(request: pytest.FixtureRequest) -> Iterator[EngineSetup]:
     """The engine under test."""
     if request.param == "embedded":
-        yield EngineSetup({"DANLU_ENGINE": "embedded"})
+        yield EngineSetup({CONTEXT_VARIABLE: "local"})
         return
     if request.param == "kubernetes":
         yield EngineSetup(cluster_variables(request.getfixturevalue("cluster")))
@@ -80,7 +88,7 @@ def engine_setup(request: pytest.FixtureRequest) -> Iterator[EngineSetup]:
             yield setup
         return
     with engine_variables(request.param) as variables:
-        yield EngineSetup({"DANLU_ENGINE": request.param, **variables})
+        yield EngineSetup({CONTEXT_VARIABLE: request.param, **variables})
 
 
 @contextmanager
@@ -89,10 +97,10 @@ def use_other_machine() -> Iterator[EngineSetup]:
     # A short path, because ssh creates sockets in it.
     with tempfile.TemporaryDirectory(prefix="ssh-") as directory:
         machine = create_machine(Path(directory))
-        variables = {"DANLU_ENGINE": "embedded", "DANLU_CONTEXT": CONTEXT}
         try:
             yield EngineSetup(
-                {**variables, **machine.environ, "XDG_RUNTIME_DIR": directory}, machine
+                {CONTEXT_VARIABLE: CONTEXT, **machine.environ, "XDG_RUNTIME_DIR": directory},
+                machine,
             )
         finally:
             machine.close()
@@ -103,7 +111,7 @@ def engine(engine_setup: EngineSetup, monkeypatch: pytest.MonkeyPatch) -> str:
     """The engine of a test's environments."""
     for name, value in engine_setup.variables.items():
         monkeypatch.setenv(name, value)
-    return engine_setup.variables["DANLU_ENGINE"]
+    return engine_setup.engine
 
 
 @pytest.fixture
@@ -234,8 +242,23 @@ def test_exec_passes_streams_and_exit_codes(danlu: Danlu, project: Path, home: P
     assert (result.returncode, result.stdout, result.stderr) == (7, b"out\n", b"err\n")
     missing = subprocess.run([*command, "nosuch"], env=environ, capture_output=True)
     assert missing.returncode == 127
+    assert missing.stderr == b"error: nosuch: not found in the environment\n"
     killed = subprocess.run([*command, "sh", "-c", "kill -9 $$"], env=environ)
     assert killed.returncode == 137
+
+
+@pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
+def test_exec_ends_with_its_program_although_a_child_keeps_the_streams(
+    danlu: Danlu, project: Path, home: Path
+) -> None:
+    start(danlu, project)
+    command = [str(Path(sys.executable).with_name("danlu")), "exec", "-n", "digits", "--"]
+    environ = {**os.environ, "DANLU_HOME": str(home)}
+    script = "(trap '' HUP; exec sleep 1000) & exit 3"
+    # Without pipes of ours: the child would keep those open, too.
+    ended = subprocess.run([*command, "sh", "-c", script], env=environ, timeout=60, check=False)
+    assert ended.returncode == 3
+    assert "sleep 1000" in danlu("exec", "-n", "digits", "--", "ps", cwd=project).stdout
 
 
 def test_exec_gives_the_program_our_terminal(danlu: Danlu, project: Path, home: Path) -> None:
@@ -282,6 +305,7 @@ def test_a_killed_client_leaves_no_program(danlu: Danlu, project: Path, home: Pa
 #: Runs a program that ends with the parent of this process.
 TIED_PROGRAM = """
 import os, sys
+from datetime import UTC, datetime
 from pathlib import Path
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.foreground_exec import run_in_foreground
@@ -354,7 +378,8 @@ def test_a_killed_supervisor_loses_nothing(danlu: Danlu, project: Path) -> None:
         wait_until_gone(pid)
     wait_for(lambda: not environment.is_running())
     (row,) = json.loads(danlu("ps", "--format", "json", cwd=project).stdout)
-    assert (row["phase"], "killed" in row["reason"]) == ("Stopped", True)
+    assert (row["phase"], row["reason"]) == ("Stopped", "supervisor killed")
+    assert row["started"] <= row["ended"] <= datetime.now(UTC).isoformat()
     danlu("start", "digits", cwd=project)
     assert run_inside(danlu, project, "cat /kept") == "kept\n"
 
@@ -438,13 +463,27 @@ def test_an_environment_that_never_ran_leaves_nothing(
     assert not (home / "environments/digits").exists()
 
 
+@pytest.mark.parametrize("engine_setup", LOCAL, indirect=True)
+def test_a_program_runs_in_the_engine_and_leaves_nothing(danlu: Danlu, project: Path) -> None:
+    script = 'echo out; echo "$WORD" >made; exit 4'
+    ran = danlu(
+        *("run", "--image", "box:1", "-e", "WORD=one", "--", "sh", "-c", script),
+        cwd=project,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (4, "out\n"), ran.stderr
+    assert (project / "made").read_text() == "one\n"
+    assert danlu("ps", "-q", cwd=project).stdout == ""
+
+
+@pytest.mark.parametrize("engine_setup", LOCAL, indirect=True)
 def test_an_environment_is_found_in_its_engine(danlu: Danlu, project: Path, engine: str) -> None:
     start(danlu, project)
     (row,) = json.loads(danlu("ps", "--format", "json", cwd=project).stdout)
     assert row["engine"] == engine
-    other = "podman" if engine == "embedded" else "embedded"
+    other = "podman" if engine == "embedded" else "local"
     up = danlu(
-        *("up", "--image", "box:1", "-d", "-n", "digits", "--engine", other),
+        *("up", "--image", "box:1", "-d", "-n", "digits", "--on", other),
         cwd=project,
         check=False,
     )
@@ -493,6 +532,22 @@ def test_another_project_cannot_take_a_name(danlu: Danlu, project: Path, tmp_pat
     assert re.search("environment digits belongs to /.*/digits", up.stderr)
 
 
+@pytest.mark.parametrize("engine_setup", ["embedded"], indirect=True)
+def test_a_pipe_in_place_of_the_users_is_refused(danlu: Danlu, project: Path) -> None:
+    environment = start(danlu, project)
+    replace = "rm -f /etc/passwd; mkfifo /etc/passwd"
+    run_inside(danlu, project, replace)
+    refused = danlu("exec", "-n", "digits", "true", cwd=project, check=False)
+    assert refused.returncode == 125
+    assert "cannot start a program in environment digits: /etc/passwd is not a file" in (
+        refused.stderr
+    )
+    danlu("stop", "--grace", "0", cwd=project)
+    (environment.upper / "etc" / "passwd").unlink()
+    danlu("start", cwd=project)
+    assert run_inside(danlu, project, "echo runs") == "runs\n"
+
+
 def test_a_stopped_environment_can_be_renamed(
     danlu: Danlu, project: Path, persistent_file: str
 ) -> None:
@@ -504,8 +559,8 @@ def test_a_stopped_environment_can_be_renamed(
     danlu("rename", "digits", "letters", cwd=project)
     assert danlu("ps", "-q", cwd=project).stdout == "letters\n"
     danlu("image", "rm", "box:1", cwd=project)
-    danlu("start", "letters", cwd=project)
-    assert danlu("exec", "-n", "letters", "cat", persistent_file, cwd=project).stdout == "kept\n"
+    danlu("start", cwd=project)
+    assert danlu("exec", "cat", persistent_file, cwd=project).stdout == "kept\n"
     for new in ("letters", "../x", "A"):
         assert danlu("rename", "letters", new, cwd=project, check=False).returncode == 2
 

@@ -114,7 +114,7 @@ def test_network_is_restored_after_a_restart(danlu: Danlu, home: Path, project: 
 
 
 def test_other_engines_have_no_private_network(danlu: Danlu, project: Path) -> None:
-    up = ("up", "--image", "box:1", "-d", "--engine", "docker", "--network", "private")
+    up = ("up", "--image", "box:1", "-d", "--on", "docker", "--network", "private")
     refused = danlu(*up, cwd=project, check=False)
     assert refused.returncode == 2
     assert "the docker engine cannot have a private network" in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from danlu.environment.requirements import requested_python_version
 from danlu.errors import BuildFileError, DanluError, UsageError
 from danlu.lang.evaluation import evaluate, list_functions
 from danlu.lang.loader import RepositoryContent
@@ -144,6 +145,34 @@ def test_conflicting_declaration_names_the_first() -> None:
     assert "build.envd:2:5" in error.hint
     assert error.span is not None
     assert error.span.line == 3
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ('install.python("3.11")', 'install.uv("3.12")'),
+        ('install.uv("3.12")', 'install.python("3.11")'),
+        ('install.python("3.11")', 'install.uv("3.11.2")'),
+        ('install.python("3.1")', 'install.uv("3.11")'),
+    ],
+)
+def test_two_versions_of_python_are_named(first: str, second: str) -> None:
+    error = finding(f"def build():\n    {first}\n    {second}\n")
+    assert "install.uv() names Python 3.1" in error.message
+    assert "but the environment has Python 3.1" in error.message
+    assert "the first is at build.envd:2:5" in error.hint
+    assert error.span is not None
+    assert error.span.line == 3
+
+
+@pytest.mark.parametrize(
+    ("python", "uv"), [("3.12", ""), ("3.11.2", "3.11"), ("", "3.12"), ("3.12", "3.12")]
+)
+def test_uv_takes_the_python_of_the_environment(python: str, uv: str) -> None:
+    calls = [f'install.python("{python}")', f'install.uv("{uv}")' if uv else "install.uv()"]
+    for order in (calls, calls[::-1]):
+        evaluated = body("\n".join(order))
+        assert requested_python_version(evaluated) == (python or uv)
 
 
 # (a file, what the message says, line, what is marked)

@@ -129,7 +129,7 @@ def test_invalid_code_fails_before_submission(context: FakeCellContext) -> None:
 
 
 def test_unknown_context_is_an_error(context: FakeCellContext) -> None:
-    with pytest.raises(UsageError, match="unknown --on target 'moon'"):
+    with pytest.raises(UsageError, match="context moon not found"):
         run(context, "--on moon", "pass\n")
 
 

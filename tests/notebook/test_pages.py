@@ -18,15 +18,16 @@ from tests.notebook.code_blocks import blocks_of
 from tests.notebook.conftest import JupyterEnv
 from tests.notebook.notebooks import TORCH, NotebookRunner, notebook_of
 
-GUIDES = ROOT / "docs" / "guides"
-PAGES = ("notebook.md", "notebook.zh.md", "from-ciao.md", "from-kubeflow-sdk.md")
+DOCS = ROOT / "docs"
+TUTORIALS = ("tutorials/notebook.md", "tutorials/notebook.zh.md")
+PAGES = (*TUTORIALS, "guides/from-ciao.md", "guides/from-kubeflow-sdk.md")
 
 EXTENSION = "%load_ext danlu.notebook\n"
 
 
 def cells_of(page: str) -> list[str]:
     """The cells of a page: its blocks of ``python``."""
-    return [block.text.rstrip("\n") for block in blocks_of(GUIDES / page) if block.kind == "python"]
+    return [block.text.rstrip("\n") for block in blocks_of(DOCS / page) if block.kind == "python"]
 
 
 def program_of(cell: str) -> str:
@@ -47,11 +48,12 @@ def test_all_cells_in_the_guides_are_valid(page: str) -> None:
 
 
 def test_english_and_chinese_guides_have_the_same_code() -> None:
-    assert blocks_of(GUIDES / "notebook.md") == blocks_of(GUIDES / "notebook.zh.md")
+    english, chinese = (blocks_of(DOCS / page) for page in TUTORIALS)
+    assert english == chinese
 
 
 def test_ciao_cell_and_its_options_are_the_same_job() -> None:
-    ciao, options = cells_of("from-ciao.md")
+    ciao, options = cells_of("guides/from-ciao.md")
     first, _, rest = options.partition("\n")
     asked = parse_distributed(first.removeprefix("%%distributed"), rest).options
     expected = parse_cell(ciao)
@@ -85,9 +87,9 @@ def test_notebook_guide_trains_a_model(checkout: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     (home / "digits").mkdir(parents=True)
     nbformat.write(  # type: ignore[no-untyped-call]
-        notebook_of(cells_of("notebook.md")), home / "digits" / "digits.ipynb"
+        notebook_of(cells_of("tutorials/notebook.md")), home / "digits" / "digits.ipynb"
     )
-    commands = [block.text for block in blocks_of(GUIDES / "notebook.md") if block.kind == "sh"]
+    commands = [block.text for block in blocks_of(DOCS / TUTORIALS[0]) if block.kind == "sh"]
     result = subprocess.run(
         ["bash", "-euc", "".join(commands)],
         cwd=checkout,
@@ -109,12 +111,12 @@ def test_kubeflow_sdk_function_runs_as_function_and_cell(
 ) -> None:
     python = jupyter_env("torch", TORCH) / "bin" / "python"
     where = NotebookRunner(tmp_path, python, tmp_path / "home")
-    result = where.run(notebook_of(cells_of("from-kubeflow-sdk.md")))
+    result = where.run(notebook_of(cells_of("guides/from-kubeflow-sdk.md")))
     assert all(cell.execution_count for cell in result.cells)
 
 
 @pytest.mark.notebook
 def test_ciao_cell_runs_unchanged(tmp_path: Path) -> None:
     where = NotebookRunner(tmp_path, Path(sys.executable), tmp_path / "home")
-    result = where.run(notebook_of(cells_of("from-ciao.md"), kernel="danlu"))
+    result = where.run(notebook_of(cells_of("guides/from-ciao.md"), kernel="danlu"))
     assert all("byte for byte" in str(cell.outputs) for cell in result.cells)

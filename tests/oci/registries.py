@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import tempfile
 import time
@@ -89,6 +90,19 @@ def _wait_for_port(port: int) -> None:
             if time.monotonic() > end:
                 raise
             time.sleep(0.02)
+
+
+def make_certificate(place: Path) -> tuple[ssl.SSLContext, Path]:
+    """A self-signed certificate for localhost."""
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    key, certificate = place / "key.pem", place / "cert.pem"
+    subprocess.run(
+        [*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context, certificate
 
 
 @contextmanager

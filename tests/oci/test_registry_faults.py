@@ -7,8 +7,6 @@ import io
 import json
 import os
 import random
-import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -40,7 +38,7 @@ from danlu.oci.types import (
 from danlu.util.retry import RetryPolicy
 from danlu.util.tasks import run_concurrently
 from tests.fakes.registry import FakeRegistry, RegistryFault
-from tests.oci.registries import ROUTINE, client, no_pause
+from tests.oci.registries import ROUTINE, client, make_certificate, no_pause
 
 pytestmark = pytest.mark.anyio
 BIG = random.Random(3).randbytes(3 << 20)
@@ -403,7 +401,7 @@ async def test_error_without_a_login_has_a_login_hint(
     fake.users, fake.tokens = {"me": "secret"}, tokens
     with pytest.raises(OutsideError, match="denied access") as caught:
         await fetch(fake, login=login)
-    assert f"docker login {fake.host}" in caught.value.hint
+    assert f"danlu login {fake.host}" in caught.value.hint
 
 
 async def test_public_image_is_pulled_without_a_login(fake: FakeRegistry) -> None:
@@ -463,7 +461,7 @@ async def test_redirect_target_cannot_ask_for_the_password(
 
 
 async def test_password_is_not_sent_unencrypted(tmp_path: Path) -> None:
-    tls, ca = certificate(tmp_path)
+    tls, ca = make_certificate(tmp_path)
     async with FakeRegistry() as thief, FakeRegistry(tls=tls) as fake:
         fake.put_blob("r", b"x")
         fake.users, fake.realm = {"me": "secret"}, f"{thief.url}/token"
@@ -473,21 +471,8 @@ async def test_password_is_not_sent_unencrypted(tmp_path: Path) -> None:
         assert thief.log == []
 
 
-def certificate(place: Path) -> tuple[ssl.SSLContext, Path]:
-    """A self-signed certificate for localhost."""
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    key, certificate = place / "key.pem", place / "cert.pem"
-    subprocess.run(
-        [*command, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    return context, certificate
-
-
 async def test_configured_ca_is_trusted(tmp_path: Path) -> None:
-    tls, ca = certificate(tmp_path)
+    tls, ca = make_certificate(tmp_path)
     async with FakeRegistry(tls=tls) as fake:
         fake.put_blob("r", b"x")
         async with client(fake.host, ca=str(ca)) as registry:
@@ -499,7 +484,7 @@ async def test_unknown_certificate_is_rejected(
 ) -> None:
     # Registries on this machine are trusted; this one shall count as one elsewhere.
     monkeypatch.setattr(RegistryEndpoint, "is_local", property(lambda self: False))
-    tls, ca = certificate(tmp_path)
+    tls, ca = make_certificate(tmp_path)
     async with FakeRegistry(tls=tls) as fake:
         async with client(fake.host) as registry:
             with pytest.raises(OutsideError, match="cannot verify the certificate") as caught:

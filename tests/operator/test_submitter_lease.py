@@ -10,12 +10,12 @@ from danlu.training.names import STOPPED_ANNOTATION, SUBMITTER_LEASE_ANNOTATION
 from tests.operator.operator_namespace import OperatorNamespace
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("operator")]
-TIE = {"annotations": {SUBMITTER_LEASE_ANNOTATION: "job-tie"}}
+TIE = {"annotations": {SUBMITTER_LEASE_ANNOTATION: "job-submitter"}}
 
 
 async def lease(site: OperatorNamespace, *, seconds: int = 2) -> None:
     metadata = {
-        "name": "job-tie",
+        "name": "job-submitter",
         "namespace": site.space,
         "labels": {SUBMITTER_LEASE_ANNOTATION: "true"},
     }
@@ -26,7 +26,7 @@ async def lease(site: OperatorNamespace, *, seconds: int = 2) -> None:
 async def renew(site: OperatorNamespace, number: int) -> None:
     moment = f"2026-01-01T00:00:{number:02}.000000Z"
     patch = merge_patch({"spec": {"renewTime": moment}})
-    await site.client.patch(LEASES, "job-tie", patch, namespace=site.space)
+    await site.client.patch(LEASES, "job-submitter", patch, namespace=site.space)
 
 
 async def read_stop_annotation(site: OperatorNamespace) -> str:
@@ -70,7 +70,7 @@ async def test_a_lease_that_is_taken_away_stops_the_job_in_time(site: OperatorNa
     await lease(site, seconds=4)
     await site.submit(metadata=TIE, Worker=1)
     await site.wait_for_pods("job-worker-0")
-    await site.client.delete(LEASES, "job-tie", namespace=site.space)
+    await site.client.delete(LEASES, "job-submitter", namespace=site.space)
     await site.wait_for_state("Suspended")
 
 

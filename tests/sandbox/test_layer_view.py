@@ -50,6 +50,34 @@ def test_links_are_followed_inside_the_root_only(tmp_path: Path) -> None:
     assert text(view, "/up/up/etc/name") == "mine"
 
 
+def test_only_files_can_be_read_without_waiting(tmp_path: Path) -> None:
+    view = stack(
+        tmp_path,
+        {
+            "file": "x",
+            "link": "->/file",
+            "device": "->/dev/zero",
+            "dangling": "->nowhere",
+            "d/": "",
+        },
+    )
+    os.mkfifo(tmp_path / "l0" / "pipe")
+    (tmp_path / "l0" / "to-pipe").symlink_to("/pipe")
+    names = (
+        "file",
+        "link",
+        "missing",
+        "missing/file",
+        "pipe",
+        "to-pipe",
+        "device",
+        "dangling",
+        "d",
+    )
+    blocking = [name for name in names if view.blocks_reading(f"/{name}")]
+    assert blocking == ["pipe", "to-pipe", "device", "dangling", "d"]
+
+
 def test_symlink_loop_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="symbolic links"):
         stack(tmp_path, {"a": "->b", "b": "->a"}).resolve("/a/x")

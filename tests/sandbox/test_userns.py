@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -60,26 +61,61 @@ def test_store_of_another_user_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "line"),
+    ("name", "value", "message", "line"),
     [
-        ("kernel/unprivileged_userns_clone", "0\n", "kernel.unprivileged_userns_clone=1"),
-        ("user/max_user_namespaces", "0\n", "user.max_user_namespaces=65536"),
+        (
+            "kernel/unprivileged_userns_clone",
+            "0\n",
+            "does not allow unprivileged users",
+            "kernel.unprivileged_userns_clone=1",
+        ),
+        (
+            "user/max_user_namespaces",
+            "0\n",
+            "does not allow unprivileged users",
+            "user.max_user_namespaces=65536",
+        ),
         (
             "kernel/apparmor_restrict_unprivileged_userns",
             "1\n",
+            "AppArmor .*apparmor_restrict_unprivileged_userns=1",
             "kernel.apparmor_restrict_unprivileged_userns=0",
         ),
     ],
 )
 def test_sysctl_that_forbids_namespaces_is_named(
-    name: str, value: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, message: str, line: str, tmp_path: Path
 ) -> None:
-    (tmp_path / name).parent.mkdir(parents=True)
-    (tmp_path / name).write_text(value)
-    monkeypatch.setattr(userns, "_PROC_SYS", tmp_path)
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    error = userns._namespace_error(OSError(1, "Operation not permitted"))
-    assert line in error.hint
+    proc = write_proc(tmp_path, name, value, uid_map="0 1000 1\n")
+    error = userns.explain_namespace_error(OSError(1, "Operation not permitted"), proc=proc)
+    assert re.search(message, error.message)
+    assert f"echo '{line}' | sudo tee" in error.hint
+    assert ("AppArmor profile" in error.hint) == ("AppArmor" in error.message)
+
+
+@pytest.mark.parametrize("value", ["0\n", ""])
+def test_setting_that_allows_namespaces_is_not_blamed(value: str, tmp_path: Path) -> None:
+    name = "kernel/apparmor_restrict_unprivileged_userns"
+    proc = write_proc(tmp_path, name, value, uid_map="0 1000 1\n")
+    error = userns.explain_namespace_error(OSError(28, "No space left on device"), proc=proc)
+    assert error.message == "cannot create namespaces: No space left on device"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="is about root")
+def test_root_is_not_blocked_by_settings_for_others(tmp_path: Path) -> None:
+    name = "kernel/apparmor_restrict_unprivileged_userns"
+    proc = write_proc(tmp_path, name, "1\n", uid_map="0 0 4294967295\n")
+    error = userns.explain_namespace_error(OSError(1, "Operation not permitted"), proc=proc)
+    assert error.message == "root is not allowed to mount here"
+
+
+def write_proc(proc: Path, name: str, value: str, *, uid_map: str) -> Path:
+    """Write what the kernel shows of a process and of a setting; an empty one does not exist."""
+    for file, text in ((f"sys/{name}", value), ("self/uid_map", uid_map)):
+        (proc / file).parent.mkdir(parents=True)
+        if text:
+            (proc / file).write_text(text)
+    return proc
 
 
 ROOTLESS = IdMaps(((0, 1000, 1), (1, 100000, 65536)), ((0, 1000, 1), (1, 100000, 65536)))

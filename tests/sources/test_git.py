@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -158,3 +159,27 @@ def test_a_tree_digest_covers_content_and_not_git(repository: Path, cache: Path)
     assert digest_tree(directory) == before
     (directory / "data.txt").write_text("three")
     assert digest_tree(directory) != before
+
+
+def test_a_tree_digest_covers_links_and_not_what_they_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "data").write_text("one")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "data").write_text("one")
+    digests = set()
+    # A file, links to the same content, to a directory, to nothing, and with a name of any bytes.
+    for target in ("", "data", "../outside/data", "../outside", "nowhere", os.fsdecode(b"\xff")):
+        (tree / "entry").unlink(missing_ok=True)
+        if target:
+            (tree / "entry").symlink_to(target)
+        else:
+            (tree / "entry").write_text("one")
+        digests.add(digest_tree(tree))
+    assert len(digests) == 6
+    before = digest_tree(tree)
+    (tree / "entry").unlink()
+    (tree / "entry").symlink_to("../outside/data")
+    linked = digest_tree(tree)
+    (tmp_path / "outside" / "data").write_text("two")
+    assert digest_tree(tree) == linked != before

@@ -1,5 +1,7 @@
 """Delays between attempts."""
 
+import pytest
+
 from danlu.util.backoff import ExponentialBackoff, exponential_delay
 
 
@@ -14,3 +16,20 @@ def test_backoff_starts_over_after_a_quiet_period() -> None:
     assert [backoff.next_delay(), backoff.next_delay(), backoff.next_delay()] == [1.5, 3, 6]
     now = 101
     assert backoff.next_delay() == 1.5
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.5, 1.0])
+def test_no_delay_is_longer_than_the_limit(draw: float) -> None:
+    backoff = ExponentialBackoff(0.5, 30, draw=lambda: draw)
+    delays = [backoff.next_delay() for _ in range(10)]
+    assert delays[0] == 0.5 * (1 + draw)
+    assert delays == sorted(delays)
+    # Jitter spreads the delays at the limit too.
+    assert delays[-1] == 15 * (1 + draw) <= 30
+
+
+def test_backoff_that_is_reset_starts_over() -> None:
+    backoff = ExponentialBackoff(1, 60, draw=lambda: 0.0)
+    assert [backoff.next_delay(), backoff.next_delay()] == [1, 2]
+    backoff.reset()
+    assert backoff.next_delay() == 1

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from danlu.errors import StoreError
-from danlu.util.disk_full import is_disk_full, ran_out_of_space, translate_disk_full
+from danlu.util.disk_full import (
+    disk_full_error,
+    is_disk_full,
+    ran_out_of_space,
+    translate_disk_full,
+)
 
 NO_SPACE = OSError(errno.ENOSPC, "No space left on device")
 
@@ -55,6 +60,13 @@ def test_program_output_counts_if_it_cleaned_up_afterwards(
     disk.f_bavail = 5 << 20
     assert not ran_out_of_space(tmp_path, output)
     assert ran_out_of_space(tmp_path, ["cp: Disk quota exceeded"])
+
+
+def test_full_disk_error_keeps_one_line_of_a_long_output() -> None:
+    line = "dpkg: error: failed to write (No space left on device)"
+    error = disk_full_error("x", output=["Unpacking a", line, f"{line} again", "Errors: a"])
+    assert error.details == (line,)
+    assert disk_full_error("x", output=["Unpacking a"]).details == ()
 
 
 @pytest.mark.parametrize(

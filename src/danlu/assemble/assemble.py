@@ -41,6 +41,7 @@ from danlu.graph.ops import (
     Merge,
     Op,
     Platform,
+    ShellStartup,
     Unresolved,
     parse_platform,
 )
@@ -244,7 +245,16 @@ def _make_leaves(context: GraphContext, system: Vertex) -> Sequence[Vertex]:
     for declaration in context.environment.list_by_rank():
         leaves.extend(declaration.vertices(context))
     config = _make_config_vertex(context)
-    return [*leaves, config] if config else leaves
+    leaves.extend([config] if config else [])
+    return [*leaves, _make_startup_vertex(context)]
+
+
+def _make_startup_vertex(context: GraphContext) -> Vertex:
+    """Return what gives login shells the image's variables."""
+    assert context.system is not None
+    config = _make_image_config(context)
+    startup = ShellStartup(config.environment, config.path, context.epoch)
+    return Vertex(startup, (context.system,), name="shell startup files", branch="config")
 
 
 def _make_config_vertex(context: GraphContext) -> Vertex | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from danlu.environment.image_layout import CONDA_PREFIX, PROJECT, VENV, make_scheme
 from danlu.environment.lock import FunctionLock, LockedCondaPackage, LockedPackage, LockedPython
 from danlu.environment.package_names import normalize_name, requirement_name
-from danlu.environment.requirements import list_python_packages
+from danlu.environment.requirements import PYTHON_SOURCE, list_python_packages
 from danlu.environment.types import Environment, PythonPackages
 from danlu.errors import LockError, Span
 from danlu.graph.ops import (
@@ -28,6 +28,7 @@ from danlu.graph.ops import (
     WheelSource,
 )
 from danlu.graph.types import Vertex
+from danlu.util.human import pluralize
 
 #: Up to this number of wheels, each is a separate layer (container engines allow 127 layers).
 GROUP_ABOVE = 100
@@ -84,12 +85,13 @@ def make_package_vertices(
         names = [
             name
             for packages in list_python_packages(environment)
+            if packages.source != PYTHON_SOURCE or not environment.python_packages
             for name in _describe_packages(packages)
         ]
         if not names:
             return ()
         op = Unresolved("Python packages", tuple(names))
-        label = f"{len(names)} Python requirements"
+        label = pluralize(len(names), "Python requirement")
         return (Vertex(op, (), label, "python", _find_spans(environment, "")),)
     wheels = make_wheel_vertices(environment, lock, system, copies)
     pairs = [(package, wheels[package.name]) for package in _sort_packages(lock)]

@@ -14,6 +14,8 @@ COMMANDS = (
     CommandSpec("init", "Environments", "Generate a build file for this project."),
     CommandSpec("plan", "Environments", "Show what would be built, without using the network."),
     CommandSpec("lock", "Environments", "Resolve dependencies and write danlu.lock."),
+    CommandSpec("add", "Environments", "Add packages to the build file and the lock."),
+    CommandSpec("remove", "Environments", "Remove packages from the build file and the lock."),
     CommandSpec("build", "Environments", "Build the image."),
     CommandSpec(
         "run", "Environments", "Run a command in the environment, with the project mounted."
@@ -56,11 +58,15 @@ COMMANDS = (
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
+    CommandSpec("login", "Images", "Log in to a registry."),
+    CommandSpec("logout", "Images", "Log out of a registry."),
     CommandSpec(
-        "context", "This machine", "Choose where commands run: on this machine or on another one."
+        "context",
+        "This machine",
+        "Choose where commands run: here, on another machine or a cluster.",
     ),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
-    CommandSpec("doctor", "This machine", "Check that this machine can run danlu."),
+    CommandSpec("doctor", "This machine", "Check that the context's machine can run danlu."),
     CommandSpec("report", "This machine", "Write a bundle for a bug report, without secrets."),
     CommandSpec("reproduce", "This machine", "Rebuild the environment of a bug report."),
     CommandSpec("completion", "This machine", "Generate a shell completion script."),
@@ -78,7 +84,6 @@ _FAMILIAR_COMMANDS = {
     "envs": "use `danlu ps` for environments, `danlu jobs ls` for jobs",
     "images": _IMAGE_HINT.format("ls"),
     "inspect": _IMAGE_HINT.format("show"),
-    "login": "danlu uses the credentials of `docker login` and `podman login`",
     "new": "use `danlu init --template NAME`",
     "rmi": _IMAGE_HINT.format("rm"),
     "rm": "use `danlu image rm` for images, `danlu jobs rm` for jobs",

@@ -14,11 +14,13 @@ import click
 from danlu.cli.command_stamp import write_stamp
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import (
+    bytecode_option,
     compression_option,
     file_option,
     format_option,
     frozen_option,
     offline_option,
+    on_option,
     progress_option,
     verbosity_options,
 )
@@ -87,6 +89,7 @@ _SECRET_HINT = "use id=ID,src=PATH or id=ID,env=NAME"
     metavar="[default[=SOCKET]]",
     help="Forward your ssh agent, or SOCKET, to steps with ssh=True.",
 )
+@bytecode_option
 @click.option("--debug", is_flag=True, help="Open a shell in the container of a failed step.")
 @compression_option(
     default=None, help="Layer compression [default: zstd for outputs, gzip for --push]."
@@ -99,6 +102,7 @@ _SECRET_HINT = "use id=ID,src=PATH or id=ID,env=NAME"
 )
 @format_option()
 @progress_option
+@on_option
 @verbosity_options
 def command(
     file: str | None,
@@ -116,6 +120,7 @@ def command(
     offline: bool,
     no_cache: bool,
     ssh: str | None,
+    bytecode: bool,
     debug: bool,
     compression: str | None,
     metadata_file: Path | None,
@@ -128,6 +133,8 @@ def command(
     # Found here rather than at the end of a long build.
     if push and not tags:
         raise click.UsageError("--push needs a name: add -t REGISTRY/NAME:TAG")
+    if bytecode and not (push or outputs):
+        raise click.UsageError("--bytecode needs --push or --output: here, danlu adds it anyway")
     if outputs:
         from danlu.commands.image.export import parse_output  # most builds export nothing
 
@@ -151,6 +158,7 @@ def command(
             no_cache=no_cache,
             secrets=secret_files,
             ssh=_parse_ssh(ssh) if ssh is not None else None,
+            bytecode=bytecode,
             debug=debug,
             metadata_file=metadata_file,
             compression=compression or "",
@@ -291,6 +299,8 @@ def _print_summary(report: BuildReport, run: Session) -> None:
     for destination in report.outputs:
         verb = "pushed" if destination in report.names else "wrote"
         terminal.info(f"{verb} {strip_control_sequences(destination)}")
+    if report.note:
+        terminal.info(report.note)
     if report.unchanged:
         terminal.info(_format_unchanged(report, terminal, format_duration(report.seconds)))
     else:

@@ -55,6 +55,6 @@ def _find_target(run: Session, name: str) -> EditorTarget:
 
 
 def _find_remote_target(run: Session, name: str) -> EditorTarget | None:
-    """Return what to open on the current context's machine; None if that is this one."""
-    link = open_environment_link(run.settings, run.terminal.info)
+    """Return what to open on the context's machine; None if that is this one."""
+    link = open_environment_link(run.named_context, run.settings, run.terminal.info)
     return None if link is None else link.find_target(name or select_default_name(run))

@@ -13,9 +13,11 @@ from danlu.cli.session import current_session
 _HELP = """Generate a shell completion script.
 
 \b
-bash:  danlu completion bash > ~/.local/share/bash-completion/completions/danlu
+bash:  mkdir -p ~/.local/share/bash-completion/completions
+       danlu completion bash > ~/.local/share/bash-completion/completions/danlu
 zsh:   danlu completion zsh > DIRECTORY_OF_FPATH/_danlu
-fish:  danlu completion fish > ~/.config/fish/completions/danlu.fish
+fish:  mkdir -p ~/.config/fish/completions
+       danlu completion fish > ~/.config/fish/completions/danlu.fish
 """
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from danlu.cli.groups import group
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import ContextParam, format_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
 from danlu.commands.environments.manage import check_new_context
@@ -16,25 +16,28 @@ from danlu.commands.remote.contexts import (
     CONTAINER_SCHEME,
     Context,
     create_context,
+    describe_context,
     find_current_context,
+    list_contexts,
     read_contexts,
     remove_context,
     use_context,
 )
 from danlu.commands.remote.project_sync import open_project_link
 from danlu.commands.remote.ssh_access import ContextHosts
+from danlu.commands.settings import load_settings
 from danlu.errors import UsageError
-from danlu.util.danlu_program import DEFAULT_CONTEXT
 from danlu.util.sanitize import escape_unprintable
 
 _MAX_PATH_LENGTH = 4096
 
 command = group(
     "context",
-    help="""Choose where commands run: on this machine or on another one.
+    help="""Choose where commands run: here, on another machine or a cluster.
 
-In a context of another machine, `danlu up`, `run`, `exec`, `train` and the commands about
-environments, jobs and images run there, with the project of the current directory.""",
+The contexts `local`, `docker`, `podman` and `kubernetes` always exist. In a context of another
+machine, `danlu up`, `run`, `exec`, `train` and the commands about environments, jobs and images run
+there, with the project of the current directory. `--on` selects a context for one command.""",
 )
 
 
@@ -44,7 +47,7 @@ environments, jobs and images run there, with the project of the current directo
     "--engine",
     required=True,
     metavar="ENGINE",
-    help="ssh://[USER@]HOST[:PORT], docker-container://NAME, or an engine.",
+    help="ssh://HOST, kubernetes:CONTEXT/NAMESPACE or docker-container://NAME.",
 )
 @click.option(
     "--image", default="", metavar="IMAGE", help="Image of a docker-container; default: Debian."
@@ -62,8 +65,9 @@ def create(name: str, engine: str, image: str, mounts: tuple[str, ...]) -> None:
     """Add a context.
 
     The machine of ssh:// needs sshd, Python 3.11 or later, and what danlu needs to run containers;
-    danlu copies itself there. docker-container:// is a container that danlu creates, with the
-    capabilities that mounting and starting containers needs; it is meant for macOS.
+    danlu copies itself there. CONTEXT is one of the kubeconfig. docker-container:// is a container
+    that danlu creates, with the capabilities that mounting and starting containers needs; it is
+    meant for macOS.
     """
     run = current_session()
     if engine.startswith(CONTAINER_SCHEME) and not mounts:
@@ -78,12 +82,12 @@ def create(name: str, engine: str, image: str, mounts: tuple[str, ...]) -> None:
 
 
 @command.subcommand("use")
-@click.argument("name")
+@click.argument("name", type=ContextParam())
 @verbosity_options
 def use(name: str) -> None:
     """Make a context the current one.
 
-    `default` is this machine. DANLU_CONTEXT overrides the current context.
+    `local` is this machine with danlu's own engine. DANLU_CONTEXT and --on take precedence.
     """
     run = current_session()
     use_context(name, run.paths)
@@ -97,8 +101,7 @@ def list_all(form: str) -> None:
     """List contexts."""
     run = current_session()
     current, _ = find_current_context(run.paths)
-    engines: dict[str, str] = {DEFAULT_CONTEXT: run.settings.config.engine}
-    engines |= {name: item.engine for name, item in read_contexts(run.paths).contexts.items()}
+    engines = {name: item.engine for name, item in list_contexts(read_contexts(run.paths)).items()}
     if form == "json":
         rows = [
             {"name": name, "engine": engine, "current": name == current}
@@ -112,14 +115,32 @@ def list_all(form: str) -> None:
     print_table(["", "NAME", "ENGINE"], cells, run.terminal)
 
 
+@command.subcommand("show")
+@click.argument("name", default="", type=ContextParam(), metavar="[NAME]")
+@format_option()
+@verbosity_options
+def show(name: str, form: str) -> None:
+    """Show where a context runs commands; by default the current one."""
+    run = current_session()
+    name, context = find_current_context(run.paths, chosen=name)
+    fields = describe_context(name, context, load_settings(run.paths))
+    if form == "json":
+        print_json(fields, run.terminal)
+        return
+    width = max(map(len, fields))
+    for key, value in fields.items():
+        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        run.terminal.write_stdout(f"{key.ljust(width)}  {text or '-'}")
+
+
 @command.subcommand("rm")
-@click.argument("name")
+@click.argument("name", type=ContextParam())
 @verbosity_options
 def remove(name: str) -> None:
     """Remove a context and its hosts of SSH; what runs there stays."""
     run = current_session()
     remove_context(name, run.paths)
-    ContextHosts(name, run.settings).remove_all()
+    ContextHosts(name, load_settings(run.paths)).remove_all()
     run.terminal.info(f"context {name} removed")
 
 
@@ -132,7 +153,7 @@ def fetch() -> None:
     """
     run = current_session()
     name, context = find_current_context(run.paths)
-    if context is None or not context.is_remote:
+    if not context.is_remote:
         raise UsageError(
             f"context {name} is this machine, so there is nothing to fetch",
             hint="choose another one with `danlu context use`",

@@ -1,41 +1,43 @@
-"""Run a command where the current context says."""
+"""Run a command in the context that ``--on``, ``DANLU_CONTEXT`` or `danlu context use` says."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+import click
+
 from danlu.cli.session import Session
-from danlu.commands.remote.contexts import find_current_context
-from danlu.commands.remote.remote_command import RemoteCommand, runs_remotely
-from danlu.errors import MachineError
+from danlu.commands.remote.remote_command import RemoteCommand, needs_linux, runs_remotely
+from danlu.errors import MachineError, UsageError
 
 _EXIT_NOT_STARTED = 125
 #: Commands whose last arguments are a program and its arguments.
-_PROGRAM_COMMANDS = ("exec", "run", "ssh")
+_PROGRAM_COMMANDS = ("exec", "run", "ssh", "train")
 _HELP_OPTIONS = ("-h", "--help")
+_ON_OPTION = "--on"
 
 
-def run_in_context(
-    session: Session, arguments: Sequence[str], commands: Sequence[str]
-) -> int | None:
-    """Run a command on the machine of the current context; return its exit code.
+def run_in_context(session: Session, arguments: Sequence[str], root: click.Group) -> int | None:
+    """Run a command on the machine of its context; return its exit code.
 
-    Returns None if it runs on this machine. ``commands`` are the names of all commands. Raises
-    :class:`~danlu.errors.DanluError` if the other machine cannot be reached.
+    Returns None if it runs on this machine. Raises :class:`~danlu.errors.DanluError` if the context
+    does not exist or the other machine cannot be reached.
     """
     name = next((word for word in arguments if not word.startswith("-")), "")
     # `danlu context` works although the current context does not exist.
-    if name not in commands or name == "context" or _asks_for_help(name, arguments):
+    if name not in root.list_commands(click.Context(root)) or name == "context":
         return None
-    context_name, context = find_current_context(session.paths)
-    if context is None or not context.is_remote:
-        if sys.platform != "linux" and runs_remotely(name):
+    if _asks_for_help(name, arguments):
+        return None
+    session.on, arguments = take_on_option(name, arguments, root)
+    if name in ("exec", "run") and session.on:
+        session.failure_code = _EXIT_NOT_STARTED
+    context_name, context = session.named_context
+    if not context.is_remote:
+        if sys.platform != "linux" and needs_linux(name):
             raise _unsupported_error(name)
-        if context is not None:
-            os.environ.setdefault("DANLU_ENGINE", context.engine)
         return None
     if not runs_remotely(name):
         return None
@@ -53,11 +55,50 @@ def run_in_context(
     return command.run(terminal=session.terminal.can_attach)
 
 
+def take_on_option(
+    name: str, arguments: Sequence[str], root: click.Group
+) -> tuple[str, Sequence[str]]:
+    """Return the value of ``--on`` and the arguments without it; empty if it is not among them.
+
+    Raises :class:`UsageError` if the value is missing.
+    """
+    start = arguments.index(name) + 1
+    words = list(arguments[start:])
+    if not any(word == _ON_OPTION or word.startswith(f"{_ON_OPTION}=") for word in words):
+        return "", arguments
+    if name in _PROGRAM_COMMANDS and not _parse_on_option(name, words, root):
+        return "", arguments  # it is the program's
+    for index, word in enumerate(words):
+        if word == "--":
+            break
+        if word.startswith(f"{_ON_OPTION}="):
+            rest = [*words[:index], *words[index + 1 :]]
+            return word.partition("=")[2], [*arguments[:start], *rest]
+        if word == _ON_OPTION:
+            if index + 1 == len(words):
+                raise UsageError("--on requires the name of a context", hint="`danlu context ls`")
+            rest = [*words[:index], *words[index + 2 :]]
+            return words[index + 1], [*arguments[:start], *rest]
+    return "", arguments
+
+
+def _parse_on_option(name: str, words: Sequence[str], root: click.Group) -> str:
+    """Return the value that the command itself finds; it may leave ``--on`` to a program."""
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    context = click.Context(command, info_name=name, **command.context_settings)
+    try:
+        options, _, _ = command.make_parser(context).parse_args(list(words))
+    except click.UsageError:
+        return ""  # the command reports it
+    return str(options.get("on") or "")
+
+
 def _unsupported_error(command: str) -> MachineError:
     return MachineError(
         f"`danlu {command}` needs Linux, which is not the system of this machine",
-        hint="with Docker: `danlu context create docker --engine docker-container://danlu` and "
-        "`danlu context use docker`; or use another machine with --engine ssh://USER@HOST",
+        hint="with Docker: `danlu context use docker`; or use another machine: "
+        "`danlu context create NAME --engine ssh://USER@HOST`",
     )
 
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
@@ -28,9 +28,10 @@ _EXIT_FAILED_CHECKS = 4
 )
 @click.option("-y", "--yes", is_flag=True, help="With --fix, install without asking.")
 @format_option()
+@on_option
 @verbosity_options
 def command(fix: bool, everything: bool, yes: bool, form: str) -> int:
-    """Check that this machine can run danlu.
+    """Check that the context's machine can run danlu.
 
     Changes nothing without --fix. Connects to the mirrors, registries and the cluster that are
     configured, and sends them nothing. Exits with 4 if a required check fails.
@@ -38,9 +39,9 @@ def command(fix: bool, everything: bool, yes: bool, form: str) -> int:
     if (everything or yes) and not fix:
         raise click.UsageError("--all and --yes need --fix")
     run = current_session()
-    checks = run_checks(run.paths)
+    checks = run_checks(run.paths, run.context)
     if fix and _fix_checks(checks, run, everything=everything, yes=yes):
-        checks = run_checks(run.paths)
+        checks = run_checks(run.paths, run.context)
     failed = [check for check in checks if not check.ok and not check.optional]
     if form == "json":
         print_json([msgspec.structs.asdict(check) for check in checks], run.terminal)

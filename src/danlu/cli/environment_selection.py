@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from danlu.cli.session import Session
-from danlu.commands.environments.manage import default_name, find_environment
+from danlu.commands.environments.manage import (
+    default_name,
+    find_environment,
+    find_own_environment,
+)
+from danlu.commands.project import Project
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.errors import UsageError
 
 
 def select_default_name(run: Session) -> str:
     """Return the name that the environment of the current directory has."""
+    return default_name(_find_target(run))
+
+
+def _find_target(run: Session) -> Project | Path:
     try:
-        return default_name(run.open_project(None))
+        return run.open_project(None)
     except UsageError:
-        # `danlu up --image` needs no build file.
-        return default_name(run.directory)
+        return run.directory  # `danlu up --image` needs no build file
 
 
 def select_environment(run: Session, name: str) -> EnvironmentDirectory:
@@ -24,14 +34,4 @@ def select_environment(run: Session, name: str) -> EnvironmentDirectory:
     """
     if name:
         return find_environment(name, run.paths)
-    try:
-        return find_environment(default_name(run.open_project(None)), run.paths)
-    except UsageError:
-        # `danlu up --image` needs no build file.
-        environment = EnvironmentDirectory(run.paths.environments / default_name(run.directory))
-        if environment.exists():
-            return environment
-        raise UsageError(
-            f"no environment of {run.directory} found",
-            hint="name one that `danlu ps` lists, or start one with `danlu up`",
-        ) from None
+    return find_own_environment(_find_target(run), run.paths)

@@ -17,9 +17,11 @@ import msgspec
 from danlu.cli.groups import group
 from danlu.cli.options import (
     ByteSize,
+    bytecode_option,
     compression_option,
     format_option,
     image_argument,
+    on_option,
     progress_option,
     verbosity_options,
 )
@@ -42,7 +44,7 @@ from danlu.commands.image.platforms import find_other_platforms
 from danlu.errors import DanluError, MachineError, StoreError
 from danlu.graph.progress import Event, Finished, Message, Started
 from danlu.sandbox import userns
-from danlu.store import Store
+from danlu.store import Store, StoredImage
 from danlu.util.human import (
     format_age,
     format_size,
@@ -100,6 +102,7 @@ def _show_progress(run: Session, kind: str, name: str) -> Iterator[Callable[[Eve
 @command.subcommand("ls", section="Inspect")
 @click.option("-a", "--all", "everything", is_flag=True, help="List every untagged build.")
 @format_option()
+@on_option
 @verbosity_options
 def ls(everything: bool, form: str) -> None:
     """List local images.
@@ -151,6 +154,7 @@ def _image_row(name: str, image: dict[str, Any]) -> tuple[str, ...]:
 @command.subcommand("show", section="Inspect")
 @image_argument()
 @format_option()
+@on_option
 @verbosity_options
 def show(image: str, form: str) -> None:
     """Show an image: names, configuration, layers."""
@@ -202,6 +206,7 @@ def _print_image(fields: dict[str, Any], terminal: Terminal) -> None:
 @command.subcommand("history", section="Inspect")
 @image_argument()
 @format_option()
+@on_option
 @verbosity_options
 def history(image: str, form: str) -> None:
     """Show how each layer of an image was created.
@@ -230,6 +235,7 @@ def history(image: str, form: str) -> None:
 @image_argument("new")
 @click.option("--files", is_flag=True, help="Also list every file that differs.")
 @format_option()
+@on_option
 @verbosity_options
 def diff(old: str, new: str, files: bool, form: str) -> int:
     """Compare two images; exits 1 if they differ.
@@ -298,6 +304,7 @@ def _format_sizes(change: FileChange) -> str:
 @command.subcommand("tag", section="Manage")
 @image_argument()
 @click.argument("name", metavar="NAME")
+@on_option
 @verbosity_options
 def tag(image: str, name: str) -> None:
     """Add a name to an image.
@@ -312,6 +319,7 @@ def tag(image: str, name: str) -> None:
 
 @command.subcommand("rm", section="Manage")
 @image_argument("images", nargs=-1, required=True)
+@on_option
 @verbosity_options
 def rm(images: tuple[str, ...]) -> None:
     """Remove images or their names.
@@ -337,6 +345,7 @@ def rm(images: tuple[str, ...]) -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Same as --keep 0.")
 @format_option()
+@on_option
 @verbosity_options
 def prune(keep: int | None, everything: bool, form: str) -> None:
     """Remove unused layers and cached downloads.
@@ -374,6 +383,7 @@ def prune(keep: int | None, everything: bool, form: str) -> None:
 @command.subcommand("check", section="Manage")
 @click.option("--repair", is_flag=True, help="Remove damaged data, so that it is rebuilt.")
 @format_option()
+@on_option
 @verbosity_options
 def check(repair: bool, form: str) -> int:
     """Verify the store's integrity.
@@ -440,10 +450,14 @@ def _unreadable_error(findings: Sequence[Any], *, repair: bool) -> DanluError:
 @command.subcommand("push", section="Transfer")
 @image_argument()
 @click.argument("destinations", nargs=-1, metavar="[REF]...")
+@bytecode_option
 @compression_option(default="gzip", help="Layer compression; zstd needs Docker 23 or newer.")
 @progress_option
+@on_option
 @verbosity_options
-def push(image: str, destinations: tuple[str, ...], compression: str, progress: str) -> None:
+def push(
+    image: str, destinations: tuple[str, ...], bytecode: bool, compression: str, progress: str
+) -> None:
     """Push an image to a registry.
 
     Pushes to each REF, or to IMAGE's own name if none is given. Layers that the registry has are
@@ -456,6 +470,9 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
     summaries: dict[str, str] = {}
     with _open_store(run, as_root=True) as store, store.lease():
         stored, others = find_image(store, image), find_other_platforms(store, image)
+        if bytecode:
+            stored, others = _add_bytecode(run, store, stored, others)
+        note = _describe_bytecode(store, stored)
         try:
             digest = push_names(
                 store,
@@ -472,6 +489,23 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
     run.terminal.write_stdout(digest)
     for name, summary in summaries.items():
         run.terminal.info(f"pushed {name}: {summary}")
+    if note:
+        run.terminal.info(note)
+
+
+def _add_bytecode(
+    run: Session, store: Store, image: StoredImage, others: Sequence[StoredImage]
+) -> tuple[StoredImage, tuple[StoredImage, ...]]:
+    from danlu.commands.bytecode import add_bytecode
+
+    added = tuple(add_bytecode(store, each, run.settings) for each in (image, *others))
+    return added[0], added[1:]
+
+
+def _describe_bytecode(store: Store, image: StoredImage) -> str:
+    from danlu.commands.bytecode import BYTECODE_NOTE, lacks_bytecode
+
+    return BYTECODE_NOTE if lacks_bytecode(store, image) else ""
 
 
 @command.subcommand("pull", section="Transfer")
@@ -480,6 +514,7 @@ def push(image: str, destinations: tuple[str, ...], compression: str, progress: 
     "--platform", metavar="OS/ARCH", default="", help="Platform [default: this machine's]."
 )
 @progress_option
+@on_option
 @verbosity_options
 def pull(reference: str, platform: str, progress: str) -> None:
     """Pull an image from a registry.
@@ -515,9 +550,11 @@ def pull(reference: str, platform: str, progress: str) -> None:
     metavar="PATH|type=TYPE,dest=PATH",
     help="type=docker (archive) or oci (layout) [default: by suffix .tar].",
 )
+@bytecode_option
 @compression_option(default="zstd", help="Layer compression of a layout.")
+@on_option
 @verbosity_options
-def save(image: str, output: str, compression: str) -> None:
+def save(image: str, output: str, bytecode: bool, compression: str) -> None:
     """Write an image to a file or directory.
 
     `docker load` reads an archive of type=docker; type=oci is a directory with an OCI layout.
@@ -534,12 +571,17 @@ def save(image: str, output: str, compression: str) -> None:
         named = [image] if image in stored.names else stored.names
         names = sorted({name.partition("@")[0] for name in named})
         others = find_other_platforms(store, image)
+        if bytecode:
+            stored, others = _add_bytecode(run, store, stored, others)
+        note = _describe_bytecode(store, stored)
         digest, path = write_output(
             store, stored, output, names=names, compression=compression, others=others
         )
     run.terminal.info(f"wrote {path}")
     if digest:
         run.terminal.info(f"manifest {digest}")
+    if note:
+        run.terminal.info(note)
 
 
 @command.subcommand("load", section="Transfer")
@@ -548,6 +590,7 @@ def save(image: str, output: str, compression: str) -> None:
     "-t", "--tag", "tags", multiple=True, metavar="REF", help="Name the image. Repeatable."
 )
 @progress_option
+@on_option
 @verbosity_options
 def load(path: Path, tags: tuple[str, ...], progress: str) -> None:
     """Load images from a file or directory.

@@ -72,7 +72,7 @@ def _open_backend(run: Session) -> JobBackend:
 
 @command.subcommand("ls", section="Inspect")
 @format_option()
-@on_option()
+@on_option
 @verbosity_options
 def ls(form: str) -> None:
     """List jobs.
@@ -113,7 +113,7 @@ def _style_row(row: Sequence[str]) -> list[str | TableCell]:
     help="Print a shell command that reruns only this replica.",
 )
 @format_option()
-@on_option()
+@on_option
 @verbosity_options
 def show(name: str, replica: str, form: str) -> None:
     """Show details of a job."""
@@ -198,7 +198,7 @@ def _format_time(time: datetime) -> str:
 )
 @click.option("--timestamps", is_flag=True, help="Prefix each line with its time.")
 @format_option()
-@on_option()
+@on_option
 @verbosity_options
 def logs(
     name: str,
@@ -279,7 +279,7 @@ def _make_text_writer(
 
 @command.subcommand("wait", section="Follow")
 @job_argument("names", nargs=-1, required=True)
-@on_option()
+@on_option
 @verbosity_options
 def wait(names: tuple[str, ...]) -> int:
     """Wait until jobs finish; exits 1 if one failed."""
@@ -307,7 +307,7 @@ def wait(names: tuple[str, ...]) -> int:
     help="Earlier lines of each replica to show.",
 )
 @progress_option
-@on_option()
+@on_option
 @verbosity_options
 def attach_command(name: str, tail: int, progress: str) -> int:
     """Follow a job as `danlu train` does; Ctrl-C detaches.
@@ -336,7 +336,7 @@ def attach_command(name: str, tail: int, progress: str) -> int:
 @command.subcommand("stop", section="Manage")
 @job_argument("names", nargs=-1, required=True)
 @grace_option()
-@on_option()
+@on_option
 @verbosity_options
 def stop(names: tuple[str, ...], grace: float | None) -> None:
     """Stop jobs, keeping their logs."""
@@ -356,7 +356,7 @@ def stop(names: tuple[str, ...], grace: float | None) -> None:
 @job_argument("names", nargs=-1)
 @click.option("--force", is_flag=True, help="Stop running jobs first.")
 @click.option("--all", "everything", is_flag=True, help="Delete all finished jobs.")
-@on_option()
+@on_option
 @verbosity_options
 def rm(names: tuple[str, ...], force: bool, everything: bool) -> None:
     """Delete finished jobs and their logs."""
@@ -423,7 +423,7 @@ def prune(older_than: str, keep: int | None, dry_run: bool, form: str) -> None:
 
 @command.subcommand("suspend", section="Manage")
 @job_argument("names", nargs=-1, required=True)
-@on_option()
+@on_option
 @verbosity_options
 def suspend(names: tuple[str, ...]) -> None:
     """Suspend jobs (terminates their replicas)."""
@@ -435,7 +435,7 @@ def suspend(names: tuple[str, ...]) -> None:
 
 @command.subcommand("resume", section="Manage")
 @job_argument("names", nargs=-1, required=True)
-@on_option()
+@on_option
 @verbosity_options
 def resume(names: tuple[str, ...]) -> None:
     """Resume suspended jobs."""
@@ -448,7 +448,7 @@ def resume(names: tuple[str, ...]) -> None:
 @command.subcommand("scale", section="Manage")
 @job_argument()
 @click.argument("numbers", nargs=-1, required=True, metavar="TYPE=N...")
-@on_option()
+@on_option
 @verbosity_options
 def scale(name: str, numbers: tuple[str, ...]) -> None:
     """Change the number of replicas of a job."""

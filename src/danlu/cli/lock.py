@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import file_option, format_option, progress_option, verbosity_options
+from danlu.cli.options import (
+    file_option,
+    format_option,
+    on_option,
+    progress_option,
+    verbosity_options,
+)
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
 from danlu.commands.lock import STDOUT, LockReport, lock
@@ -45,6 +51,7 @@ from danlu.util.files import check_parent_directory
 )
 @format_option()
 @progress_option
+@on_option
 @verbosity_options
 def command(
     file: str | None,

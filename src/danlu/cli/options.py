@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -85,6 +86,13 @@ def format_option(*formats: str) -> Callable[[F], F]:
     )
 
 
+bytecode_option = click.option(
+    "--bytecode",
+    is_flag=True,
+    help="Include the bytecode of Python packages, for fast first imports.",
+)
+
+
 def compression_option(*, default: str | None, help: str) -> Callable[[F], F]:
     """Add ``--compression``."""
     return click.option(
@@ -134,6 +142,15 @@ def _keep_build_parameters(
 ) -> None:
     if values and not context.resilient_parsing:
         current_session(context).build_parameters = values
+
+
+def package_kind_option(function: F) -> F:
+    """Add ``--apt`` and ``--conda``: which packages are added or removed."""
+    for kind, what in (("conda", "Conda packages"), ("apt", "Packages of the distribution")):
+        function = click.option(
+            f"--{kind}", "kind", flag_value=kind, help=f"{what} instead of Python packages."
+        )(function)
+    return function
 
 
 frozen_option = click.option(
@@ -234,20 +251,6 @@ class EnvironmentNameParam(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-environment_name_option = click.option(
-    "-n",
-    "--name",
-    default="",
-    type=EnvironmentNameParam(),
-    metavar="NAME",
-    help="The environment [default: this project's].",
-)
-
-environment_argument = click.argument(
-    "name", default="", type=EnvironmentNameParam(), metavar="[NAME]"
-)
-
-
 class JobNameParam(click.ParamType[str]):
     """The name of a job, completed from those that ``--on`` selects."""
 
@@ -283,22 +286,79 @@ class FrameworkParam(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
-def _set_target(context: click.Context, option: click.Parameter, value: str) -> None:
-    if not context.resilient_parsing:
+class ContextParam(click.ParamType[str]):
+    """The name of a context, completed from all."""
+
+    name = "context"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> Any:
+        """Complete names of contexts."""
+        from danlu.commands.remote.contexts import list_contexts, read_contexts
+
+        names = list_contexts(read_contexts(Paths.of()))
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def _choose_context(context: click.Context, option: click.Parameter, value: str) -> None:
+    if value and not context.resilient_parsing:
         current_session(context).on = value
 
 
-def on_option(*, exposed: bool = False) -> Callable[[F], F]:
-    """Add ``--on``: the target that runs jobs, kept in the session or passed to the command."""
-    return click.option(
-        "--on",
-        "on",
+#: ``--on``, kept in the session. The program has sent the command to another machine before it is
+#: parsed here (:mod:`danlu.cli.context_dispatch`).
+on_option = click.option(
+    "--on",
+    "on",
+    default="",
+    metavar="CONTEXT",
+    type=ContextParam(),
+    expose_value=False,
+    callback=_choose_context,
+    help="Context in which to run [default: the current one].",
+)
+
+
+def environment_name_option(function: F) -> F:
+    """Add ``-n`` and ``--on``, which select an environment."""
+    option = click.option(
+        "-n",
+        "--name",
         default="",
-        metavar="TARGET",
-        expose_value=exposed,
-        callback=None if exposed else _set_target,
-        help="Where jobs run: local or kubernetes[:CONTEXT[/NAMESPACE]] [default: local].",
+        type=EnvironmentNameParam(),
+        metavar="NAME",
+        help="The environment [default: this project's].",
     )
+    return option(on_option(function))
+
+
+def environment_argument(function: F) -> F:
+    """Add ``[NAME]``, which ``-n NAME`` also gives, as in ``danlu exec``, and ``--on``.
+
+    With ``-n`` the first argument is the one after the name: ``SERVICE``, or the first of ``CMD``.
+    """
+
+    @functools.wraps(function)
+    def call(*, name: str, named: str, **values: Any) -> Any:
+        if named and name:
+            if "service" in values and not values["service"]:
+                values["service"] = name
+            elif "args" in values:
+                values["args"] = (name, *values["args"])
+            else:
+                raise click.UsageError("the environment is named twice, by NAME and by --name")
+        return function(name=named or name, **values)
+
+    argument = click.argument("name", default="", type=EnvironmentNameParam(), metavar="[NAME]")
+    option = click.option(
+        "-n",
+        "--name",
+        "named",
+        default="",
+        type=EnvironmentNameParam(),
+        metavar="NAME",
+        help="The same as NAME.",
+    )
+    return cast("F", option(argument(on_option(call))))
 
 
 def grace_option() -> Callable[[F], F]:

@@ -7,7 +7,13 @@ from typing import Any
 import click
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import file_option, format_option, progress_option, verbosity_options
+from danlu.cli.options import (
+    file_option,
+    format_option,
+    on_option,
+    progress_option,
+    verbosity_options,
+)
 from danlu.cli.output import print_json
 from danlu.cli.session import Session, current_session
 from danlu.cli.terminal import Terminal
@@ -47,6 +53,7 @@ _HELP = """Show what would be built, without using the network.
 )
 @format_option("text", "json", "dot")
 @progress_option
+@on_option
 @verbosity_options
 def command(
     file: str | None, why: bool, update: bool, platform: str, form: str, progress: str

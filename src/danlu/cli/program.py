@@ -105,10 +105,10 @@ def _fill_standard_descriptors() -> None:
 
 
 def _invoke_command(session: Session, arguments: list[str]) -> int:
-    if _may_run_elsewhere(session):
+    if _may_run_elsewhere(session, arguments):
         from danlu.cli.context_dispatch import run_in_context
 
-        code = run_in_context(session, arguments, root.list_commands(click.Context(root)))
+        code = run_in_context(session, arguments, root)
         if code is not None:
             return code
     try:
@@ -119,11 +119,11 @@ def _invoke_command(session: Session, arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _may_run_elsewhere(session: Session) -> bool:
+def _may_run_elsewhere(session: Session, arguments: Sequence[str]) -> bool:
     """Return whether the module for contexts is needed, which takes time to import."""
-    if sys.platform != "linux" or os.environ.get("DANLU_CONTEXT"):
+    if sys.platform != "linux" or session.has_contexts:
         return True
-    return (session.paths.config / "contexts.json").exists()
+    return any(word == "--on" or word.startswith("--on=") for word in arguments)
 
 
 def _complete_shell() -> int:

@@ -2,64 +2,101 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
+
+import click
 
 from danlu.cli.groups import command as declare_command
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
-from danlu.cli.session import current_session
-from danlu.commands.environments.manage import (
-    DamagedEnvironmentView,
-    EnvironmentView,
-    list_environment_views,
-    seconds_since,
+from danlu.cli.session import Session, current_session
+from danlu.commands.environments.manage import seconds_since
+from danlu.commands.remote.environment_list import (
+    ListedEnvironment,
+    list_local_environments,
+    list_remote_environments,
+    parse_environments,
 )
+from danlu.errors import DanluError
 from danlu.util.human import format_age
 
-_STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Stopped": ""}
+_STYLES = {"Running": "green", "Starting": "yellow", "Failed": "red", "Damaged": "red"}
+_HEAD = ("NAME", "CONTEXT", "STATE", "SINCE", "SERVICES", "PORTS", "PROJECT")
 
 
 @declare_command("ps")
+@click.option("-a", "--all", "everywhere", is_flag=True, help="Also list other machines.")
 @format_option()
+@on_option
 @verbosity_options
-def command(form: str) -> None:
+def command(everywhere: bool, form: str) -> None:
     """List running and stopped environments.
 
-    With -q only names are printed. Training jobs are listed by `danlu jobs ls`.
+    Lists those of this machine in all engines; with --on, those of one context, and with --all also
+    those of the other machines that have a context. With -q only names are printed. Training jobs
+    are listed by `danlu jobs ls`.
     """
     run = current_session()
-    views = list(list_environment_views(run.paths))
+    if everywhere and run.on:
+        raise click.UsageError("--all cannot be combined with --on")
+    rows = list(list_local_environments(run.paths))
+    if run.on:
+        rows = [row for row in rows if row["engine"] in ("", run.context.engine_name)]
+    if everywhere:
+        rows += _list_other_machines(run)
     if form == "json":
-        print_json([view.to_json() for view in views], run.terminal)
-    elif run.quiet:
-        for view in views:
-            run.terminal.write_stdout(view.name)
-    elif views:
-        now = datetime.now(UTC)
-        head = ["NAME", "STATE", "SINCE", "SERVICES", "PORTS", "PROJECT"]
-        print_table(head, [_describe_row(view, now) for view in views], run.terminal)
-        for view in views:
-            if isinstance(view, DamagedEnvironmentView):
-                run.terminal.info(f"warning: {view.error.message}")
-                run.terminal.info(f"hint: {view.error.hint}")
+        print_json(rows, run.terminal)
+        return
+    environments = parse_environments(rows)
+    if run.quiet:
+        for environment in environments:
+            run.terminal.write_stdout(environment.name)
+    elif environments:
+        _print_environments(environments, run)
     else:
         run.terminal.info("no environments; `danlu up` starts the project's")
 
 
-def _describe_row(
-    view: EnvironmentView | DamagedEnvironmentView, now: datetime
-) -> list[str | TableCell]:
-    if isinstance(view, DamagedEnvironmentView):
-        return [view.name, TableCell("Damaged", "red"), "-", "-", "-", "-"]
-    state = view.state
-    services = sum(service.running for service in state.services)
-    ports = ", ".join(f"{port.address}:{port.host_port}" for port in view.spec.listed_ports)
-    since = state.ended or state.started
+def _list_other_machines(run: Session) -> Iterator[dict[str, Any]]:
+    """Yield the environments of all contexts on other machines; name those out of reach."""
+    from danlu.commands.remote.connection import connect_host
+    from danlu.commands.remote.contexts import read_contexts
+
+    for name, context in read_contexts(run.paths).contexts.items():
+        if not context.is_remote:
+            continue
+        try:
+            host = connect_host(context, run.paths, run.terminal.info)
+            yield from list_remote_environments(name, host)
+        except DanluError as error:
+            run.terminal.info(f"warning: context {name}: {error.message}")
+            if error.hint:
+                run.terminal.info(f"hint: {error.hint}")
+
+
+def _print_environments(environments: Sequence[ListedEnvironment], run: Session) -> None:
+    now = datetime.now(UTC)
+    print_table(_HEAD, [_describe_row(item, now) for item in environments], run.terminal)
+    for item in environments:
+        if item.phase == "Damaged":
+            run.terminal.info(f"warning: {item.reason}")
+            run.terminal.info(f"hint: {item.hint}")
+        elif item.phase == "Failed" or ":" in item.reason:
+            run.terminal.info(f"{item.name}: {item.reason}")
+
+
+def _describe_row(environment: ListedEnvironment, now: datetime) -> list[str | TableCell]:
+    since = environment.ended or environment.started
+    services = environment.services
+    ports = ", ".join(f"{port.address}:{port.host_port}" for port in environment.ports)
     return [
-        view.name,
-        TableCell(state.phase, _STYLES[state.phase]),
+        environment.name,
+        environment.context,
+        TableCell(environment.state, _STYLES.get(environment.phase, "")),
         format_age(seconds_since(since, now)) if since else "-",
-        f"{services}/{len(view.spec.services)}" if view.spec.services else "-",
+        f"{sum(service.running for service in services)}/{len(services)}" if services else "-",
         ports or "-",
-        view.spec.project or "-",
+        environment.project or "-",
     ]

@@ -9,6 +9,7 @@ from danlu.cli.options import (
     file_option,
     frozen_option,
     offline_option,
+    on_option,
     progress_option,
     quiet_options,
     user_option,
@@ -18,6 +19,7 @@ from danlu.cli.options import (
 from danlu.cli.program_command import ProgramCommand
 from danlu.cli.session import current_session
 from danlu.commands.run import run_command
+from danlu.engine.environment_directory import EMBEDDED_ENGINE
 
 
 class _RunCommand(ProgramCommand):
@@ -44,6 +46,7 @@ class _RunCommand(ProgramCommand):
 @variable_option
 @click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the program.")
 @user_option
+@on_option
 @click.option(
     "--security-opt",
     "security",
@@ -96,8 +99,35 @@ def command(
     run = current_session()
     if image and file:
         raise click.UsageError("--image cannot be combined with --file")
+    target = run.directory if image else run.open_project(file)
+    if run.settings.engine != EMBEDDED_ENGINE:
+        if security:
+            raise click.UsageError("--security-opt needs danlu's own engine: --on local")
+        from danlu.commands.environments.run_once import run_once
+        from danlu.commands.environments.spec import UpOptions
+
+        return run_once(
+            target,
+            settings=run.settings,
+            args=args,
+            options=UpOptions(
+                volumes=volumes,
+                environment=environment,
+                gpus=gpus,
+                user=user,
+                shm_size=shm_size,
+                allow_mounts=allow_mounts,
+                offline=offline,
+                frozen=frozen,
+            ),
+            progress=run.start_progress(progress),
+            image=image,
+            is_program=is_program,
+            skip_init=skip_init,
+            terminal=run.terminal.can_attach,
+        )
     return run_command(
-        run.directory if image else run.open_project(file),
+        target,
         settings=run.settings,
         args=args,
         progress=run.start_progress(progress),

@@ -21,6 +21,7 @@ from danlu.util.urls import mask_values
 if TYPE_CHECKING:
     from danlu.cli.progress import BuildRenderer
     from danlu.commands.project import Project
+    from danlu.commands.remote.contexts import Context
     from danlu.commands.settings import Settings
     from danlu.graph.progress import Event
 
@@ -38,7 +39,7 @@ class Session:
         self.progress = "auto"
         #: The values of ``--set``: parameters of the build function.
         self.build_parameters: tuple[str, ...] = ()
-        #: The value of ``--on``: where jobs run.
+        #: The value of ``--on``; empty if it was not given.
         self.on = ""
         #: Replaces the exit codes of danlu's own errors (125 for ``danlu run``).
         self.failure_code: int | None = None
@@ -56,7 +57,37 @@ class Session:
         """The user's paths and configuration; raises :class:`UsageError` if it is invalid."""
         from danlu.commands.settings import load_settings
 
-        return load_settings(self.paths)
+        settings = load_settings(self.paths)
+        if not self.has_contexts:
+            return settings
+        from danlu.commands.remote.contexts import apply_context
+
+        return apply_context(settings, self.context)
+
+    @property
+    def has_contexts(self) -> bool:
+        """Whether commands may run in another context than ``local``.
+
+        Finding out which takes time to import.
+        """
+        if self.on or os.environ.get("DANLU_CONTEXT"):
+            return True
+        return (self.paths.config / "contexts.json").exists()
+
+    @cached_property
+    def named_context(self) -> tuple[str, Context]:
+        """The context in which the command runs, with its name.
+
+        Raises :class:`UsageError` if it does not exist.
+        """
+        from danlu.commands.remote.contexts import find_current_context
+
+        return find_current_context(self.paths, chosen=self.on)
+
+    @property
+    def context(self) -> Context:
+        """The context in which the command runs; see :attr:`named_context`."""
+        return self.named_context[1]
 
     @property
     def directory(self) -> Path:

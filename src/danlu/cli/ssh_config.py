@@ -20,7 +20,7 @@ def command(name: str) -> None:
     `danlu up` writes the same to its own file, which ~/.ssh/config includes.
     """
     run = current_session()
-    link = open_environment_link(run.settings, run.terminal.info)
+    link = open_environment_link(run.named_context, run.settings, run.terminal.info)
     blocks = _render_blocks(run, name) if link is None else _render_remote_blocks(link, name)
     if blocks:
         run.terminal.write_stdout("\n".join(blocks).rstrip("\n"))

@@ -81,7 +81,7 @@ def _sweep_options(function: F) -> F:
             "--trials",
             type=click.IntRange(min=1),
             metavar="N",
-            help="Let Optuna choose N points (requires danlu[sweep]).",
+            help="Let Optuna choose N points (requires optuna).",
         ),
     )
     for option in reversed(options):
@@ -130,7 +130,7 @@ def _sweep_options(function: F) -> F:
     help="Run as processes of the active Python instead of containers.",
 )
 @click.option("--name", default="", help="Name of the job [default: generated].")
-@on_option(exposed=True)
+@on_option
 @click.option(
     "--backoff-limit",
     type=click.IntRange(min=0),
@@ -229,7 +229,6 @@ def command(
         planned, options, settings=run.settings, progress=run.start_progress(progress)
     )
     run.stop_progress()
-    run.on = options.on
     # Imported now, because a dry run follows no job.
     if sweep is not None:
         from danlu.cli.job_output.sweep import run_sweep
@@ -257,6 +256,7 @@ def _parse_train_options(run: Session, flags: dict[str, Any]) -> TrainOptions:
         claims=_parse_claims(flags.pop("claims")),
         deadline=_parse_seconds("--deadline", flags.pop("deadline")),
         finish_timeout=_parse_seconds("--finish-timeout", flags.pop("finish_timeout")),
+        on=run.on,
         text=sys.stdin.read() if flags["file"] == "-" and sys.stdin is not None else "",
         **flags,
     )

@@ -14,6 +14,7 @@ from danlu.cli.options import (
     file_option,
     frozen_option,
     offline_option,
+    on_option,
     progress_option,
     quiet_options,
     user_option,
@@ -21,11 +22,11 @@ from danlu.cli.options import (
     volume_option,
 )
 from danlu.cli.session import current_session
-from danlu.commands.environments.jupyter import format_jupyter_url
+from danlu.commands.environments.jupyter import format_jupyter_url, wait_for_jupyter
 from danlu.commands.environments.spec import UpOptions
 from danlu.commands.environments.up import start_environment
 from danlu.engine.foreground_exec import run_in_foreground, terminal_request
-from danlu.util.config import EngineName, NetworkName
+from danlu.util.config import NetworkName
 
 
 @declare_command("up")
@@ -51,11 +52,7 @@ from danlu.util.config import EngineName, NetworkName
 @click.option("--gpus", default="", metavar="N|all|none|IDS", help="GPUs of the environment.")
 @click.option("--shm-size", default="", metavar="SIZE", help="Size of /dev/shm, such as 2G.")
 @user_option
-@click.option(
-    "--engine",
-    type=click.Choice(get_args(EngineName)),
-    help="What runs it [default: the configured engine].",
-)
+@on_option
 @click.option(
     "--network",
     type=click.Choice(get_args(NetworkName)),
@@ -92,7 +89,6 @@ def command(
     gpus: str,
     shm_size: str,
     user: str,
-    engine: str | None,
     network: NetworkName | None,
     ssh_port: str,
     authorized_keys: str,
@@ -121,7 +117,7 @@ def command(
         shm_size=shm_size,
         allow_mounts=allow_mounts,
         user=user,
-        engine=engine or "",
+        engine=run.context.engine_name if run.on else "",
         network=network,
         ssh_port=ssh_port,
         authorized_keys=authorized_keys,
@@ -137,7 +133,8 @@ def command(
         image=image,
     )
     run.stop_progress()
-    for note in result.notes:
+    unready = wait_for_jupyter(result.environment)
+    for note in (*result.notes, *([unready] if unready else [])):
         run.terminal.info(f"note: {note}")
     name = result.environment.name
     url = format_jupyter_url(result.environment.read_spec())

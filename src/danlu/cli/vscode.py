@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from danlu.cli.groups import group
-from danlu.cli.options import format_option, verbosity_options
+from danlu.cli.options import format_option, on_option, verbosity_options
 from danlu.cli.output import TableCell, print_json, print_table
 from danlu.cli.session import current_session
 from danlu.commands.vscode import add_archives, remove_server
@@ -35,6 +35,7 @@ SSH look for them, so that editors do not download them.""",
 @click.option(
     "--commit", default="", metavar="COMMIT", help="The commit of an archive of the command line."
 )
+@on_option
 @verbosity_options
 def add(archives: tuple[Path, ...], commit: str) -> None:
     """Add servers from archives.
@@ -53,6 +54,7 @@ def add(archives: tuple[Path, ...], commit: str) -> None:
 
 @command.subcommand("ls")
 @format_option()
+@on_option
 @verbosity_options
 def list_all(form: str) -> None:
     """List the servers that were added."""
@@ -90,6 +92,7 @@ def list_all(form: str) -> None:
 
 @command.subcommand("rm")
 @click.argument("commit")
+@on_option
 @verbosity_options
 def remove(commit: str) -> None:
     """Remove a server; running environments lose it as well."""

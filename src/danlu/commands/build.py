@@ -60,6 +60,7 @@ class BuildOptions(msgspec.Struct, frozen=True):
     debug: bool = False
     metadata_file: Path | None = None
     compression: str = ""
+    bytecode: bool = False
     cache_from: tuple[str, ...] = ()
     cache_to: tuple[str, ...] = ()
 
@@ -145,6 +146,7 @@ class BuildReport(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...] = ()
     depends_on: tuple[Path, ...] = ()
     epoch: str = ""
+    note: str = ""
 
 
 def build(
@@ -303,8 +305,16 @@ def export_images(
 
     The report is of the first one.
     """
+    options = request.options
+    if options.bytecode:
+        from danlu.commands.bytecode import add_bytecode  # few builds include it
+
+        outcomes = [
+            msgspec.structs.replace(built, image=add_bytecode(store, built.image, request.settings))
+            for built in outcomes
+        ]
     outcome, *others = outcomes
-    image, options = outcome.image, request.options
+    image = outcome.image
     if others or not set(options.tags) <= set(image.names):
         from danlu.commands.image.platforms import tag_platforms  # an unchanged build tags nothing
 
@@ -331,6 +341,7 @@ def export_images(
         outputs=destinations,
         depends_on=outcome.depends_on,
         epoch=outcome.epoch,
+        note=_describe_bytecode(store, image) if destinations else "",
     )
     if options.metadata_file:
         write_metadata(report, options.metadata_file)
@@ -374,6 +385,12 @@ def _write_outputs(
         )
         destinations.extend(options.tags)
     return manifest, tuple(destinations)
+
+
+def _describe_bytecode(store: Store, image: StoredImage) -> str:
+    from danlu.commands.bytecode import BYTECODE_NOTE, lacks_bytecode
+
+    return BYTECODE_NOTE if lacks_bytecode(store, image) else ""
 
 
 def _describe_layer(store: Store, layer: Layer, compression: str) -> LayerReport:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from danlu.store import Store, StoredImage
 
 #: Part of the cache key: increment it when the same environment and lock give another image.
-_VERSION = 3
+_VERSION = 4
 
 
 class _BuildPlan(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ _EVENT_TYPES: dict[str, type[Event]] = {
 
 
 class RunningVertex(msgspec.Struct):
-    """A vertex that runs: its last log lines, and the bytes it has transferred."""
+    """A vertex that runs: its last log lines, and the bytes or units that it has transferred."""
 
     id: str
     name: str
@@ -49,13 +49,16 @@ class RunningVertex(msgspec.Struct):
     started: float
     current: int = 0
     total: int = 0
+    unit: str = ""
     lines: deque[str] = msgspec.field(default_factory=lambda: deque(maxlen=_MAX_LOG_LINES))
 
     @property
     def transfer(self) -> str:
-        """``3.1 MB of 30 MB`` while a transfer runs, else empty."""
+        """``3.1 MB of 30 MB`` or ``7 of 81 unpacked`` while a transfer runs, else empty."""
         if self.current >= self.total > 0:
             return ""  # the transfer is done, and something else still runs
+        if self.unit:
+            return f"{self.current} of {self.total} {self.unit}" if self.total else ""
         if self.total:
             return f"{format_size(self.current)} of {format_size(self.total)}"
         return format_size(self.current) if self.current else ""
@@ -169,6 +172,7 @@ class BuildState:
                     event.vertex, event.name, "", now
                 )
                 running.current, running.total = event.current, event.total
+                running.unit = event.unit
                 self.message = ""
             case Message():
                 self.message = strip_control_sequences(event.text)

@@ -1,22 +1,40 @@
-"""Bytecode of installed packages: what an image records about its Python, and compiling it."""
+"""Bytecode of installed packages: what an image records about its Python, and compiling it.
+
+Images have none: it is compiled in the background and laid over them when they start here. Where
+other programs start them, Python compiles the packages in each new container, unless the bytecode
+is part of the image (:func:`add_bytecode`).
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
+
+import anyio
 
 from danlu.builder.embedded.bytecode_layers import (
     bytecode_key,
     find_unmodified_wheels,
+    find_wheel_layers,
     list_prefixes,
     site_directory,
 )
+from danlu.errors import UsageError
 from danlu.sandbox.emulation import is_foreign_image
 
 if TYPE_CHECKING:
     from danlu.commands.settings import Settings
     from danlu.graph.ops import InstallScheme
     from danlu.store import Layer, Store, StoredImage
+
+#: What exporting costs without bytecode, for images that :func:`lacks_bytecode` names.
+BYTECODE_NOTE = (
+    "note: the image has no bytecode, so that new containers compile packages on their first"
+    " import; --bytecode adds it"
+)
 
 _SCHEME_FIELDS = ("prefix", "version", "site_packages", "interpreter")
 
@@ -26,20 +44,69 @@ def describe_python(executable: str, scheme: InstallScheme) -> dict[str, str]:
     return {"python": executable} | {name: getattr(scheme, name) for name in _SCHEME_FIELDS}
 
 
-async def compile_image(store: Store, image: StoredImage, settings: Settings) -> None:
-    """Compile the bytecode that the layers of the image's Python packages lack.
+def lacks_bytecode(store: Store, image: StoredImage) -> bool:
+    """Return whether Python has to compile packages of the image where danlu does not start it."""
+    stack = None if image.metadata.get("bytecode") else store.layers(image.layers)
+    # Every Python has pip, which hardly anybody imports.
+    return stack is not None and len(find_wheel_layers(image, stack)) > 1
+
+
+def add_bytecode(store: Store, image: StoredImage, settings: Settings) -> StoredImage:
+    """Return the image with the bytecode of its packages as its last layer.
+
+    The result is stored, and the same for every machine and time. Raises :class:`UsageError` if the
+    image has no packages to compile, or is for another processor.
+    """
+    from danlu.oci.image import extend_config
+
+    if is_foreign_image(image.config):
+        raise UsageError(
+            "cannot compile bytecode for another processor",
+            hint="leave out --bytecode, or build on a machine with that processor",
+        )
+    if image.metadata.get("bytecode"):
+        return image
+    with store.lease():
+        layers = anyio.run(compile_image, store, image, settings)
+        if not layers:
+            raise UsageError(
+                "the image has no Python packages to compile", hint="leave out --bytecode"
+            )
+        layer = _merge_layers(store, layers)
+        config = extend_config(image.config, layer.diff_id, layer.created_by)
+        diff_ids = [*image.layers, layer.diff_id]
+        return store.put_image(config, diff_ids, metadata={**image.metadata, "bytecode": "yes"})
+
+
+def _merge_layers(store: Store, layers: Sequence[Layer]) -> Layer:
+    """Return one layer with the files of all: engines limit the layers of an image."""
+    from danlu.builder.embedded.ops.bytecode import commit_bytecode
+
+    with store.staging() as work:
+        tree = work / "tree"
+        for layer in layers:
+            shutil.copytree(layer.tree, tree, dirs_exist_ok=True)
+        for directory, _, _ in os.walk(tree):
+            os.chmod(directory, 0o755)
+        merged = commit_bytecode(tree, "bytecode of the Python packages", store)
+    assert merged is not None
+    return merged
+
+
+async def compile_image(store: Store, image: StoredImage, settings: Settings) -> list[Layer]:
+    """Compile the bytecode that the layers of the image's Python packages lack; return its layers.
 
     Does nothing for an image without a Python installed by danlu, and for another processor.
     """
     if is_foreign_image(image.config):
-        return
+        return []
     stack = store.layers(image.layers)
     packages = {
         prefix: find_unmodified_wheels(stack or (), site_directory(image, prefix))
         for prefix in list_prefixes(image)
     }
     if not stack or not any(packages.values()):
-        return
+        return []
     from msgspec.structs import replace
 
     # Builds only need `describe_python`; the sandbox is loaded by the maintenance process.
@@ -63,7 +130,7 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             below=tuple(stack),
             inputs=(),
             log=lambda line: None,
-            transfer=lambda current, total: None,
+            transfer=lambda current, total, unit="": None,
             run_sync=run_sync,
             offline=True,
         )
@@ -73,3 +140,4 @@ async def compile_image(store: Store, image: StoredImage, settings: Settings) ->
             layers += await compile_layers(wheels, interpreter, place, context)
     diff_ids = [layer.diff_id for layer in layers]
     store.put_record(bytecode_key(image), {"layers": diff_ids}, layers=diff_ids)
+    return layers

@@ -13,6 +13,8 @@ import msgspec
 
 from danlu.commands import driver_check
 from danlu.commands.doctor_probes import list_probes, run_probes
+from danlu.commands.remote.contexts import Context, apply_context
+from danlu.commands.settings import Settings, load_settings
 from danlu.engine.gpu.provider import describe_gpu_access
 from danlu.environment.cuda_releases import find_supported_cuda
 from danlu.errors import DanluError, UsageError
@@ -41,8 +43,10 @@ class DoctorCheck(msgspec.Struct, frozen=True):
     optional: bool = False
 
 
-def run_checks(paths: Paths) -> tuple[DoctorCheck, ...]:
+def run_checks(paths: Paths, context: Context) -> tuple[DoctorCheck, ...]:
     """Run all checks, without changing anything; an error in a check fails it.
+
+    What the context needs is not optional.
 
     Optional ones connect to the servers that are configured, and end within seconds.
     """
@@ -63,16 +67,18 @@ def run_checks(paths: Paths) -> tuple[DoctorCheck, ...]:
         except Exception as error:
             found.append(DoctorCheck(name, False, f"{type(error).__name__}: {error}"))
     # Last: the sandbox's checks fork, which a process with threads must not.
-    return (*found, *_run_optional_checks(paths))
+    return (*found, *_run_probes(paths, context))
 
 
-def _run_optional_checks(paths: Paths) -> Iterator[DoctorCheck]:
+def _run_probes(paths: Paths, context: Context) -> Iterator[DoctorCheck]:
     try:
-        config = load_configuration(paths.config_file)
+        settings = load_settings(paths)
     except UsageError:
-        config = Configuration()  # the first check has reported it
-    for name, (ok, detail, fix) in run_probes(list_probes(config, os.environ)).items():
-        yield DoctorCheck(name, ok, detail, "" if ok else fix, optional=True)
+        settings = Settings(paths, Configuration())  # the first check has reported it
+    settings = apply_context(settings, context)
+    for name, (ok, detail, fix) in run_probes(list_probes(settings.config, os.environ)).items():
+        is_optional = name.lower() != settings.engine
+        yield DoctorCheck(name, ok, detail, "" if ok else fix, optional=is_optional)
 
 
 def _check_configuration(paths: Paths) -> Iterator[DoctorCheck]:

@@ -112,6 +112,6 @@ def _find_ruff() -> str:
     if program is None:
         raise MachineError(
             "ruff not found, which formats build files",
-            hint="run `pip install 'danlu[fmt]'` or `uv tool install ruff`",
+            hint="install ruff: `uv tool install ruff` or `pipx install ruff`",
         )
     return program

@@ -127,6 +127,7 @@ def lock(
     first = next((item for item in requests if str(item.platform) in platform), requests[0])
     outdated = [item for item in requests if item.stale or fresh]
     lines: tuple[str, ...] = ()
+    before = project.lock_text
     if outdated and check:
         raise _difference_error(outdated[0])
     if outdated:
@@ -135,7 +136,7 @@ def lock(
         lines = anyio.run(_lock_in_store, outdated).lines
     assert first.section is not None
     exported = anyio.run(_export_pylock, first, first.section, export) if export else ""
-    return LockReport(bool(lines), lines, project.lock_path, exported)
+    return LockReport(project.lock_text != before, lines, project.lock_path, exported)
 
 
 def _choose_locked_platforms(project: Project, text: str) -> tuple[Platform, ...]:

@@ -7,26 +7,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from danlu.builder.embedded.cache_keys import definition_key, stack_key
-from danlu.builder.embedded.context import merge_stacks
+from danlu.builder.embedded.context import VertexResult, make_cached_result, merge_results
 from danlu.commands.plan import VertexForecast
+from danlu.environment.package_names import requirement_name
 from danlu.graph.ops import AptInstall, Bootstrap, Merge, Unresolved, Wheel
 from danlu.graph.types import Graph, Vertex
-from danlu.store import Layer, Store
+from danlu.store import Store
 
 if TYPE_CHECKING:
     from danlu.environment.lock import FunctionLock
 
+#: How many packages that stay are named.
+_MAX_KEPT = 5
+
 
 @dataclass
 class _ForecastState:
-    """What is known while the graph is walked, inputs first; unknown stacks are None."""
+    """What is known while the graph is walked, inputs first; unknown results are None."""
 
     store: Store | None
     last_build: Mapping[str, Mapping[str, Any]]
     last_digests: frozenset[str]
     sizes: Mapping[str, int]
-    stacks: dict[str, tuple[Layer, ...] | None] = field(default_factory=dict)
+    versions: Mapping[str, str]
+    results: dict[str, VertexResult | None] = field(default_factory=dict)
     forecasts: dict[str, VertexForecast] = field(default_factory=dict)
 
 
@@ -52,60 +59,56 @@ def _load_state(store: Store | None, last: str, lock: FunctionLock | None) -> _F
         last_build={vertex["name"]: vertex for vertex in vertices},
         last_digests=frozenset(vertex["digest"] for vertex in vertices),
         sizes={package.sha256: package.size for package in lock.packages} if lock else {},
+        versions={package.name: package.version for package in lock.packages} if lock else {},
     )
 
 
 def _walk_graph(graph: Graph, state: _ForecastState) -> dict[str, VertexForecast]:
     for vertex in graph.walk():
         if isinstance(vertex.op, Merge):
-            state.stacks[vertex.digest] = _merge_stacks(vertex, state)
+            inputs = _find_inputs(vertex, state)
+            state.results[vertex.digest] = None if inputs is None else merge_results(inputs)
         else:
             state.forecasts[vertex.digest] = _forecast_vertex(vertex, state)
     return state.forecasts
 
 
 def _forecast_vertex(vertex: Vertex, state: _ForecastState) -> VertexForecast:
-    layers = _find_cached_layers(vertex, state)
-    if layers is not None:
-        below = state.stacks.get(vertex.inputs[0].digest) if _is_step(vertex) else ()
-        state.stacks[vertex.digest] = (*(below or ()), *layers)
-        size = sum(layer.size for layer in layers)
+    result = state.results[vertex.digest] = _find_cached_result(vertex, state)
+    if result is not None:
+        size = sum(layer.size for layer in result.layers)
         return VertexForecast("cached", "no input changed", size=size)
-    state.stacks[vertex.digest] = None
     download = _download_size(vertex, state)
-    if _is_step(vertex) and state.stacks.get(vertex.inputs[0].digest) is None:
+    if vertex.op.is_step and state.results.get(vertex.inputs[0].digest) is None:
         if vertex.digest not in state.last_digests and _op_is_new(vertex, state):
             return VertexForecast("build", _explain_build(vertex, state), download=download)
         return VertexForecast("maybe", _explain_uncertainty(vertex, state), download=download)
     return VertexForecast("build", _explain_build(vertex, state), download=download)
 
 
-def _find_cached_layers(vertex: Vertex, state: _ForecastState) -> list[Layer] | None:
-    """Return the layers that an earlier build created for the vertex, if the store has them all."""
+def _find_cached_result(vertex: Vertex, state: _ForecastState) -> VertexResult | None:
+    """Return what an earlier build made of the vertex, if the store has all its layers."""
     if state.store is None or isinstance(vertex.op, Unresolved):
         return None
+    inputs = _find_inputs(vertex, state)
     key = definition_key(vertex)
-    if key is None:
-        below = state.stacks.get(vertex.inputs[0].digest) if vertex.inputs else ()
-        if below is None:
-            return None
-        key = stack_key(vertex.op, below)
-    record = state.store.record(key)
+    if key is None and inputs is not None:
+        key = stack_key(vertex.op, inputs)
+    record = state.store.record(key) if key is not None else None
     if record is None:
         return None
-    layers = [state.store.layer(diff_id) for diff_id in record.get("layers", ())]
-    return [layer for layer in layers if layer is not None] if None not in layers else None
+    found = [state.store.layer(diff_id) for diff_id in record.get("layers", ())]
+    layers = tuple(layer for layer in found if layer is not None)
+    if len(layers) < len(found):
+        return None
+    return make_cached_result(vertex.op, record, layers, inputs or ())
 
 
-def _merge_stacks(vertex: Vertex, state: _ForecastState) -> tuple[Layer, ...] | None:
-    """Return the stack of a merge, or None if that of an input is unknown."""
-    stacks = [state.stacks.get(below.digest) for below in vertex.inputs]
-    known = [stack for stack in stacks if stack is not None]
-    return merge_stacks(known) if len(known) == len(stacks) else None
-
-
-def _is_step(vertex: Vertex) -> bool:
-    return vertex.op.is_step
+def _find_inputs(vertex: Vertex, state: _ForecastState) -> tuple[VertexResult, ...] | None:
+    """Return the results of the inputs, or None if one of them is unknown."""
+    results = [state.results.get(below.digest) for below in vertex.inputs]
+    known = tuple(result for result in results if result is not None)
+    return known if len(known) == len(results) else None
 
 
 def _op_is_new(vertex: Vertex, state: _ForecastState) -> bool:
@@ -116,7 +119,7 @@ def _explain_build(vertex: Vertex, state: _ForecastState) -> str:
     """Return why a vertex has to be built, compared with the last build."""
     where = f" ({vertex.spans[0]})" if vertex.spans else ""
     if isinstance(vertex.op, Unresolved):
-        return f"not locked yet{where}"
+        return _explain_missing_lock(vertex.op, where, state)
     if vertex.digest in state.last_digests:
         return "built before, but its layers were removed from the store"
     if not state.last_digests:
@@ -125,6 +128,32 @@ def _explain_build(vertex: Vertex, state: _ForecastState) -> str:
         return f"changed since the last build{where}"
     before = _earlier_version(vertex, state)
     return f"was {before}{where}" if before else f"new since the last build{where}"
+
+
+def _explain_missing_lock(op: Unresolved, where: str, state: _ForecastState) -> str:
+    """Return what is not locked yet, and which of the locked packages stay."""
+    locked = state.versions if op.kind == "Python packages" else {}
+    new = [text for text in op.describes if not _has_locked_version(text, locked)]
+    if not locked or not new:
+        return f"not locked yet{where}"
+    changed = {requirement_name(text) for text in new}
+    kept = [f"{name} {version}" for name, version in locked.items() if name not in changed]
+    reason = f"{', '.join(new)} {'is' if len(new) == 1 else 'are'} not locked yet{where}"
+    if not kept:
+        return reason
+    more = f" and {len(kept) - _MAX_KEPT} more" if len(kept) > _MAX_KEPT else ""
+    verb = "keeps its version" if len(kept) == 1 else "keep their versions"
+    return f"{reason}; {', '.join(kept[:_MAX_KEPT])}{more} {verb} if possible"
+
+
+def _has_locked_version(text: str, locked: Mapping[str, str]) -> bool:
+    """Return whether a locked version satisfies a requirement; options and files have none."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return True
+    version = locked.get(requirement_name(text))
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _earlier_version(vertex: Vertex, state: _ForecastState) -> str:

@@ -85,7 +85,7 @@ def run_command(
             target, settings, progress, offline=offline, frozen=frozen
         )
         directory = target.directory
-        _report_skipped_settings(runtime, progress)
+        report_skipped_settings(runtime, progress)
     chosen_gpus = decide_gpus(gpus, runtime, settings.config, progress)
     if isinstance(target, Project):
         required = bool(gpus and chosen_gpus)
@@ -133,7 +133,7 @@ def run_command(
     return code
 
 
-def _report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
+def report_skipped_settings(runtime: RuntimeSettings, progress: Progress) -> None:
     """Print a hint with the settings of the build file that ``danlu run`` ignores."""
     skipped = [
         name

@@ -9,10 +9,14 @@ from danlu.util.paths import Paths
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Paths and configuration of the user, the same for all projects."""
+    """Paths and configuration of the user, the same for all projects.
+
+    ``engine`` is the engine of the context in which the command runs.
+    """
 
     paths: Paths
     config: Configuration
+    engine: str = "embedded"
 
 
 def load_settings(paths: Paths | None = None) -> Settings:

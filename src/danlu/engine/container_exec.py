@@ -11,6 +11,7 @@ import msgspec
 
 from danlu.engine.cgroup import ContainerCgroup, enter_script
 from danlu.engine.container_process import ContainerProcess, spawn_session
+from danlu.engine.container_scripts import EXEC_SCRIPT
 from danlu.engine.procfs import descendants, measure_usage
 from danlu.engine.types import ContainerExit
 from danlu.errors import MachineError
@@ -25,13 +26,15 @@ EXEC_ARGS = 'exec "$@"'
 class ExecTarget:
     """A running container: its bundle, and the control group that programs enter through a shell.
 
-    ``group`` is None if there is none, or if the container has no shell.
+    ``group`` is None if there is none, or if the container has no shell. With ``passes_streams`` it
+    must have one: programs get the caller's pipes and files themselves.
     """
 
     runtime: runtime.OciRuntime
     bundle: Path
     main: ContainerProcess
     group: ContainerCgroup | None = None
+    passes_streams: bool = False
 
     def start(
         self, process: ProcessSpec, *, stdin: int, stdout: int, stderr: int
@@ -44,16 +47,23 @@ class ExecTarget:
         if not inside:
             raise MachineError("the container has ended")
         procs_files = self.group.open_procs_files() if self.group else []
+        streams = (stdin, stdout, stderr)
+        passed = self._choose_passed_streams(process, streams)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        own = [null if number in passed else stream for number, stream in enumerate(streams)]
+        if process.terminal:
+            own[2] = null  # of the runtime's errors, which are in its log
         try:
-            file = _write_process_file(self.bundle, _enter_cgroup_first(process, len(procs_files)))
+            more = [*procs_files, *(streams[number] for number in passed)]
+            script = enter_script(len(procs_files)) + _take_streams(passed, len(procs_files))
+            run = EXEC_SCRIPT if self.passes_streams else EXEC_ARGS if script else ""
+            file = _write_process_file(self.bundle, _run_first(script + run, process))
             command = self.runtime.exec_command(
-                self.bundle, inside[0], process=file, descriptors=len(procs_files)
+                self.bundle, inside[0], process=file, descriptors=len(more)
             )
-            pid = spawn_session(
-                command, stdin=stdin, stdout=stdout, stderr=stderr, more=procs_files
-            )
+            pid = spawn_session(command, stdin=own[0], stdout=own[1], stderr=own[2], more=more)
         finally:
-            close_descriptors(procs_files)
+            close_descriptors([null, *procs_files])
         program = process.args[0]
 
         def finish(code: int) -> ContainerExit:
@@ -72,6 +82,17 @@ class ExecTarget:
         self.main.exec_processes.append(exec_process)
         return exec_process
 
+    def _choose_passed_streams(self, process: ProcessSpec, streams: Sequence[int]) -> list[int]:
+        """Return which streams the program gets as they are, instead of copies by the runtime.
+
+        runc copies until all programs have closed their pipes: it would outlive the program as long
+        as something runs in the background. No terminal of the host is passed on, because programs
+        could put input into it (TIOCSTI).
+        """
+        if not self.passes_streams or process.terminal:
+            return []
+        return [number for number, stream in enumerate(streams) if not os.isatty(stream)]
+
 
 def interpret_exit(code: int, log: Path, program: str) -> ContainerExit:
     """Turn the exit status of an OCI runtime into the container's exit."""
@@ -87,11 +108,17 @@ def close_descriptors(descriptors: Sequence[int]) -> None:
         os.close(descriptor)
 
 
-def _enter_cgroup_first(process: ProcessSpec, count: int) -> ProcessSpec:
-    """Make ``process`` enter a cgroup through its descriptors from 3 on."""
-    if not count:
+def _take_streams(passed: Sequence[int], before: int) -> str:
+    """Return shell code that turns descriptors behind ``before`` others into ``passed``."""
+    numbers = {3 + before + position: stream for position, stream in enumerate(passed)}
+    taking = "".join(f" {stream}<&{number} {number}<&-" for number, stream in numbers.items())
+    return f"exec{taking}; " if passed else ""
+
+
+def _run_first(script: str, process: ProcessSpec) -> ProcessSpec:
+    """Make a shell start ``process`` with ``script``, if that is not empty."""
+    if not script:
         return process
-    script = f"{enter_script(count)}{EXEC_ARGS}"
     return msgspec.structs.replace(process, args=(SHELL, "-c", script, "danlu", *process.args))
 
 

@@ -1,4 +1,4 @@
-"""Shell scripts that run in containers of other engines (POSIX, also BusyBox)."""
+"""Shell scripts that run in containers of all engines (POSIX, also BusyBox)."""
 
 from __future__ import annotations
 
@@ -27,14 +27,32 @@ echo 'danlu: ready'
 cat -- - <&3 >/dev/null & wait $!"""
 
 #: Runs a program, so that one that cannot be found gives 127 as in shells.
-EXEC_SCRIPT = 'exec "$@"'
+EXEC_SCRIPT = r"""command -v -- "$1" >/dev/null || [ -e "$1" ] || {
+  echo "error: $1: not found in the environment" >&2
+  exit 127
+}
+exec "$@"
+"""
 
-#: Runs the user's shell, with the image's PATH, which a login shell would replace.
-LOGIN_SCRIPT = r"""shell=$(grep "^[^:]*:[^:]*:$(id -u):" /etc/passwd | head -n 1)
-shell=${shell##*:}
-[ -x "$shell" ] || shell=/bin/bash
-[ -x "$shell" ] || shell=/bin/sh
-exec "${shell}"
+#: Sets SHELL: the image's, which ``shell()`` declares, else the user's in passwd, else bash or sh.
+#: Accounts of services have a program there that only refuses a login.
+FIND_SHELL_SCRIPT = r"""if [ ! -x "$SHELL" ]; then
+  uid=$(id -u)
+  while IFS=: read -r _ _ id _ _ _ SHELL || [ -n "$id" ]; do
+    [ "$id" != "$uid" ] || break
+    SHELL=
+  done
+fi </etc/passwd 2>/dev/null
+case $SHELL in */nologin|*/false) SHELL=;; esac
+[ -x "$SHELL" ] || SHELL=/bin/bash
+[ -x "$SHELL" ] || SHELL=/bin/sh
+export SHELL
+"""
+
+#: Runs that shell as a login shell, as OpenSSH does. Old versions of dash do not know ``-l``.
+LOGIN_SCRIPT = rf"""{FIND_SHELL_SCRIPT}
+case $SHELL in */sh|*/dash) "$SHELL" -lc : </dev/null >/dev/null 2>&1 || exec "$SHELL";; esac
+exec "$SHELL" -l
 """
 
 #: Prints the process id of the program with ``DANLU_EXEC=$1``. Only programs that the engine has

@@ -16,6 +16,7 @@ from danlu.engine.apt_sources import create_apt_sources, write_apt_sources
 from danlu.engine.cgroup import CgroupManager, ContainerCgroup, enter_script
 from danlu.engine.container_exec import ExecTarget, close_descriptors, interpret_exit
 from danlu.engine.container_process import ContainerProcess, spawn_session
+from danlu.engine.container_scripts import LOGIN_SCRIPT
 from danlu.engine.environment_directory import EnvironmentDirectory, EnvironmentSpec
 from danlu.engine.environment_image import find_environment_image
 from danlu.engine.gpu.provider import provide_gpus
@@ -37,7 +38,6 @@ from danlu.sandbox.types import (
     ProcessSpec,
     RootFilesystem,
 )
-from danlu.sandbox.users import find_login_shell
 from danlu.store import Store
 from danlu.util.config import Configuration
 from danlu.util.fd_limit import raise_fd_limit
@@ -91,6 +91,7 @@ class EmbeddedContainer:
         self._paths = paths
         self._config = config
         self._image_config = ImageConfig()
+        self._layers: tuple[Path, ...] = ()
         self._view = LayerView(())
         self._network_env = network_env.NetworkEnvironment({})
         self._edits = ContainerEdits()
@@ -117,7 +118,8 @@ class EmbeddedContainer:
         trees, work = self._open_layers(resources)
         self._network_env = network_env.detect_network_environment(work)
         # Users that were added inside are found, too.
-        self._view = LayerView((*trees, self._environment.upper))
+        self._layers = (*trees, self._environment.upper)
+        self._view = LayerView(self._layers)
         self._edits = provide_gpus(parse_gpus(self._spec.gpus), self._view, self._config)
         process = self._build_process(ExecRequest(self._choose_init()))
         group = self._create_cgroup(cgroups, resources)
@@ -155,7 +157,7 @@ class EmbeddedContainer:
                 details=(exit.message or f"it exited with code {exit.code}",),
                 hint="`danlu doctor` checks this machine",
             )
-        self._target = ExecTarget(chosen, bundle, main, group)
+        self._target = ExecTarget(chosen, bundle, main, group, passes_streams=True)
 
     async def _open_network(
         self, process: ProcessSpec, work: Path, resources: ExitStack
@@ -236,12 +238,29 @@ class EmbeddedContainer:
         resources.callback(group.close)
         return group
 
+    def _check_user_files(self) -> None:
+        """Raise :class:`MachineError` if runc could not read the users of the environment.
+
+        It opens these files whatever they are, and a program inside may have replaced them: at a
+        pipe it would wait until the environment stops.
+        """
+        for path in ("/etc/passwd", "/etc/group"):
+            if self._view.blocks_reading(path):
+                name, upper = self._spec.name, self._environment.upper
+                raise MachineError(
+                    f"cannot start a program in environment {name}: {path} is not a file",
+                    hint=f"`danlu stop {name}`, remove {upper}{path}, and `danlu start {name}`",
+                )
+
     def _build_process(self, request: ExecRequest) -> ProcessSpec:
+        # A view keeps what it has read, and programs inside replace directories.
+        self._view = LayerView(self._layers)
+        self._check_user_files()
         directory = PROJECT_DIRECTORY if self._spec.project else ""
         process = embedded.image_process(
             self._view,
             self._image_config,
-            request.args or self._find_user_shell(request.user),
+            request.args or ("/bin/sh", "-c", LOGIN_SCRIPT),
             directory=request.directory or directory,
             environment={
                 **self._network_env.environment,
@@ -256,17 +275,6 @@ class EmbeddedContainer:
             terminal=request.terminal,
         )
         return msgspec.structs.replace(process, open_files=self._open_files)
-
-    def _find_user_shell(self, user: str) -> tuple[str]:
-        """Return the shell of a user in the image's passwd, else bash, else sh.
-
-        It is not started as a login shell: Debian's ``/etc/profile`` replaces the image's PATH.
-        """
-        shell = find_login_shell(self._view, user or self._spec.user or self._image_config.user)
-        for path in (shell, "/bin/bash"):
-            if path and self._view.entry(self._view.resolve(path)) is not None:
-                return (path,)
-        return ("/bin/sh",)
 
 
 def _launch_runtime(

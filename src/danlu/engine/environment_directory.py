@@ -22,12 +22,13 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from danlu.engine.procfs import boot_time
 from danlu.engine.supervisor_directory import SupervisorDirectory
 from danlu.engine.types import ResourceLimits, VolumeMount
 from danlu.errors import StoreError, UsageError
@@ -149,7 +150,8 @@ class EnvironmentState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         started: When it was started last; None if never.
-        ended: When it was stopped or failed; None while it runs.
+        ended: When it was stopped or failed; None while it runs. For an environment whose
+            supervisor was killed, when that was last seen alive.
         reason: Why it is stopped or failed, for people.
         warnings: What this machine could not enforce or provide.
         stopped_by_user: Whether it was stopped on request.
@@ -193,6 +195,11 @@ class EnvironmentDirectory(SupervisorDirectory):
         """How the environment is started."""
         return self.directory / "spec.json"
 
+    @property
+    def state_file(self) -> Path:
+        """The current state; its time is when the supervisor was last seen alive."""
+        return self.directory / "state.json"
+
     def exists(self) -> bool:
         """Return whether there is such an environment.
 
@@ -207,7 +214,7 @@ class EnvironmentDirectory(SupervisorDirectory):
 
     def was_started(self) -> bool:
         """Return whether a supervisor has ever begun to start it."""
-        return (self.directory / "state.json").exists()
+        return self.state_file.exists()
 
     def read_spec(self) -> EnvironmentSpec:
         """Read how the environment is started.
@@ -252,8 +259,10 @@ class EnvironmentDirectory(SupervisorDirectory):
 
     def read_state(self) -> EnvironmentState:
         """Return the current state; a supervisor that was killed could not write its last one."""
+        # Before the state is read: a supervisor writes its last one before it releases the lock.
+        alive = self.is_running()
         try:
-            data = (self.directory / "state.json").read_bytes()
+            data = self.state_file.read_bytes()
         except FileNotFoundError:
             return EnvironmentState("Stopped", reason="never started")
         try:
@@ -261,19 +270,27 @@ class EnvironmentDirectory(SupervisorDirectory):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             # It is not synced, so a file system may lose its content when the machine crashes.
             state = EnvironmentState("Starting")
-        if state.phase in ("Starting", "Running") and not self.is_running():
+        # And after it, as one may have started meanwhile.
+        if state.phase in ("Starting", "Running") and not alive and not self.is_running():
+            ended = datetime.fromtimestamp(self.state_file.stat().st_mtime, UTC)
             return msgspec.structs.replace(
                 state,
                 phase="Stopped",
-                reason="its supervisor was killed, or the machine restarted",
+                ended=ended,
+                reason="machine restarted" if ended < boot_time() else "supervisor killed",
                 services=(),
                 container=None,
             )
         return state
 
+    def renew_state(self) -> None:
+        """Record that the supervisor is alive: the time is the end of one that is killed."""
+        with suppress(OSError):
+            os.utime(self.state_file)
+
     def write_state(self, state: EnvironmentState) -> None:
         """Replace the state."""
-        write_atomic(self.directory / "state.json", encode(state), sync=False)
+        write_atomic(self.state_file, encode(state), sync=False)
 
     def log_file(self, service: str) -> Path:
         """Return the log file of a service."""

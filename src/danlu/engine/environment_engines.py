@@ -59,6 +59,7 @@ _ENGINES: Mapping[str, Callable[[Paths, Configuration], EnvironmentEngine]] = {
     "podman": partial(_open_docker_engine, "podman"),
     KUBERNETES_ENGINE: _open_kubernetes_engine,
 }
+ENGINE_NAMES = tuple(_ENGINES)
 
 
 def open_engine(name: str, paths: Paths, config: Configuration) -> EnvironmentEngine:

@@ -73,6 +73,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 DEFAULT_GRACE = 10.0
 #: The state is written again this often, in seconds, while the disk is full.
 _PUBLISH_INTERVAL = 1.0
+#: So precisely is known when a supervisor was killed, in seconds.
+_RENEW_INTERVAL = 15.0
 
 
 class EnvironmentSupervisor:
@@ -145,6 +147,7 @@ class EnvironmentSupervisor:
                 serve_control_socket, self._environment.control_socket, self._answer_request
             )
             group.start_soon(self._retry_publishing)
+            group.start_soon(self._renew_state)
             group.start_soon(self._stop_on_signal)
             group.start_soon(self._stop_when_container_ends, self._container)
             self._publish_state()
@@ -154,7 +157,7 @@ class EnvironmentSupervisor:
             await self._stop_programs()
             await self._container.stop(grace=1.0)
             group.cancel_scope.cancel()
-        end = f"the container has ended{self._end_message}"
+        end = f"container ended{self._end_message}"
         self._publish_state("Stopped", "stopped" if self._stopped_by_user else end)
 
     async def _run_services(self, group: abc.TaskGroup) -> None:
@@ -358,6 +361,11 @@ class EnvironmentSupervisor:
             await anyio.sleep(_PUBLISH_INTERVAL)
             self._unpublished = anyio.Event()
             self._publish_state()
+
+    async def _renew_state(self) -> None:
+        while True:
+            await anyio.sleep(_RENEW_INTERVAL)
+            self._environment.renew_state()
 
 
 def main(directory: str, ready: int, lock: int) -> None:

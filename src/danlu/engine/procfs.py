@@ -6,11 +6,20 @@ import os
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 
 from danlu.engine.types import ResourceUsage
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+
+
+def boot_time() -> datetime:
+    """Return when this machine was started."""
+    stat = Path("/proc/stat").read_bytes()
+    seconds = int(stat.partition(b"\nbtime ")[2].split(None, 1)[0])
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def child_pids(process: int) -> list[int]:

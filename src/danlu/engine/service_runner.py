@@ -74,7 +74,7 @@ class ServiceRunner:
 
     async def restart(self, *, grace: float) -> None:
         """Stop the program, or end the wait for its restart; it is started again immediately."""
-        self._backoff = ExponentialBackoff(_FIRST_DELAY, _LONGEST_DELAY, reset=_RESET_AFTER)
+        self._backoff.reset()
         self._wake.set()
         if self._process is not None:
             await self._process.stop(grace=grace)

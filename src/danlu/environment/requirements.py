@@ -33,6 +33,9 @@ from danlu.graph.digest import digest_of
 from danlu.graph.ops import Platform
 from danlu.util.urls import strip_credentials
 
+#: The source of ``pip``, which is in every environment that has a Python.
+PYTHON_SOURCE = "install.python"
+
 
 def needs_python(environment: Environment) -> bool:
     """Return whether the environment has a Python: one that danlu installs, or the image's."""
@@ -60,7 +63,7 @@ def list_python_packages(environment: Environment) -> tuple[PythonPackages, ...]
     implied: list[PythonPackages] = []
     # Conda's Python comes with conda's pip.
     if not has_conda_python(environment) and (environment.python or not environment.base.image):
-        implied.append(PythonPackages(names=("pip",), source="install.python"))
+        implied.append(PythonPackages(names=("pip",), source=PYTHON_SOURCE))
     for declaration in environment.declarations:
         if not isinstance(declaration, PythonPackages):
             implied.extend(declaration.python_packages())

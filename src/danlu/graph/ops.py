@@ -5,8 +5,8 @@ A vertex carries an op and evaluates to a **stack**: layers, lowest first. There
 * *roots* produce a stack without input: :class:`ImageSource`, :class:`Bootstrap`;
 * *leaves* produce one layer that does not depend on what is below it, so that it can be put on
   any stack: :class:`Wheel`, :class:`CondaPackage`, :class:`Files`, :class:`CopyContext`,
-  :class:`CopyImage`, :class:`HttpFile`, :class:`UnpackArchive`; :class:`LoaderCache` only reads the
-  stack of its input;
+  :class:`CopyImage`, :class:`HttpFile`, :class:`UnpackArchive`; :class:`LoaderCache` and
+  :class:`ShellStartup` only read the stack of their input;
 * *steps* run in the stack of their first input and add one layer to it: :class:`AptInstall`,
   :class:`AddUser`, :class:`Exec`. :class:`BuildWheel` runs in a stack too, but produces a wheel
   file (and no layer) for the :class:`Wheel` that has it as its input.
@@ -219,6 +219,20 @@ class AddUser(Op, frozen=True):
     epoch: int
     groups: tuple[str, ...] = ()
     sudo: bool = False
+
+
+class ShellStartup(Op, frozen=True):
+    """Files through which login shells get the image's variables, over the stack of the input.
+
+    They are for the shells that the stack has. ``environment`` and ``path`` are the image's
+    (:class:`~danlu.graph.image_config.ImageConfig`).
+    """
+
+    reads_inputs: ClassVar[bool] = True
+
+    environment: tuple[tuple[str, str], ...]
+    path: tuple[str, ...]
+    epoch: int
 
 
 class Wheel(Op, frozen=True):

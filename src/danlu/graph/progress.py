@@ -42,13 +42,17 @@ class Log(msgspec.Struct, frozen=True):
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Bytes transferred for a vertex so far; ``total`` is 0 if unknown."""
+    """Bytes transferred for a vertex so far, or ``unit`` instead (``configured``).
+
+    ``total`` is 0 if unknown.
+    """
 
     vertex: str
     name: str
     current: int
     total: int
     time: float
+    unit: str = ""
 
 
 class Message(msgspec.Struct, frozen=True):

@@ -167,9 +167,10 @@ class Informer(Generic[O]):
         self._draw = draw
         self._version = ""
         self._failures = 0
-        # client-go's values: 0.8 s to 30 s, starting over after two minutes without a failure.
+        # client-go's values: 0.8 s to 30 s and up to twice as long by chance, and from the start
+        # again after two minutes without a failure.
         self._backoff = ExponentialBackoff(
-            0.8, 30.0, reset=120.0, monotonic=client.clock.monotonic, draw=draw
+            0.8, 60.0, reset=120.0, monotonic=client.clock.monotonic, draw=draw
         )
 
     @property

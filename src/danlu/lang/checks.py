@@ -79,5 +79,7 @@ def declare_python(
     if before is not None and "" in (before.version, version):
         if version:
             env.replace(before, PythonInterpreter(version, span=span))
-        return
-    env.declare_once("install.python", PythonInterpreter(version, span=span))
+    else:
+        env.declare_once("install.python", PythonInterpreter(version, span=span))
+    if version:
+        env.request_python("install.python", version, span)

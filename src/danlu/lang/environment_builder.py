@@ -28,6 +28,7 @@ class EnvironmentBuilder:
         self._declarations: list[Declaration] = []
         self._steps: list[Step] = []
         self._includes: list[IncludeRef] = []
+        self._python_requests: dict[str, tuple[str, Span]] = {}
 
     def declare(self, declaration: Declaration) -> None:
         """Add a declaration of which there may be several."""
@@ -37,6 +38,19 @@ class EnvironmentBuilder:
         """Add the only declaration of a function; another one must be equal to it."""
         if self._is_first(function, declaration):
             self._declarations.append(declaration)
+
+    def request_python(self, function: str, version: str, span: Span) -> None:
+        """Record which Python a call names; raise if that of install.python is another one."""
+        self._python_requests.setdefault(function, (version, span))
+        if len(self._python_requests) < 2:
+            return
+        python, uv = (self._python_requests[name][0] for name in ("install.python", "install.uv"))
+        if not f"{python}.".startswith(f"{uv}."):
+            first = next(iter(self._python_requests.values()))[1]
+            raise CallError(
+                f"install.uv() names Python {uv}, but the environment has Python {python}",
+                hint=f"the first is at {first}; an environment has one Python, so name one version",
+            )
 
     def find(self, kind: type[_D]) -> _D | None:
         """Return the first declaration of a type."""

@@ -14,6 +14,7 @@ import msgspec
 
 from danlu import replica_runtime
 from danlu.commands.function_transport import copy_runtime_package
+from danlu.commands.jobs.targets import is_remote
 from danlu.commands.local_modules import (
     LocalModules,
     classify_search_path,
@@ -129,7 +130,7 @@ def _find_modules(
 ) -> LocalModules:
     names = [*find_imports(tree), *(name for variable in variables for name in variable.modules)]
     # Otherwise the job runs in the kernel's own Python, which finds installed packages itself.
-    elsewhere = bool(options.image or options.env or options.on not in ("", "local"))
+    elsewhere = bool(options.image or options.env or is_remote(options.on))
     entries = classify_search_path(path, place=place, elsewhere=elsewhere)
     return find_local_modules(names, entries, needed=options.modules, elsewhere=elsewhere)
 

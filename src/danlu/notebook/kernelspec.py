@@ -85,7 +85,7 @@ def environment_kernel_json(display_name: str, environment: str) -> dict[str, An
 
 def user_base() -> Path:
     """Return the base directory of the user's kernels, which every Jupyter of the user reads."""
-    # Imported late: jupyter_core is an optional dependency, of danlu[notebook].
+    # Imported late: jupyter_core is an optional dependency, of danlu's extra `notebook`.
     from jupyter_core.paths import jupyter_data_dir
 
     return Path(jupyter_data_dir())

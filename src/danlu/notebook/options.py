@@ -238,7 +238,7 @@ OPTIONS: tuple[CellOption, ...] = (
     CellOption(
         "trials",
         "N",
-        "Let Optuna choose N points of the sweep (requires danlu[sweep]).",
+        "Let Optuna choose N points of the sweep (requires optuna).",
         ("20",),
         converters.whole_number(1),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -90,6 +91,23 @@ def make_image(
         tuple(text for _, text in layers),
         config,
     )
+
+
+def extend_config(
+    config: bytes, diff_id: DiffId, created_by: str, *, created: datetime | None = None
+) -> bytes:
+    """Return an image configuration with one more layer (OCI image spec, config.md).
+
+    Without ``created`` the image keeps its time, so that equal layers give equal images.
+    """
+    document = json.loads(config)
+    if created is not None:
+        document["created"] = created.strftime("%Y-%m-%dT%H:%M:%SZ")
+    document["rootfs"]["diff_ids"].append(diff_id)
+    if "history" in document:
+        entry = {"created": document.get("created"), "created_by": created_by}
+        document["history"].append({key: value for key, value in entry.items() if value})
+    return json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
 
 
 def parse_image(config: bytes) -> Image:

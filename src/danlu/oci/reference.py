@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from danlu.errors import UsageError
 from danlu.oci.digest import Digest, is_digest
 
-_DEFAULT_REGISTRY = "docker.io"
+DEFAULT_REGISTRY = "docker.io"
 _DEFAULT_NAMESPACE = "library"
 _DEFAULT_TAG = "latest"
 
@@ -71,9 +71,9 @@ class Reference(msgspec.Struct, frozen=True, order=True):
     def familiar_name(self) -> str:
         """The reference as people write it, without the default registry and namespace."""
         text = str(self)
-        if self.registry != _DEFAULT_REGISTRY:
+        if self.registry != DEFAULT_REGISTRY:
             return text
-        short = text.removeprefix(f"{_DEFAULT_REGISTRY}/")
+        short = text.removeprefix(f"{DEFAULT_REGISTRY}/")
         inner = short.removeprefix(f"{_DEFAULT_NAMESPACE}/")
         if "/" not in inner:
             return inner
@@ -89,6 +89,15 @@ class Reference(msgspec.Struct, frozen=True, order=True):
         return replace(self, digest=digest)
 
 
+def parse_registry(text: str) -> str:
+    """Return ``HOST`` or ``HOST:PORT``. Raises :class:`UsageError` if it is invalid."""
+    if not _REGISTRY.fullmatch(text):
+        raise UsageError(
+            f"invalid registry {text!r}", hint="use the form registry.example.com or localhost:5000"
+        )
+    return text
+
+
 def _split_tag(text: str) -> tuple[str, str | None]:
     # A colon before a slash belongs to a port.
     cut = text.rfind(":")
@@ -100,11 +109,11 @@ def _split_tag(text: str) -> tuple[str, str | None]:
 def _split_registry(name: str) -> tuple[str, str]:
     first, slash, rest = name.partition("/")
     if not slash or not _is_host(first):
-        first, rest = _DEFAULT_REGISTRY, name
+        first, rest = DEFAULT_REGISTRY, name
     # Docker's former name for the same registry.
     if first == "index.docker.io":
-        first = _DEFAULT_REGISTRY
-    if first == _DEFAULT_REGISTRY and "/" not in rest:
+        first = DEFAULT_REGISTRY
+    if first == DEFAULT_REGISTRY and "/" not in rest:
         rest = f"{_DEFAULT_NAMESPACE}/{rest}"
     return first, rest
 

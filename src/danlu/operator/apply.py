@@ -182,7 +182,7 @@ class DecisionApplier:
     async def _record_failure(
         self, context: ReconcileContext, reason: str, operation: Awaitable[None]
     ) -> None:
-        """Await ``operation``; record an error that a person has to look at, and raise it."""
+        """Await ``operation``; record an error that will not resolve by itself, and raise it."""
         try:
             await operation
         except (NameConflict, TemporaryError, NotFound, Conflict):

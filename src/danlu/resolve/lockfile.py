@@ -55,7 +55,7 @@ def _format_table(value: Any, path: str) -> str:
     """Format a struct as a TOML table: plain values, lists of inline tables, then subtables."""
     lines: list[str] = []
     tables: list[str] = []
-    for field, inner in _set_fields(value):
+    for field, inner in _iterate_changed_fields(value):
         if isinstance(inner, tuple) and inner and isinstance(inner[0], msgspec.Struct):
             rows = "".join(f"    {_format_inline_table(row)},\n" for row in inner)
             lines.append(f"{field} = [\n{rows}]\n")
@@ -69,7 +69,7 @@ def _format_table(value: Any, path: str) -> str:
     return "".join(lines) + "".join(tables)
 
 
-def _set_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
+def _iterate_changed_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     """Yield the fields that differ from their defaults, in order."""
     defaults = value.__struct_defaults__
     required = len(value.__struct_fields__) - len(defaults)
@@ -84,7 +84,9 @@ def _set_fields(value: msgspec.Struct) -> Iterator[tuple[str, Any]]:
 def _format_inline_table(row: msgspec.Struct) -> str:
     return (
         "{ "
-        + ", ".join(f"{name} = {_format_value(inner)}" for name, inner in _set_fields(row))
+        + ", ".join(
+            f"{name} = {_format_value(inner)}" for name, inner in _iterate_changed_fields(row)
+        )
         + " }"
     )
 

@@ -89,6 +89,16 @@ class LayerView:
             # The image is untrusted: its files may be larger than memory.
             return file.read(_MAX_READ)
 
+    def blocks_reading(self, target: str) -> bool:
+        """Return whether ``target`` may be something else than a file, such as a pipe.
+
+        A program that opens a pipe waits for a writer. A link to what no layer has counts: it may
+        lead to a mount.
+        """
+        parts = self.resolve(target)
+        path = self.entry(parts)
+        return not os.path.isfile(path) if path else parts != tuple(_split_path(target))
+
     def _find_entry(self, parts: tuple[str, ...]) -> tuple[str | None, list[str]]:
         *above, name = parts
         top: str | None = None

@@ -18,6 +18,8 @@ FAILED_TO_START = 125
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 
 _EXEC_ERROR = re.compile(r"exec:? \"?|executable file|open executable|find executable", re.I)
+#: Of runc, and of crun.
+_DIRECTORY_ERROR = re.compile(r"chdir (?:to cwd \(|`)\"?(.+?)[\"`'].*?: (.+)")
 _NOT_FOUND_ERROR = re.compile(r"executable file .*not found|no such file or directory", re.I)
 _NOT_EXECUTABLE_ERROR = re.compile(r"permission denied|exec format error|is a directory", re.I)
 
@@ -168,6 +170,9 @@ def interpret_exit(code: int, log: Path, program: str) -> tuple[int, str]:
     reason = _read_last_error(log) if code else ""
     if not reason:
         return code, ""
+    directory = _DIRECTORY_ERROR.search(reason)
+    if directory:
+        return FAILED_TO_START, f"cannot change to directory {directory[1]}: {directory[2]}"
     is_exec_error = _EXEC_ERROR.search(reason)
     if is_exec_error and _NOT_FOUND_ERROR.search(reason):
         return _NOT_FOUND, f"{program}: not found"

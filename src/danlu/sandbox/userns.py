@@ -32,7 +32,19 @@ from danlu.util.id_maps import (
 if TYPE_CHECKING:
     from danlu.util.paths import Paths
 
-_PROC_SYS = Path("/proc/sys")
+_PROC = Path("/proc")
+
+#: Settings that forbid user namespaces: the file, its value then, and the line that allows them.
+_NAMESPACE_SETTINGS = (
+    ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "user.max_user_namespaces=65536"),
+)
+#: Of Ubuntu 24.04: an ordinary user's namespaces exist, but give no rights.
+_APPARMOR_SETTING = (
+    "kernel/apparmor_restrict_unprivileged_userns",
+    "1",
+    "kernel.apparmor_restrict_unprivileged_userns=0",
+)
 
 
 class _IdRange(msgspec.Struct, frozen=True):
@@ -77,9 +89,9 @@ def has_entered() -> bool:
     return _entered
 
 
-def is_rootless() -> bool:
+def is_rootless(proc: Path = _PROC) -> bool:
     """Return whether this process is root only in a user namespace, not on the machine."""
-    return _read_first_map() != (0, 0, 2**32 - 1)
+    return _read_first_map(proc) != (0, 0, 2**32 - 1)
 
 
 def has_single_id() -> bool:
@@ -167,8 +179,8 @@ def _keep_to_recorded_ids(store: Path) -> None:
         )
 
 
-def _read_first_map() -> tuple[int, int, int]:
-    with open("/proc/self/uid_map") as file:
+def _read_first_map(proc: Path) -> tuple[int, int, int]:
+    with open(proc / "self/uid_map") as file:
         inside, outside, count = (int(word) for word in file.readline().split())
     return inside, outside, count
 
@@ -178,7 +190,7 @@ def _keep_mounts_private() -> None:
     try:
         _linux.mount("none", "/", flags=_linux.MS_REC | _linux.MS_SLAVE)
     except OSError as error:
-        raise _namespace_error(error) from error
+        raise explain_namespace_error(error) from error
 
 
 def _hide_control_groups() -> None:
@@ -192,7 +204,7 @@ def _unshare_or_explain(flags: int) -> None:
     try:
         _linux.unshare(flags)
     except OSError as error:
-        raise _namespace_error(error) from error
+        raise explain_namespace_error(error) from error
 
 
 def _enter_user_namespace() -> None:
@@ -220,7 +232,7 @@ def _map_single_id(uid: int, gid: int) -> None:
         try:
             Path(f"/proc/self/{name}").write_text(text)
         except OSError as error:
-            raise _namespace_error(error) from error
+            raise explain_namespace_error(error) from error
 
 
 def _unshare_with_maps(maps: list[list[str]]) -> None:
@@ -330,14 +342,22 @@ def _query_getsubids(name: str, flag: str) -> list[_IdRange]:
     ]
 
 
-def _namespace_error(error: OSError) -> MachineError:
-    """Explain why the kernel refused, with the setting to change."""
-    setting = _find_blocking_sysctl()
-    if setting:
+def explain_namespace_error(error: OSError, *, proc: Path = _PROC) -> MachineError:
+    """Explain why the kernel refused namespaces, with the setting to change; ``proc`` is procfs."""
+    is_root = os.geteuid() == 0 and not is_rootless(proc)
+    if not is_root and _has_setting(_APPARMOR_SETTING, proc):
         return MachineError(
-            "this machine does not allow unprivileged users to create namespaces",
-            hint=f"echo '{setting}' | sudo tee /etc/sysctl.d/60-danlu.conf && sudo sysctl --system",
+            "AppArmor keeps ordinary users from using user namespaces"
+            " (kernel.apparmor_restrict_unprivileged_userns=1)",
+            hint=f"{_format_sysctl_command(_APPARMOR_SETTING[2])}; or allow them only to danlu's"
+            " Python, with an AppArmor profile (docs: Rootless setup, Ubuntu)",
         )
+    for setting in _NAMESPACE_SETTINGS:
+        if not is_root and _has_setting(setting, proc):
+            return MachineError(
+                "this machine does not allow unprivileged users to create namespaces",
+                hint=_format_sysctl_command(setting[2]),
+            )
     if os.geteuid() == 0 and error.errno == errno.EPERM:
         return MachineError(
             "root is not allowed to mount here",
@@ -350,22 +370,13 @@ def _namespace_error(error: OSError) -> MachineError:
     )
 
 
-def _find_blocking_sysctl() -> str:
-    """Return the sysctl that forbids user namespaces, as the line that would allow them."""
-    if os.geteuid() == 0 and not is_rootless():
-        return ""
-    for name, closed, line in (
-        ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-        ("user/max_user_namespaces", "0", "user.max_user_namespaces=65536"),
-        (
-            "kernel/apparmor_restrict_unprivileged_userns",
-            "1",
-            "kernel.apparmor_restrict_unprivileged_userns=0",
-        ),
-    ):
-        try:
-            if (_PROC_SYS / name).read_text().strip() == closed:
-                return line
-        except OSError:
-            continue
-    return ""
+def _has_setting(setting: tuple[str, str, str], proc: Path) -> bool:
+    name, closed, _ = setting
+    try:
+        return (proc / "sys" / name).read_text().strip() == closed
+    except OSError:
+        return False
+
+
+def _format_sysctl_command(line: str) -> str:
+    return f"echo '{line}' | sudo tee /etc/sysctl.d/60-danlu.conf && sudo sysctl --system"

@@ -41,12 +41,6 @@ def find_user(view: LayerView, text: str) -> ResolvedUser:
     return ResolvedUser(uid, gid, tuple(sorted(more - {gid})), home or "/")
 
 
-def find_login_shell(view: LayerView, text: str) -> str:
-    """Return the login shell of the user that ``text`` names; empty if passwd does not say."""
-    entry = _match_entry(_read_entries(view, "/etc/passwd", 7), text.partition(":")[0] or "0")
-    return entry[6] if entry else ""
-
-
 def _find_gid(groups: list[list[str]], name: str) -> int:
     entry = _match_entry(groups, name)
     if entry is not None:

@@ -163,7 +163,7 @@ def digest_tree(directory: Path) -> str:
                 continue
             relative = path.relative_to(directory).as_posix()
             if path.is_symlink():
-                kind, content = "link", os.readlink(path).encode()
+                kind, content = "link", os.fsencode(os.readlink(path))
             elif path.is_file():
                 kind = "program" if path.stat().st_mode & 0o100 else "file"
                 with path.open("rb") as file:

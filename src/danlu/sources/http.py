@@ -19,6 +19,7 @@ import msgspec
 from anyio.lowlevel import RunVar
 
 from danlu.errors import ChecksumError, OutsideError, TemporaryError, UsageError
+from danlu.util.backoff import ExponentialBackoff
 from danlu.util.locks import file_lock
 
 # aiohttp takes longer to load than everything else here, and a cached file needs no request.
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
 _CHUNK_SIZE = 1 << 18
 
-#: Attempts for a download, with a pause that doubles from :data:`_RETRY_SECONDS`.
 _MAX_ATTEMPTS = 4
-_RETRY_SECONDS = 0.5
+_RETRY_SECONDS, _MAX_RETRY_SECONDS = 1.0, 8.0
 
 #: Transfers at once: servers limit the connections of a client, and the first files can be unpacked
 #: while others are still transferred.
@@ -176,6 +176,7 @@ async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, 
     async with aiohttp.ClientSession(
         trust_env=True, timeout=timeout, connector=connector, auto_decompress=False
     ) as session:
+        backoff = ExponentialBackoff(_RETRY_SECONDS, _MAX_RETRY_SECONDS)
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             try:
                 await _transfer_once(session, url, partial)
@@ -183,7 +184,7 @@ async def _download_with_retries(url: str, partial: Path, environ: Mapping[str, 
             except (aiohttp.ClientError, TimeoutError, TemporaryError) as error:
                 if _is_final(error) or attempt == _MAX_ATTEMPTS:
                     raise _translate_error(url, error) from error
-            await anyio.sleep(_RETRY_SECONDS * 2**attempt)
+            await anyio.sleep(backoff.next_delay())
 
 
 def _find_ssl_context(environ: Mapping[str, str]) -> ssl.SSLContext | bool:

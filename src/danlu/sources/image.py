@@ -269,7 +269,7 @@ async def push(
     from danlu.oci.registry import push_image, push_index
 
     named = Reference.parse(name)
-    endpoint = _make_endpoint(named.registry, config)
+    endpoint = make_endpoint(named.registry, config)
     async with _connect(endpoint, named, on_retry=on_retry) as registry:
         send = (
             partial(push_index, images=(image, *others))
@@ -308,7 +308,7 @@ async def _try_mirror_first(
             raise  # a mirror that serves modified data must not go unnoticed
         except OutsideError:
             pass
-    endpoint = _make_endpoint(named.registry, config)
+    endpoint = make_endpoint(named.registry, config)
     async with _connect(endpoint, named, on_retry=on_retry) as registry:
         return await job(registry)
 
@@ -333,7 +333,8 @@ def _connect(
     )
 
 
-def _make_endpoint(host: str, config: Configuration, prefix: str = "") -> RegistryEndpoint:
+def make_endpoint(host: str, config: Configuration, prefix: str = "") -> RegistryEndpoint:
+    """Return the registry ``host`` with its settings in ``config.toml``."""
     from danlu.oci.registry import RegistryEndpoint
 
     access = config.registries.get(host)
@@ -346,4 +347,4 @@ def _mirror_endpoint(text: str, config: Configuration) -> RegistryEndpoint:
     """Parse ``HOST[:PORT][/PREFIX]``, with or without a scheme."""
     bare = text.removeprefix("https://").removeprefix("http://").strip("/")
     host, _, prefix = bare.partition("/")
-    return _make_endpoint(host, config, prefix)
+    return make_endpoint(host, config, prefix)

@@ -66,4 +66,4 @@ def reports_config_map_name(job: str) -> str:
 
 def submitter_lease_name(job: str) -> str:
     """Return the name of the Lease that its submitter renews."""
-    return f"{job}-tie"
+    return f"{job}-submitter"

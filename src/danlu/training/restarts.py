@@ -40,6 +40,7 @@ from danlu.training.types import (
     RestartBackoff,
     RestartPolicy,
 )
+from danlu.util.backoff import exponential_delay
 
 FIRST_RETRYABLE_CODE = 128
 
@@ -85,8 +86,7 @@ def decides_success(job: Job, framework: Framework, type: ReplicaType) -> bool:
 
 def backoff_delay(restarts: int, backoff: RestartBackoff) -> float:
     """Return the seconds to wait before restart number ``restarts`` (from 1)."""
-    # Capped, as 2.0 to the power of a large count of restarts overflows.
-    return min(backoff.max_delay, backoff.first_delay * 2.0 ** min(restarts - 1, 64))
+    return exponential_delay(backoff.first_delay, backoff.max_delay, restarts - 1)
 
 
 def exceeds_backoff_limit(job: Job, *, made: int, due: int) -> bool:

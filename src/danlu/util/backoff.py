@@ -13,15 +13,22 @@ def exponential_delay(first: float, longest: float, failures: int) -> float:
     return min(longest, first * 2.0 ** min(failures, 64))
 
 
-class ExponentialBackoff:
-    """Delays that double with each failure and start over after a while without one.
+def draw_delay(first: float, longest: float, failures: int, draw: float) -> float:
+    """Return an exponential delay with jitter: from ``first`` to twice that, then doubled.
 
-    Each delay is lengthened by a random factor between 1 and 2 (wait.Backoff of apimachinery with
-    jitter 1.0), so that clients that failed together do not come back together.
+    Clients that failed together do not come back together, not even at the limit: no delay is
+    longer than ``longest``, and those at the limit are spread over its upper half. ``draw`` is
+    between 0 and 1.
+    """
+    return exponential_delay(first, longest / 2, failures) * (1.0 + draw)
+
+
+class ExponentialBackoff:
+    """Delays (:func:`draw_delay`) that double and start over after a while without a failure.
 
     Args:
-        first: The first delay in seconds.
-        longest: The upper bound of a delay, before jitter.
+        first: The shortest delay in seconds.
+        longest: The longest delay, with jitter.
         reset: Start over if the last failure was longer ago than this.
     """
 
@@ -48,6 +55,10 @@ class ExponentialBackoff:
         if now - self._last > self._reset:
             self._failures = 0
         self._last = now
-        delay = exponential_delay(self._first, self._longest, self._failures)
+        delay = draw_delay(self._first, self._longest, self._failures, self._draw())
         self._failures += 1
-        return delay * (1.0 + self._draw())
+        return delay
+
+    def reset(self) -> None:
+        """Start over: the next delay is the first one."""
+        self._failures = 0

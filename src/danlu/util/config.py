@@ -37,8 +37,8 @@ class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where ``--on kubernetes`` runs jobs, ``--builder kubernetes`` steps, and ``--engine
-    kubernetes`` environments, ``[kubernetes]``.
+    """Where ``--on kubernetes`` runs jobs and environments, and ``--builder kubernetes`` steps:
+    ``[kubernetes]``.
 
     ``context`` is a context of the kubeconfig (empty: the current one) and ``namespace`` the jobs'
     namespace (empty: the context's). ``registry`` is where images of environments are pushed
@@ -68,9 +68,6 @@ class KubernetesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment_idle: str = "1h"
 
 
-EngineName = Literal["embedded", "docker", "podman", "kubernetes"]
-"""What can run the containers of environments."""
-
 NetworkName = Literal["host", "private"]
 """Which network the containers of environments have."""
 
@@ -82,8 +79,7 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a user can set once for all projects.
 
     ``buildkit_tls_dir`` is a directory with the certificates for BuildKit at a ``tcp://`` address
-    (``ca.pem``, ``cert.pem``, ``key.pem``). ``engine`` is what runs the containers of environments
-    (``embedded``, ``docker``, ``podman``, ``kubernetes``), ``network`` whether these have the
+    (``ca.pem``, ``cert.pem``, ``key.pem``). ``network`` is whether environments have the
     machine's network (``host``) or one of which only forwarded ports are reached (``private``).
     ``jobs`` is the number of build steps that run at once (0: one per core), ``store_limit`` the
     size limit of the store and its downloads (``"50GB"``; empty: no limit), ``runtime`` the OCI
@@ -104,7 +100,6 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kubernetes: KubernetesConfig = KubernetesConfig()
     builder: str = "embedded"
     buildkit_tls_dir: str = ""
-    engine: EngineName = "embedded"
     network: NetworkName = "host"
     runtime: str = ""
     jobs: int = 0
@@ -129,7 +124,6 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _OVERRIDABLE_SETTINGS = (
     "builder",
     "buildkit_tls_dir",
-    "engine",
     "network",
     "runtime",
     "jobs",
@@ -262,6 +256,8 @@ def _suggest_setting(message: str) -> str:
     match = re.search(r"unknown field `([^`]*)`(?: - at `\$\.(\w+))?", message)
     if match is None:
         return ""
+    if match[1] == "engine":  # a setting of earlier versions
+        return "choose where environments run with `danlu context use NAME`, and remove the setting"
     tables = {"mirrors": MirrorConfig, "registries": RegistryConfig, "kubernetes": KubernetesConfig}
     known = tables.get(match[2] or "", Configuration).__struct_fields__
     return did_you_mean(match[1], known, template="`{}`", otherwise=f"settings: {', '.join(known)}")

@@ -7,8 +7,8 @@ import sys
 
 #: Selects the machine and engine on which commands run; see `danlu context`.
 CONTEXT_VARIABLE = "DANLU_CONTEXT"
-#: This machine, with the configured engine.
-DEFAULT_CONTEXT = "default"
+#: This machine, with danlu's own engine.
+LOCAL_CONTEXT = "local"
 #: What selects danlu's directories; graphical programs do not have the variables of a shell.
 _DIRECTORY_VARIABLES = ("DANLU_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 

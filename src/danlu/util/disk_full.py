@@ -28,11 +28,16 @@ _STORE_HINT = (
 
 
 def disk_full_error(
-    what: str, *, details: Iterable[str] = (), hint: str = _STORE_HINT
+    what: str, *, output: Iterable[str] = (), hint: str = _STORE_HINT
 ) -> StoreError:
-    """Return the error for a full disk that holds ``what``, which belongs to danlu."""
+    """Return the error for a full disk that holds ``what``, which belongs to danlu.
+
+    Of a program's ``output``, which repeats it in many ways, the first line that says so is kept.
+    """
+    texts = (_NO_SPACE_TEXT, _NO_QUOTA_TEXT)
+    found = [line for line in output if any(text in line for text in texts)]
     return StoreError(
-        f"no space left on the disk that holds {what}", details=tuple(details), hint=hint
+        f"no space left on the disk that holds {what}", details=tuple(found[:1]), hint=hint
     )
 
 

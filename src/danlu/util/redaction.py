@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from danlu.util.urls import MASK
 
 #: Words in the name of a variable, setting or option that has a secret as its value.
 _SECRET_WORDS = (
     r"token(?!iz)|passw(?:or)?d|passphrase|secret|credential|api[_-]?key|access[_-]?key"
-    r"|private[_-]?key|auth[_-]?key|signing[_-]?key"
+    r"|private[_-]?key|auth[_-]?key|signing[_-]?key|bearer"
 )
 _SECRET_ENDINGS = r"_key|_pass|_pwd|_pat|_auth"
 _SECRET_NAME = re.compile(rf"{_SECRET_WORDS}|(?:{_SECRET_ENDINGS})$", re.IGNORECASE)
@@ -23,7 +23,29 @@ _SECRET_NAME = re.compile(rf"{_SECRET_WORDS}|(?:{_SECRET_ENDINGS})$", re.IGNOREC
 #: Values shorter than this are not searched for everywhere: ``test`` would remove too much.
 _MIN_VALUE_LENGTH = 6
 
-_STRING = r"\"(?!\*\*\*)(?:[^\"\\\n]|\\.)+\"|'(?!\*\*\*)(?:[^'\\\n]|\\.)+'"
+#: Joins the words of a command in :meth:`SecretRedactor.redact_values`; whitespace for ``\\s``.
+_WORD_SEPARATOR = "\x1f"
+
+_STRING = r"\"(?!\*\*\*)(?:[^\"\\\n\x1f]|\\.)+\"|'(?!\*\*\*)(?:[^'\\\n\x1f]|\\.)+'"
+#: Between an option and its value, also in JSON and Python (``["curl", "-u", "me:…"]``).
+_GAP = r"(?:[ \t\x1f]{1,9}+|=|[\"'][ \t]{0,9}+,[ \t]{0,9}+(?=[\"']))"
+#: Nothing between them either; the end of a word in JSON is not the start of a value.
+_MAY_HAVE_GAP = rf"(?:{_GAP}|(?![\"'][ \t]*[,\]]))"
+#: A value of an option that may be quoted.
+_VALUE = rf"(?:{_STRING}|(?!\*\*\*|[\"'])[^\s\"']+)"
+
+#: Programs whose option with one letter is a password, and the letter.
+_PASSWORD_OPTIONS = (
+    (r"(?:mysql|mariadb|mongo)[\w-]{0,30}|sshpass|7z[ar]?", "p"),
+    (
+        r"(?:docker|podman|nerdctl|buildah|skopeo|helm|oras|crane|regctl|az|oc)\b[^\n;|&]{0,80}?"
+        r"\blogin",
+        "p",
+    ),
+    (r"redis-cli", "a"),
+    (r"unzip|zip|sqlcmd", "P"),
+    (r"ldap[a-z]{1,20}", "w"),
+)
 _NOT_MASKED = r"(?!\*\*\*)"
 #: A literal that is not secret, or the start of an expression.
 _NOT_SECRET = r"(?!\*\*\*|\"|'|(?:true|false|null|none)\b|[=\[{(])"
@@ -46,11 +68,15 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     end = r"-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
     begin = r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
     yield "private key", re.compile(rf"{begin}(?:.*?{end}|.*\Z)", re.DOTALL), MASK
+    yield "private key", re.compile(r"\bAGE-SECRET-KEY-1[A-Z0-9]{20,255}"), MASK
     header = (
-        rf"((?:proxy-)?authorization[\"']?\s{{0,9}}+[:=]\s{{0,9}}+[\"']?){_NOT_MASKED}[^\"'\r\n]+"
+        rf"((?:proxy-)?authorization[\"']?\s{{0,9}}+[:=]\s{{0,9}}+[\"']?){_NOT_MASKED}"
+        r"[^\"'\r\n\x1f]+"
     )
     yield "Authorization header", re.compile(header, flags), kept
-    cookie = rf"((?:set-)?cookie[\"']?\s{{0,9}}+:\s{{0,9}}+[\"']?){_NOT_MASKED}[^\"'\r\n]+"
+    bearer = rf"(\bbearer[ \t]{{1,9}}+){_NOT_MASKED}(?=[^\s\"']{{0,4096}}\d)[\w.~+/=-]{{8,}}"
+    yield "Authorization header", re.compile(bearer, flags), kept
+    cookie = rf"((?:set-)?cookie[\"']?\s{{0,9}}+:\s{{0,9}}+[\"']?){_NOT_MASKED}[^\"'\r\n\x1f]+"
     yield "cookie", re.compile(cookie, flags), kept
     # A password may contain what should have been escaped; a port is not a password.
     password = r"(\b[A-Za-z][A-Za-z0-9+.-]{0,30}://)[^/?#\s\"'<>:@*]{0,255}:(?!\d{1,5}/)"
@@ -65,9 +91,31 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     login = rf"(\"(?:{names})\"\s{{0,9}}+:\s{{0,9}}+)\"{_NOT_MASKED}[^\"\n]+\""
     yield "registry login", re.compile(login, flags), rf'\g<1>"{MASK}"'
     after = r"(?=[ \t]*(?:$|login|password))"
-    netrc = rf"(\b(?:login|account|password)[ \t]{{1,9}}+){_NOT_MASKED}\S+{after}"
+    # As a word within a line, `login` is a command of docker.
+    account = r"(?:^[ \t]*|\bmachine[ \t]{1,9}+\S{1,255}[ \t]{1,9}+)(?:login|account)"
+    netrc = rf"((?:{account}|\bpassword)[ \t]{{1,9}}+){_NOT_MASKED}\S+{after}"
     yield "netrc login", re.compile(netrc, re.MULTILINE), kept
-    option = rf"--?[\w-]{{0,64}}(?:{_SECRET_WORDS})[\w-]{{0,64}}(?:[ \t]{{1,9}}+|=)"
+    # ``-u NAME:PASSWORD`` of curl, ``-U NAME%PASSWORD`` of smbclient. ``1000:1000`` and ``app:app``
+    # are the user and group of a container, ``+%Y`` is a format of date.
+    user = rf"(?<![\w-])(?:-[a-z]{{0,9}}u{_GAP}|-u|--(?:proxy-)?user{_GAP})"
+    name = (
+        r"(?!\d+:\d+(?!\w))(?P<name>[^\s\"':%=/,+-][^\s\"':%=/,]{0,255})[:%](?!//|(?P=name)(?!\w))"
+    )
+    for quote, password in (("", r"[^\s\"']+"), ("'", r"[^'\n\x1f]+"), ('"', r"[^\"\n\x1f]+")):
+        yield (
+            "user's password",
+            re.compile(rf"({user}{quote}{name}){_NOT_MASKED}{password}", flags),
+            kept,
+        )
+    for programs, letter in _PASSWORD_OPTIONS:
+        before = rf"(?:(?![\s\"']-{letter})[^\n;|&]){{0,400}}"
+        command = rf"(\b(?:{programs})\b{before}[\s\"']-{letter}{_MAY_HAVE_GAP}){_VALUE}"
+        yield "secret option", re.compile(command), _mask_value
+    piped = rf"(\becho[ \t]{{1,9}}+(?:-n[ \t]{{1,9}}+)?){_VALUE}(?=[ \t]*\|[^\n|]{{0,400}}-stdin)"
+    yield "secret option", re.compile(piped), _mask_value
+    openssl = rf"(-pass(?:in|out)?{_GAP}[\"']?pass:){_NOT_MASKED}[^\s\"']+"
+    yield "secret option", re.compile(openssl), kept
+    option = rf"--?[\w-]{{0,64}}(?:{_SECRET_WORDS})[\w-]{{0,64}}{_GAP}"
     option = rf"({option})(?:{_STRING}|(?!-){_NOT_SECRET}\S+)"
     yield "secret option", re.compile(option, flags), _mask_value
     name = rf"\b[\w.-]{{0,64}}(?:(?:{_SECRET_WORDS})(?:[_-][\w-]{{0,64}})?|{_SECRET_ENDINGS})"
@@ -77,8 +125,12 @@ def _compile_patterns() -> Iterator[tuple[str, re.Pattern[str], Replacement]]:
     token = (
         r"\b(?:gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_\w{20,255}|glpat-[\w-]{16,255}"
         r"|hf_[A-Za-z0-9]{16,255}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,255}"
-        r"|xox[a-z]-[\w-]{10,255}|sk-[\w-]{20,255}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{20,500}"
-        r"|dckr_pat_[\w-]{10,255}|eyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]{0,4096})"
+        r"|xox[a-z]-[\w-]{10,255}|xapp-[\w-]{10,255}|sk-[\w-]{20,255}|npm_[A-Za-z0-9]{20,255}|pypi-[\w-]{20,500}"
+        r"|dckr_pat_[\w-]{10,255}|gl(?:ptt|dt|rt|soat|ft|imt|agent)-[\w-]{16,255}"
+        r"|[sr]k_(?:live|test)_[A-Za-z0-9]{16,255}|SG\.[\w-]{16,64}\.[\w-]{16,128}"
+        r"|ya29\.[\w-]{20,2048}|(?:nvapi|tskey)-[\w-]{20,255}|gsk_[A-Za-z0-9]{20,255}"
+        r"|r8_[A-Za-z0-9]{30,64}|hvs\.[\w-]{20,255}|dapi[0-9a-f]{32}|dop_v1_[0-9a-f]{64}"
+        r"|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|eyJ[\w-]{8,4096}\.[\w-]{8,4096}\.[\w-]{0,4096})"
     )
     yield "token", re.compile(token), MASK
 
@@ -123,7 +175,7 @@ class SecretRedactor:
         if isinstance(value, str):
             return self.redact_text(name, value)
         if isinstance(value, list | tuple):
-            return [self.redact_values(name, item) for item in value]
+            return self._redact_list(name, value)
         if not isinstance(value, Mapping):
             return value
         values: dict[object, object] = {}
@@ -133,6 +185,15 @@ class SecretRedactor:
                 item = MASK
             values[self.redact_values(name, key)] = self.redact_values(name, item)
         return values
+
+    def _redact_list(self, name: str, values: Sequence[object]) -> list[object]:
+        """Return a list without secrets; the words of a command say what the next one is."""
+        texts = [value for value in values if isinstance(value, str)]
+        if len(texts) == len(values) and not any(_WORD_SEPARATOR in text for text in texts):
+            joined = self.redact_text(name, _WORD_SEPARATOR.join(texts)).split(_WORD_SEPARATOR)
+            if len(joined) == len(texts):
+                return list(joined)
+        return [self.redact_values(name, value) for value in values]
 
     def redact_variables(
         self, name: str, environ: Mapping[str, str], chosen: Iterable[str]

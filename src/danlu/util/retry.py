@@ -11,7 +11,7 @@ import anyio
 import msgspec
 
 from danlu.errors import TemporaryError
-from danlu.util.backoff import exponential_delay
+from danlu.util.backoff import draw_delay
 
 T = TypeVar("T")
 
@@ -31,8 +31,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
     def delay(self, failures: int, draw: float) -> float:
         """Return the wait after ``failures`` failures (at least 1); ``draw`` is between 0 and 1."""
-        delay = exponential_delay(self.initial_delay, self.max_delay, failures - 1)
-        return delay * (0.5 + 0.5 * draw)
+        return draw_delay(self.initial_delay / 2, self.max_delay, failures - 1, draw)
 
 
 async def _anyio_sleep(seconds: float) -> None:

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 
 from danlu.commands.remote.contexts import (
+    ClusterAddress,
     Context,
     SshAddress,
+    apply_context,
     create_context,
     find_current_context,
+    list_built_in_contexts,
     parse_ssh_url,
     read_contexts,
     remove_context,
@@ -18,7 +21,9 @@ from danlu.commands.remote.contexts import (
 )
 from danlu.commands.remote.remote_command import runs_remotely
 from danlu.commands.remote.remote_host import RemoteHost
+from danlu.commands.settings import Settings
 from danlu.errors import UsageError
+from danlu.util.config import Configuration, KubernetesConfig
 from danlu.util.paths import Paths
 
 
@@ -60,16 +65,63 @@ def test_invalid_addresses_are_refused(url: str) -> None:
 
 
 def test_the_current_context_can_be_chosen_and_removed(paths: Paths) -> None:
-    assert find_current_context(paths, {}) == ("default", None)
+    local, box = ("local", Context("embedded")), ("box", Context("ssh://box"))
+    assert find_current_context(paths, {}) == local
     create_context("box", Context("ssh://box"), paths)
-    create_context("local", Context("docker"), paths)
+    create_context("team", Context("kubernetes:cluster/dev"), paths)
     use_context("box", paths)
-    assert find_current_context(paths, {}) == ("box", Context("ssh://box"))
-    assert find_current_context(paths, {"DANLU_CONTEXT": "local"}) == ("local", Context("docker"))
-    assert find_current_context(paths, {"DANLU_CONTEXT": "default"}) == ("default", None)
+    assert find_current_context(paths, {}) == box
+    assert find_current_context(paths, {"DANLU_CONTEXT": "local"}) == local
+    team = find_current_context(paths, {"DANLU_CONTEXT": "local"}, chosen="team")
+    assert team == ("team", Context("kubernetes:cluster/dev"))
     remove_context("box", paths)
-    assert find_current_context(paths, {}) == ("default", None)
-    assert list(read_contexts(paths).contexts) == ["local"]
+    assert find_current_context(paths, {}) == local
+    assert list(read_contexts(paths).contexts) == ["team"]
+
+
+def test_engines_of_this_machine_and_clusters_are_contexts_without_being_created(
+    paths: Paths,
+) -> None:
+    for name in ("docker", "podman", "kubernetes"):
+        assert find_current_context(paths, {}, chosen=name) == (name, Context(name))
+        with pytest.raises(UsageError, match="exists already"):
+            create_context(name, Context("ssh://box"), paths)
+        with pytest.raises(UsageError, match="always exists"):
+            remove_context(name, paths)
+    address = "kubernetes:arn:aws:eks:1:cluster/x"
+    _, found = find_current_context(paths, {}, chosen=address)
+    assert found.cluster == ClusterAddress("arn:aws:eks:1:cluster/x", "")
+    with pytest.raises(UsageError, match="invalid namespace"):
+        find_current_context(paths, {}, chosen="kubernetes:a/B_")
+
+
+def test_files_of_earlier_versions_are_read(paths: Paths) -> None:
+    paths.config.mkdir(parents=True)
+    contexts = '{"docker": {"engine": "docker-container://danlu", "mounts": ["/home"]}}'
+    (paths.config / "contexts.json").write_text(
+        '{"current": "default", "contexts": %s}' % contexts  # noqa: UP031
+    )
+    assert find_current_context(paths, {}) == ("local", Context("embedded"))
+    # Hosts of SSH have this name in their commands.
+    assert find_current_context(paths, {"DANLU_CONTEXT": "default"})[0] == "local"
+    assert find_current_context(paths, {}, chosen="docker")[1].is_container
+    use_context("default", paths)
+    assert read_contexts(paths).current == "local"
+
+
+def test_docker_runs_danlu_where_linux_does_not() -> None:
+    docker = list_built_in_contexts("darwin")["docker"]
+    assert docker.is_container
+    assert docker.is_remote
+    assert not list_built_in_contexts("linux")["docker"].is_remote
+
+
+def test_a_cluster_replaces_what_is_configured(paths: Paths) -> None:
+    config = Configuration(kubernetes=KubernetesConfig("own", "team", "registry.example"))
+    settings = apply_context(Settings(paths, config), Context("kubernetes:other"))
+    assert settings.engine == "kubernetes"
+    assert settings.config.kubernetes == KubernetesConfig("other", "team", "registry.example")
+    assert apply_context(Settings(paths, config), Context("podman")).engine == "podman"
 
 
 def test_unknown_and_duplicate_contexts_are_refused(paths: Paths) -> None:
@@ -84,6 +136,17 @@ def test_unknown_and_duplicate_contexts_are_refused(paths: Paths) -> None:
     assert "box" in caught.value.hint
 
 
+@pytest.mark.parametrize(("first", "second"), [("c", "b.c"), ("b.c", "c")])
+def test_contexts_whose_environments_could_share_a_host_are_refused(
+    paths: Paths, first: str, second: str
+) -> None:
+    create_context(first, Context("ssh://one"), paths)
+    with pytest.raises(UsageError, match=f"SSH hosts of context {second} could be confused with"):
+        create_context(second, Context("ssh://two"), paths)
+    create_context(second, Context("embedded"), paths)  # which has no hosts of its own
+    create_context("bc", Context("ssh://three"), paths)
+
+
 def test_a_damaged_file_is_named(paths: Paths) -> None:
     paths.config.mkdir(parents=True)
     (paths.config / "contexts.json").write_text("{")
@@ -94,6 +157,8 @@ def test_a_damaged_file_is_named(paths: Paths) -> None:
 def test_local_commands_run_on_this_machine() -> None:
     assert runs_remotely("up")
     assert not runs_remotely("lock")
+    assert not runs_remotely("add")
+    assert runs_remotely("login")
     assert runs_remotely("ssh")
     assert not runs_remotely("code")
 

@@ -68,7 +68,7 @@ def test_commands_that_need_linux_name_the_contexts(tmp_path: Path) -> None:
     result = client.run("up", cwd=tmp_path)
     assert result.returncode == 4
     assert "needs Linux" in result.stderr
-    assert "danlu context create docker --engine docker-container://danlu" in result.stderr
+    assert "danlu context use docker" in result.stderr
     for command in (("context", "ls"), ("init", "--help"), ("version",), ("config",)):
         assert client.run(*command, cwd=tmp_path).returncode == 0
 
@@ -105,8 +105,8 @@ def client(docker: Engine, tmp_path_factory: pytest.TempPathFactory) -> MacClien
     """A client whose current context is a container."""
     client = MacClient(tmp_path_factory.mktemp("users"), docker.command[2])
     address = ("--engine", "docker-container://danlu", "--image", "machine:1")
-    assert client.run("context", "create", "docker", *address, cwd=client.home).returncode == 0
-    assert client.run("context", "use", "docker", cwd=client.home).returncode == 0
+    assert client.run("context", "create", "machine", *address, cwd=client.home).returncode == 0
+    assert client.run("context", "use", "machine", cwd=client.home).returncode == 0
     return client
 
 
@@ -139,13 +139,13 @@ class TestContainer:
     def test_ports_and_ssh_reach_an_environment(self, client: MacClient, project: Path) -> None:
         port = free_port()
         result = client.run("up", "-d", "-p", str(port), cwd=project)
-        assert "ssh digits.docker.danlu" in result.stderr
+        assert "ssh digits.machine.danlu" in result.stderr
         serve = ("busybox", "httpd", "-p", f"127.0.0.1:{port}", "-h", "/workspace")
         assert client.run("exec", *serve, cwd=project).returncode == 0
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/made") as answer:
             assert answer.read() == b"x\n"
         config = str(client.home / ".ssh/config")
-        command = ("ssh", "-F", config, "digits.docker.danlu", "uname -s; exit 3")
+        command = ("ssh", "-F", config, "digits.machine.danlu", "uname -s; exit 3")
         result = client.run_program(*command, cwd=project)
         assert (result.returncode, result.stdout) == (3, "Linux\n"), result.stderr
 

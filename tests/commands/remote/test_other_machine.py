@@ -128,11 +128,25 @@ def test_ctrl_c_interrupts_at_any_time(machine: OtherMachine, project: Path, del
 
 
 @pytest.mark.timeout(60)
-def test_ctrl_c_interrupts_a_program_that_has_no_terminal(
-    machine: OtherMachine, project: Path
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("INT", 130, b"interrupted\n"),
+        ("TERM", 143, b"terminated\n"),
+        ("HUP", -signal.SIGHUP, b""),
+    ],
+)
+def test_signals_reach_a_program_that_has_no_terminal(
+    machine: OtherMachine,
+    danlu: Danlu,
+    project: Path,
+    name: str,
+    code: int,
+    message: bytes,
 ) -> None:
     program = [str(Path(sys.executable).with_name("danlu")), "exec", "sh", "-c"]
-    script = "trap 'echo caught; exit 3' INT; echo started; while :; do sleep 0.01; done"
+    script = f"trap 'echo {name} >/caught; exit 3' {name}"
+    script += "; echo started; while :; do sleep 0.01; done"
     environ = {**os.environ, "DANLU_HOME": str(machine.here)}
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -145,9 +159,12 @@ def test_ctrl_c_interrupts_a_program_that_has_no_terminal(
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"started\n"
-        os.killpg(process.pid, signal.SIGINT)
+        # As Ctrl-C and a terminal that is closed, or as kill(1).
+        send = os.kill if name == "TERM" else os.killpg
+        send(process.pid, signal.Signals[f"SIG{name}"])
         _, stderr = process.communicate()  # which ends when nothing there has our streams any more
-    assert (process.returncode, stderr) == (130, b"interrupted\n")
+    assert (process.returncode, stderr) == (code, message)
+    assert danlu("exec", "sh", "-c", "cat /caught; rm /caught", cwd=project).stdout == f"{name}\n"
 
 
 def test_a_lost_connection_leaves_the_environment_running(

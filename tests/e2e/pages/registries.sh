@@ -1,3 +1,4 @@
 echo 'def build():
-    base(os="debian12")' >build.envd
+    base(os="debian12")
+    install.python_packages(["six"])' >build.envd
 danlu build -t digits:1

@@ -6,9 +6,9 @@ from tests.operator.cluster.conftest import RunningCluster
 
 
 def cluster_variables(cluster: RunningCluster) -> dict[str, str]:
-    """Variables with which danlu's engine is that cluster."""
+    """Variables with which danlu's context is that cluster."""
     return {
-        "DANLU_ENGINE": "kubernetes",
+        "DANLU_CONTEXT": "kubernetes",
         "DANLU_KUBERNETES_REGISTRY": f"{cluster.registry}/environments",
         "KUBECONFIG": str(cluster.kubeconfig),
     }

@@ -65,6 +65,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environmen
         digest = image(home)
         store.tag("box:1", digest)
     programs = [f"-v{path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if Path(path).exists()]
+    # Hides this machine's scp, which is looked for first: that of the host "machine" is OpenSSH's.
+    (home / "scp").touch()
+    programs.append(f"-v{home}/scp:/usr/bin/scp:ro")
     danlu = program_in(home)
     danlu("up", "--image=box:1", "-d", "-ndigits", f"-v{base}:{base}", *programs, cwd=project)
     yield EnvironmentDirectory(home / "environments" / "digits")

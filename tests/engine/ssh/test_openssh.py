@@ -198,6 +198,78 @@ def test_scp_copies_a_tree(host: SshHost, tmp_path: Path) -> None:
     assert (tmp_path / "copy/below/file").read_text() == "content"
 
 
+def run_scp(host: SshHost, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Copy with the protocol that was the default before OpenSSH 9."""
+    return subprocess.run(
+        host.command("-O", *arguments, program="scp"), capture_output=True, text=True, check=False
+    )
+
+
+def list_tree(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Return mode, time and content of all below a directory, and of itself."""
+    return {
+        path.relative_to(root).as_posix(): (
+            path.stat().st_mode,
+            int(path.stat().st_mtime),
+            path.read_bytes() if path.is_file() else b"",
+        )
+        for path in (root, *root.rglob("*"))
+    }
+
+
+def test_legacy_scp_copies_trees_with_modes_and_times(host: SshHost, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "below" / "empty").mkdir(parents=True)
+    (tree / "large").write_bytes(os.urandom(3 << 20))
+    (tree / "below" / "a 'quoted' name").write_text("x")
+    (tree / "none").touch()
+    for mode, name in ((0o640, "large"), (0o755, "none"), (0o700, "below/empty")):
+        (tree / name).chmod(mode)
+    for path in (*tree.rglob("*"), tree):
+        os.utime(path, (1_000_000_000, 1_100_000_000))
+    before = list_tree(tree)
+    assert run_scp(host, "-rp", str(tree), f"{host.name}:{tmp_path}/there").stderr == ""
+    assert list_tree(tmp_path / "there") == before
+    assert run_scp(host, "-rp", f"{host.name}:{tmp_path}/there", f"{tmp_path}/back").stderr == ""
+    assert list_tree(tmp_path / "back") == before
+
+
+def test_legacy_scp_copies_files_that_the_shell_names(host: SshHost, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    here.mkdir()
+    for name in ("a.txt", "b.txt", "c.csv"):
+        (here / name).write_text(name)
+    (there / "a.txt").write_text("longer than its replacement")
+    sent = run_scp(host, f"{here}/a.txt", f"{here}/b.txt", f"{here}/c.csv", f"{host.name}:{there}")
+    assert (sent.returncode, sent.stderr) == (0, "")
+    assert (there / "a.txt").read_text() == "a.txt"
+    (here / "new").mkdir()
+    assert run_scp(host, f"{host.name}:{there}/*.txt", str(here / "new")).returncode == 0
+    assert sorted(path.name for path in (here / "new").iterdir()) == ["a.txt", "b.txt"]
+
+
+def test_legacy_scp_reports_what_cannot_be_copied(host: SshHost, tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "below").mkdir(parents=True)
+    here.mkdir()
+    (there / "good").write_text("good")
+    (there / "link").symlink_to("nowhere")
+    missing = run_scp(host, f"{host.name}:{there}/missing", f"{host.name}:{there}/good", str(here))
+    assert missing.returncode == 1
+    assert "missing: No such file or directory" in missing.stderr
+    assert (here / "good").read_text() == "good"  # the others are copied all the same
+    directory = run_scp(host, f"{host.name}:{there}", str(here))
+    assert (directory.returncode, "not a regular file" in directory.stderr) == (1, True)
+    tree = run_scp(host, "-r", f"{host.name}:{there}", str(here))
+    assert (tree.returncode, "link: No such file or directory" in tree.stderr) == (1, True)
+    assert (here / "there" / "good").exists()
+    into_file = run_scp(host, "-r", str(there), f"{host.name}:{there}/good")
+    assert (into_file.returncode, "good" in into_file.stderr) == (1, True)
+    no_parent = run_scp(host, f"{here}/good", f"{host.name}:{there}/no/such/place")
+    assert (no_parent.returncode, "No such file" in no_parent.stderr) == (1, True)
+
+
 @pytest.mark.needs("rsync")
 def test_rsync_copies_a_tree(host: SshHost, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()

@@ -109,12 +109,12 @@ async def test_owned_objects_are_deleted_with_the_job(site: JobNamespace, tmp_pa
     await site.jobs.submit(msgspec.structs.replace(job(), code=code, tied=True))
     await wait_for_view(site, lambda view: view.finished)
     await site.client.get(CONFIG_MAPS, "job-code", namespace=site.space)
-    await site.client.get(LEASES, "job-tie", namespace=site.space)
+    await site.client.get(LEASES, "job-submitter", namespace=site.space)
     await site.jobs.remove("job")
 
     async def objects_are_gone() -> bool:
         existing = 0
-        for resource, name in ((CONFIG_MAPS, "job-code"), (LEASES, "job-tie")):
+        for resource, name in ((CONFIG_MAPS, "job-code"), (LEASES, "job-submitter")):
             try:
                 await site.client.get(resource, name, namespace=site.space)
                 existing += 1
@@ -180,15 +180,17 @@ async def test_missing_crds_are_reported_with_an_install_hint() -> None:
 async def test_the_submitters_lease_is_renewed_until_it_is_deleted(site: JobNamespace) -> None:
     await site.jobs.submit(msgspec.structs.replace(job(), tied=True))
     ties = LeaseRenewer(site.client.config, every=0.02)
-    ties.add(site.space, "job-tie")
-    first = (await site.client.get(LEASES, "job-tie", namespace=site.space))["spec"]["renewTime"]
+    ties.add(site.space, "job-submitter")
+    first = (await site.client.get(LEASES, "job-submitter", namespace=site.space))["spec"][
+        "renewTime"
+    ]
 
     async def lease_is_newer() -> bool:
-        result = await site.client.get(LEASES, "job-tie", namespace=site.space)
+        result = await site.client.get(LEASES, "job-submitter", namespace=site.space)
         return bool(result["spec"]["renewTime"] != first)
 
     await eventually(lease_is_newer)
-    await site.client.delete(LEASES, "job-tie", namespace=site.space)
+    await site.client.delete(LEASES, "job-submitter", namespace=site.space)
 
     async def is_released() -> bool:
         return not ties.leases

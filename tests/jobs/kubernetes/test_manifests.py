@@ -109,7 +109,7 @@ def test_danlus_own_fields_are_annotations() -> None:
     annotations = prepare_job(submission, namespace="here").job["metadata"]["annotations"]
     assert json.loads(annotations[LABELS_ANNOTATION]) == {"call": "f"}
     assert annotations[REPORTS_ANNOTATION] == "progress,values"
-    assert annotations[SUBMITTER_LEASE_ANNOTATION] == "job-tie"
+    assert annotations[SUBMITTER_LEASE_ANNOTATION] == "job-submitter"
 
 
 def test_a_manifest_with_another_namespace_is_rejected() -> None:

@@ -54,5 +54,5 @@ def test_a_page_works_as_written_on_a_cluster(
     setup = SETUPS / f"{Path(name).name}.sh"
     with create_home(real_home) as home:
         environ = create_variables(home, tmp_path) | cluster_variables(cluster)
-        environ |= {"DANLU_ENGINE": "embedded", "WHEELS": str(wheels)}
+        environ |= {"DANLU_CONTEXT": "local", "WHEELS": str(wheels)}
         run_page(blocks, setup, tmp_path / "project", environ, {REGISTRY: cluster.registry})

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 
-from danlu.builder.embedded.context import OpContext, StepRunner, VertexResult
+from danlu.builder.embedded.context import (
+    OpContext,
+    StepRunner,
+    TransferReport,
+    VertexResult,
+    extend_environment,
+)
 from danlu.builder.embedded.solver import Solver
 from danlu.builder.types import SolveRequest, SolveResult, VertexReport
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.progress import Message, Progress
 from danlu.graph.types import Graph
 from danlu.oci.image import make_image
-from danlu.sandbox.types import SYSTEM_PATH
 from danlu.sources import downloads
 from danlu.sources.pypi.indexes import read_index_settings
 from danlu.util.disk_full import translate_disk_full
@@ -103,7 +108,7 @@ async def solve(
         def context(
             inputs: tuple[VertexResult, ...],
             log: Callable[[str], None],
-            transfer: Callable[[int, int], None],
+            transfer: TransferReport,
         ) -> OpContext:
             return OpContext(
                 store=store,
@@ -164,10 +169,7 @@ def make_image_config(
     ``layers`` are diff IDs with the name of what made them, lowest first.
     """
     own = graph.config
-    variables = dict(inherited.environment)
-    path = variables.get("PATH", SYSTEM_PATH)
-    variables.update(own.environment)
-    variables["PATH"] = ":".join((*own.path, variables.get("PATH", path)))
+    variables = extend_environment(inherited, own.environment, own.path)
     image = make_image(
         layers,
         architecture=graph.platform.architecture,

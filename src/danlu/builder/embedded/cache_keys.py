@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from danlu.builder.embedded.context import VertexResult
 from danlu.graph.digest import digest_of, op_fields
 from danlu.graph.ops import Merge, Op
 from danlu.graph.types import Vertex
-from danlu.store import Layer, Store
+from danlu.store import Store
 
 #: Raised by one if layers of the same definition get different bytes than before.
 LAYER_FORMAT = 3
@@ -25,9 +26,15 @@ def definition_key(vertex: Vertex) -> str | None:
     return digest_of(["vertex", LAYER_FORMAT, vertex.digest])
 
 
-def stack_key(op: Op, stack: Sequence[Layer]) -> str:
-    """Return the key of an op that reads the content of ``stack``."""
-    return digest_of(["stack", LAYER_FORMAT, op_fields(op), [layer.diff_id for layer in stack]])
+def stack_key(op: Op, inputs: Sequence[VertexResult]) -> str:
+    """Return the key of an op that reads the stack of its first input.
+
+    Programs run with the variables of the base image, which are part of the key, too.
+    """
+    stack = inputs[0].stack if inputs else ()
+    key: list[object] = [op_fields(op), [layer.diff_id for layer in stack]]
+    variables = inputs[0].inherited.environment if inputs else ()
+    return digest_of(["stack", LAYER_FORMAT, *key, *([variables] if variables else [])])
 
 
 def iterate_pending(root: Vertex, store: Store, *, fresh: bool) -> Iterator[tuple[Vertex, bool]]:

@@ -2,7 +2,7 @@
 
 Other installers silently let one of the wheels win. Here each wheel is a layer that was unpacked
 once for all environments, so layers are compared when they are merged. Only directories that
-several layers have are scanned: 5 ms for 70 wheels.
+several layers contain are scanned: 5 ms for 70 wheels.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _LayerEntry = tuple[Layer, os.DirEntry[str]]
 
 
 def reject_collisions(layers: Sequence[Layer]) -> None:
-    """Raise :class:`ResolveError` if two wheels have a path with different bytes.
+    """Raise :class:`ResolveError` if two wheels contain a path with different bytes.
 
     The error names the packages and the path. A file and a directory at the same path count too.
     """
     pending: list[tuple[str, list[tuple[Layer, str]]]]
     pending = [("", [(layer, str(layer.tree)) for layer in layers])]
     while pending:
-        path, sharing = pending.pop()
-        for name, owners in _find_shared_names(sharing):
+        path, directories = pending.pop()
+        for name, owners in _find_shared_names(directories):
             if all(entry.is_dir(follow_symlinks=False) for _, entry in owners):
                 pending.append((f"{path}/{name}", [(layer, entry.path) for layer, entry in owners]))
             else:
@@ -39,13 +39,13 @@ def reject_collisions(layers: Sequence[Layer]) -> None:
 def _find_shared_names(
     directories: Sequence[tuple[Layer, str]],
 ) -> Iterator[tuple[str, list[_LayerEntry]]]:
-    """Return the names that several of ``directories`` have, with their entries."""
-    inside: dict[str, list[_LayerEntry]] = {}
+    """Return the names that several of ``directories`` contain, with their entries."""
+    entries_by_name: dict[str, list[_LayerEntry]] = {}
     for layer, directory in directories:
         with os.scandir(directory) as entries:
             for entry in entries:
-                inside.setdefault(entry.name, []).append((layer, entry))
-    return ((name, owners) for name, owners in inside.items() if len(owners) > 1)
+                entries_by_name.setdefault(entry.name, []).append((layer, entry))
+    return ((name, owners) for name, owners in entries_by_name.items() if len(owners) > 1)
 
 
 def _reject_different(path: str, owners: Sequence[_LayerEntry]) -> None:
@@ -55,10 +55,10 @@ def _reject_different(path: str, owners: Sequence[_LayerEntry]) -> None:
             raise collision_error(_find_package(layer, path), _find_package(other, path), path)
 
 
-def _have_same_content(one: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
-    if not (one.is_file(follow_symlinks=False) and other.is_file(follow_symlinks=False)):
+def _have_same_content(first: os.DirEntry[str], other: os.DirEntry[str]) -> bool:
+    if not (first.is_file(follow_symlinks=False) and other.is_file(follow_symlinks=False)):
         return False
-    return one.inode() == other.inode() or filecmp.cmp(one.path, other.path, shallow=False)
+    return first.inode() == other.inode() or filecmp.cmp(first.path, other.path, shallow=False)
 
 
 def _find_package(layer: Layer, path: str) -> str:

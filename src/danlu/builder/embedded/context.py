@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
 from danlu.errors import DanluError, StepFailed
 from danlu.graph.image_config import ImageConfig
+from danlu.sandbox.types import SYSTEM_PATH
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 
 # Only for annotations: most builds use neither a sandbox nor an index, and these take long to load.
 if TYPE_CHECKING:
     from danlu.environment.conda import CondaChannels
     from danlu.environment.types import AptSource
+    from danlu.graph.ops import Op
     from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
     from danlu.sources.pypi.indexes import IndexSettings
     from danlu.sources.pypi.uv_install import WheelPrefetch
@@ -80,6 +82,13 @@ class StepRunner(Protocol):
         ...
 
 
+class TransferReport(Protocol):
+    """Report what an op has done so far, and of how much."""
+
+    def __call__(self, current: int, total: int, unit: str = "") -> None:
+        """Report bytes, or ``unit``; see :class:`~danlu.graph.progress.Transfer`."""
+
+
 def ignore_warning(text: str) -> None:
     """Drop a warning, as in maintenance, where no user sees it."""
 
@@ -91,7 +100,7 @@ class OpContext(msgspec.Struct, frozen=True):
     * ``below`` is the stack that the op runs in or on; ``inputs`` are the results of all
       inputs, in order.
     * ``log`` takes lines of output, ``warn`` lines that the user must see in any case,
-      ``transfer`` bytes (current, total).
+      ``transfer`` bytes or packages (current, total).
     * ``debug`` asks for a shell if a step fails; ``offline`` forbids the network.
     * ``project`` is the directory of the build file; ``apt_source``, ``indexes`` and
       ``conda_channels`` are the package sources that the user declared; ``prefetched`` are wheels
@@ -110,7 +119,7 @@ class OpContext(msgspec.Struct, frozen=True):
     below: tuple[Layer, ...]
     inputs: tuple[VertexResult, ...]
     log: Callable[[str], None]
-    transfer: Callable[[int, int], None]
+    transfer: TransferReport
     run_sync: RunSync
     warn: Callable[[str], None] = ignore_warning
     offline: bool = False
@@ -140,8 +149,43 @@ class OpContext(msgspec.Struct, frozen=True):
         details = tuple(output)
         root = self.store.root
         if ran_out_of_space(root, details):
-            return disk_full_error(f"the store ({root})", details=details)
+            return disk_full_error(f"the store ({root})", output=details)
         return StepFailed(message, code=code, details=details, hint=hint)
+
+
+def merge_results(inputs: Sequence[VertexResult]) -> VertexResult:
+    """Return the result of a merge, which has the configuration of the first input."""
+    inherited = inputs[0].inherited if inputs else ImageConfig()
+    stack = merge_stacks(result.stack for result in inputs)
+    return VertexResult(layers=(), stack=stack, inherited=inherited)
+
+
+def make_cached_result(
+    op: Op,
+    record: Mapping[str, Any],
+    layers: tuple[Layer, ...],
+    inputs: Sequence[VertexResult],
+    artifacts: Mapping[str, Path] | None = None,
+) -> VertexResult:
+    """Return the result that an earlier build recorded for ``op``."""
+    below = inputs[0].stack if inputs and op.is_step else ()
+    recorded = record.get("inherited")
+    if recorded is not None:
+        inherited = msgspec.convert(recorded, ImageConfig)
+    else:
+        inherited = inputs[0].inherited if inputs else ImageConfig()
+    return VertexResult(layers, (*below, *layers), artifacts or {}, inherited)
+
+
+def extend_environment(
+    inherited: ImageConfig, environment: Iterable[tuple[str, str]], path: Iterable[str]
+) -> dict[str, str]:
+    """Return the variables of an image over ``inherited``, with ``path`` before its PATH."""
+    variables = dict(inherited.environment)
+    below = variables.get("PATH", SYSTEM_PATH)
+    variables.update(environment)
+    variables["PATH"] = ":".join((*path, variables.get("PATH", below)))
+    return variables
 
 
 def merge_stacks(stacks: Iterable[tuple[Layer, ...]]) -> tuple[Layer, ...]:

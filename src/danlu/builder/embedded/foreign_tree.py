@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from danlu.sources.apt.host_config import require_programs
 from danlu.store import Layer
 from danlu.util.disk_full import disk_full_error, ran_out_of_space
 from danlu.util.files import remove_tree
-from danlu.util.process import run
+from danlu.util.process import stream
 
 #: Debian's names of the directories of libraries, by its names of architectures (multiarch).
 TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
@@ -48,11 +49,13 @@ Description: programs of this machine
 """
 _TOOLS_FILES = ("/lib64", "/usr/lib64")
 
-# Keep owners and modes despite the umask, and links to directories as links (merged /usr).
+# Keep owners and modes despite the umask, and links to directories as links (merged /usr). Each
+# package is printed when it is done.
 _UNPACK = """\
 for deb; do
     dpkg-deb --fsys-tarfile "$deb" | tar -x -p --same-owner --numeric-owner \
         --keep-directory-symlink --warning=no-timestamp -C "$TREE" -f -
+    echo "$deb"
 done
 """
 
@@ -81,16 +84,27 @@ async def unpack_packages(
     """
     require_programs("dpkg-deb", "tar")
     names = [f"{deb.sha256}.deb" for deb in sorted(packages, key=lambda deb: deb.name)]
-    result = await run(
+    unpacked: set[str] = set()
+    messages: deque[str] = deque(maxlen=8)
+
+    def read_line(line: str) -> None:
+        if line not in names:
+            messages.append(line)
+            return
+        unpacked.add(line)
+        context.transfer(len(unpacked), len(names), "extracted")
+
+    code = await stream(
         ["sh", "-ec", _UNPACK, "sh", *names],
+        read_line,
         cwd=directory,
         env={**os.environ, "TREE": str(tree), "LC_ALL": "C"},
     )
-    if result.code:
-        last = result.stderr.decode(errors="replace").splitlines()[-8:]
+    if code:
+        last = tuple(messages)
         if ran_out_of_space(tree, last):
-            raise disk_full_error(f"the store ({context.store.root})", details=last)
-        raise OutsideError("cannot unpack the system packages", details=tuple(last))
+            raise disk_full_error(f"the store ({context.store.root})", output=last)
+        raise OutsideError("cannot unpack the system packages", details=last)
     return names
 
 
@@ -125,6 +139,7 @@ async def configure_packages(
         directory=directory,
         epoch=epoch,
         scratch=scratch,
+        packages=len(packages),
         what=what,
     )
     await context.run_sync(_remove_tools, upper, programs, below)

@@ -7,7 +7,7 @@ to the module of its name in :mod:`danlu.builder.embedded.ops`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,14 @@ from anyio import to_thread
 
 from danlu.builder.embedded.cache_keys import definition_key, iterate_pending, stack_key
 from danlu.builder.embedded.collisions import reject_collisions
-from danlu.builder.embedded.context import OpContext, OpOutput, VertexResult, merge_stacks
+from danlu.builder.embedded.context import (
+    OpContext,
+    OpOutput,
+    TransferReport,
+    VertexResult,
+    make_cached_result,
+    merge_results,
+)
 from danlu.builder.embedded.replacements import reject_replacements
 from danlu.builder.types import VertexReport
 from danlu.errors import DanluError, UsageError
@@ -31,9 +38,7 @@ from danlu.store import Layer, Store
 from danlu.util.exception_groups import unwrap_group
 
 #: Makes the context of a vertex from the results of its inputs, a log and a transfer callback.
-MakeContext = Callable[
-    [tuple[VertexResult, ...], Callable[[str], None], Callable[[int, int], None]], OpContext
-]
+MakeContext = Callable[[tuple[VertexResult, ...], Callable[[str], None], TransferReport], OpContext]
 
 
 def load_executor(op: Op) -> Any:
@@ -122,12 +127,11 @@ class Solver:
         if isinstance(vertex.op, Merge):
             await to_thread.run_sync(reject_collisions, _list_exclusive_layers(vertex, inputs))
             await to_thread.run_sync(_reject_replacements, vertex, inputs)
-            return _merge_results(inputs)
+            return merge_results(inputs)
         if key is None:
             # Only now is it known what the op reads: a changed line may have changed no byte.
-            below = inputs[0].stack if inputs else ()
-            key = stack_key(vertex.op, below)
-            cached = self._lookup_cache(vertex, key, below, inputs)
+            key = stack_key(vertex.op, inputs)
+            cached = self._lookup_cache(vertex, key, inputs)
             if cached is not None:
                 return cached
         return await self._execute_vertex(vertex, key, inputs)
@@ -136,7 +140,6 @@ class Solver:
         self,
         vertex: Vertex,
         key: str,
-        below: tuple[Layer, ...] = (),
         inputs: tuple[VertexResult, ...] = (),
     ) -> VertexResult | None:
         record = None if self._fresh else self._store.record(key)
@@ -149,10 +152,7 @@ class Solver:
         if len(existing) < len(layers) or not all(path.exists() for path in artifacts.values()):
             return None
         self._report_vertex(vertex, cached=True, seconds=0.0, layers=existing)
-        inherited = _read_base_config(record)
-        if inherited is None:
-            inherited = inputs[0].inherited if inputs else ImageConfig()
-        return VertexResult(existing, (*below, *existing), artifacts, inherited)
+        return make_cached_result(vertex.op, record, existing, inputs, artifacts)
 
     async def _execute_vertex(
         self, vertex: Vertex, key: str, inputs: tuple[VertexResult, ...]
@@ -246,10 +246,12 @@ class Solver:
             Log(vertex.digest, vertex.name, line, self._elapsed_seconds())
         )
 
-    def _transfer_callback(self, vertex: Vertex) -> Callable[[int, int], None]:
-        return lambda current, total: self._progress(
-            Transfer(vertex.digest, vertex.name, current, total, self._elapsed_seconds())
-        )
+    def _transfer_callback(self, vertex: Vertex) -> TransferReport:
+        def report(current: int, total: int, unit: str = "") -> None:
+            now = self._elapsed_seconds()
+            self._progress(Transfer(vertex.digest, vertex.name, current, total, now, unit))
+
+        return report
 
     def _report_start(self, vertex: Vertex) -> None:
         self._progress(Started(vertex.digest, vertex.name, vertex.branch, self._elapsed_seconds()))
@@ -305,12 +307,6 @@ def _require_lock(graph: Graph) -> None:
             raise UsageError(f"{vertex.op.kind} not locked: {names}", hint="run `danlu lock`")
 
 
-def _merge_results(inputs: tuple[VertexResult, ...]) -> VertexResult:
-    inherited = inputs[0].inherited if inputs else ImageConfig()
-    stack = merge_stacks(result.stack for result in inputs)
-    return VertexResult(layers=(), stack=stack, inherited=inherited)
-
-
 def _list_exclusive_layers(vertex: Vertex, inputs: tuple[VertexResult, ...]) -> list[Layer]:
     """Return the layers that are merged in ``vertex`` and may not disagree about a path."""
     pairs = zip(vertex.inputs, inputs, strict=True)
@@ -326,8 +322,3 @@ def _reject_replacements(vertex: Vertex, inputs: tuple[VertexResult, ...]) -> No
             except UsageError as error:
                 error.span = parent.spans[0] if parent.spans else None
                 raise
-
-
-def _read_base_config(record: Mapping[str, Any]) -> ImageConfig | None:
-    value = record.get("inherited")
-    return msgspec.convert(value, ImageConfig) if value is not None else None

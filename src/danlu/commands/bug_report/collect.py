@@ -21,6 +21,7 @@ from danlu.commands.bug_report.bundle import (
 )
 from danlu.commands.doctor import run_checks
 from danlu.commands.plan import PlanReport, plan_build
+from danlu.commands.remote.contexts import LOCAL
 from danlu.commands.version import list_versions
 from danlu.errors import DanluError
 from danlu.util.redaction import SecretRedactor
@@ -114,7 +115,7 @@ def collect_report(
     collector = ReportCollector(os.environ if environ is None else environ)
     plan = _add_project(project, collector, settings) if project else None
     collector.add_json("versions.json", describe_machine())
-    checks = [msgspec.structs.asdict(check) for check in run_checks(settings.paths)]
+    checks = [msgspec.structs.asdict(check) for check in run_checks(settings.paths, LOCAL)]
     collector.add_json("doctor.json", checks)
     collector.add_environment()
     config = settings.paths.config_file

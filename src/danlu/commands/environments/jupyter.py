@@ -5,10 +5,17 @@ from __future__ import annotations
 import base64
 import os
 import socket
+import time
 
 import msgspec
 
-from danlu.engine.environment_directory import EnvironmentSpec, PortForward, ServiceSpec
+from danlu.engine.container_scripts import FIND_SHELL_SCRIPT
+from danlu.engine.environment_directory import (
+    EnvironmentDirectory,
+    EnvironmentSpec,
+    PortForward,
+    ServiceSpec,
+)
 from danlu.engine.environment_ports import find_listener_conflict
 from danlu.environment.runtime_settings import JupyterSettings
 from danlu.sandbox.types import PROJECT_DIRECTORY
@@ -16,11 +23,17 @@ from danlu.sandbox.types import PROJECT_DIRECTORY
 SERVICE_NAME = "jupyter"
 
 _ADDRESS = "127.0.0.1"
+_POLL_SECONDS, _ANSWER_SECONDS = 0.1, 5.0
 _TOKEN_VARIABLE, _PORT_VARIABLE = "JUPYTER_TOKEN", "JUPYTER_PORT"
 # The token and the port are variables, because every user of the machine can read arguments. Only
 # the project is served: a root above the home directory would show the server's own token file
 # (GHSA-q874-g24w-4q9g).
+# Its terminals run SHELL, and without it sh.
 _ARGS = (
+    "/bin/sh",
+    "-c",
+    f'{FIND_SHELL_SCRIPT}exec "$@"',
+    "jupyter",
     "jupyter",
     "lab",
     "--no-browser",
@@ -85,6 +98,36 @@ def format_jupyter_url(spec: EnvironmentSpec) -> str:
         return ""
     port, token = (service.environment[name] for name in (_PORT_VARIABLE, _TOKEN_VARIABLE))
     return f"http://{_ADDRESS}:{port}/lab?token={token}"
+
+
+def wait_for_jupyter(environment: EnvironmentDirectory, timeout: float = 30.0) -> str:
+    """Wait until the environment's Jupyter server answers; return a note if it does not."""
+    spec = environment.read_spec()
+    service = find_service(spec)
+    if service is None:
+        return ""
+    log = f"see `danlu logs {environment.name} {SERVICE_NAME}`"
+    port = int(service.environment[_PORT_VARIABLE])
+    deadline = time.monotonic() + timeout
+    while not _answers_http(port):
+        state = environment.read_state()
+        own = next((item for item in state.services if item.name == SERVICE_NAME), None)
+        if state.phase != "Running" or (own is not None and own.exit_code is not None):
+            return f"JupyterLab does not start; {log}"
+        if time.monotonic() > deadline:
+            return f"JupyterLab does not answer yet; {log}"
+        time.sleep(_POLL_SECONDS)
+    return ""
+
+
+def _answers_http(port: int) -> bool:
+    """Return whether a server answers: a forwarded port accepts connections before it listens."""
+    try:
+        with socket.create_connection((_ADDRESS, port), timeout=_ANSWER_SECONDS) as connection:
+            connection.sendall(b"GET /api HTTP/1.0\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except OSError:
+        return False
 
 
 def find_free_port() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from danlu.commands.environments.engine_commands import load_engine_commands
-from danlu.commands.environments.ssh_hosts import remove_ssh_host
+from danlu.commands.environments.ssh_hosts import configure_ssh, remove_ssh_host
 from danlu.commands.project import DEFAULT_FUNCTION, Project
 from danlu.commands.remote.contexts import read_contexts
 from danlu.commands.settings import Settings
@@ -57,6 +57,7 @@ class EnvironmentView:
             "name": self.name,
             "phase": self.state.phase,
             "reason": self.state.reason,
+            "stopped_by_user": self.state.stopped_by_user,
             "project": self.spec.project,
             "target": self.spec.target,
             "image": self.spec.image,
@@ -102,6 +103,7 @@ class DamagedEnvironmentView:
             "phase": "Damaged",
             "reason": self.error.message,
             "hint": self.error.hint,
+            "stopped_by_user": False,
             "project": "",
             "target": "",
             "image": "",
@@ -139,6 +141,47 @@ def default_name(target: Project | Path) -> str:
         words.append(target.target)
     text = re.sub(r"[^a-z0-9_.-]+", "-", "-".join(words).lower()).strip("-._")
     return text[:63] or "environment"
+
+
+def find_own_environment(target: Project | Path, paths: Paths) -> EnvironmentDirectory:
+    """Return the environment of a project, or of a directory without a build file.
+
+    It is the one with :func:`default_name`, else the only one, which was renamed or got another
+    name from the start. Raises :class:`UsageError` if there is none, or several.
+    """
+    directory = target if isinstance(target, Path) else target.directory
+    # `danlu up --image` needs no build file, and has no target.
+    targets = {"", f"{target.file}:{target.target}" if isinstance(target, Project) else ""}
+    default = EnvironmentDirectory(paths.environments / default_name(target))
+    owner = str(directory)
+    if default.exists():
+        try:
+            owner = default.read_spec().project
+        except StoreError:
+            return default  # a damaged one can be removed
+        if owner == str(directory):
+            return default
+    names = [
+        view.name
+        for view in list_environment_views(paths)
+        if isinstance(view, EnvironmentView)
+        and (view.spec.project, view.spec.target in targets) == (str(directory), True)
+    ]
+    if len(names) == 1:
+        return EnvironmentDirectory(paths.environments / names[0])
+    if names:
+        raise UsageError(
+            f"{directory} has several environments: {', '.join(names)}", hint="name one of them"
+        )
+    if owner != str(directory):
+        raise UsageError(
+            f"environment {default.name} belongs to {owner}",
+            hint="name one that `danlu ps` lists, or start one with `danlu up --name NAME`",
+        )
+    raise UsageError(
+        f"no environment of {directory} found",
+        hint="name one that `danlu ps` lists, or start one with `danlu up`",
+    )
 
 
 def check_new_name(name: str, paths: Paths) -> None:
@@ -263,8 +306,8 @@ def _remove_directory(environment: EnvironmentDirectory, settings: Settings) -> 
     run_in_child(remove_files)
 
 
-def rename_environment(old: str, new: str, settings: Settings) -> None:
-    """Rename a stopped environment; its keys for SSH are made again.
+def rename_environment(old: str, new: str, settings: Settings) -> list[str]:
+    """Rename a stopped environment; its keys for SSH are made again. Return notes for the user.
 
     Raises :class:`UsageError` if it runs, or if the new name is invalid or taken.
     """
@@ -296,6 +339,7 @@ def rename_environment(old: str, new: str, settings: Settings) -> None:
         environment.directory.rename(renamed.directory)
         with Store.open(settings.paths.store) as store:
             store.untag(environment_image_tag(old))
+        return configure_ssh(renamed, settings)
 
 
 def take_down(name: str, settings: Settings, *, grace: float = 10.0) -> None:

@@ -60,7 +60,7 @@ class UpOptions:
         shm_size: Bytes with a unit.
         allow_mounts: Whether included repositories may mount files of this machine.
         recreate: Start over from the image, discarding the writable layer.
-        engine: What runs it; empty for what runs it already, or the configured engine.
+        engine: What runs it; empty for what runs it already, or the context's engine.
         network: ``host`` or ``private``; empty for the configured one.
         ssh_port: ``[ADDRESS:]PORT`` at which to serve SSH; empty for none.
         authorized_keys: A file of public keys that may log in there; empty for none.

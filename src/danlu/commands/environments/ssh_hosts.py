@@ -9,9 +9,10 @@ from danlu.commands.settings import Settings
 from danlu.engine.environment_directory import EnvironmentDirectory
 from danlu.engine.ssh.keys import environment_keys
 from danlu.engine.ssh.ssh_config import SshConfiguration, render_host
+from danlu.errors import DanluError
 from danlu.util.danlu_program import (
     CONTEXT_VARIABLE,
-    DEFAULT_CONTEXT,
+    LOCAL_CONTEXT,
     danlu_program,
     directory_variables,
 )
@@ -30,6 +31,15 @@ def add_ssh_host(environment: EnvironmentDirectory, settings: Settings) -> None:
     ssh_configuration(settings).add_host(environment.name, keys, program=danlu_command())
 
 
+def configure_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
+    """Add the environment's host (:func:`add_ssh_host`); return a note if that failed."""
+    try:
+        add_ssh_host(environment, settings)
+    except DanluError as error:
+        return [f"no ssh to {environment.name}: {error}"]
+    return []
+
+
 def remove_ssh_host(name: str, settings: Settings) -> None:
     """Remove the host of an environment, if there is one."""
     with suppress(OSError):
@@ -43,7 +53,7 @@ def render_ssh_host(environment: EnvironmentDirectory) -> str:
     return render_host(environment.name, keys, program=danlu_command())
 
 
-def danlu_command(context: str = DEFAULT_CONTEXT) -> list[str]:
+def danlu_command(context: str = LOCAL_CONTEXT) -> list[str]:
     """Return the command that runs danlu in a context, from any directory and environment."""
     # Set explicitly, because the user's current context may be another one.
     variables = {CONTEXT_VARIABLE: context, **directory_variables()}

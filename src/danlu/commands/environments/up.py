@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from danlu.commands.environments.manage import (
     stop_environment,
 )
 from danlu.commands.environments.spec import UpOptions, build_spec, explain_differences
-from danlu.commands.environments.ssh_hosts import add_ssh_host, ssh_configuration
+from danlu.commands.environments.ssh_hosts import configure_ssh, ssh_configuration
 from danlu.commands.gpu_options import decide_gpus
 from danlu.commands.project import Project
 from danlu.commands.project_environment import find_named_image, find_project_environment
@@ -39,9 +40,10 @@ from danlu.engine.environment_directory import (
     try_environment_lock,
 )
 from danlu.engine.environment_ports import find_listener_conflict, needs_forward
+from danlu.engine.gpu.selection import parse_gpus
 from danlu.engine.supervisor_start import start_supervisor
 from danlu.environment.runtime_settings import RuntimeSettings
-from danlu.errors import DanluError, OutsideError, UsageError
+from danlu.errors import OutsideError, UsageError
 from danlu.graph.progress import Progress
 from danlu.store import Store
 from danlu.util.config import NetworkName
@@ -80,22 +82,26 @@ def start_environment(
     options: UpOptions,
     progress: Progress,
     image: str = "",
+    keep: Callable[[RuntimeSettings], RuntimeSettings] = lambda runtime: runtime,
 ) -> UpResult:
     """Start the environment of ``target``; do nothing if it runs.
 
-    ``target`` is a project, or a directory to mount if ``image`` names a local image. Raises
-    :class:`~danlu.errors.DanluError` if it could not be built or started.
+    ``target`` is a project, or a directory to mount if ``image`` names a local image. ``keep``
+    chooses which settings of the build file apply. Raises :class:`~danlu.errors.DanluError` if it
+    could not be built or started.
     """
     epoch = read_epoch(settings.paths.store / "epoch")
+    name = check_environment_name(options.name or default_name(target))
+    root = settings.paths.environments
+    engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
+    _check_options(name, target, options, engine, settings)
     if isinstance(target, Path):
         directory, runtime = target, RuntimeSettings()
         digest: str = find_named_image(image, settings).digest
     else:
         directory = target.directory
         digest, runtime = _find_or_build(target, settings, progress, options)
-    name = check_environment_name(options.name or default_name(target))
-    root = settings.paths.environments
-    engine = _choose_engine(_find_spec(EnvironmentDirectory(root / name)), options, settings)
+        runtime = keep(runtime)
     is_here = engine != KUBERNETES_ENGINE
     gpus = options.gpus or str(runtime.gpus or "")
     if is_here:
@@ -141,11 +147,29 @@ def start_environment(
             if existing is None and _has_failed(environment):
                 remove_environment(environment, settings)
             raise
-        notes += _configure_ssh(environment, settings)
+        notes += configure_ssh(environment, settings)
     depends_on: tuple[Path, ...] = ()
     if isinstance(target, Project) and not (started or notes or gpus) and _has_defaults(options):
         depends_on = _list_dependencies(target, environment, settings)
     return UpResult(environment, existing is None, started, tuple(notes), depends_on, epoch)
+
+
+def _check_options(
+    name: str, target: Project | Path, options: UpOptions, engine: str, settings: Settings
+) -> None:
+    """Raise :class:`UsageError` for an invalid option, before anything is built."""
+    parse_gpus(options.gpus)
+    build_spec(
+        name,
+        target,
+        "",
+        RuntimeSettings(),
+        options,
+        settings.paths,
+        engine=engine,
+        network=_choose_network(engine, options, settings),
+        earlier=None,
+    )
 
 
 def _has_failed(environment: EnvironmentDirectory) -> bool:
@@ -182,18 +206,9 @@ def _list_dependencies(
     )
 
 
-def _configure_ssh(environment: EnvironmentDirectory, settings: Settings) -> list[str]:
-    """Add the environment to the user's SSH configuration; return a note if that failed."""
-    try:
-        add_ssh_host(environment, settings)
-    except DanluError as error:
-        return [f"no ssh to {environment.name}: {error}"]
-    return []
-
-
 def _choose_engine(existing: EnvironmentSpec | None, options: UpOptions, settings: Settings) -> str:
     """Return the engine; an existing environment keeps its own, which has its files."""
-    chosen = options.engine or settings.config.engine
+    chosen = options.engine or settings.engine
     if existing is None or options.recreate or existing.engine == chosen:
         return chosen
     if options.engine:
@@ -211,7 +226,7 @@ def _choose_network(engine: str, options: UpOptions, settings: Settings) -> Netw
     if options.network == "private":
         raise UsageError(
             f"environments of the {engine} engine cannot have a private network",
-            hint="use the embedded engine: `--engine embedded`",
+            hint="use danlu's own engine: `--on local`",
         )
     return "host"
 

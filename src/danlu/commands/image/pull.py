@@ -10,6 +10,7 @@ from danlu.commands.image.transfer_progress import TransferProgress, TransferSum
 from danlu.errors import TemporaryError
 from danlu.graph.ops import parse_platform
 from danlu.graph.progress import Progress
+from danlu.oci.digest import sha256
 from danlu.oci.reference import Reference
 from danlu.sandbox.emulation import host_platform
 from danlu.sources.image import pull, resolve_reference
@@ -48,7 +49,9 @@ def pull_image(
         )
         names = [named.familiar_name] if named.digest is None else []
         layers = [layer.diff_id for layer in pulled.layers]
-        metadata = {"pulled": str(named), "manifest": digest}
+        # What a build recorded about its Python, for example, stays.
+        known = store.image(sha256(pulled.config))
+        metadata = {**(known.metadata if known else {}), "pulled": str(named), "manifest": digest}
         return store.put_image(pulled.config, layers, names=names, metadata=metadata)
 
     transfer.start()

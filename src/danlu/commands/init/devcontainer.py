@@ -16,7 +16,7 @@ from typing import Any
 from danlu.commands.init.devcontainer_mounts import parse_mount
 from danlu.commands.init.devcontainer_variables import VariableExpander
 from danlu.commands.init.dockerfile import InstalledPackages, read_dockerfile, read_script
-from danlu.commands.init.draft import BuildFileDraft, DraftCall
+from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment
 from danlu.commands.init.host import PYTHONS, parse_image_release
 from danlu.errors import UsageError
 from danlu.util.jsonc import parse_jsonc
@@ -232,8 +232,8 @@ def _locate_file(name: str, state: _ReaderState) -> Path:
     return path
 
 
-def _move_copy(step: DraftCall, prefix: str) -> DraftCall:
-    if step.function != "io.copy" or step.keywords:
+def _move_copy(step: DraftCall | DraftComment, prefix: str) -> DraftCall | DraftComment:
+    if isinstance(step, DraftComment) or step.function != "io.copy" or step.keywords:
         return step
     source, *rest = step.arguments
     return DraftCall("io.copy", (f"{prefix}/{source}".removesuffix("/."), *rest))

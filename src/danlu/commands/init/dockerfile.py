@@ -6,15 +6,20 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from danlu.commands.init.draft import BuildFileDraft, DraftCall
+from danlu.commands.init.dockerfile_stages import (
+    DockerfileStage,
+    ParsedDockerfile,
+    expand_variables,
+    parse_dockerfile,
+)
+from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment
 from danlu.errors import UsageError
-
-_VARIABLE_PATTERN = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 
 #: Instructions that do not affect what runs in an environment.
 _IGNORED_INSTRUCTIONS = {"LABEL", "MAINTAINER", "STOPSIGNAL"}
@@ -35,6 +40,21 @@ _PIP_VALUE_FLAGS = {
     "--trusted-host",
 }
 
+_PIP_PREFIX_FLAGS = {"--prefix", "--target", "-t", "--root"}
+
+#: Where packages of Python are, alone or with Python itself.
+_PACKAGES_PATTERN = re.compile(
+    r"/(site|dist)-packages/?$|^(/root|/home/\w+)/\.local/?$|/\.?(virtual|v)?envs?/?$"
+    r"|^/usr/local(/lib(/python3?(\.\d+)?)?|/bin)?/?$"
+)
+#: Commands that prepare the installation of packages.
+_SETUP_PATTERN = re.compile(
+    r"(python3?|uv|/\S*python3?)(\s+-m)?\s+(virtual|v)env\s|virtualenv\s|cd\s|(\.|source)\s\S*activate"
+)
+
+#: A mount of files of the project or of another stage, which is the default.
+_BIND_PATTERN = re.compile(r"--mount=(?!.*type=(?!bind))")
+
 _APT_VALUE_FLAGS = {"-o", "-t", "--target-release"}
 
 _CLEANUP_PATTERN = re.compile(
@@ -47,24 +67,39 @@ _CLEANUP_PATTERN = re.compile(
 
 @dataclass
 class InstalledPackages:
-    """What the commands of a Dockerfile install, in order."""
+    """What the commands of a Dockerfile install, in order.
+
+    ``prefixes`` are directories in which pip installs something; unless ``takes_prefixes``, such
+    commands are not understood.
+    """
 
     system: list[str] = field(default_factory=list)
     packages: list[str] = field(default_factory=list)
     requirements: list[str] = field(default_factory=list)
     index: str = ""
     untranslated: list[str] = field(default_factory=list)
+    prefixes: list[str] = field(default_factory=list)
+    takes_prefixes: bool = False
 
 
 @dataclass
-class _StageState:
-    """The state of the current stage."""
+class _TranslationState:
+    """What was translated so far, of a stage and of those that it starts from.
 
+    ``others`` are the stages that files were copied from, ``read`` the numbers of all that were
+    read, and ``explained`` of those that a comment has shown.
+    """
+
+    dockerfile: ParsedDockerfile
+    stage: DockerfileStage
     draft: BuildFileDraft
-    values: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str]
     directory: str = "/"
     copied: dict[str, str] = field(default_factory=dict)
     installed: InstalledPackages = field(default_factory=InstalledPackages)
+    others: dict[int, _TranslationState] = field(default_factory=dict)
+    read: set[int] = field(default_factory=set)
+    explained: set[int] = field(default_factory=set)
 
 
 def read_dockerfile(
@@ -74,108 +109,72 @@ def read_dockerfile(
     arguments: Mapping[str, str] = MappingProxyType({}),
     target: str = "",
 ) -> None:
-    """Add the stage ``target`` (default: the last) of ``path``; its base becomes ``draft.image``.
+    """Add the stage ``target`` (default: the last) of ``path``; its image becomes ``draft.image``.
 
-    ``arguments`` are values of build arguments. Raises :class:`UsageError` for an invalid file.
+    The stages that it starts from are part of it. Of a stage that it copies files from, what has an
+    equivalent is translated, and a comment shows the others. ``arguments`` are values of build
+    arguments. Raises :class:`UsageError` for an invalid file.
     """
-    stage = _StageState(draft, dict(arguments))
-    seen, name = False, ""
-    for instruction, text in _split_instructions(path.read_text(encoding="utf-8")):
-        if instruction == "FROM":
-            if seen and name and name == target.lower():
-                break
-            if seen:
-                _start_stage(stage)
-            seen = True
-            named = re.search(r"\sas\s+(\S+)\s*$", text, re.IGNORECASE)
-            name = named[1].lower() if named else ""
-            draft.image = _parse_from(_expand_variables(text, stage.values), draft)
-        elif instruction == "ARG":
-            argument, _, value = text.partition("=")
-            stage.values.setdefault(
-                argument.strip(), _expand_variables(value.strip("\"'"), stage.values)
-            )
-        elif not seen:
-            raise UsageError(f"{path.name} has {instruction} before FROM")
-        else:
-            _translate_instruction(instruction, text, stage)
-    if not seen:
-        raise UsageError(f"{path.name} has no FROM")
-    if target and name != target.lower():
+    dockerfile = parse_dockerfile(path, arguments)
+    last = dockerfile.find_stage(target) if target else dockerfile.stages[-1]
+    if last is None:
         raise UsageError(f"{path.name} has no stage {target!r}")
-    _finish_stage(stage)
-
-
-def _start_stage(stage: _StageState) -> None:
-    """Discard the previous stage: only the last one becomes the image."""
-    draft = stage.draft
-    note = "only the last stage of the Dockerfile was read"
-    if note not in draft.notes:
-        draft.notes.append(note)
-    draft.steps, draft.untranslated = [], []
-    draft.environment, draft.extra_path, draft.calls = {}, [], []
-    stage.directory, stage.copied, stage.installed = "/", {}, InstalledPackages()
-
-
-def _parse_from(text: str, draft: BuildFileDraft) -> str:
-    words = [word for word in text.split() if not word.startswith("--")]
-    image = words[0] if words else ""
-    if image == "scratch" or not image:
+    if last.image in ("scratch", ""):
         raise UsageError("FROM scratch is not supported: an environment needs a base image")
-    if "$" in image:
-        draft.notes.append(f"the base image {image} depends on a build argument without a default")
-    return image
+    if "$" in last.image:
+        draft.notes.append(
+            f"the base image {last.image} depends on a build argument without a default"
+        )
+    draft.image = last.image
+    state = _translate_stage(last, dockerfile, draft)
+    _finish_draft(state)
+    others = [stage.title for stage in dockerfile.stages if stage.index not in state.read]
+    if others and not target:
+        draft.notes.append(
+            f"stage {last.title} of the Dockerfile was read, which does not need the others:"
+            f" {', '.join(others)}"
+        )
 
 
-def _split_instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Yield instructions and their arguments, with continued lines and here-documents joined."""
-    lines = iter(text.splitlines())
-    for line in lines:
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        whole = line.strip()
-        while whole.endswith("\\"):
-            following = next(lines, "")
-            if following.lstrip().startswith("#"):
-                whole = whole[:-1].rstrip() + " \\"
-                continue
-            whole = whole[:-1].rstrip() + " " + following.strip()
-        name, _, rest = whole.partition(" ")
-        document = re.search(r"<<-?\s*[\"']?(\w+)[\"']?\s*$", rest)
-        if document and name.upper() in ("RUN", "COPY"):
-            body = "\n".join(_read_heredoc(lines, document[1]))
-            rest = body if name.upper() == "RUN" else f"{rest}\n{body}"
-        yield name.upper(), rest.strip()
+def _translate_stage(
+    stage: DockerfileStage,
+    dockerfile: ParsedDockerfile,
+    draft: BuildFileDraft,
+    *,
+    copied_by: _TranslationState | None = None,
+) -> _TranslationState:
+    """Translate a stage, after those that it starts from.
+
+    Where pip installs packages does not matter in a stage that files are copied from
+    (``copied_by``).
+    """
+    state = _TranslationState(dockerfile, stage, draft, dict(dockerfile.arguments))
+    if copied_by is not None:
+        state.installed.takes_prefixes = True
+        state.others = copied_by.others
+    for part in stage.list_chain():
+        state.stage = part
+        state.read.add(part.index)
+        for instruction, text in part.instructions:
+            _translate_instruction(instruction, text, state)
+    return state
 
 
-def _read_heredoc(lines: Iterator[str], end: str) -> Iterator[str]:
-    """Yield the lines of a here-document."""
-    for line in lines:
-        if line.strip() == end:
-            return
-        yield line
-
-
-def _expand_variables(text: str, values: Mapping[str, str]) -> str:
-    """Expand known variables in ``text``; unknown ones are kept."""
-
-    def value(match: re.Match[str]) -> str:
-        return values.get(match[1] or match[3], match[2] if match[2] is not None else match[0])
-
-    return _VARIABLE_PATTERN.sub(value, text)
-
-
-def _translate_instruction(name: str, text: str, stage: _StageState) -> None:
-    draft = stage.draft
-    if name == "RUN":
-        _translate_run(text, stage)
+def _translate_instruction(name: str, text: str, state: _TranslationState) -> None:
+    draft = state.draft
+    if name == "ARG":
+        argument, _, value = text.partition("=")
+        value = expand_variables(value.strip("\"'"), state.values)
+        state.values.setdefault(argument.strip(), value)
+    elif name == "RUN":
+        _translate_run(text, state)
     elif name in ("COPY", "ADD"):
-        _translate_copy(name, text, stage)
+        _translate_copy(name, text, state)
     elif name == "ENV":
-        _translate_env(text, stage)
+        _translate_env(text, state)
     elif name == "WORKDIR":
-        stage.directory = posixpath.join(
-            stage.directory, _expand_variables(text.strip("\"'"), stage.values)
+        state.directory = posixpath.join(
+            state.directory, expand_variables(text.strip("\"'"), state.values)
         )
         draft.untranslated.append(f"WORKDIR {text}  (commands start in the project, at /workspace)")
     elif name == "ENTRYPOINT":
@@ -187,42 +186,59 @@ def _translate_instruction(name: str, text: str, stage: _StageState) -> None:
         draft.untranslated.append(f"{name} {text}")
 
 
-def _translate_run(text: str, stage: _StageState) -> None:
+def _translate_run(text: str, state: _TranslationState) -> None:
     if text.startswith("["):
         try:
             text = shlex.join(json.loads(text))
         except (ValueError, TypeError):
-            stage.draft.untranslated.append(f"RUN {text}")
+            state.draft.untranslated.append(f"RUN {text}")
             return
     mounts = re.match(r"^((?:--\w+(?:=\S+)?\s+)*)(.*)$", text, re.DOTALL)
     assert mounts is not None
     for mount, argument in (("type=secret", "secrets=…"), ("type=ssh", "ssh=True")):
         if mount in mounts[1]:
-            stage.draft.notes.append(
+            state.draft.notes.append(
                 f"a RUN instruction uses a mount of {mount}: use run(…, {argument})"
             )
     # Build arguments are known here; the shell expands variables of the environment itself.
-    commands = read_script(_expand_variables(mounts[2], stage.values), stage.installed)
+    known = len(state.installed.requirements)
+    commands = read_script(expand_variables(mounts[2], state.values), state.installed)
+    binds = [flag for flag in mounts[1].split() if _BIND_PATTERN.match(flag)]
+    if commands and binds:
+        comment = f"RUN {' '.join(binds)}: copy the files of the mount with io.copy(), or use the"
+        state.draft.steps.append(DraftComment(f"{comment}\nproject with mount_host=True:"))
+    for index, path in enumerate(state.installed.requirements[known:], known):
+        end = posixpath.normpath(posixpath.join(state.directory, path))
+        source = state.copied.get(end) or _find_copied_source(end, state.copied) or path
+        state.installed.requirements[index] = source
     if commands:
-        if stage.directory != "/":
-            commands = [f"cd {shlex.quote(stage.directory)}", *commands]
-        stage.draft.steps.append(DraftCall("run", keywords=(("commands", commands),)))
+        if state.directory != "/":
+            commands = [f"cd {shlex.quote(state.directory)}", *commands]
+        state.draft.steps.append(DraftCall("run", keywords=(("commands", commands),)))
 
 
-def _translate_copy(name: str, text: str, stage: _StageState) -> None:
-    draft = stage.draft
+def _translate_copy(name: str, text: str, state: _TranslationState) -> None:
+    draft = state.draft
     try:
         words = json.loads(text) if text.startswith("[") else shlex.split(text)
     except ValueError:
         words = []
     flags = [word for word in words if word.startswith("--")]
-    words = [_expand_variables(word, stage.values) for word in words if not word.startswith("--")]
-    image = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
-    if len(words) < 2 or "\n" in text or (image and "/" not in image and ":" not in image):
+    words = [expand_variables(word, state.values) for word in words if not word.startswith("--")]
+    if len(words) < 2 or "\n" in text:
         draft.untranslated.append(f"{name} {text}")
         return
     *sources, target = words
-    place = posixpath.normpath(posixpath.join(stage.directory, target))
+    image = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
+    image = expand_variables(image, state.values)
+    stage = state.dockerfile.find_stage(image, before=state.stage.index) if image else None
+    if stage is not None:
+        state.read.add(stage.index)
+        if stage.changes_files or stage.image in ("scratch", ""):
+            _translate_stage_copy(f"{name} {text}", sources, stage, state)
+            return
+        image = stage.image
+    place = posixpath.normpath(posixpath.join(state.directory, target))
     for source in sources:
         if name == "ADD" and "://" in source:
             draft.untranslated.append(f"ADD {source} {target}  (use io.http to download files)")
@@ -231,14 +247,65 @@ def _translate_copy(name: str, text: str, stage: _StageState) -> None:
         end = posixpath.join(place, posixpath.basename(source.rstrip("/"))) if into else place
         if source.rstrip("/") in (".", "") or any(character in source for character in "*?["):
             end = place
-        stage.copied[end] = source
+        state.copied[end] = source
         image_named = (("image", image),) if image else ()
         shown = place + "/" if into and place != "/" else place
         draft.steps.append(DraftCall("io.copy", (source, shown), image_named))
 
 
-def _translate_env(text: str, stage: _StageState) -> None:
-    draft = stage.draft
+def _translate_stage_copy(
+    instruction: str, sources: Sequence[str], stage: DockerfileStage, state: _TranslationState
+) -> None:
+    """Declare the Python packages that files of another stage are, or show it in a comment."""
+    other = state.others.get(stage.index)
+    if other is None:
+        other = _translate_stage(stage, state.dockerfile, BuildFileDraft(), copied_by=state)
+        state.others[stage.index] = other
+    state.read |= other.read
+    installed = other.installed
+    lines = [instruction]
+    if (installed.packages or installed.requirements) and all(
+        _PACKAGES_PATTERN.search(source) or source.rstrip("/") in installed.prefixes
+        for source in sources
+    ):
+        state.installed.packages += installed.packages
+        state.installed.requirements += installed.requirements
+        state.installed.index = installed.index or state.installed.index
+        state.installed.untranslated += installed.untranslated
+        if all(_is_environment_setup(step) for step in other.draft.steps):
+            return
+        lines.append(f"The packages of stage {stage.title} are installed, not its other files:")
+    else:
+        lines.append(f"Files of stage {stage.title}, which is not part of this environment:")
+    if stage.index in state.explained:
+        lines = [instruction, f"Files of stage {stage.title}, see above."]
+    else:
+        state.explained.add(stage.index)
+        lines.append(f"  FROM {stage.image}")
+        lines += [
+            textwrap.indent(f"{name} {text}", "  ")
+            for part in stage.list_chain()
+            for name, text in part.instructions
+        ]
+        lines.append("Make them here with run(), or copy them from an image: io.copy(image=…).")
+    state.draft.steps.append(DraftComment("\n".join(lines)))
+    state.draft.notes.append(
+        f"`{instruction}` was not translated: stage {stage.title} is not part of the environment;"
+        " see the comment in the build file"
+    )
+
+
+def _is_environment_setup(step: DraftCall | DraftComment) -> bool:
+    """Return whether a step only prepares the installation of packages."""
+    if isinstance(step, DraftComment):
+        return False
+    commands = dict(step.keywords).get("commands", [])
+    assert isinstance(commands, list)
+    return step.function != "run" or all(map(_SETUP_PATTERN.match, commands))
+
+
+def _translate_env(text: str, state: _TranslationState) -> None:
+    draft = state.draft
     first = text.split(None, 1) or [""]
     try:
         if "=" in first[0]:
@@ -252,7 +319,7 @@ def _translate_env(text: str, stage: _StageState) -> None:
         if not name:
             draft.untranslated.append(f"ENV {text}")
             continue
-        value = _expand_variables(raw, {**stage.values, **draft.environment})
+        value = expand_variables(raw, {**state.values, **draft.environment})
         if name == "PATH" and re.search(r"\$\{?PATH", raw):
             parts = [part for part in value.split(":") if "$" not in part and part]
             draft.extra_path += parts
@@ -274,20 +341,20 @@ def _translate_entrypoint(text: str, draft: BuildFileDraft) -> None:
     draft.calls.append(DraftCall("config.entrypoint", ([str(word) for word in words],)))
 
 
-def _finish_stage(stage: _StageState) -> None:
+def _finish_draft(state: _TranslationState) -> None:
     """Turn installed packages into declarations, and drop copies that only pip needed."""
-    draft, installed = stage.draft, stage.installed
+    draft, installed = state.draft, state.installed
     draft.packages += installed.packages
     draft.pip_index = installed.index
     draft.untranslated += installed.untranslated
-    used: set[str] = set()
-    for path in installed.requirements:
-        end = posixpath.normpath(posixpath.join(stage.directory, path))
-        source = stage.copied.get(end) or _find_copied_source(end, stage.copied) or path
-        used.add(source)
-        draft.requirements.append(source)
+    draft.requirements += installed.requirements
     draft.steps = [
-        step for step in draft.steps if step.function != "io.copy" or step.arguments[0] not in used
+        step
+        for step in draft.steps
+        if isinstance(step, DraftComment)
+        or step.function != "io.copy"
+        or step.keywords
+        or step.arguments[0] not in installed.requirements
     ]
     pythons = {"python3", "python3-pip", "python3-venv", "python-is-python3", "python3-minimal"}
     names = [package for package in installed.system if package not in pythons]
@@ -367,8 +434,9 @@ def _parse_apt_install(command: str, installed: InstalledPackages) -> bool:
 
 
 def _parse_pip_install(command: str, installed: InstalledPackages) -> bool:
+    place = r"(?:/\S*/)?" if installed.takes_prefixes else ""
     match = re.match(
-        r"^(?:uv\s+)?(?:\S*python3?\S*\s+-m\s+)?pip3?\s+install\s+(.*)$", command, re.DOTALL
+        rf"^(?:uv\s+)?(?:\S*python3?\S*\s+-m\s+)?{place}pip3?\s+install\s+(.*)$", command, re.DOTALL
     )
     words = _split_words(match[1]) if match else None
     if words is None or any(re.match(r"[|&<>`]|\d?>", word) for word in words):
@@ -379,7 +447,9 @@ def _parse_pip_install(command: str, installed: InstalledPackages) -> bool:
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if word in _PIP_FLAGS:
             continue
-        if word in ("-r", "--requirement") or name == "--requirement":
+        if installed.takes_prefixes and name in _PIP_PREFIX_FLAGS:
+            parsed.prefixes.append((value if equals else next(rest, "")).rstrip("/"))
+        elif word in ("-r", "--requirement") or name == "--requirement":
             parsed.requirements.append(value if equals else next(rest, ""))
         elif name in _PIP_VALUE_FLAGS:
             _add_pip_option(name, value if equals else next(rest, ""), parsed)
@@ -389,6 +459,7 @@ def _parse_pip_install(command: str, installed: InstalledPackages) -> bool:
             parsed.packages.append(word)
     installed.packages += parsed.packages
     installed.requirements += parsed.requirements
+    installed.prefixes += parsed.prefixes
     installed.index = parsed.index or installed.index
     installed.untranslated += parsed.untranslated
     return True

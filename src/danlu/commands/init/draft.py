@@ -22,6 +22,12 @@ class DraftCall(msgspec.Struct, frozen=True):
     keywords: tuple[tuple[str, object], ...] = ()
 
 
+class DraftComment(msgspec.Struct, frozen=True):
+    """Lines in place of a step that has no equivalent."""
+
+    text: str
+
+
 @dataclass
 class BuildFileDraft:
     """The content of a build file.
@@ -44,7 +50,7 @@ class BuildFileDraft:
     environment: dict[str, str] = field(default_factory=dict)
     extra_path: list[str] = field(default_factory=list)
     calls: list[DraftCall] = field(default_factory=list)
-    steps: list[DraftCall] = field(default_factory=list)
+    steps: list[DraftCall | DraftComment] = field(default_factory=list)
     guessed: dict[str, str] = field(default_factory=dict)
     untranslated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -57,7 +63,8 @@ class BuildFileDraft:
 
 def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
     """Render ``build.envd``, or ``build.py`` with ``python``."""
-    calls = list(_list_calls(draft))
+    statements = [*_list_calls(draft), *draft.steps]
+    calls = [call for call in statements if isinstance(call, DraftCall)]
     source = " ".join(draft.source.split())
     lines = [f"# The environment of this project, from {source}.", ""]
     if python:
@@ -67,14 +74,17 @@ def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
         names = sorted({call.function.partition(".")[0] for call in [*calls, *inner]})
         lines += [f"from danlu import {', '.join(names)}", "", ""]
     lines.append("def build():")
-    for call in calls:
-        lines += [f"    {line}".rstrip() for line in _format_call(call)]
+    for statement in statements:
+        formatted = (
+            _format_comment(statement.text)
+            if isinstance(statement, DraftComment)
+            else _format_call(statement)
+        )
+        lines += [f"    {line}".rstrip() for line in formatted]
     if draft.untranslated:
         lines += ["", "    # Skipped (no equivalent):"]
         lines += [
-            f"    #   {mask_credentials(line)}".rstrip()
-            for text in draft.untranslated
-            for line in text.splitlines()
+            f"    {line}" for text in draft.untranslated for line in _format_comment(text, "  ")
         ]
     return "\n".join(lines) + "\n"
 
@@ -100,7 +110,11 @@ def _list_calls(draft: BuildFileDraft) -> list[DraftCall]:
         named = (*named, ("extra_path", draft.extra_path))
     if named:
         calls.append(DraftCall("runtime.environ", keywords=named))
-    return [*calls, *draft.calls, *draft.steps]
+    return [*calls, *draft.calls]
+
+
+def _format_comment(text: str, indent: str = "") -> list[str]:
+    return [f"# {indent}{mask_credentials(line)}".rstrip() for line in text.splitlines()]
 
 
 def _unique_names(names: list[str]) -> list[str]:

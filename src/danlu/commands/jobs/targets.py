@@ -1,71 +1,56 @@
-"""The targets of jobs: this machine, or a namespace of a cluster (``--on``)."""
+"""Where jobs run (``--on``): on this machine, or in a namespace of a cluster."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from danlu.commands.jobs.views import local_backend
+from danlu.commands.remote.contexts import ClusterAddress, find_current_context
 from danlu.commands.settings import Settings
 from danlu.errors import UsageError
 from danlu.jobs.types import JobBackend
 from danlu.training.names import MAX_RESULT_BYTES, MAX_TERMINATION_MESSAGE_BYTES
+from danlu.util.danlu_program import LOCAL_CONTEXT
+from danlu.util.paths import Paths
 
-_LOCAL = ("", "local")
-_KUBERNETES = "kubernetes"
-_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-
-
-class ClusterTarget(msgspec.Struct, frozen=True):
-    """A namespace of a cluster, by kubeconfig context; empty means the kubeconfig's default."""
-
-    context: str = ""
-    namespace: str = ""
-
-    @property
-    def where(self) -> str:
-        """The value of ``--on`` for this target."""
-        context = f":{self.context}" if self.context or self.namespace else ""
-        return f"{_KUBERNETES}{context}" + (f"/{self.namespace}" if self.namespace else "")
+#: Engines that run environments, but no jobs.
+_ENVIRONMENT_ENGINES = ("docker", "podman")
 
 
 def is_remote(on: str) -> bool:
-    """Return whether ``on`` is not this machine; :class:`UsageError` if it is unknown."""
-    return parse_target(on) is not None
+    """Return whether jobs of ``on`` run on a cluster.
 
-
-def parse_target(on: str, settings: Settings | None = None) -> ClusterTarget | None:
-    """Parse ``kubernetes[:CONTEXT[/NAMESPACE]]``; None for this machine.
-
-    Missing parts come from the configuration. Raises :class:`UsageError` for an unknown target.
+    Raises :class:`UsageError` as :func:`find_target` does.
     """
-    if on in _LOCAL:
-        return None
-    name, _, rest = on.partition(":")
-    if name != _KUBERNETES:
-        raise UsageError(
-            f"unknown --on target '{on}'",
-            hint="use `kubernetes[:CONTEXT[/NAMESPACE]]` or `local`",
-        )
-    # An EKS context is an ARN, which contains slashes and colons; a namespace has neither.
-    context, _, namespace = rest.rpartition("/") if _has_namespace(rest) else (rest, "", "")
-    if settings is not None:
-        own = settings.config.kubernetes
-        context = context or own.context
-        namespace = namespace or own.namespace
-    if namespace and not _NAMESPACE.fullmatch(namespace):
-        raise UsageError(
-            f"invalid namespace {namespace!r}",
-            hint="use lower-case letters, digits and '-', at most 63 characters",
-        )
-    return ClusterTarget(context, namespace)
+    return find_target(on)[1] is not None
 
 
-def _has_namespace(rest: str) -> bool:
-    return "/" in rest and not rest.startswith("arn:")
+def find_target(on: str, settings: Settings | None = None) -> tuple[str, ClusterAddress | None]:
+    """Return the name of the context ``on``, and the cluster that runs its jobs, if one does.
+
+    ``on`` may also be a cluster's address, ``kubernetes[:CONTEXT[/NAMESPACE]]``; empty is the
+    current context. With ``settings``, missing parts come from the configuration. Raises
+    :class:`UsageError` if the context does not exist or does not run jobs of this process.
+    """
+    paths = Paths.of() if settings is None else settings.paths
+    name, context = find_current_context(paths, chosen=on)
+    if context.is_remote and not on:
+        return LOCAL_CONTEXT, None  # this process runs here, and so do its jobs
+    if context.is_remote:
+        raise UsageError(
+            f"context {name} is another machine, where only danlu's commands can start jobs",
+            hint=f"use `danlu train --on {name}`",
+        )
+    if on and context.engine in _ENVIRONMENT_ENGINES:
+        raise UsageError(
+            f"training jobs do not run in {context.engine}", hint="use `--on local`, or a cluster"
+        )
+    cluster = context.cluster
+    if cluster is None or settings is None:
+        return name, cluster
+    own = settings.config.kubernetes
+    return name, ClusterAddress(cluster.context or own.context, cluster.namespace or own.namespace)
 
 
 def result_limit_note(on: str) -> str:
@@ -80,11 +65,11 @@ def result_limit_note(on: str) -> str:
 
 
 def select_backend(on: str, settings: Settings) -> JobBackend:
-    """Return the job backend of a target; empty and ``local`` mean this machine.
+    """Return the job backend of a context, by default of the current one.
 
-    Raises :class:`UsageError` for an unknown target or context.
+    Raises :class:`UsageError` as :func:`find_target` does.
     """
-    cluster = parse_target(on, settings)
+    name, cluster = find_target(on, settings)
     if cluster is None:
         return local_backend(settings)
     # Loaded only for clusters: the HTTP client takes longer to import than a local command runs.
@@ -94,7 +79,7 @@ def select_backend(on: str, settings: Settings) -> JobBackend:
     return KubernetesJobs(
         load_cluster_config(context=cluster.context),
         namespace=cluster.namespace,
-        where=on,
+        where=name,
         pull_secret=settings.config.kubernetes.image_pull_secret,
         renewing=load_cluster_config(context=cluster.context),
         trusted=settings.config.kubernetes.trust_results,
@@ -104,8 +89,9 @@ def select_backend(on: str, settings: Settings) -> JobBackend:
 def reject_local_flags(on: str, words: Mapping[str, Any]) -> None:
     """Raise :class:`UsageError` if ``on`` is a cluster and one of these flags is set."""
     given = [flag for flag, value in words.items() if value]
-    if given and is_remote(on):
+    name, cluster = find_target(on)
+    if given and cluster is not None:
         raise UsageError(
-            f"{' and '.join(given)} cannot be used with --on {on}",
+            f"{' and '.join(given)} cannot be used with --on {name}",
             hint="on a cluster use --image REF, or --env, which builds and pushes an image",
         )

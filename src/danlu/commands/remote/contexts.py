@@ -1,19 +1,20 @@
-"""Contexts: named places where commands run, and the current one."""
+"""Contexts: places where commands run, by name, and the current one."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
 from urllib.parse import urlsplit
 
 import msgspec
 
+from danlu.commands.settings import Settings
+from danlu.engine.environment_engines import ENGINE_NAMES
 from danlu.errors import UsageError
-from danlu.util.config import EngineName
-from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_CONTEXT
+from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 from danlu.util.files import write_atomic
 from danlu.util.locks import file_lock
 from danlu.util.paths import Paths
@@ -26,14 +27,25 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 #: As in BuildKit's ``BUILDKIT_HOST``.
 CONTAINER_SCHEME = "docker-container://"
 _CONTAINER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,62}")
+_KUBERNETES = "kubernetes"
+_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+#: The name that earlier versions gave to this machine; it is in files that they wrote.
+_FORMER_LOCAL_CONTEXT = "default"
+
+
+class ClusterAddress(msgspec.Struct, frozen=True):
+    """A namespace of a cluster, by context of the kubeconfig; empty means what is configured."""
+
+    context: str = ""
+    namespace: str = ""
 
 
 class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A place where commands run.
 
-    ``engine`` is the name of an engine of this machine, ``ssh://[USER@]HOST[:PORT]``, or
-    ``docker-container://NAME``. ``image`` and ``mounts`` are the container's: its image and the
-    directories that it shares with this machine.
+    ``engine`` is the name of an engine of this machine, ``kubernetes[:CONTEXT[/NAMESPACE]]``,
+    ``ssh://[USER@]HOST[:PORT]``, or ``docker-container://NAME``. ``image`` and ``mounts`` are the
+    container's: its image and the directories that it shares with this machine.
     """
 
     engine: str
@@ -46,6 +58,16 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.engine.startswith(("ssh://", CONTAINER_SCHEME))
 
     @property
+    def engine_name(self) -> str:
+        """The engine of this machine that runs environments; empty on another machine."""
+        return "" if self.is_remote else self.engine.partition(":")[0]
+
+    @property
+    def cluster(self) -> ClusterAddress | None:
+        """The cluster that runs environments and jobs, if one does."""
+        return parse_cluster(self.engine) if self.engine_name == _KUBERNETES else None
+
+    @property
     def container(self) -> str:
         """The name of the container in which commands run; empty for none."""
         return self.engine.removeprefix(CONTAINER_SCHEME) if self.is_container else ""
@@ -54,6 +76,26 @@ class Context(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def is_container(self) -> bool:
         """Whether commands run in a container of Docker."""
         return self.engine.startswith(CONTAINER_SCHEME)
+
+
+#: This machine, with danlu's own engine.
+LOCAL = Context("embedded")
+
+
+def list_built_in_contexts(platform: str = sys.platform) -> Mapping[str, Context]:
+    """Return the contexts that exist without being created, by name.
+
+    On other systems than Linux, `docker` runs danlu in a container that it creates.
+    """
+    docker = Context("docker")
+    if platform != "linux":
+        docker = Context(f"{CONTAINER_SCHEME}danlu", mounts=(str(Path.home().resolve()),))
+    return {
+        LOCAL_CONTEXT: LOCAL,
+        "docker": docker,
+        "podman": Context("podman"),
+        _KUBERNETES: Context(_KUBERNETES),
+    }
 
 
 class SshAddress(msgspec.Struct, frozen=True):
@@ -67,7 +109,7 @@ class SshAddress(msgspec.Struct, frozen=True):
 class ContextFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of ``contexts.json``."""
 
-    current: str = DEFAULT_CONTEXT
+    current: str = LOCAL_CONTEXT
     contexts: dict[str, Context] = {}
 
 
@@ -88,46 +130,114 @@ def parse_ssh_url(url: str) -> SshAddress:
     return SshAddress(host, user, str(port) if port else "")
 
 
+def parse_cluster(address: str) -> ClusterAddress:
+    """Parse ``kubernetes[:CONTEXT[/NAMESPACE]]``; raise :class:`UsageError` if it is invalid."""
+    name, _, rest = address.partition(":")
+    if name != _KUBERNETES:
+        raise UsageError(
+            f"invalid address {address!r}", hint=f"use {_KUBERNETES}[:CONTEXT[/NAMESPACE]]"
+        )
+    # An EKS context is an ARN, which contains slashes and colons; a namespace has neither.
+    has_namespace = "/" in rest and not rest.startswith("arn:")
+    context, _, namespace = rest.rpartition("/") if has_namespace else (rest, "", "")
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise UsageError(
+            f"invalid namespace {namespace!r}",
+            hint="use lower-case letters, digits and '-', at most 63 characters",
+        )
+    return ClusterAddress(context, namespace)
+
+
 def read_contexts(paths: Paths) -> ContextFile:
-    """Read all contexts; raise :class:`UsageError` if the file is damaged."""
+    """Read the contexts that were created; raise :class:`UsageError` if the file is damaged."""
     path = _context_file(paths)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ContextFile)
+        file = msgspec.json.decode(path.read_bytes(), type=ContextFile)
     except FileNotFoundError:
         return ContextFile()
     except msgspec.MsgspecError as error:
         raise UsageError(f"{path}: {error}", hint="correct or remove the file") from error
+    if file.current == _FORMER_LOCAL_CONTEXT:
+        return msgspec.structs.replace(file, current=LOCAL_CONTEXT)
+    return file
 
 
 def find_current_context(
-    paths: Paths, environ: Mapping[str, str] | None = None
-) -> tuple[str, Context | None]:
-    """Return the name of the current context, and the context unless it is the default.
+    paths: Paths, environ: Mapping[str, str] | None = None, *, chosen: str = ""
+) -> tuple[str, Context]:
+    """Return the name of the context in which commands run, and the context.
 
-    ``DANLU_CONTEXT`` takes precedence over ``danlu context use``. Raises :class:`UsageError` if
-    the context does not exist.
+    ``chosen`` is the value of ``--on``, which takes precedence over ``DANLU_CONTEXT``, and that
+    over ``danlu context use``. Raises :class:`UsageError` if the context does not exist.
     """
-    chosen = (os.environ if environ is None else environ).get(CONTEXT_VARIABLE, "")
-    if chosen == DEFAULT_CONTEXT or not (chosen or _context_file(paths).exists()):
-        return DEFAULT_CONTEXT, None
     file = read_contexts(paths)
-    name = chosen or file.current
-    return name, None if name == DEFAULT_CONTEXT else find_context(file, name)
+    variable = (os.environ if environ is None else environ).get(CONTEXT_VARIABLE, "")
+    name = chosen or variable or file.current
+    if name == _FORMER_LOCAL_CONTEXT and name not in file.contexts:
+        name = LOCAL_CONTEXT
+    return name, find_context(file, name)
 
 
 def find_context(file: ContextFile, name: str) -> Context:
-    """Return a context; raise :class:`UsageError` if no context has that name."""
-    if name not in file.contexts:
-        known = (DEFAULT_CONTEXT, *file.contexts)
+    """Return a context by its name or the address of a cluster.
+
+    Raises :class:`UsageError` if no context has that name.
+    """
+    if name.startswith(f"{_KUBERNETES}:"):
+        parse_cluster(name)
+        return Context(name)
+    known = list_contexts(file)
+    if name not in known:
         raise UsageError(
             f"context {name} not found", hint=suggest_name(name, known, what="contexts")
         )
-    return file.contexts[name]
+    return known[name]
+
+
+def apply_context(settings: Settings, context: Context) -> Settings:
+    """Return the settings of commands in a context that is not another machine."""
+    cluster = context.cluster
+    config = settings.config
+    if cluster is not None:
+        names = {"context": cluster.context, "namespace": cluster.namespace}
+        given = {name: value for name, value in names.items() if value}
+        kubernetes = msgspec.structs.replace(config.kubernetes, **given)
+        config = msgspec.structs.replace(config, kubernetes=kubernetes)
+    return msgspec.structs.replace(
+        settings, config=config, engine=context.engine_name or settings.engine
+    )
+
+
+def describe_context(
+    name: str, context: Context, settings: Settings
+) -> dict[str, str | tuple[str, ...]]:
+    """Return what a context is, for the user: its engine, and where that finds what it needs."""
+    fields: dict[str, str | tuple[str, ...]] = {"name": name, "engine": context.engine}
+    if context.cluster is not None:
+        cluster = apply_context(settings, context).config.kubernetes
+        fields |= {
+            "context": cluster.context,
+            "namespace": cluster.namespace,
+            "registry": cluster.registry,
+        }
+    if context.is_container:
+        fields |= {"image": context.image, "mounts": context.mounts}
+    return fields
+
+
+def list_contexts(file: ContextFile) -> Mapping[str, Context]:
+    """Return all contexts by name, those first that exist without being created.
+
+    Earlier versions let the user create contexts with the names of these: they keep their meaning.
+    """
+    return {**list_built_in_contexts(), **file.contexts}
 
 
 def create_context(name: str, context: Context, paths: Paths) -> None:
     """Add a context; raise :class:`UsageError` if it is invalid or the name is taken."""
-    if not _NAME.fullmatch(name) or name == DEFAULT_CONTEXT:
+    if name in list_built_in_contexts():
+        raise UsageError(f"context {name} exists already", hint="it exists on every machine")
+    if not _NAME.fullmatch(name) or name == _FORMER_LOCAL_CONTEXT:
         raise UsageError(
             f"invalid context name {name!r}",
             hint="use lowercase letters, digits, '.', '_' and '-'",
@@ -139,6 +249,8 @@ def create_context(name: str, context: Context, paths: Paths) -> None:
             raise UsageError(
                 f"context {name} exists already", hint=f"remove it with `danlu context rm {name}`"
             )
+        if context.is_remote:
+            _check_hosts(name, file)
         contexts = {**file.contexts, name: context}
         _write_contexts(ContextFile(file.current, contexts), paths)
 
@@ -147,19 +259,38 @@ def use_context(name: str, paths: Paths) -> None:
     """Make a context the current one; raise :class:`UsageError` if no context has that name."""
     with file_lock(_lock_file(paths)):
         file = read_contexts(paths)
-        if name != DEFAULT_CONTEXT:
-            find_context(file, name)
+        if name == _FORMER_LOCAL_CONTEXT and name not in file.contexts:
+            name = LOCAL_CONTEXT
+        find_context(file, name)
         _write_contexts(ContextFile(name, file.contexts), paths)
 
 
 def remove_context(name: str, paths: Paths) -> None:
-    """Remove a context; what runs there stays. The current one is replaced by the default."""
+    """Remove a context; what runs there stays. If it is the current one, this machine becomes it.
+
+    Raises :class:`UsageError` if it was not created.
+    """
     with file_lock(_lock_file(paths)):
         file = read_contexts(paths)
         find_context(file, name)
+        if name not in file.contexts:
+            raise UsageError(f"context {name} always exists, and cannot be removed")
         contexts = {other: value for other, value in file.contexts.items() if other != name}
-        current = DEFAULT_CONTEXT if file.current == name else file.current
+        current = LOCAL_CONTEXT if file.current == name else file.current
         _write_contexts(ContextFile(current, contexts), paths)
+
+
+def _check_hosts(name: str, file: ContextFile) -> None:
+    """Raise :class:`UsageError` if two environments could have one SSH host.
+
+    ``a`` in a context ``b.c`` has that of ``a.b`` in a context ``c``.
+    """
+    for other, context in file.contexts.items():
+        if context.is_remote and (name.endswith(f".{other}") or other.endswith(f".{name}")):
+            raise UsageError(
+                f"the SSH hosts of context {name} could be confused with those of context {other}",
+                hint=f"choose a name such as {name.replace('.', '-')}-2",
+            )
 
 
 def _check_context(context: Context) -> None:
@@ -177,7 +308,7 @@ def _check_context(context: Context) -> None:
         return
     if context.image or context.mounts:
         raise UsageError(f"--image and --mount need an engine {CONTAINER_SCHEME}NAME")
-    if context.engine not in get_args(EngineName):
+    if context.cluster is None and context.engine not in ENGINE_NAMES:
         parse_ssh_url(context.engine)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from danlu.commands.environments.editors import EditorTarget
 from danlu.commands.remote.connection import connect_host
-from danlu.commands.remote.contexts import find_current_context
+from danlu.commands.remote.contexts import Context
 from danlu.commands.remote.environment_access import AccessList, parse_access_list
 from danlu.commands.remote.port_tunnel import PortTunnel
 from danlu.commands.remote.program_transfer import MISSING_PROGRAM, copy_program, program_script
@@ -23,14 +23,14 @@ _MODULE = "danlu.commands.remote.environment_access"
 
 
 def open_environment_link(
-    settings: Settings, notify: Callable[[str], None]
+    named_context: tuple[str, Context], settings: Settings, notify: Callable[[str], None]
 ) -> EnvironmentLink | None:
-    """Return the environments of the current context's machine; None if that is this one.
+    """Return the environments of a context's machine; None if that is this one.
 
     ``notify`` is called with sentences for the user.
     """
-    name, context = find_current_context(settings.paths)
-    if context is None or not context.is_remote:
+    name, context = named_context
+    if not context.is_remote:
         return None
     return EnvironmentLink(name, connect_host(context, settings.paths, notify), settings)
 
@@ -73,7 +73,7 @@ class EnvironmentLink:
             raise UsageError(
                 f"{host} is the SSH host of an environment of this machine",
                 hint=f"rename that one: `danlu rename {host.removesuffix(HOST_SUFFIX)} NAME`"
-                " in the context default",
+                " in the context local",
             )
         return EditorTarget(host_name(environment, self._name), directories[environment])
 

@@ -17,20 +17,26 @@ from danlu.commands.remote.remote_host import SSH_FAILED
 from danlu.commands.settings import Settings
 from danlu.engine.project_files import LOCK_FILE
 from danlu.errors import OutsideError
-from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_CONTEXT
+from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
 
 _MODULE = "danlu.cli"
 #: Commands for which the project is copied first.
-_PROJECT_COMMANDS = frozenset(("build", "exec", "lock", "plan", "run", "start", "train", "up"))
+_PROJECT_COMMANDS = frozenset(
+    ("add", "build", "exec", "lock", "plan", "remove", "run", "start", "train", "up")
+)
 #: Commands that run on the other machine without it.
 _OTHER_COMMANDS = frozenset(
     (
-        *("commit", "down", "image", "jobs", "logs", "port", "ps", "rename", "ssh", "stop", "top"),
-        "vscode",
+        *("commit", "down", "image", "jobs", "login", "logout", "logs", "port", "ps", "rename"),
+        *("ssh", "stop", "top", "vscode"),
     )
 )
 #: Commands after which other environments may exist, or have other ports.
 _ENVIRONMENT_COMMANDS = frozenset(("down", "rename", "start", "stop", "up"))
+#: Commands that lock. They may run build scripts of packages in a container, which needs Linux.
+_LOCK_COMMANDS = frozenset(("add", "lock", "remove"))
+#: Files that these commands write, by their endings.
+_EDITED_FILES = (".envd", ".py", ".toml", ".txt")
 #: Commands that may write a lock file.
 _LOCKING_COMMANDS = frozenset(("build", "lock", "run", "train", "up"))
 
@@ -91,7 +97,13 @@ class RemoteCommand:
         if self._name in _ENVIRONMENT_COMMANDS:
             for note in self._environments.update():
                 self._notify(note)
-        if self._link is None or self._name not in _LOCKING_COMMANDS:
+        if self._link is None:
+            return
+        if self._name in ("add", "remove"):
+            edited = [path for path in self._project.iterdir() if path.suffix in _EDITED_FILES]
+            self._link.fetch_changes(only=(LOCK_FILE, *(path.name for path in edited)))
+            return
+        if self._name not in _LOCKING_COMMANDS:
             return
         if self._name == "lock" or self._is_lock_outdated():
             self._link.fetch_changes(only=(LOCK_FILE,))
@@ -123,7 +135,7 @@ class RemoteCommand:
 
     def _render_script(self, arguments: Sequence[str]) -> str:
         directory = shlex.quote(str(self._project)) if self._link is None else self._link.directory
-        variables = {CONTEXT_VARIABLE: DEFAULT_CONTEXT, "TERM": os.environ.get("TERM", "")}
+        variables = {CONTEXT_VARIABLE: LOCAL_CONTEXT, "TERM": os.environ.get("TERM", "")}
         exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
         words = [shlex.quote(word) for word in arguments]
         program = program_script(_MODULE, *words)
@@ -132,6 +144,11 @@ class RemoteCommand:
 
 def runs_remotely(command: str) -> bool:
     """Return whether a command runs on the context's machine; the others use files of this one."""
-    if command == "lock":
-        return sys.platform != "linux"  # it may run build scripts of packages in a container
+    return command == "doctor" or needs_linux(command)
+
+
+def needs_linux(command: str) -> bool:
+    """Return whether a command needs a machine that can run containers."""
+    if command in _LOCK_COMMANDS:
+        return sys.platform != "linux"
     return command in _PROJECT_COMMANDS or command in _OTHER_COMMANDS

@@ -6,11 +6,14 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from danlu.commands.remote.contexts import SshAddress, parse_ssh_url
 from danlu.errors import DanluError, MachineError, OutsideError
@@ -98,26 +101,31 @@ class RemoteHost:
     def run_interruptibly(self, script: str) -> int:
         """Run a shell script there with our streams, and return its exit code.
 
-        Ctrl-C interrupts the programs that it has started: without a terminal it only ends ssh's
-        client, while the shared connection keeps them and our streams.
+        Ctrl-C, SIGTERM and SIGHUP reach the programs that it has started: without a terminal they
+        only end ssh's client, while the shared connection keeps the programs and our streams.
         """
         directory = f'"$HOME/{_GROUPS}"'
         group = f"{directory}/{secrets.token_hex(8)}"
         # Field 5 of proc(5)'s stat is the process group.
         record = f"mkdir -p {directory} && cut -d' ' -f5 /proc/$$/stat >{group}"
-        clean_up = f"trap 'rm -f {group}' EXIT; trap : INT"
+        clean_up = f"trap 'rm -f {group}' EXIT; trap : INT TERM HUP"
         command = self.command(f"{clean_up}; {record}; ({script})", options=("-T",))
-        try:
-            return subprocess.run(command, check=False).returncode
-        except KeyboardInterrupt:
-            # The script may not have begun yet.
-            wait = f"for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s {group} ] && break; sleep 0.1; done"
-            kill = self.command(
-                f'{wait}; read -r group <{group} && kill -INT "-$group"', options=_SHARED_ONLY
-            )
-            with suppress(subprocess.TimeoutExpired):
-                subprocess.run(kill, capture_output=True, check=False, timeout=_INTERRUPT_TIMEOUT)
-            raise
+        with _raise_on_signals() as arrived:
+            try:
+                return subprocess.run(command, check=False).returncode
+            except KeyboardInterrupt:
+                name = signal.Signals(arrived[0] if arrived else signal.SIGINT).name[3:]
+                # The script may not have begun yet.
+                wait = f"for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s {group} ] && break; sleep 0.1; done"
+                kill = self.command(
+                    f'{wait}; read -r group <{group} && kill -{name} "-$group"',
+                    options=_SHARED_ONLY,
+                )
+                with suppress(subprocess.TimeoutExpired):
+                    subprocess.run(
+                        kill, capture_output=True, check=False, timeout=_INTERRUPT_TIMEOUT
+                    )
+                raise
 
     def unreachable_error(self, stderr: bytes) -> DanluError:
         """Return the error for a connection that failed, from what ssh printed."""
@@ -127,6 +135,40 @@ class RemoteHost:
             f"cannot connect to {self.name}: {reason}",
             hint=f"`{self._check}` must work first",
         )
+
+
+@contextmanager
+def _raise_on_signals() -> Iterator[list[int]]:
+    """Raise :class:`KeyboardInterrupt` for SIGTERM and SIGHUP too; yield what has arrived.
+
+    A signal without a handler ends this process after the context, as it would have before.
+    """
+    arrived: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived
+        return
+    handlers = {
+        number: handler
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN  # as under nohup(1)
+    }
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+        handler = handlers[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)  # which raises danlu's own interrupt
+        raise KeyboardInterrupt
+
+    for number in handlers:
+        signal.signal(number, handle)
+    try:
+        yield arrived
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if arrived and handlers[signal.Signals(arrived[0])] is signal.SIG_DFL:
+            os.kill(os.getpid(), arrived[0])
 
 
 def raise_interrupt(error: BaseException) -> None:

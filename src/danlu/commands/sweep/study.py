@@ -1,7 +1,8 @@
-"""Points that an Optuna study suggests, from the same axes as a grid (``danlu[sweep]``)."""
+"""Points that an Optuna study suggests, from the same axes as a grid (extra ``sweep``)."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,7 +27,7 @@ def create_study(goal: Goal, *, seed: int | None = None) -> optuna.Study:
     try:
         import optuna
     except ImportError as error:
-        hint = "install danlu with the extra: danlu[sweep]"
+        hint = f"`{sys.executable} -m uv pip install --python {sys.executable} optuna`"
         raise MachineError("Optuna is not installed", hint=hint) from error
     # Its log lines on stderr would disturb the live table.
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -10,7 +10,7 @@ import msgspec
 
 from danlu.commands.function_transport import LABEL, RemoteCall, call_command, pack_call
 from danlu.commands.job_code import collect_call_code
-from danlu.commands.jobs.targets import is_remote
+from danlu.commands.jobs.targets import find_target
 from danlu.commands.settings import Settings
 from danlu.commands.train.framework_detection import detect_framework
 from danlu.commands.train.manifest import generate_job_name
@@ -35,10 +35,11 @@ def build_call_options(
     :class:`UsageError` if the call cannot be sent.
     """
     in_container = bool(options.env or options.image)
-    remote = is_remote(options.on)
+    target, cluster = find_target(options.on)
+    remote = cluster is not None
     if remote and not in_container:
         raise UsageError(
-            f"an image is required to call {call.name} on {options.on}",
+            f"an image is required to call {call.name} on {target}",
             hint="image=REF names one; env=FILE builds one and pushes it",
         )
     options = msgspec.structs.replace(

@@ -12,7 +12,7 @@ import msgspec
 from danlu.commands.driver_check import check_driver
 from danlu.commands.image.cluster_repository import cluster_repository
 from danlu.commands.job_code import collect_module_code, collect_script_code
-from danlu.commands.jobs.targets import is_remote
+from danlu.commands.jobs.targets import find_target, is_remote
 from danlu.commands.settings import Settings
 from danlu.commands.train.manifest import add_default_finish_timeout
 from danlu.commands.train.options import TrainOptions
@@ -155,7 +155,7 @@ def _remote_reference(
         return _build_and_push(target, options, settings, progress)
     if not target.reference:
         raise UsageError(
-            f"an image is required to run on {options.on}",
+            f"an image is required to run on {find_target(options.on)[0]}",
             hint="--image REF names one; --env FILE builds one and pushes it",
         )
     # Only a node pulls it, so an invalid reference would fail where nobody looks.

@@ -97,7 +97,7 @@ class DockerCommand:
         if found is None:
             raise MachineError(
                 f"{self.name} is not installed",
-                hint=f"install {self.name}, or choose another engine with --engine",
+                hint=f"install {self.name}, or choose another context with --on",
             )
         return found
 

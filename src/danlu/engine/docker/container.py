@@ -6,8 +6,10 @@ import hashlib
 import os
 import signal
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from typing import IO
 
 import anyio
 import msgspec
@@ -165,11 +167,19 @@ class DockerContainer:
 
     async def start(self) -> None:
         """Start the first process, and wait until programs can be started."""
+        with tempfile.TemporaryFile() as errors:
+            await self._start_keeper(errors)
+        pid = await self._command.run_async("inspect", "-f", "{{.State.Pid}}", self._name)
+        # With a daemon on another machine the number says nothing here.
+        self.pid = _find_local_process(int(pid))
+
+    async def _start_keeper(self, errors: IO[bytes]) -> None:
+        """Start the first process; its errors and the command line's are written to ``errors``."""
         self._keeper = await self._command.open_process(
             *("start", "--attach", "--interactive", self._name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=None,
+            stderr=errors.fileno(),
         )
         output = b""
         assert self._keeper.stdout is not None
@@ -178,13 +188,15 @@ class DockerContainer:
                 output += await self._keeper.stdout.receive()
         if READY_LINE not in output:
             await self.stop(grace=0)
-            hint = "its reason is in the supervisor's log; `danlu doctor` checks this machine"
+            errors.seek(0)
+            reason = self._command.interpret_error("start", errors.read().decode(errors="replace"))
+            hint = "`danlu doctor` checks this machine"
             if self._spec.gpus:
                 hint += "; GPUs in Docker and Podman need nvidia-container-toolkit"
-            raise MachineError(f"{self._command.name} could not start the container", hint=hint)
-        pid = await self._command.run_async("inspect", "-f", "{{.State.Pid}}", self._name)
-        # With a daemon on another machine the number says nothing here.
-        self.pid = _find_local_process(int(pid))
+            raise MachineError(
+                f"{self._command.name} could not start the container: {reason.message}",
+                hint=reason.hint or hint,
+            )
 
     async def start_exec(
         self, request: ExecRequest, *, stdin: int, stdout: int, stderr: int

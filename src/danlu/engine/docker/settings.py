@@ -140,7 +140,7 @@ def _render_mount(mount: VolumeMount) -> list[str]:
     if any(char in path for path in (source, target) for char in ',"\n'):
         raise UsageError(
             f"cannot mount {source!r} at {target!r}: a path contains a comma or a quote",
-            hint="the embedded engine can: danlu up --engine embedded",
+            hint="the embedded engine can: danlu up --on local",
         )
     options = f"type=bind,source={source},target={target}"
     return ["--mount", f"{options},readonly" if mount.readonly else options]

@@ -17,7 +17,7 @@ from anyio import abc
 from danlu.engine.environment_directory import EnvironmentDirectory, PortForward
 from danlu.engine.ssh.keys import environment_keys
 from danlu.errors import OutsideError
-from danlu.util.danlu_program import CONTEXT_VARIABLE, DEFAULT_CONTEXT, danlu_program
+from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT, danlu_program
 from danlu.util.files import write_atomic
 
 _BACKLOG = 64
@@ -69,7 +69,7 @@ async def _serve_client(
                 stdout=connection.fileno(),
                 stderr=subprocess.DEVNULL,
                 # The environment is one of this machine, whatever context is current.
-                env={**os.environ, CONTEXT_VARIABLE: DEFAULT_CONTEXT},
+                env={**os.environ, CONTEXT_VARIABLE: LOCAL_CONTEXT},
                 start_new_session=True,
             )
         try:

@@ -15,12 +15,13 @@ from danlu.jobs.kubernetes.replica_log import ReplicaLog
 from danlu.jobs.types import LogLine
 from danlu.kube.client import Client
 from danlu.training.types import ReplicaId
+from danlu.util.backoff import ExponentialBackoff
 
 # Lines buffered for a slow consumer. One that only wants the newest lines is never further behind
 # than the second number.
 _QUEUE_SIZE, _MAX_LAG_LINES = 1000, 10_000
 # Seconds before a log is requested again that ended although its container is running.
-_MIN_BACKOFF, _MAX_BACKOFF = 0.1, 5.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 # Seconds to wait for the last lines of a finished job.
 _DRAIN_TIMEOUT = 10.0
 
@@ -157,7 +158,7 @@ class JobLogStream:
                 task.result()
 
     async def _follow_replica(self, log: ReplicaLog) -> None:
-        pause = _MIN_BACKOFF
+        backoff = ExponentialBackoff(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
             before = self._watcher.generation
             over, running = self._watcher.is_over, log.is_running
@@ -166,10 +167,11 @@ class JobLogStream:
                 return
             if running and log.is_running:
                 # The connection ended, not the container: proxies and kubelets limit its duration.
-                await asyncio.sleep(pause)
-                pause = _MIN_BACKOFF if count else min(2 * pause, _MAX_BACKOFF)
+                if count:
+                    backoff.reset()
+                await asyncio.sleep(backoff.next_delay())
             else:
-                pause = _MIN_BACKOFF
+                backoff.reset()
                 await self._watcher.wait_for_change(before)
 
     async def _read_until_end(self, log: ReplicaLog, *, over: bool) -> int:

@@ -47,6 +47,8 @@ def _declare_python(env: EnvironmentBuilder, call: BoundCall) -> None:
 def _declare_uv(env: EnvironmentBuilder, call: BoundCall) -> None:
     check_python_version(call["python_version"], "install.uv", "python_version")
     env.declare_once("install.uv", UvTool(call["python_version"], span=call.span))
+    if call.given.get("python_version"):
+        env.request_python("install.uv", call["python_version"], call.span)
 
 
 def _declare_apt_packages(env: EnvironmentBuilder, call: BoundCall) -> None:

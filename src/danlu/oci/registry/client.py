@@ -103,6 +103,19 @@ class Registry:
         """Make sure that a registry answers, whether it lets us in or not."""
         await self._with_retry(self._transport.base_url)
 
+    async def check_login(self) -> bool:
+        """Send the credentials to the registry; return whether it asked for any.
+
+        Raises :class:`~danlu.oci.registry.errors.RegistryDenied` if it rejects them.
+        """
+        return await self._with_retry(self._try_login)
+
+    async def _try_login(self) -> bool:
+        # The base of the API, for which a registry or its token server asks for no repository
+        # (distribution, docs/spec/api.md, "API Version Check").
+        async with self._transport.request("GET", "", scope="", what="its API") as response:
+            return "Authorization" in response.request_info.headers
+
     async def get_manifest(
         self, repository: str, target: str
     ) -> ParsedDocument[Manifest] | ParsedDocument[Index]:

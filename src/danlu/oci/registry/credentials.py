@@ -60,13 +60,10 @@ async def find_docker_credentials(
     failure: CredentialHelperError | None = None
     for path in _config_files(env):
         config = _read_config(path)
-        helpers = config.get("credHelpers")
-        helper = helpers.get(host) if isinstance(helpers, dict) else None
-        helper = helper or config.get("credsStore")
-        if isinstance(helper, str) and helper:
-            server = _DOCKER_HUB_SERVER if host == "docker.io" else host
+        helper = find_helper(config, host)
+        if helper:
             try:
-                credentials = await _ask_helper(helper, server, env)
+                credentials = await _ask_helper(helper, server_key(host), env)
             except CredentialHelperError as error:
                 credentials, failure = None, failure or error
             if credentials is not None:
@@ -81,17 +78,38 @@ async def find_docker_credentials(
     return None
 
 
+def server_key(host: str) -> str:
+    """Return the name of a registry in Docker's configuration and for helpers."""
+    return _DOCKER_HUB_SERVER if host == "docker.io" else host
+
+
+def find_helper(config: Mapping[str, Any], host: str) -> str:
+    """Return the name of the credential helper for ``host``; empty if there is none."""
+    helpers = config.get("credHelpers")
+    chosen = helpers if isinstance(helpers, dict) else {}
+    helper = chosen.get(host) or chosen.get(server_key(host)) or config.get("credsStore")
+    return helper if isinstance(helper, str) else ""
+
+
+def find_docker_config(env: Mapping[str, str]) -> Path:
+    """Return the path of Docker's ``config.json``."""
+    directory = env.get("DOCKER_CONFIG")
+    return (Path(directory) if directory else _find_home(env) / ".docker") / "config.json"
+
+
+def _find_home(env: Mapping[str, str]) -> Path:
+    return Path(env.get("HOME") or os.path.expanduser("~"))
+
+
 def _config_files(env: Mapping[str, str]) -> list[Path]:
-    home = Path(env.get("HOME") or os.path.expanduser("~"))
-    docker = Path(env["DOCKER_CONFIG"]) if env.get("DOCKER_CONFIG") else home / ".docker"
-    files = [docker / "config.json"]
+    files = [find_docker_config(env)]
     if env.get("REGISTRY_AUTH_FILE"):
         files.append(Path(env["REGISTRY_AUTH_FILE"]))
     # Without a session (root, cron) Podman uses /run/containers/UID (containers-auth.json(5)).
     session = env.get("XDG_RUNTIME_DIR")
     runtime = Path(session, "containers") if session else Path(f"/run/containers/{os.getuid()}")
     files.append(runtime / "auth.json")
-    return [*files, home / ".config" / "containers" / "auth.json"]
+    return [*files, _find_home(env) / ".config" / "containers" / "auth.json"]
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -105,7 +123,7 @@ def _read_config(path: Path) -> dict[str, Any]:
 def _from_auths(auths: dict[str, Any], host: str, repository: str) -> RegistryCredentials | None:
     """Return the credentials of the key that matches most of ``host/repository``."""
     name = f"{host}/{repository}"
-    places = {key: _normalize_key(key) for key in auths}
+    places = {key: normalize_key(key) for key in auths}
     matches = [key for key, place in places.items() if f"{name}/".startswith(f"{place}/")]
     for key in sorted(matches, key=lambda key: len(places[key]), reverse=True):
         entry = auths[key]
@@ -115,7 +133,7 @@ def _from_auths(auths: dict[str, Any], host: str, repository: str) -> RegistryCr
     return None
 
 
-def _normalize_key(key: str) -> str:
+def normalize_key(key: str) -> str:
     """Return ``HOST`` or ``HOST/NAMESPACE`` of a key, which old versions of Docker wrote as URL."""
     bare = key.removeprefix("https://").removeprefix("http://").rstrip("/")
     host, _, path = bare.partition("/")
@@ -150,15 +168,23 @@ async def _ask_helper(
 
     Returns None if it has no credentials for the server.
     """
-    if "/" in helper:
-        return None
+    output = None if "/" in helper else await run_helper(helper, "get", server.encode(), env)
+    return None if output is None else _parse_helper_output(f"docker-credential-{helper}", output)
+
+
+async def run_helper(helper: str, action: str, data: bytes, env: Mapping[str, str]) -> bytes | None:
+    """Run ``docker-credential-NAME ACTION`` with ``data`` on stdin and return its output.
+
+    Returns None if it knows no credentials for the server. Raises :class:`CredentialHelperError` if
+    it is missing or failed.
+    """
     program = f"docker-credential-{helper}"
-    path = shutil.which(program, path=env.get("PATH"))
+    path = shutil.which(program, path=env.get("PATH")) if "/" not in helper else None
     if path is None:
         raise CredentialHelperError(f"{program} is not on PATH")
     try:
         with anyio.fail_after(_HELPER_TIMEOUT):
-            done = await run([path, "get"], input=server.encode(), env=dict(env))
+            done = await run([path, action], input=data, env=dict(env))
     except TimeoutError:
         raise CredentialHelperError(
             f"{program} did not answer within {_HELPER_TIMEOUT:g} seconds"
@@ -171,7 +197,7 @@ async def _ask_helper(
         if _NOT_FOUND in reason:
             return None
         raise CredentialHelperError(f"{program} failed: {reason}")
-    return _parse_helper_output(program, done.stdout)
+    return done.stdout
 
 
 def _parse_helper_output(program: str, output: bytes) -> RegistryCredentials | None:

@@ -23,6 +23,14 @@ class RegistryNotFound(OutsideError):
     """The registry does not have it."""
 
 
+class RegistryDenied(OutsideError):
+    """The registry denies access; ``reason`` is ``: MESSAGE`` if it gave one."""
+
+    def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+
+
 class RegistryUnavailable(TemporaryError):
     """The registry cannot answer now; ``retry_after`` is the delay in seconds that it asked for."""
 
@@ -55,9 +63,10 @@ async def response_error(response: aiohttp.ClientResponse, *, host: str, what: s
             retry_after=retry_after,
         )
     if status in (401, 403):
-        return OutsideError(
+        return RegistryDenied(
             f"{host} denied access to {what}{reason}",
-            hint=f"check the name; if it is private, log in first: docker login {host}",
+            hint=f"check the name; if it is private, log in first: danlu login {host}",
+            reason=reason,
         )
     if status == 404:
         return RegistryNotFound(f"{host} has no {what}{reason}", hint="check the name")

@@ -62,7 +62,9 @@ class RegistryEndpoint(msgspec.Struct, frozen=True):
     @property
     def schemes(self) -> tuple[str, ...]:
         """The URL schemes to try, in order of preference."""
-        return ("https", "http") if self.insecure or self.is_local else ("https",)
+        # With certificates to trust, one that is not must not lead to plain HTTP.
+        plain = self.insecure or (self.is_local and not self.ca)
+        return ("https", "http") if plain else ("https",)
 
     def tls_context(self) -> ssl.SSLContext:
         """Return the TLS settings. Raises :class:`UsageError` if ``ca`` cannot be read."""

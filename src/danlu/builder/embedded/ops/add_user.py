@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
-from danlu.builder.embedded.ops.staged_tree import commit_tree
+from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_parents, write_over
 from danlu.graph.ops import AddUser
 from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox.layer_view import LayerView
@@ -46,10 +46,10 @@ def write_account(op: AddUser, view: LayerView, staged: Path) -> None:
         files["/etc/gshadow"] = (0o640, lambda lines: _update_groups(lines, op, shadow=True))
     for path, (mode, change) in files.items():
         lines = (view.read(path) or b"").decode(errors="surrogateescape").splitlines()
-        _write_over(view, staged, path, "\n".join(change(lines)) + "\n", mode)
+        write_over(view, staged, path, "\n".join(change(lines)) + "\n", mode)
     if op.sudo:
         rule = f"{op.name} ALL=(ALL:ALL) NOPASSWD:ALL\n"
-        _write_over(view, staged, f"/etc/sudoers.d/{op.name}", rule, 0o440)
+        write_over(view, staged, f"/etc/sudoers.d/{op.name}", rule, 0o440)
     _make_home(op, view, staged)
 
 
@@ -86,37 +86,9 @@ def _update_groups(lines: list[str], op: AddUser, *, shadow: bool = False) -> li
     return found
 
 
-def _write_over(view: LayerView, staged: Path, target: str, text: str, mode: int) -> None:
-    """Write a file of the layer, with the owner and mode that it has below."""
-    parts = view.resolve(target)
-    _make_parents(view, staged, parts[:-1])
-    path = staged.joinpath(*parts)
-    path.write_bytes(text.encode(errors="surrogateescape"))
-    model = view.entry(parts)
-    if model is not None:
-        status = os.lstat(model)
-        os.chown(path, status.st_uid, status.st_gid)
-        mode = stat.S_IMODE(status.st_mode)
-    path.chmod(mode)
-
-
-def _make_parents(view: LayerView, staged: Path, parts: tuple[str, ...]) -> None:
-    for count in range(1, len(parts) + 1):
-        path = staged.joinpath(*parts[:count])
-        if path.exists():
-            continue
-        path.mkdir(mode=0o755)
-        path.chmod(0o755)
-        model = view.entry(parts[:count])
-        if model is not None:
-            status = os.lstat(model)
-            os.chown(path, status.st_uid, status.st_gid)
-            path.chmod(stat.S_IMODE(status.st_mode))
-
-
 def _make_home(op: AddUser, view: LayerView, staged: Path) -> None:
     parts = view.resolve(op.home)
-    _make_parents(view, staged, parts[:-1])
+    copy_parents(view, staged, parts[:-1])
     home = staged.joinpath(*parts)
     home.mkdir(exist_ok=True)
     for name in _list_skeleton(view)[:_MAX_SKELETON_FILES]:

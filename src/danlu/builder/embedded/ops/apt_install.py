@@ -63,6 +63,7 @@ async def execute(op: AptInstall, context: OpContext) -> list[Layer]:
             directory=directory,
             epoch=op.epoch,
             scratch=_SCRATCH,
+            packages=len(op.packages),
             what="installing system packages",
         )
         for line in await context.run_sync(_finish_install, root, upper, op):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.context import OpContext, TransferReport
 from danlu.errors import StoreError
 from danlu.graph.ops import AptInstall, DebPackage
 from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
@@ -20,6 +21,10 @@ REPOSITORY = "/danlu-packages"
 _NO_SERVICES = "#!/bin/sh\nexit 101\n"
 
 _LAST_LINES = 20
+
+#: What dpkg prints for each package, and what it has done with it then.
+_PACKAGE_LINE = re.compile(r"(Unpacking|Setting up) ([\w.+:-]+) \(")
+_PACKAGE_UNITS = {"Unpacking": "unpacked", "Setting up": "configured"}
 
 
 async def fetch_packages(
@@ -89,6 +94,25 @@ def package_environment(epoch: int) -> dict[str, str]:
     }
 
 
+class PackageCounter:
+    """Report how many of ``total`` packages dpkg has unpacked and configured, by its output."""
+
+    def __init__(self, total: int, report: TransferReport) -> None:
+        self._total = total
+        self._report = report
+        self._seen: dict[str, set[str]] = {unit: set() for unit in _PACKAGE_UNITS.values()}
+
+    def __call__(self, line: str) -> None:
+        """Read a line of dpkg's output."""
+        match = _PACKAGE_LINE.match(line)
+        if match is None:
+            return
+        unit = _PACKAGE_UNITS[match[1]]
+        self._seen[unit].add(match[2])
+        # Maintainer scripts may print anything.
+        self._report(min(len(self._seen[unit]), self._total), self._total, unit)
+
+
 async def run_script(
     context: OpContext,
     script: str,
@@ -97,18 +121,21 @@ async def run_script(
     directory: Path,
     epoch: int,
     scratch: Sequence[str] = (),
+    packages: int,
     what: str,
 ) -> None:
     """Run a shell script in ``root`` with the archive at :data:`REPOSITORY` and no network.
 
-    ``scratch`` are directories to mount as tmpfs. Raises :class:`StepFailed` with the last lines,
-    or :class:`StoreError` if the disk is full.
+    ``packages`` is how many dpkg will install; ``scratch`` are directories to mount as tmpfs.
+    Raises :class:`StepFailed` with the last lines, or :class:`StoreError` if the disk is full.
     """
     last: deque[str] = deque(maxlen=_LAST_LINES)
+    count_packages = PackageCounter(packages, context.transfer)
 
     def record_line(line: str) -> None:
         last.append(line)
         context.log(line)
+        count_packages(line)
 
     mounts = [
         Mount(REPOSITORY, directory, readonly=True),

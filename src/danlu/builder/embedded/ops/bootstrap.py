@@ -60,6 +60,7 @@ async def _install_packages(op: Bootstrap, context: OpContext, tree: Path, work:
         RootFilesystem((tree,), upper),
         directory=work / "repository",
         epoch=op.epoch,
+        packages=len(op.packages),
         what=f"installing the base of {op.distribution}",
     )
     await context.run_sync(_merge_changes, upper, tree, op.epoch)

@@ -108,9 +108,7 @@ async def execute(op: Bytecode, context: OpContext) -> list[Layer]:
         await context.run_sync(
             partial(_collect_bytecode, list(names), work / "upper", tree, move=True)
         )
-        layer = await context.run_sync(
-            _commit_bytecode, tree, "python -m compileall", context.store
-        )
+        layer = await context.run_sync(commit_bytecode, tree, "python -m compileall", context.store)
         return [layer] if layer is not None else []
 
 
@@ -168,7 +166,7 @@ def _commit_all(
     for number, (layer, names) in enumerate(sources.items()):
         tree = work / f"tree-{number}"
         _collect_bytecode(names, work / "upper", tree)
-        made = _commit_bytecode(tree, f"bytecode of {layer.created_by}", context.store)
+        made = commit_bytecode(tree, f"bytecode of {layer.created_by}", context.store)
         diff_ids = [layer.diff_id] + ([made.diff_id] if made else [])
         context.store.put_record(
             bytecode_record_key(layer, interpreter.key),
@@ -211,7 +209,8 @@ def _group_by_source(cache: Path) -> dict[str, list[str]]:
     return found
 
 
-def _commit_bytecode(tree: Path, made_by: str, store: Store) -> Layer | None:
+def commit_bytecode(tree: Path, made_by: str, store: Store) -> Layer | None:
+    """Commit a tree as a layer of bytecode; return None if it is empty."""
     if not any(tree.iterdir()):
         return None
     tree.chmod(0o755)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from danlu.builder.embedded.context import OpContext
+from danlu.builder.embedded.context import OpContext, extend_environment
 from danlu.builder.embedded.ops.staged_tree import commit_tree, copy_below
 from danlu.errors import OutsideError, UsageError
 from danlu.graph.ops import Exec
@@ -15,7 +15,7 @@ from danlu.oci.tar import NormalizeOptions
 from danlu.sandbox import secrets
 from danlu.sandbox.finalize_upper import finalize_upper
 from danlu.sandbox.layer_view import LayerView
-from danlu.sandbox.types import SYSTEM_PATH, Mount, ProcessSpec, RootFilesystem
+from danlu.sandbox.types import Mount, ProcessSpec, RootFilesystem
 from danlu.sources.build_context import list_entries
 from danlu.store import Layer
 from danlu.util.safe_paths import ProjectTree
@@ -67,11 +67,7 @@ def _require_program(program: str, context: OpContext) -> None:
 
 
 def _make_environment(op: Exec, context: OpContext) -> dict[str, str]:
-    variables = dict(context.inputs[0].inherited.environment)
-    below = variables.get("PATH", SYSTEM_PATH)
-    variables.update(op.environment)
-    variables.setdefault("PATH", below)
-    variables["PATH"] = ":".join((*op.path, variables["PATH"]))
+    variables = extend_environment(context.inputs[0].inherited, op.environment, op.path)
     variables["SOURCE_DATE_EPOCH"] = str(op.epoch)
     return variables | secrets.agent_environment() if op.ssh else variables
 

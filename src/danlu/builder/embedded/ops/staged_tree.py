@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from danlu.builder.embedded.context import OpContext
 from danlu.environment.image_layout import HOME
 from danlu.graph.ops import FileEntry
 from danlu.oci.tar import NormalizeOptions, write_layer
+from danlu.sandbox.layer_view import LayerView
 from danlu.sources.build_context import ContextEntry, copy_entries
 from danlu.store import Layer
 from danlu.util.safe_paths import ProjectTree
@@ -60,6 +62,35 @@ def write_entry(staged: Path, entry: FileEntry) -> None:
     os.chown(path, entry.uid, entry.gid, follow_symlinks=False)
     if entry.kind != "link":
         path.chmod(entry.mode)
+
+
+def write_over(view: LayerView, staged: Path, target: str, text: str, mode: int) -> None:
+    """Write a file with the owner and mode that it has below, else with ``mode``."""
+    parts = view.resolve(target)
+    copy_parents(view, staged, parts[:-1])
+    path = staged.joinpath(*parts)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    model = view.entry(parts)
+    if model is not None:
+        status = os.lstat(model)
+        os.chown(path, status.st_uid, status.st_gid)
+        mode = stat.S_IMODE(status.st_mode)
+    path.chmod(mode)
+
+
+def copy_parents(view: LayerView, staged: Path, parts: tuple[str, ...]) -> None:
+    """Create the directories at ``parts``, with the owner and mode that they have below."""
+    for count in range(1, len(parts) + 1):
+        path = staged.joinpath(*parts[:count])
+        if path.exists():
+            continue
+        path.mkdir(mode=0o755)
+        path.chmod(0o755)
+        model = view.entry(parts[:count])
+        if model is not None:
+            status = os.lstat(model)
+            os.chown(path, status.st_uid, status.st_gid)
+            path.chmod(stat.S_IMODE(status.st_mode))
 
 
 async def commit_tree(

@@ -1,0 +1,25 @@
+"""``danlu remove``."""
+
+from __future__ import annotations
+
+import click
+
+from danlu.cli.groups import command as declare_command
+from danlu.cli.options import (
+    file_option,
+    package_kind_option,
+    progress_option,
+    verbosity_options,
+)
+from danlu.cli.package_command import run_package_command
+
+
+@declare_command("remove")
+@click.argument("packages", nargs=-1, required=True, metavar="PACKAGE…")
+@package_kind_option
+@file_option
+@progress_option
+@verbosity_options
+def command(packages: tuple[str, ...], kind: str | None, file: str | None, progress: str) -> None:
+    """Remove packages from the build file and the lock."""
+    run_package_command(kind, removed=packages, file=file, progress=progress)

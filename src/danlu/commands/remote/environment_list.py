@@ -1,0 +1,99 @@
+"""List the environments of another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from danlu.commands.environments.manage import list_environment_views
+from danlu.commands.remote.program_transfer import MISSING_PROGRAM, program_script
+from danlu.commands.remote.remote_host import RemoteHost
+from danlu.engine.environment_directory import EMBEDDED_ENGINE, check_environment_name
+from danlu.errors import DanluError, OutsideError
+from danlu.util.danlu_program import CONTEXT_VARIABLE, LOCAL_CONTEXT
+from danlu.util.paths import Paths
+from danlu.util.sanitize import escape_unprintable
+
+
+class ListedService(msgspec.Struct, frozen=True):
+    """A service of an environment."""
+
+    running: bool
+
+
+class ListedPort(msgspec.Struct, frozen=True):
+    """A port of an environment, with the address at which it is published."""
+
+    address: str
+    host_port: int
+
+
+class ListedEnvironment(msgspec.Struct, frozen=True):
+    """The fields of an environment's JSON that a list shows, and the context it belongs to."""
+
+    name: str
+    phase: str
+    reason: str = ""
+    stopped_by_user: bool = False
+    project: str = ""
+    engine: str = ""
+    started: datetime | None = None
+    ended: datetime | None = None
+    services: tuple[ListedService, ...] = ()
+    ports: tuple[ListedPort, ...] = ()
+    hint: str = ""
+    context: str = ""
+
+    @property
+    def state(self) -> str:
+        """The phase, with the cause if it has stopped by itself."""
+        cause = self.reason.partition(":")[0]
+        if self.phase != "Stopped" or self.stopped_by_user or not cause:
+            return self.phase
+        return f"{self.phase} ({cause})"
+
+
+def list_local_environments(paths: Paths) -> Sequence[dict[str, Any]]:
+    """Return the environments of this machine, as JSON, with their contexts."""
+    return [_add_context(view.to_json()) for view in list_environment_views(paths)]
+
+
+def parse_environments(rows: Sequence[Mapping[str, Any]]) -> Sequence[ListedEnvironment]:
+    """Return what a list shows of environments in JSON.
+
+    Raises :class:`msgspec.ValidationError` if a field is invalid.
+    """
+    return msgspec.convert(rows, tuple[ListedEnvironment, ...])
+
+
+def list_remote_environments(context: str, host: RemoteHost) -> Sequence[dict[str, Any]]:
+    """Return the environments of a context's machine, as JSON.
+
+    Raises :class:`OutsideError` if it cannot be reached, or answers with something else.
+    """
+    program = program_script("danlu.cli", "ps", "--format", "json")
+    done = host.run(f"export {CONTEXT_VARIABLE}={LOCAL_CONTEXT}; {program}")
+    if done.returncode == MISSING_PROGRAM:
+        raise OutsideError(
+            f"{host.name} does not have this version of danlu yet",
+            hint=f"`danlu ps --on {context}` copies it there",
+        )
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        reason = escape_unprintable(lines[-1]) if lines else f"exit code {done.returncode}"
+        raise OutsideError(f"cannot list the environments of {host.name}: {reason}")
+    try:
+        rows = msgspec.json.decode(done.stdout, type=list[dict[str, Any]])
+        for environment in parse_environments(rows):
+            check_environment_name(environment.name)
+    except (msgspec.MsgspecError, DanluError) as error:
+        raise OutsideError(f"cannot list the environments of {host.name}: {error}") from error
+    return [{**row, "context": context} for row in rows]
+
+
+def _add_context(row: dict[str, Any]) -> dict[str, Any]:
+    engine = row["engine"]
+    return {**row, "context": LOCAL_CONTEXT if engine in ("", EMBEDDED_ENGINE) else engine}

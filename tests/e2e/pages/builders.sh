@@ -1,0 +1,4 @@
+cat >build.envd <<'END'
+def build():
+    base(os="debian12")
+END

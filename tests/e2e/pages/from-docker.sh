@@ -1,0 +1,1 @@
+touch requirements.txt serve.py

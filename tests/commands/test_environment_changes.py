@@ -501,6 +501,15 @@ def test_capabilities_become_text(value: str, expected: str) -> None:
     assert format_capabilities(bytes.fromhex(value)) == expected
 
 
+def test_modes_of_pipes_are_set(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    os.mkfifo(upper / "pipe")
+    os.chmod(upper / "pipe", 0o755)
+    (line,) = render_build_lines(collect_changes(upper, [lower]))
+    assert '"test -p /pipe || mkfifo -- /pipe"' in line
+    assert '"chmod 00755 -- /pipe"' in line
+
+
 def test_hard_links_are_made_in_place_of_links(trees: tuple[Path, Path]) -> None:
     upper, lower = trees
     write_file(lower / "opt/kept")

@@ -293,7 +293,8 @@ class _FileFinder:
         if self._has_inheriting_parent(os.path.dirname(path)):
             return None
         mode = status.st_mode
-        usual = 0o755 if stat.S_ISDIR(mode) or mode & 0o111 else 0o644
+        is_program = stat.S_ISREG(mode) and mode & 0o111
+        usual = 0o755 if stat.S_ISDIR(mode) or is_program else 0o644
         return FileAttributes(stat.S_IMODE(mode) if stat.S_ISLNK(mode) else usual, 0, 0)
 
     def _has_inheriting_parent(self, directory: str) -> bool:

@@ -151,6 +151,7 @@ class _Install:
         pyproject: str | None = "",
         groups: Sequence[str] | None = (),
         extras: Sequence[str] | None = (),
+        constraints: Sequence[str] | None = (),
     ) -> None:
         """Install Python packages. Multiple calls are combined and resolved together.
 
@@ -164,6 +165,8 @@ class _Install:
             pyproject: path of a `pyproject.toml`: install its dependencies
             groups: dependency groups of the `pyproject.toml`, too
             extras: extras of the `pyproject.toml`, too
+            constraints: versions of packages that others need, as in `pip install -c`:
+                `urllib3<2`
 
         Example:
             install.python_packages(["numpy", "torch"], requirements="requirements.txt")

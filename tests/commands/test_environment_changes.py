@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from danlu.commands.build_file_text import append_lines
-from danlu.commands.environments.changes import (
-    ChangedFile,
-    EnvironmentChanges,
-    collect_changes,
-    render_build_lines,
-)
+from danlu.commands.environments.account_changes import AccountChanges
+from danlu.commands.environments.build_lines import render_build_lines
+from danlu.commands.environments.changes import EnvironmentChanges, collect_changes
 from danlu.commands.environments.commit import copy_files
 from danlu.commands.environments.conda_changes import CondaChange
+from danlu.commands.environments.file_changes import ChangedFile, FileAttributes
+from danlu.commands.environments.xattr_commands import format_capabilities
 from danlu.errors import UsageError
 from danlu.oci.overlay import make_whiteout
 
@@ -36,9 +36,12 @@ def remove_entry(path: Path) -> None:
     os.close(directory)
 
 
-def add_distribution(tree: Path, name: str, version: str, *, requested: bool) -> None:
+def add_distribution(
+    tree: Path, name: str, version: str, *, requested: bool, requires: tuple[str, ...] = ()
+) -> None:
     info = tree / SITE / f"{name}-{version}.dist-info"
-    write_file(info / "METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nx")
+    needed = "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+    write_file(info / "METADATA", f"Name: {name}\nVersion: {version}\n{needed}\nx")
     write_file(info / "RECORD", f'{name}/__init__.py,,\n../../../bin/{name},,\n"{name}/a,b",,\n')
     for path in (f"{SITE}/{name}/__init__.py", f"opt/venv/bin/{name}", f"{SITE}/{name}/a,b"):
         write_file(tree / path)
@@ -57,20 +60,72 @@ def trees(tmp_path: Path) -> tuple[Path, Path]:
     upper.mkdir()
     write_file(lower / "var/lib/dpkg/status", status_of("base-files"))
     write_file(lower / "etc/profile", "before")
+    for directory in ("root", "tmp", "var/log"):
+        (lower / directory).mkdir()
     return upper, lower
 
 
 def test_requested_python_packages_become_a_call(trees: tuple[Path, Path]) -> None:
     upper, lower = trees
-    add_distribution(upper, "Rich", "15.0.0", requested=True)
+    add_distribution(upper, "Rich", "15.0.0", requested=True, requires=("mdurl>0",))
     add_distribution(upper, "mdurl", "0.1.2", requested=False)
     changes = collect_changes(upper, [lower])
     assert [(item.name, item.requested) for item in changes.python] == [
         ("rich", True),
         ("mdurl", False),
     ]
-    assert changes.files == ()
-    assert render_build_lines(changes) == ['install.python_packages(["rich==15.0.0"])']
+    assert (changes.files, changes.problems) == ((), ())
+    assert render_build_lines(changes) == [
+        'install.python_packages(["rich==15.0.0"], constraints=["mdurl==0.1.2"])'
+    ]
+
+
+def test_packages_of_an_extra_are_installed(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    requires = ('socks>1; extra == "socks"', 'old; python_version < "3"', "invalid !", "urllib[x]")
+    add_distribution(upper, "requests", "2", requested=True, requires=requires)
+    add_distribution(upper, "urllib", "1", requested=False, requires=('more; extra == "x"',))
+    add_distribution(upper, "more", "1", requested=False)
+    # pip does not record that the extra was asked for.
+    add_distribution(upper, "socks", "1.7", requested=False)
+    changes = collect_changes(upper, [lower])
+    assert changes.problems == ()
+    assert render_build_lines(changes) == [
+        'install.python_packages(["requests==2", "socks==1.7"], constraints=["more==1",'
+        ' "urllib==1"])'
+    ]
+
+
+def test_a_requirement_that_is_not_installed_is_named(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    add_distribution(lower, "there", "1", requested=False)
+    requires = ("there", "missing>1")
+    add_distribution(upper, "rich", "15", requested=True, requires=requires)
+    (problem,) = collect_changes(upper, [lower]).problems
+    assert problem.what == "rich needs missing, which is not installed"
+
+
+def write_record(tree: Path, name: str, *rows: str) -> None:
+    write_file(tree / SITE / f"{name}.dist-info/RECORD", "".join(f"{row}\n" for row in rows))
+
+
+def test_changed_files_of_new_packages_are_copied(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    add_distribution(upper, "rich", "15", requested=True)
+    digest = "sha256=LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"  # of "hello"
+    names = ("same.py", "other.py", "gone.py", "gone/__pycache__/x.pyc")
+    write_record(upper, "rich-15", *(f"{name},{digest},5" for name in names))
+    write_file(upper / SITE / "same.py", "hello")
+    write_file(upper / SITE / "other.py", "other")
+    os.chmod(upper / SITE / "same.py", 0o755)
+    os.chmod(upper / SITE / "other.py", 0o4755)
+    files = [
+        change for change in collect_changes(upper, [lower]).files if "rich" not in change.path
+    ]
+    assert [(change.kind, Path(change.path).name, change.has_copy) for change in files] == [
+        ("removed", "gone.py", False),
+        ("added", "other.py", True),
+    ]
 
 
 def test_an_upgraded_python_package_leaves_no_removed_files(trees: tuple[Path, Path]) -> None:
@@ -138,6 +193,9 @@ def test_a_package_that_no_index_has_is_not_taken_from_one(
     write_direct_url(upper, "local", content)
     changes = collect_changes(upper, [lower])
     assert [item.name for item in changes.python if not item.requirement] == ["local"]
+    assert f"/{SITE}/local-1.dist-info/METADATA" in [
+        change.path for change in changes.files if change.has_copy
+    ]
     # Nothing else installs its dependency.
     assert render_build_lines(changes) == ['install.python_packages(["mdurl==0.1.2"])']
 
@@ -169,7 +227,8 @@ def test_system_packages_become_a_call_without_their_dependencies(
     for path in ("usr/bin/jq", "usr/lib/libjq.so"):
         write_file(upper / path)
     changes = collect_changes(upper, [lower])
-    assert (changes.system, changes.dependencies, changes.files) == (("jq",), 1, ())
+    system = changes.system
+    assert (system.installed, system.dependencies, changes.files) == (("jq",), 1, ())
     assert render_build_lines(changes) == ['install.apt_packages(["jq"])']
 
 
@@ -249,20 +308,230 @@ def test_other_files_are_copied(trees: tuple[Path, Path]) -> None:
     for ignored in ("tmp/x", "root/.cache/x", "var/log/x", "opt/__pycache__/x.pyc"):
         write_file(upper / ignored)
     changes = collect_changes(upper, [lower])
-    assert changes.files == (
-        ChangedFile("changed", "/etc/profile", 6),
-        ChangedFile("added", "/opt/link", 11, is_regular=False),
-        ChangedFile("added", "/opt/new"),
-    )
-    assert render_build_lines(changes, copied="kept") == [
-        'io.copy("kept/etc/profile", "/etc/profile")',
-        'io.copy("kept/opt/new", "/opt/new")',
+    assert [(change.kind, change.path, change.has_copy) for change in changes.files] == [
+        ("changed", "/etc/profile", True),
+        ("added", "/opt/link", False),
+        ("added", "/opt/new", True),
     ]
+    copy, more, run = render_build_lines(changes, staged="kept/x", ignored=["/opt/new"])
+    assert copy == 'io.copy("kept/x", "/kept/x")'
+    assert more == 'io.copy("kept/x/opt/new", "/kept/x/opt/new")'
+    commands = eval(run, {"run": lambda commands: commands})
+    assert "cp -RT --remove-destination /kept/x /" in commands
+    assert "ln -sfn -- /etc/shadow /opt/link" in commands
+    # Without copies there are no lines for files.
+    (line,) = render_build_lines(changes)
+    assert "profile" not in line
 
 
 def test_removed_files_are_removed_by_a_step() -> None:
     changes = EnvironmentChanges(files=(ChangedFile("removed", "/it's"),))
-    assert render_build_lines(changes) == ["run([\"rm -rf -- '/it'\\\\''s'\"])"]
+    (line,) = render_build_lines(changes)
+    assert eval(line, {"run": lambda commands: commands})[1:] == ["rm -rf -- '/it'\"'\"'s'"]
+
+
+def test_attributes_are_set_in_an_order_that_keeps_them() -> None:
+    mode = FileAttributes(0o4755, 5, 6)
+    changes = EnvironmentChanges(
+        files=(
+            ChangedFile("added", "/a", attributes=mode, has_content=False),
+            ChangedFile("added", "/b", type="hardlink", target="/a"),
+            ChangedFile("added", "/d", type="directory", attributes=mode, before=None),
+            ChangedFile("added", "/l", type="link", target="x y", attributes=mode),
+        )
+    )
+    (line,) = render_build_lines(changes)
+    assert eval(line, {"run": lambda commands: commands})[1:] == [
+        "mkdir -p -- /d",
+        "ln -sfn -- 'x y' /l",
+        # Changing the owner clears the set-id bits.
+        "chown -h 5:6 -- /a /d /l",
+        "chmod 04755 -- /a /d",
+        "ln -f -- /a /b",
+    ]
+
+
+def test_a_long_script_is_several_steps() -> None:
+    files = tuple(ChangedFile("removed", f"/{number}/{'x' * 200}") for number in range(1000))
+    lines = render_build_lines(EnvironmentChanges(files=files))
+    assert len(lines) == 3
+    # execve(2) has a limit for each argument.
+    assert max(map(len, lines)) < 128 << 10
+    assert sum(line.count("xx /") + line.count('xx"') for line in lines) == 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "text"),
+    [
+        ("root/key", 0o600, ""),
+        ("srv/key", 0o640, ""),
+        ("root/.ssh/config", 0o644, ""),
+        ("srv/.netrc", 0o644, ""),
+        ("srv/x", 0o644, "-----BEGIN OPENSSH PRIVATE KEY-----\n"),
+        ("srv/x.py", 0o755, f"token = 'ghp_{'a' * 36}'"),
+        ("srv/large", 0o644, "x" * (10 << 20) + "x"),
+        ("srv/.git/HEAD", 0o644, ""),
+    ],
+)
+def test_private_and_large_files_are_named_and_not_copied(
+    trees: tuple[Path, Path], tmp_path: Path, path: str, mode: int, text: str
+) -> None:
+    upper, lower = trees
+    write_file(upper / path, text)
+    os.chmod(upper / path, mode)
+    changes = collect_changes(upper, [lower])
+    assert [problem.what for problem in changes.problems] == [f"/{path}"]
+    assert copy_files(changes, upper, tmp_path) == ("", ())
+    included = collect_changes(upper, [lower], included=[f"/{path.partition('/')[0]}/"])
+    is_private = changes.problems[0].reason.startswith("private")
+    assert is_private == (not included.problems)
+
+
+def write_accounts(tree: Path, **files: str) -> None:
+    for name, text in files.items():
+        write_file(tree / "etc" / name, text)
+
+
+@pytest.fixture
+def accounts(trees: tuple[Path, Path]) -> tuple[Path, Path]:
+    """Layers of which the lower one has the account of root, and the programs."""
+    upper, lower = trees
+    for program in ("useradd", "groupadd"):
+        write_file(lower / "usr/sbin" / program)
+    write_accounts(
+        lower,
+        passwd="root:x:0:0:root:/root:/bin/sh\nold:x:9:9::/:/bin/sh\n",
+        group="root:x:0:\nold:x:9:\n",
+        shadow="root:*:1:0:99999:7:::\nold:*:1:0:99999:7:::\n",
+        gshadow="root:*::\nold:*::\n",
+    )
+    return upper, lower
+
+
+def test_users_and_groups_become_commands(accounts: tuple[Path, Path]) -> None:
+    upper, lower = accounts
+    write_accounts(
+        upper,
+        passwd="root:x:0:0:root:/root:/bin/bash\neve:x:1000:1000:E, x:/home/eve:/bin/sh\n",
+        group="root:x:0:eve\neve:x:1000:\n",
+        shadow="root:*:1:0:99999:7:::\neve:!:9::::::\n",
+    )
+    changes = collect_changes(upper, [lower])
+    assert (changes.problems, changes.files) == ((), ())
+    assert changes.accounts.summary == (
+        *("+ user eve", "- user old", "~ user root", "+ group eve", "- group old", "~ group root"),
+    )
+    assert changes.accounts.commands == (
+        "! grep -q '^old:' /etc/passwd || userdel old",
+        "! grep -q '^old:' /etc/group || groupdel old",
+        "grep -q '^eve:' /etc/group || groupadd -o -g 1000 eve",
+        "usermod -s /bin/bash root",
+        "grep -q '^eve:' /etc/passwd || useradd -l -M -N -K SUB_UID_COUNT=0 -K SUB_GID_COUNT=0"
+        " -o -u 1000 -g 1000 -c 'E, x' -d /home/eve -s /bin/sh eve",
+        "chage -m -1 -M -1 -W -1 -I -1 -E -1 eve",
+        "gpasswd -M eve root",
+    )
+
+
+def test_a_changed_id_does_not_change_the_owner_of_files(accounts: tuple[Path, Path]) -> None:
+    upper, lower = accounts
+    write_accounts(upper, passwd="root:x:0:0:root:/root:/bin/sh\nold:x:7:0::/home/old:/bin/sh\n")
+    assert collect_changes(upper, [lower]).accounts.commands == (
+        "sed -i -E 's/^old:([^:]*):[0-9]+:[0-9]+:/old:\\1:7:0:/' /etc/passwd",
+        "usermod -d /home/old old",
+    )
+
+
+def test_passwords_are_named_and_nowhere_else(accounts: tuple[Path, Path]) -> None:
+    upper, lower = accounts
+    write_accounts(
+        upper,
+        passwd="root:HASH1:0:0:root:/root:/bin/sh\nold:x:9:9::/:/bin/sh\n",
+        shadow="root:HASH2:1:0:99999:7:::\nold:*:1:0:99999:7:::\nnew:HASH3:9:0:99999:7:::\n",
+        gshadow="root:HASH4::\n",
+    )
+    changes = collect_changes(upper, [lower])
+    assert {problem.what for problem in changes.problems} == {
+        "the password of user root",
+        "the password of user new",
+        "the password of group root",
+    }
+    assert "HASH" not in repr(changes)
+    assert not any(change.has_copy for change in changes.files)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "a;reboot:x:1:0::/:/bin/sh",
+        "-x:x:1:0::/:/bin/sh",
+        "a:x:$(id):0::/:/bin/sh",
+        "a:x:1:77::/:/bin/sh",
+        "a:x:1:0:\x1b:/:/bin/sh",
+    ],
+)
+def test_accounts_from_inside_cannot_add_commands(accounts: tuple[Path, Path], entry: str) -> None:
+    upper, lower = accounts
+    write_accounts(upper, passwd=f"{(lower / 'etc/passwd').read_text()}{entry}\n")
+    changes = collect_changes(upper, [lower])
+    assert [problem.reason for problem in changes.problems] == ["useradd refuses its entry"]
+    assert changes.accounts.commands == ()
+
+
+def test_accounts_of_an_image_without_useradd_are_named(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_accounts(upper, passwd="eve:x:1:1::/:/bin/sh\n", group="eve:x:1:\n")
+    changes = collect_changes(upper, [lower])
+    assert changes.accounts == AccountChanges(problems=changes.accounts.problems)
+    assert "the image has no useradd" in [problem.reason for problem in changes.problems]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0100000200200000000000000000000000000000", "cap_net_raw=ep"),
+        ("0000000201000000800000000000000000000000", "cap_setuid=i cap_chown=p"),
+        ("010000030000000000000000000100000000000000000000", "cap_checkpoint_restore=ep"),
+        ("00", ""),
+        ("0100000200000000000000000000008000000000", ""),
+        ("0000000200000000000000000000000000000000", "="),
+    ],
+)
+def test_capabilities_become_text(value: str, expected: str) -> None:
+    assert format_capabilities(bytes.fromhex(value)) == expected
+
+
+def test_modes_of_pipes_are_set(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    os.mkfifo(upper / "pipe")
+    os.chmod(upper / "pipe", 0o755)
+    (line,) = render_build_lines(collect_changes(upper, [lower]))
+    assert '"test -p /pipe || mkfifo -- /pipe"' in line
+    assert '"chmod 00755 -- /pipe"' in line
+
+
+def test_hard_links_are_made_in_place_of_links(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(lower / "opt/kept")
+    for name in ("a", "b"):
+        (lower / "opt" / name).symlink_to("/nowhere")
+    write_file(upper / "opt/a", "x")
+    os.link(upper / "opt/a", upper / "opt/b")
+    changes = collect_changes(upper, [lower])
+    assert [(item.type, item.target) for item in changes.files] == [
+        ("file", ""),
+        ("hardlink", "/opt/a"),
+    ]
+
+
+def test_mount_points_are_no_changes(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    for directory in ("data/in", "kept/in", "other"):
+        (upper / directory).mkdir(parents=True)
+    (upper / "kept/mine").mkdir()
+    points = ["/data/in", "/kept/in", "/other/elsewhere"]
+    changes = collect_changes(upper, [lower], mount_points=points)
+    assert [change.path for change in changes.files] == ["/kept", "/kept/mine"]
 
 
 @pytest.mark.parametrize(
@@ -293,23 +562,24 @@ def test_a_linked_package_database_is_not_read(trees: tuple[Path, Path], tmp_pat
     write_file(tmp_path / "host/dpkg/status", status_of("secret"))
     (upper / "var").mkdir()
     (upper / "var/lib").symlink_to(tmp_path / "host")
-    assert collect_changes(upper, [lower]).system == ()
+    assert collect_changes(upper, [lower]).system.installed == ()
 
 
 def test_paths_become_string_literals() -> None:
-    path = '/a"\\\n\x85\U000e0001'
+    path = '/a"\\\n\x85\U000e0001\udc80'
     changes = EnvironmentChanges(files=(ChangedFile("removed", path),))
     (line,) = render_build_lines(changes)
-    assert "\n" not in line
-    assert line.isprintable()
-    assert eval(line, {"run": lambda commands: commands}) == [f"rm -rf -- '{path}'"]
+    assert line.replace("\n", "").isprintable()
+    command = eval(line, {"run": lambda commands: commands})[1]
+    words = ["bash", "-c", f"printf '%s' {command.removeprefix('rm -rf -- ')}"]
+    assert os.fsdecode(subprocess.run(words, capture_output=True, check=True).stdout) == path
 
 
-def test_a_name_that_is_not_utf8_has_no_line() -> None:
-    changes = EnvironmentChanges(
-        files=(ChangedFile("removed", "/a\udc80"), ChangedFile("added", "/b\udc80"))
-    )
-    assert render_build_lines(changes, copied="environment-files") == []
+def test_a_file_whose_name_is_not_utf8_is_named(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(upper / "srv/b\udc80", "x")
+    changes = collect_changes(upper, [lower])
+    assert [problem.reason for problem in changes.problems] == ["its name is not UTF-8"]
 
 
 def test_lines_are_added_to_the_end_of_the_function(tmp_path: Path) -> None:
@@ -359,10 +629,10 @@ def test_private_files_stay_private_in_the_project(
     tmp_path: Path, inside: int, outside: int
 ) -> None:
     write_file(tmp_path / "tree/etc/key", "secret")
-    (tmp_path / "tree/etc/key").chmod(inside)
-    changes = EnvironmentChanges(files=(ChangedFile("added", "/etc/key", 6),))
-    copy_files(changes, tmp_path / "tree", tmp_path)
-    copied = tmp_path / "environment-files/etc/key"
+    attributes = FileAttributes(inside, 0, 0)
+    changes = EnvironmentChanges(files=(ChangedFile("added", "/etc/key", attributes=attributes),))
+    directory, _ = copy_files(changes, tmp_path / "tree", tmp_path)
+    copied = tmp_path / directory / "etc/key"
     assert copied.read_text() == "secret"
     assert copied.stat().st_mode & 0o7777 == outside
 
@@ -373,6 +643,20 @@ def test_lines_are_added_once(tmp_path: Path) -> None:
     for lines in (("install.go()",), ("install.go( )", "install.r()"), ("install.go()",)):
         append_lines(file, "build", lines)
     assert file.read_text() == "def build():\n    base()\n    install.go()\n    install.r()\n"
+
+
+def test_versions_that_contradict_the_new_ones_are_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "build.envd"
+    text = """def build():
+    x = "炉"; install.python_packages(["a==1", 'b<2', "ab==1"], constraints=["c==1"])
+    install.conda_packages(["a=1"])
+    run(["a==1"])
+"""
+    file.write_text(text)
+    line = 'install.python_packages(["a==2"], constraints=["c==2.1"])'
+    append_lines(file, "build", (line, 'install.conda_packages(["a=3"])'))
+    new = text.replace('["a==1", ', '["a==2", ').replace("c==1", "c==2.1").replace("a=1", "a=3")
+    assert file.read_text() == f"{new}    {line}\n"
 
 
 def test_a_missing_function_is_an_error(tmp_path: Path) -> None:

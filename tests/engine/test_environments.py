@@ -387,11 +387,14 @@ def test_a_killed_supervisor_loses_nothing(danlu: Danlu, project: Path) -> None:
 @pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
 def test_commit_keeps_changes_as_an_image(danlu: Danlu, project: Path) -> None:
     start(danlu, project)
-    run_inside(danlu, project, "echo kept >/kept; rm /bin/awk; mkdir /opt; echo x >/opt/x")
+    changes = """echo kept >/kept; rm /bin/awk; mkdir /opt; echo x >/opt/x
+        ln /bin/busybox /opt/busybox; rm /bin/vi; mkdir /bin/vi; mkfifo /opt/pipe"""
+    run_inside(danlu, project, changes)
     commit = danlu("commit", "digits", "--tag", "box:2", cwd=project)
-    assert commit.stdout == "run([\"rm -rf -- '/bin/awk'\"])\n"
+    assert '"rm -rf -- /bin/awk"' in commit.stdout
+    assert '"ln -f -- /bin/busybox /opt/busybox"' in commit.stdout
     assert "+ /kept (5 B)" in commit.stderr
-    script = "cat /kept /opt/x; ls /bin/awk || echo removed"
+    script = "cat /kept /opt/x; ls /bin/awk || echo removed; test -d /bin/vi -a -p /opt/pipe"
     run = danlu("run", "--image", "box:2", "--", "sh", "-c", script, cwd=project)
     assert run.stdout == "kept\nx\nremoved\n"
     write = danlu("commit", "digits", "--write", cwd=project, check=False)

@@ -150,6 +150,10 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         {"declarations": (PythonPackages(("numpy", 'torch ; python_version > "3"')),)},
     ),
     (
+        "install.python_packages(['a'], constraints=['b<2'])",
+        {"declarations": (PythonPackages(("a",), constraints=("b<2",)),)},
+    ),
+    (
         "install.python_packages(requirements='r.txt', local_wheels=['a.whl'])",
         {"declarations": (PythonPackages((), "r.txt", ("a.whl",)),)},
     ),

@@ -60,6 +60,12 @@ CALLS = [
         "extras=['a b']",
         "",
     ),
+    (
+        "install.python_packages(['a'], constraints=['b @ https://u:s@x/b.whl'])",
+        "invalid constraint 'b @ https://",
+        None,
+        "numpy<2",
+    ),
     ("install.conda_packages(['a'], env_file='e')", "cannot be combined", "env_file='e'", ""),
     ("install.conda_packages(env_file='e.txt')", "neither a YAML file", "env_file='e.txt'", ".yml"),
     ("install.conda_packages(['-c', 'x'])", "'-c' is an option", "['-c', 'x']", "channel="),

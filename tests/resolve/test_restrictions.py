@@ -64,6 +64,15 @@ def test_constraints_of_the_machine_and_of_the_project_both_count(
     assert resolver.pins(packages) == ["other==1.0", "six==1.0"]
 
 
+def test_constraints_of_the_build_file_choose_versions_and_install_nothing(
+    resolver: PythonResolver,
+) -> None:
+    make_versions(resolver)
+    make_versions(resolver, "other")
+    packages = resolver(resolver.request("six", constraints=("six<2", "other<2")))
+    assert resolver.pins(packages) == ["six==1.0"]
+
+
 @pytest.mark.parametrize(
     ("file", "text"),
     [

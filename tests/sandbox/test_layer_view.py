@@ -95,6 +95,7 @@ def test_mount_points_that_exist_need_no_layer(tmp_path: Path) -> None:
 def test_missing_mount_points_copy_their_parents_metadata(tmp_path: Path) -> None:
     view = stack(tmp_path, {"etc/x": "", "run/": "", "var/run": "->/run"})
     os.chmod(tmp_path / "l0/run", 0o1777)
+    os.setxattr(tmp_path / "l0/run", "user.note", b"x")
     layer = tmp_path / "points"
     layer.mkdir()
     points = [
@@ -107,6 +108,7 @@ def test_missing_mount_points_copy_their_parents_metadata(tmp_path: Path) -> Non
     result = sorted(str(path.relative_to(layer)) for path in layer.rglob("*"))
     assert result == ["etc", "etc/hosts", "run", "run/deep", "run/deep/one", "run/deep/two"]
     assert (layer / "run").stat().st_mode & 0o7777 == 0o1777
+    assert os.listxattr(layer / "run") == ["user.note"]
 
 
 PASSWD = "root:x:0:0::/root:/bin/sh\nworker:x:1000:1001::/home/worker:/bin/sh\nbad line\n"

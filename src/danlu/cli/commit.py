@@ -11,10 +11,13 @@ from danlu.cli.groups import command as declare_command
 from danlu.cli.options import environment_argument, format_option, verbosity_options
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.environments.changes import ChangedFile, EnvironmentChanges
+from danlu.commands.environments.changes import EnvironmentChanges
 from danlu.commands.environments.commit import CommitResult, commit_environment
+from danlu.commands.environments.file_changes import PRIVATE, ChangedFile
+from danlu.errors import DifferenceFound
 from danlu.util.human import format_size, shorten_digest
 from danlu.util.sanitize import escape_unprintable
+from danlu.util.urls import mask_credentials
 
 _SIGNS = {"added": "+", "changed": "~", "removed": "-"}
 _MAX_LISTED = 20
@@ -27,28 +30,60 @@ _MAX_LENGTH = 5000
 @click.option(
     "-t", "--tag", default="", metavar="REF", help="Save the environment as an image of this name."
 )
-@click.option("--write", is_flag=True, help="Add the lines to the build file.")
+@click.option("--write", is_flag=True, help="Add the calls to the build file.")
+@click.option(
+    "--include",
+    "included",
+    multiple=True,
+    metavar="PATH",
+    help="Treat a private file, or all below a directory, like others.",
+)
 @format_option()
 @verbosity_options
-def command(name: str, tag: str, write: bool, form: str) -> None:
-    """Show manual changes as lines for the build file.
+def command(name: str, tag: str, write: bool, included: tuple[str, ...], form: str) -> None:
+    """Show manual changes as calls for the build file.
 
-    Packages that pip, uv, conda or apt installed become calls of build functions, other files calls
-    of io.copy; with --write the files are copied next to the build file.
+    Packages that pip, uv, conda or apt installed become calls of build functions. Other changes
+    become one script; with --write, new and changed files are copied next to the build file. Exits
+    with 1 if something cannot be reproduced, and says what.
     """
     run = current_session()
-    result = commit_environment(select_environment(run, name), run.settings, tag=tag, write=write)
+    environment = select_environment(run, name)
+    result = commit_environment(environment, run.settings, tag=tag, write=write, included=included)
+    changes = result.changes
     if form == "json":
         print_json(_result_to_json(result), run.terminal)
-        return
-    for line in describe_changes(result.changes):
-        run.terminal.info(line)
-    for line in result.lines:
-        run.terminal.write_stdout(line)
+    else:
+        for line in describe_changes(changes):
+            run.terminal.info(line)
+        for line in result.lines:
+            run.terminal.write_stdout(line)
     if write and result.lines:
-        run.terminal.info("the build file has these lines; `danlu build` builds it")
+        run.terminal.info("the build file has these calls; `danlu build` builds it")
+    elif any(change.has_copy for change in changes.files) and not tag:
+        run.terminal.info("`danlu commit --write` copies the files and adds what places them")
     if result.image:
         run.terminal.info(f"{tag} is {shorten_digest(result.image)}")
+    # An image has everything but sockets.
+    if changes.problems and (write or not tag):
+        raise _describe_problems(changes)
+
+
+def _describe_problems(changes: EnvironmentChanges) -> DifferenceFound:
+    count = len(changes.problems)
+    what = "1 change" if count == 1 else f"{count} changes"
+    is_private = any(problem.reason.startswith(PRIVATE) for problem in changes.problems)
+    return DifferenceFound(
+        f"the build file cannot reproduce {what}",
+        details=tuple(
+            escape_unprintable(f"{item.what}: {item.reason}", limit=_MAX_LENGTH)
+            for item in changes.problems
+        ),
+        hint="give a secret to a step, which keeps it out of the image: run(…, secrets=[…]); or"
+        " copy the file all the same: --include PATH"
+        if is_private
+        else "`danlu commit --tag REF` keeps all changes as an image",
+    )
 
 
 def describe_changes(changes: EnvironmentChanges) -> Iterator[str]:
@@ -59,19 +94,25 @@ def describe_changes(changes: EnvironmentChanges) -> Iterator[str]:
 
 def _list_changes(changes: EnvironmentChanges) -> Iterator[str]:
     if changes.is_empty:
-        yield "nothing was changed"
+        yield "nothing was changed but caches, logs and temporary files"
     for package in changes.python:
         note = "" if package.requested else " (a dependency)"
         if not package.requirement:
-            note = f" (from {package.url}; no line installs it)"
+            note = f" (from {mask_credentials(package.url)}; its files are copied)"
         yield f"+ {package.name} {package.version}{note}"
     for conda in changes.conda:
         note = "" if conda.requested else ", a dependency"
         yield f"+ {conda.name} {conda.version} (conda{note})"
-    for system in changes.system:
-        yield f"+ {system} (apt)"
-    if changes.dependencies:
-        yield f"+ dependencies of these: {changes.dependencies}"
+    system = changes.system
+    for name in system.installed:
+        yield f"+ {name} (apt)"
+    if system.dependencies:
+        yield f"+ dependencies of these: {system.dependencies}"
+    for name, _, version in system.replaced:
+        yield f"~ {name} {version} (apt)"
+    for name in system.removed:
+        yield f"- {name} (apt)"
+    yield from changes.accounts.summary
     for change in changes.files[:_MAX_LISTED]:
         yield f"{_SIGNS[change.kind]} {change.path}{_describe_file(change)}"
     if len(changes.files) > _MAX_LISTED:
@@ -79,10 +120,20 @@ def _list_changes(changes: EnvironmentChanges) -> Iterator[str]:
 
 
 def _describe_file(change: ChangedFile) -> str:
-    if not change.has_line:
-        reason = "its name is not UTF-8" if change.is_regular else "not a regular file"
-        return f" ({reason}; no line makes it)"
-    return "" if change.kind == "removed" else f" ({format_size(change.size)})"
+    if change.kind == "removed" or change.type in ("special", "pipe"):
+        return ""
+    if change.type in ("link", "hardlink"):
+        return f" -> {change.target}" if change.type == "link" else f" = {change.target}"
+    mode, uid, gid = change.attributes
+    notes = [format_size(change.size)] if change.type == "file" and change.has_content else []
+    before = change.before
+    if before is None or before.mode != mode:
+        notes.append(f"mode {mode:04o}")
+    if before is None or before[1:] != (uid, gid):
+        notes.append(f"owner {uid}:{gid}")
+    notes += [name for name, _ in change.xattrs]
+    notes += [f"no {name}" for name in change.lost_xattrs]
+    return f" ({', '.join(notes)})" if notes else ""
 
 
 def _result_to_json(result: CommitResult) -> dict[str, object]:
@@ -93,7 +144,7 @@ def _result_to_json(result: CommitResult) -> dict[str, object]:
                 "name": item.name,
                 "version": item.version,
                 "requested": item.requested,
-                "url": item.url,
+                "url": mask_credentials(item.url),
             }
             for item in changes.python
         ],
@@ -101,10 +152,14 @@ def _result_to_json(result: CommitResult) -> dict[str, object]:
             {"name": item.name, "version": item.version, "requested": item.requested}
             for item in changes.conda
         ],
-        "system": list(changes.system),
+        "system": list(changes.system.installed),
+        "removed_system": list(changes.system.removed),
+        "accounts": list(changes.accounts.summary),
         "files": [
-            {"kind": item.kind, "path": item.path, "size": item.size} for item in changes.files
+            {"kind": item.kind, "path": item.path, "type": item.type, "size": item.size}
+            for item in changes.files
         ],
+        "problems": [{"what": item.what, "reason": item.reason} for item in changes.problems],
         "lines": list(result.lines),
         "image": result.image,
     }

@@ -7,6 +7,7 @@ otherwise the file stays the same.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,16 +17,21 @@ from danlu.util.safe_paths import ProjectTree, write_beneath
 
 #: Finds the number of statements of a function before which lines are inserted.
 FindPlace = Callable[[ast.FunctionDef], int]
+#: A package with an exact version of Python's or conda's.
+_PIN = re.compile(r"([A-Za-z0-9_.-]+)(==?)[A-Za-z0-9_.!+]+")
 
 
 def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> None:
     """Add the statements that a function does not have to its end.
+
+    Versions in it that contradict those of the statements are replaced.
 
     Raises :class:`UsageError` if there is no such function, or no place for lines in it.
     """
     with ProjectTree(build_file.parent) as tree:
         text = tree.read_text(build_file.name)
     name = function.partition("(")[0]
+    text = _replace_versions(text, parse_function(text, build_file.name, name), lines)
     changed = insert_lines(text, build_file.name, name, lines, find_place=_find_end)
     write_beneath(build_file.parent, build_file.name, changed.encode())
 
@@ -104,6 +110,33 @@ def replace_node(text: str, node: ast.expr, replacement: str) -> str:
     return text[:begin] + replacement + text[end:]
 
 
+def _replace_versions(text: str, function: ast.FunctionDef, lines: tuple[str, ...]) -> str:
+    """Replace exact versions in the function's packages by those of ``lines``."""
+    wanted = {
+        (called, match[1], match[2]): match[0]
+        for line in lines
+        for called, _, match in _list_pins(ast.parse(line))
+    }
+    # From the end, so that the places of the others stay valid.
+    pins = sorted(_list_pins(function), key=lambda pin: (-pin[1].lineno, -pin[1].col_offset))
+    for called, node, match in pins:
+        pin = wanted.get((called, match[1], match[2]))
+        if pin is not None and pin != node.value:
+            text = replace_node(text, node, f'"{pin}"')
+    return text
+
+
+def _list_pins(tree: ast.AST) -> Iterator[tuple[str, ast.Constant, re.Match[str]]]:
+    """Yield the name of the function, the string and its parts for each exact version."""
+    for called in ("install.python_packages", "install.conda_packages"):
+        for call in find_calls(tree, called):
+            for node in ast.walk(call):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    match = _PIN.fullmatch(node.value)
+                    if match:
+                        yield called, node, match
+
+
 def remove_statement(text: str, function: ast.FunctionDef, call: ast.Call) -> str:
     """Return ``text`` without the lines of a call; unchanged if it shares them with others."""
     assert call.end_lineno is not None
@@ -137,7 +170,7 @@ def _insert_rows(text: str, function: ast.FunctionDef, place: int, lines: tuple[
     end = len(rows) if above is None else above
     first = rows[function.body[0].lineno - 1]
     indent = first[: len(first) - len(first.lstrip())]
-    rows[end:end] = [f"{indent}{line}" for line in lines]
+    rows[end:end] = [f"{indent}{row}" for line in lines for row in line.split("\n")]
     return newline.join(rows) + newline
 
 

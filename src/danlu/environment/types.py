@@ -204,8 +204,9 @@ class PythonPackages(Declaration, frozen=True):
 
     ``names`` may be URLs and VCS addresses (``pkg @ git+https://…@ref``, ``git+https://…``);
     ``requirements``, ``local_wheels`` and ``pyproject`` are paths relative to the project;
-    ``groups`` and ``extras`` are those of the ``pyproject.toml``. ``source`` names the declaration
-    that implies the packages, if the user did not declare them.
+    ``groups`` and ``extras`` are those of the ``pyproject.toml``. ``constraints`` are requirements
+    that limit the versions of all that is installed. ``source`` names the declaration that implies
+    the packages, if the user did not declare them.
     """
 
     needs_python = True
@@ -216,6 +217,7 @@ class PythonPackages(Declaration, frozen=True):
     pyproject: str = ""
     groups: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    constraints: tuple[str, ...] = ()
     source: str = ""
 
     def python_packages(self) -> tuple[PythonPackages, ...]:

@@ -9,6 +9,7 @@ directories" and "userxattr"; OCI image spec, layer.md, "Whiteouts".
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -30,6 +31,18 @@ _OVERLAY_XATTR_PREFIXES = ("user.overlay.",)
 def is_layer_xattr(name: str) -> bool:
     """Return whether the extended attribute ``name`` is part of a layer's content."""
     return name.startswith(_CONTENT_XATTR_PREFIXES) and not name.startswith(_OVERLAY_XATTR_PREFIXES)
+
+
+def read_layer_xattrs(path: str) -> dict[str, bytes]:
+    """Return the extended attributes that are layer content; a link is not followed."""
+    try:
+        names = [name for name in os.listxattr(path, follow_symlinks=False) if is_layer_xattr(name)]
+    except OSError as error:
+        # Links, pipes and some file systems have none.
+        if error.errno != errno.ENOTSUP:
+            raise
+        names = []
+    return {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
 
 
 def is_whiteout(path: str | bytes, status: os.stat_result) -> bool:

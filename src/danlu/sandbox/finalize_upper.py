@@ -19,10 +19,10 @@ import msgspec
 
 from danlu.oci.overlay import (
     OPAQUE_XATTR,
-    is_layer_xattr,
     is_opaque,
     is_whiteout,
     make_whiteout,
+    read_layer_xattrs,
 )
 from danlu.sandbox.layer_view import LayerView
 from danlu.util.files import remove_tree
@@ -278,7 +278,7 @@ def _is_same_directory(directory: _UpperDirectory, epoch: int) -> bool:
     mode_and_owner = _comparable_metadata(directory.status, epoch)[:3]
     if mode_and_owner != _comparable_metadata(below, epoch)[:3]:
         return False
-    return _read_layer_xattrs(directory.path) == _read_layer_xattrs(directory.lower)
+    return read_layer_xattrs(directory.path) == read_layer_xattrs(directory.lower)
 
 
 def _is_same_entry(path: str, status: os.stat_result, lower: str, epoch: int) -> bool:
@@ -287,7 +287,7 @@ def _is_same_entry(path: str, status: os.stat_result, lower: str, epoch: int) ->
         return False
     if stat.S_ISLNK(status.st_mode):
         return os.readlink(path) == os.readlink(lower)
-    if _read_layer_xattrs(path) != _read_layer_xattrs(lower):
+    if read_layer_xattrs(path) != read_layer_xattrs(lower):
         return False
     if not stat.S_ISREG(status.st_mode):
         return True
@@ -297,9 +297,3 @@ def _is_same_entry(path: str, status: os.stat_result, lower: str, epoch: int) ->
 def _comparable_metadata(status: os.stat_result, epoch: int) -> tuple[int, int, int, int]:
     modified = min(status.st_mtime_ns, epoch * 1_000_000_000)
     return status.st_mode, status.st_uid, status.st_gid, modified
-
-
-def _read_layer_xattrs(path: str) -> dict[str, bytes]:
-    """Return the extended attributes that are layer content; ``path`` is not a link."""
-    names = [name for name in os.listxattr(path, follow_symlinks=False) if is_layer_xattr(name)]
-    return {name: os.getxattr(path, name, follow_symlinks=False) for name in names}

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from danlu.errors import StoreError, UsageError
+from danlu.oci.overlay import read_layer_xattrs
 from danlu.sandbox import overlay, runtime_spec, userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.mounts import mount_devices
@@ -270,8 +271,8 @@ class MountPoint(msgspec.Struct, frozen=True):
 def create_mount_points(view: LayerView, points: Iterable[MountPoint], layer: Path) -> bool:
     """Create the ``points`` that the root lacks in the topmost ``layer``; return whether any.
 
-    Parent directories are copied with their mode, owner and time, because those of the topmost
-    layer are the visible ones. ``view`` includes the new entries afterwards.
+    Parent directories are copied with their attributes, owner and time, because those of the
+    topmost layer are the visible ones. ``view`` includes the new entries afterwards.
     """
     created = False
     view.add_directory((), str(layer))
@@ -305,6 +306,9 @@ def _make_parents(
             with suppress(OSError):
                 os.chown(path, status.st_uid, status.st_gid)
             os.chmod(path, status.st_mode & 0o7777)
+            with suppress(OSError):
+                for name, value in read_layer_xattrs(model).items():
+                    os.setxattr(path, name, value)
             os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))
         elif owner is not None:
             with suppress(OSError):

@@ -212,3 +212,13 @@ class SecretRedactor:
 def is_secret_name(name: str) -> bool:
     """Return whether a variable's name says that its value is secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def find_key_or_token(text: str) -> str:
+    """Return the kind of the first secret in ``text`` that has its own form, else nothing.
+
+    Passwords have none: what looks like one is in many files that are not secret.
+    """
+    kinds = ("private key", "token", "registry login")
+    found = (kind for kind, pattern, _ in _PATTERNS if kind in kinds and pattern.search(text))
+    return next(found, "")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from danlu.commands.environments.layer_reading import has_linked_directory, read_text
 from danlu.environment.image_layout import CONDA_PREFIX
 from danlu.sandbox.layer_view import LayerView
 
@@ -27,11 +28,27 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.!+]*")
 
 @dataclass(frozen=True)
 class CondaChange:
-    """A conda package installed by hand; ``requested`` unless it only came as a dependency."""
+    """A conda package installed by hand; ``requested`` unless it only came as a dependency.
+
+    ``replaces`` means that the image has another version.
+    """
 
     name: str
     version: str
     requested: bool
+    replaces: bool = False
+
+
+class _PathRecord(msgspec.Struct, frozen=True):
+    path: str = ""
+    sha256: str = ""
+    sha256_in_prefix: str = ""
+
+
+class _PathsRecord(msgspec.Struct, frozen=True):
+    """The hashes of the files, after the prefix was written into them."""
+
+    paths: tuple[_PathRecord, ...] = ()
 
 
 class _CondaRecord(msgspec.Struct, frozen=True):
@@ -42,6 +59,7 @@ class _CondaRecord(msgspec.Struct, frozen=True):
     files: tuple[str, ...] = ()
     requested_spec: Any = None
     requested_specs: Any = None
+    paths_data: _PathsRecord = _PathsRecord()
 
     @property
     def is_valid(self) -> bool:
@@ -53,17 +71,13 @@ class _CondaRecord(msgspec.Struct, frozen=True):
 
 
 def find_conda_changes(
-    upper: Path, view: LayerView, owned: set[str], read_text: Callable[[Path], str | None]
+    upper: Path, view: LayerView, owned: dict[str, str]
 ) -> Iterator[CondaChange]:
     """Yield the packages that only the layer ``upper`` has, and add their files to ``owned``.
 
     The files of the versions that they replaced are added, too: a rebuild does not have them.
     """
-    # A link in place of a directory could lead out of the layer.
-    places = [upper / _PREFIX, *(upper / _PREFIX).parents, upper / _RECORDS]
-    if any(place.is_symlink() for place in places if place.is_relative_to(upper)):
-        return
-    if not (upper / _RECORDS).is_dir():
+    if has_linked_directory(upper, _RECORDS) or not (upper / _RECORDS).is_dir():
         return
     replaced: dict[str, tuple[str, _CondaRecord]] = {}
     added: dict[str, tuple[str, _CondaRecord]] = {}
@@ -79,15 +93,23 @@ def find_conda_changes(
             if old is not None:
                 replaced[old.name] = (name, old)
     if added:
-        owned.add(f"{_RECORDS}/history")
+        owned[f"{_RECORDS}/history"] = ""
     for name, (file, record) in added.items():
-        records = [(file, record), *([replaced[name]] if name in replaced else ())]
+        records = [*([replaced[name]] if name in replaced else ()), (file, record)]
         for path, listed in records:
-            owned.add(f"{_RECORDS}/{path}")
-            # A record cannot hide changes outside the prefix.
-            files = (os.path.normpath(f"{_PREFIX}/{item}") for item in listed.files)
-            owned.update(file for file in files if file.startswith(f"{_PREFIX}/"))
-        yield CondaChange(name, record.version, record.requested)
+            owned[f"{_RECORDS}/{path}"] = ""
+            owned.update(_list_files(listed))
+        yield CondaChange(name, record.version, record.requested, name in replaced)
+
+
+def _list_files(record: _CondaRecord) -> Iterator[tuple[str, str]]:
+    """Yield the files of a package with their hashes, empty if unknown."""
+    hashes = {item.path: item.sha256_in_prefix or item.sha256 for item in record.paths_data.paths}
+    for item in record.files:
+        path = os.path.normpath(f"{_PREFIX}/{item}")
+        # A record cannot hide changes outside the prefix.
+        if path.startswith(f"{_PREFIX}/"):
+            yield path, f"sha256={hashes[item]}" if hashes.get(item) else ""
 
 
 def _parse_record(text: str | None) -> _CondaRecord | None:
@@ -100,6 +122,7 @@ def _parse_record(text: str | None) -> _CondaRecord | None:
 
 def render_conda_line(packages: tuple[CondaChange, ...]) -> list[str]:
     """Return the call that installs the requested packages, or all if none was requested."""
-    chosen = [package for package in packages if package.requested] or packages
+    requested = any(package.requested for package in packages)
+    chosen = [item for item in packages if item.requested or item.replaces or not requested]
     names = ", ".join(f'"{package.name}={package.version}"' for package in chosen)
     return [f"install.conda_packages([{names}])"] if chosen else []

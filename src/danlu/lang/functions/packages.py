@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from danlu.environment.types import PythonPackages, SystemPackages, UvTool
 from danlu.lang.arg_types import TEXT, TEXTS, CallError
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
@@ -28,12 +30,12 @@ _FLAG_OPTIONS = frozenset({"--no-index", "--pre", "--prefer-binary", "--require-
 
 #: pip's options that cannot be used here, and what to do instead.
 _REFUSED_OPTIONS = {
-    "--constraint": "put it into a requirements file: requirements=",
+    "--constraint": "use constraints=, or put it into a requirements file: requirements=",
     "--no-cache-dir": "remove it: no package cache ends up in an image",
     "--requirement": "use requirements=",
     "--upgrade": "remove it: `danlu lock --upgrade` upgrades packages",
     "-U": "remove it: `danlu lock --upgrade` upgrades packages",
-    "-c": "put it into a requirements file: requirements=",
+    "-c": "use constraints=, or put it into a requirements file: requirements=",
     "-r": "use requirements=",
 }
 
@@ -88,9 +90,26 @@ def _declare_python_packages(env: EnvironmentBuilder, call: BoundCall) -> None:
                 pyproject=pyproject,
                 groups=groups,
                 extras=extras,
+                constraints=_parse_constraints(call["constraints"]),
                 span=call.span,
             )
         )
+
+
+def _parse_constraints(texts: tuple[str, ...]) -> tuple[str, ...]:
+    constraints = strip_names(texts, "install.python_packages")
+    for text in constraints:
+        try:
+            is_version_limit = Requirement(text).url is None
+        except InvalidRequirement:
+            is_version_limit = False
+        if not is_version_limit:
+            raise CallError(
+                f"install.python_packages(): invalid constraint '{mask_credentials(text)}'",
+                hint='a constraint is a name with versions: "numpy<2"',
+                argument="constraints",
+            )
+    return tuple(constraints)
 
 
 def _check_pyproject(pyproject: str, groups: tuple[str, ...], extras: tuple[str, ...]) -> None:
@@ -223,6 +242,12 @@ FUNCTIONS = (
             ),
             Parameter("groups", TEXTS, "dependency groups of the `pyproject.toml`, too", ()),
             Parameter("extras", TEXTS, "extras of the `pyproject.toml`, too", ()),
+            Parameter(
+                "constraints",
+                TEXTS,
+                "versions of packages that others need, as in `pip install -c`: `urllib3<2`",
+                (),
+            ),
         ),
         declare=_declare_python_packages,
         example='install.python_packages(["numpy", "torch"], requirements="requirements.txt")',

@@ -364,6 +364,8 @@ def collect_requirements(
                     f"{entry.option} in a list of packages", span=where, hint="use requirements="
                 )
             collector.add_line(entry, where)
+        for text in packages.constraints:
+            collector.add(text, project, where, constraint=True)
         for wheel in packages.local_wheels:
             collector.add(wheel if "/" in wheel else f"./{wheel}", project, where)
         if packages.requirements:

@@ -109,6 +109,31 @@ def test_recorded_changes_reproduce_the_merged_view(run_in_namespace: Forked, ho
     assert again == after
 
 
+def test_a_layer_that_a_stack_has_twice_is_mounted_and_not_copied(
+    run_in_namespace: Forked, home: Path
+) -> None:
+    first, second, third = (
+        write(home / name, {"a": name, **more})
+        for name, more in (("1", {"d/x": "x"}), ("2", {"d/": "opaque"}), ("3", {"b": "3"}))
+    )
+
+    expected = home / "expected"
+    expected.mkdir()
+
+    def act() -> tuple[dict[str, str], dict[str, str], str]:
+        stack = (first, second, third, first)
+        for layer in stack:
+            overlay.copy_layer(layer, expected)
+        with overlay.mount_root(RootFilesystem(stack), home) as merged:
+            mounts = Path("/proc/self/mounts").read_text().splitlines()
+            kinds = {line.split()[1]: line.split()[2] for line in mounts}
+            return read(merged), read(expected), kinds[str(merged)]
+
+    found, copied, kind = run_in_namespace(act)
+    assert kind == "overlay"
+    assert found == copied
+
+
 def mount_overlay(outer: Path) -> Path:
     """A directory on an overlay, where another overlay can have no upper."""
     for name in ("low", "up", "work", "here"):

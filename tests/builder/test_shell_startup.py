@@ -99,7 +99,7 @@ def test_an_empty_entry_of_the_path_is_not_added(shell: tuple[str, ...], sh_file
 def list_files(below: dict[str, str], tmp_path: Path) -> dict[str, str]:
     """Return the files that are written over an image with the files ``below``."""
     tree, staged = tmp_path / "below", tmp_path / "staged"
-    staged.mkdir()
+    staged.mkdir(parents=True)
     for name, text in below.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
@@ -148,6 +148,13 @@ def test_an_image_without_profile_gets_one_and_fish_its_file(tmp_path: Path) -> 
         "etc/profile.d/danlu.sh",
     ]
     assert files["etc/profile"] == "# Added by danlu.\n. /etc/profile.d/danlu.sh\n"
+
+
+def test_an_image_on_one_with_the_same_variables_gets_no_file(tmp_path: Path) -> None:
+    below = {"bin/sh": "", "bin/zsh": "", "bin/fish": "", "etc/zsh/zshenv": ""}
+    files = list_files(below, tmp_path / "first")
+    assert len(files) == 4
+    assert list_files({**below, **files}, tmp_path / "second") == {}
 
 
 def test_an_image_without_a_shell_gets_no_file(tmp_path: Path) -> None:

@@ -109,26 +109,29 @@ def test_recorded_changes_reproduce_the_merged_view(run_in_namespace: Forked, ho
     assert again == after
 
 
-def test_a_layer_that_occurs_twice_is_mounted(
-    run_in_namespace: Forked, home: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_layer_that_a_stack_has_twice_is_mounted_and_not_copied(
+    run_in_namespace: Forked, home: Path
 ) -> None:
-    """An image may have one, such as two steps that write the same file."""
+    first, second, third = (
+        write(home / name, {"a": name, **more})
+        for name, more in (("1", {"d/x": "x"}), ("2", {"d/": "opaque"}), ("3", {"b": "3"}))
+    )
 
-    def refuse_copy(*args: object, **options: object) -> None:
-        raise AssertionError("layers are copied")
+    expected = home / "expected"
+    expected.mkdir()
 
-    monkeypatch.setattr(overlay, "copy_and_mount", refuse_copy)
-
-    def act() -> tuple[dict[str, str], str]:
-        first, second, third = layers(home)
-        stack = (first, second, third, second, second)
+    def act() -> tuple[dict[str, str], dict[str, str], str]:
+        stack = (first, second, third, first)
+        for layer in stack:
+            overlay.copy_layer(layer, expected)
         with overlay.mount_root(RootFilesystem(stack), home) as merged:
-            return read(merged), (merged / "a").read_text()
+            mounts = Path("/proc/self/mounts").read_text().splitlines()
+            kinds = {line.split()[1]: line.split()[2] for line in mounts}
+            return read(merged), read(expected), kinds[str(merged)]
 
-    shown, text = run_in_namespace(act)
-    assert text == "2"
-    assert "d/x" not in shown
-    assert "top" in shown
+    found, copied, kind = run_in_namespace(act)
+    assert kind == "overlay"
+    assert found == copied
 
 
 def mount_overlay(outer: Path) -> Path:

@@ -53,15 +53,15 @@ def mount_root(root: RootFilesystem, work: Path) -> Iterator[Path]:
         upper = root.upper if root.upper is not None else _make_directory(place / "upper")
         _set_root_metadata(upper)
         merged = _make_directory(place / "merged")
-        if _mount_layers(
-            root.layers, upper=upper, merged=merged, place=place, durable=root.durable
-        ):
+        # The kernel refuses a layer that is mounted twice. All it has is in the upper one.
+        layers = tuple(reversed(dict.fromkeys(reversed(root.layers))))
+        if _mount_layers(layers, upper=upper, merged=merged, place=place, durable=root.durable):
             try:
                 yield merged
             finally:
                 _unmount_overlay(merged)
         else:
-            with copy_and_mount(root.layers, merged, upper=root.upper):
+            with copy_and_mount(layers, merged, upper=root.upper):
                 yield merged
     finally:
         remove_tree(place)
@@ -96,9 +96,7 @@ def _mount_layers(
 ) -> bool:
     """Mount the overlay and return whether the kernel supports it."""
     lowest = [_make_directory(place / "empty")] if not layers else []
-    # The kernel refuses a directory that occurs twice (ELOOP). The upper one has all that the lower
-    # one has, and hides at least as much.
-    stack = [*lowest, *reversed(dict.fromkeys(reversed(layers)))]
+    stack = [*lowest, *layers]
     workdir = _make_directory(place / "work")
     try:
         _linux.mount_overlay(

@@ -104,8 +104,13 @@ async def execute(op: ShellStartup, context: OpContext) -> list[Layer]:
 
 
 def write_startup_files(view: LayerView, staged: Path, variables: Mapping[str, str]) -> None:
-    """Write the files with ``variables`` for the shells of ``view`` into the tree ``staged``."""
+    """Write the files with ``variables`` for the shells of ``view`` into the tree ``staged``.
+
+    Those that a base image made by danlu has already are left out.
+    """
     for path, text in _render_files(view, variables):
+        if _read_text(view, path) == text:
+            continue
         write_over(view, staged, path, text, 0o644)
 
 

@@ -5,7 +5,7 @@ REAL :=
 # Runs separately, because it uses the machine's network and cgroups.
 CLUSTER := tests/operator/cluster
 
-.PHONY: setup demo test test-all test-quick test-real test-slow test-ordinary-user test-operator \
+.PHONY: setup demo test test-all test-quick test-real test-slow test-ordinary-user test-engines test-operator \
 	test-training test-notebook test-smoke test-examples test-install test-fresh test-mutation check bench bench-up bench-operator docs clean
 
 setup:            ## install the system packages (listed first) and danlu in .venv
@@ -32,6 +32,10 @@ test-slow: setup  ## run the tests with real containers that take long
 test-ordinary-user: setup ## run the real tests of what is different without root
 	@scripts/setup.sh --ordinary-user
 	@scripts/test-real.sh -m "real and not slow" tests/sandbox tests/engine/test_environments.py
+
+test-engines: setup ## run the tests of environments in each engine: danlu's, Docker, Podman, SSH, Kubernetes
+	@scripts/setup.sh --tests
+	@scripts/test-real.sh -m real tests/engine tests/commands/remote
 
 test-operator: setup ## run the tests with a real API server and etcd, and with a cluster (KUBEBUILDER_ASSETS)
 	@scripts/setup.sh --tests

@@ -47,7 +47,7 @@ COMMANDS = (
     CommandSpec("port", "Working in environments", "List the ports of an environment."),
     CommandSpec("top", "Working in environments", "Show the processes of an environment."),
     CommandSpec(
-        "commit", "Working in environments", "Show manual changes as lines for the build file."
+        "commit", "Working in environments", "Show manual changes as calls for the build file."
     ),
     CommandSpec("stop", "Working in environments", "Stop an environment; its files stay."),
     CommandSpec("start", "Working in environments", "Start a stopped environment again."),

@@ -501,6 +501,16 @@ def test_capabilities_become_text(value: str, expected: str) -> None:
     assert format_capabilities(bytes.fromhex(value)) == expected
 
 
+def test_the_directory_of_a_hard_link_is_made(trees: tuple[Path, Path]) -> None:
+    upper, lower = trees
+    write_file(upper / "etc/profile", "before")
+    (upper / "opt/new").mkdir(parents=True)
+    os.link(upper / "etc/profile", upper / "opt/new/name")
+    (line,) = render_build_lines(collect_changes(upper, [lower]))
+    commands = eval(line, {"run": lambda commands: commands})
+    assert commands[1:] == ["mkdir -p -- /opt /opt/new", "ln -f -- /etc/profile /opt/new/name"]
+
+
 def test_modes_of_pipes_are_set(trees: tuple[Path, Path]) -> None:
     upper, lower = trees
     os.mkfifo(upper / "pipe")

@@ -197,8 +197,6 @@ class _FileFinder:
             self._fill_parents(path)
         if change is not None:
             self.changes[path] = change
-            if change.has_copy:
-                self._fill_parents(path)
 
     def _fill_parents(self, path: str) -> None:
         while (path := os.path.dirname(path)) and path not in self.filled:
@@ -209,6 +207,9 @@ class _FileFinder:
         self._add_missing_files()
         for paths in self.links.values():
             self._connect_links(sorted(paths))
+        for path, change in self.changes.items():
+            if change.has_copy:
+                self._fill_parents(path)
         for path, change in list(self.changes.items()):
             default = change.before == change.attributes and not change.xattrs
             is_new = change.type == "directory" and change.kind == "added"

@@ -63,7 +63,7 @@ COMMANDS = (
     CommandSpec(
         "context",
         "This machine",
-        "Choose where commands run: here, on another machine or a cluster.",
+        "Choose where commands run: here or elsewhere.",
     ),
     CommandSpec("config", "This machine", "Show the effective configuration and its sources."),
     CommandSpec("doctor", "This machine", "Check that the context's machine can run danlu."),

@@ -33,7 +33,7 @@ _MAX_PATH_LENGTH = 4096
 
 command = group(
     "context",
-    help="""Choose where commands run: here, on another machine or a cluster.
+    help="""Choose where commands run: here or elsewhere.
 
 The contexts `local`, `docker`, `podman` and `kubernetes` always exist. In a context of another
 machine, `danlu up`, `run`, `exec`, `train` and the commands about environments, jobs and images run

@@ -32,6 +32,7 @@ from danlu.lang.protocol import (
     decode_result,
     encode_result,
 )
+from danlu.util.fork import DeferredInterrupt
 
 _GRACE_SECONDS = 2.0
 _MAX_MESSAGE = 64 << 20
@@ -126,12 +127,14 @@ def _fork_child() -> Iterator[_EvalProcess]:
     with _open_pipes() as (child_read, parent_write, parent_read, child_write):
         sys.stdout.flush()
         sys.stderr.flush()
+        interrupts = DeferredInterrupt()
         pid = os.fork()
         if pid == 0:
-            _run_forked_child(child_read, child_write)
+            _run_forked_child(child_read, child_write, interrupts)
         os.close(child_read)
         os.close(child_write)
         with _kill_on_exit(pid):
+            interrupts.release()
             yield _EvalProcess(pid, parent_read, parent_write)
 
 
@@ -178,9 +181,10 @@ def _kill_on_exit(pid: int) -> Iterator[None]:
             os.waitpid(pid, 0)
 
 
-def _run_forked_child(read: int, write: int) -> None:
+def _run_forked_child(read: int, write: int, interrupts: DeferredInterrupt) -> None:
     code = 1
     try:
+        interrupts.release()
         _close_other_files(read, write)
         os.environ.clear()
         _serve_parent(read, write)

@@ -55,7 +55,7 @@ def run_in_child(
     # What is still buffered would be written by both processes.
     sys.stdout.flush()
     sys.stderr.flush()
-    interrupts = _DeferredInterrupt()
+    interrupts = DeferredInterrupt()
     result, result_writer = os.pipe()
     output, output_writer = os.pipe() if on_output is not None else (-1, -1)
     child = os.fork()
@@ -167,7 +167,7 @@ class _ResultReader:
         self._forward_output(self._pending_output)
 
 
-class _DeferredInterrupt:
+class DeferredInterrupt:
     """Hold Ctrl-C back during fork(), whose callbacks would swallow :class:`KeyboardInterrupt`.
 
     Only in the main thread, because no other thread receives :class:`KeyboardInterrupt`.
@@ -206,7 +206,7 @@ def _terminate_child(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _run_and_exit(work: Callable[[], object], result: int, interrupts: _DeferredInterrupt) -> None:
+def _run_and_exit(work: Callable[[], object], result: int, interrupts: DeferredInterrupt) -> None:
     """Run ``work`` in the child, send its result, and exit without running clean-up handlers."""
     code = 1
     try:

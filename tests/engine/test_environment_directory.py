@@ -105,6 +105,23 @@ def test_a_damaged_environment_is_named_and_can_be_removed(
     assert not environment.directory.exists()
 
 
+def test_an_environment_of_another_context_is_not_selected(
+    environment: EnvironmentDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DANLU_HOME", str(tmp_path))
+    for command in (("down", "digits"), ("rename", "digits", "numbers")):
+        assert main([*command, "--on", "podman"]) == 2
+        error = capfd.readouterr().err
+        assert "environment digits is not in context podman" in error
+        assert "use `--on local`" in error
+        assert environment.exists()
+    assert main(["down", "digits", "--on", "local"]) == 0
+    assert not environment.exists()
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_damaged_environment_is_listed_among_the_others(
     environment: EnvironmentDirectory,

@@ -31,9 +31,9 @@ def run_in_context(session: Session, arguments: Sequence[str], root: click.Group
         return None
     if _asks_for_help(name, arguments):
         return None
-    session.on, arguments = take_on_option(name, arguments, root)
-    if name in ("exec", "run") and session.on:
+    if name in ("exec", "run"):
         session.failure_code = _EXIT_NOT_STARTED
+    session.on, arguments = take_on_option(name, arguments, root)
     context_name, context = session.named_context
     if not context.is_remote:
         if sys.platform != "linux" and needs_linux(name):
@@ -41,8 +41,6 @@ def run_in_context(session: Session, arguments: Sequence[str], root: click.Group
         return None
     if not runs_remotely(name):
         return None
-    if name in ("exec", "run"):
-        session.failure_code = _EXIT_NOT_STARTED
     command = RemoteCommand(
         name,
         (context_name, context),

@@ -11,8 +11,9 @@ from danlu.commands.environments.manage import (
     find_own_environment,
 )
 from danlu.commands.project import Project
-from danlu.engine.environment_directory import EnvironmentDirectory
-from danlu.errors import UsageError
+from danlu.engine.environment_directory import EMBEDDED_ENGINE, EnvironmentDirectory
+from danlu.errors import StoreError, UsageError
+from danlu.util.danlu_program import LOCAL_CONTEXT
 
 
 def select_default_name(run: Session) -> str:
@@ -30,8 +31,26 @@ def _find_target(run: Session) -> Project | Path:
 def select_environment(run: Session, name: str) -> EnvironmentDirectory:
     """Return the environment called ``name``; if empty, that of the current directory.
 
-    Raises :class:`~danlu.errors.UsageError` if it does not exist.
+    Raises :class:`~danlu.errors.UsageError` if it does not exist, or if it is in another engine
+    than that of ``--on``.
     """
     if name:
-        return find_environment(name, run.paths)
-    return find_own_environment(_find_target(run), run.paths)
+        environment = find_environment(name, run.paths)
+    else:
+        environment = find_own_environment(_find_target(run), run.paths)
+    if run.on:
+        _check_engine(environment, run)
+    return environment
+
+
+def _check_engine(environment: EnvironmentDirectory, run: Session) -> None:
+    try:
+        engine = environment.read_spec().engine
+    except StoreError:
+        return  # a damaged one has no engine, and can be removed
+    if engine != run.context.engine_name:
+        place = LOCAL_CONTEXT if engine == EMBEDDED_ENGINE else engine
+        raise UsageError(
+            f"environment {environment.name} is not in context {run.on}",
+            hint=f"it is in context {place}: leave out --on, or use `--on {place}`",
+        )

@@ -26,7 +26,7 @@ def append_lines(build_file: Path, function: str, lines: tuple[str, ...]) -> Non
 
     Versions in it that contradict those of the statements are replaced.
 
-    Raises :class:`UsageError` if there is no such function, or no place for lines in it.
+    Raises :class:`UsageError` if it has no such function, or no place for statements in it.
     """
     with ProjectTree(build_file.parent) as tree:
         text = tree.read_text(build_file.name)
@@ -41,7 +41,7 @@ def insert_lines(
 ) -> str:
     """Return the text of ``file`` with the statements that a function does not have.
 
-    Raises :class:`UsageError` if there is no such function, or no place for lines in it.
+    Raises :class:`UsageError` if it has no such function, or no place for statements in it.
     """
     before = parse_function(text, file, function)
     expected = [ast.dump(node) for node in before.body]
@@ -60,7 +60,7 @@ def insert_lines(
 
 
 def parse_function(text: str, file: str, name: str) -> ast.FunctionDef:
-    """Return the syntax tree of a function; raise :class:`UsageError` if there is none."""
+    """Return the syntax tree of a function; raise :class:`UsageError` if it does not exist."""
     try:
         function = _find_function(ast.parse(text), name)
     except (SyntaxError, ValueError) as error:

@@ -10,7 +10,7 @@ from danlu.oci.reference import DEFAULT_REGISTRY, parse_registry
 from danlu.oci.registry import Registry, RegistryCredentials, find_docker_credentials
 from danlu.oci.registry.credential_store import CredentialStore
 from danlu.oci.registry.credentials import CredentialHelperError
-from danlu.oci.registry.errors import RegistryDenied
+from danlu.oci.registry.errors import RegistryAccessDenied
 from danlu.sources.image import make_endpoint
 
 #: Names of Docker Hub: of its website, its index, and its API.
@@ -63,7 +63,7 @@ async def login(
             make_endpoint(host, settings.config), lookup=return_credentials
         ) as registry:
             is_verified = await registry.check_login()
-    except RegistryDenied as error:
+    except RegistryAccessDenied as error:
         raise OutsideError(
             f"{host} rejected the login of {credentials.username}{error.reason}",
             hint="check the user name and the password; some registries need an access token "

@@ -26,8 +26,8 @@ EXEC_ARGS = 'exec "$@"'
 class ExecTarget:
     """A running container: its bundle, and the control group that programs enter through a shell.
 
-    ``group`` is None if there is none, or if the container has no shell. With ``passes_streams`` it
-    must have one: programs get the caller's pipes and files themselves.
+    ``group`` is None without a control group, or if the container has no shell. With
+    ``passes_streams`` it must have one: programs get the caller's pipes and files themselves.
     """
 
     runtime: runtime.OciRuntime

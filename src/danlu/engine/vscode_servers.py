@@ -25,6 +25,7 @@ import msgspec
 
 from danlu.engine.types import EnvironmentContainer, ExecRequest, VolumeMount
 from danlu.errors import DanluError, UsageError
+from danlu.util.files import read_regular_file
 from danlu.util.sanitize import escape_unprintable
 
 #: Where containers have the directory of servers.
@@ -230,14 +231,9 @@ def _is_program(directory: Path, name: str) -> bool:
 
 def _read_file(path: Path, limit: int, *, cut: bool = False) -> bytes | None:
     """Return the content of a regular file that an archive had; None if it is missing."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+    data = read_regular_file(path, limit + 1)
+    if data is None:
         return None
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        data = file.read(limit + 1)
     if len(data) > limit and not cut:
         raise UsageError(f"{path.name} is too large")
     return data[:limit]

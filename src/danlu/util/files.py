@@ -115,6 +115,21 @@ def _decode_mount_path(target: bytes) -> str:
     return os.fsdecode(plain)
 
 
+def read_regular_file(path: Path, limit: int) -> bytes | None:
+    """Return up to ``limit`` bytes of a regular file; None if there is something else, or nothing.
+
+    What an untrusted program has put there may be a link, or a pipe, at which open(2) would wait.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        return file.read(limit)
+
+
 def remove_tree(path: Path) -> None:
     """Remove ``path`` and everything below it, including directories without permissions.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from danlu.commands.environments.account_changes import ACCOUNT_FILES
-from danlu.commands.environments.layer_reading import read_file, walk_layer
+from danlu.commands.environments.layer_reading import read_text, walk_layer
 from danlu.engine.vscode_servers import MOUNT_TARGET
 from danlu.oci.overlay import is_whiteout, read_layer_xattrs
 from danlu.sandbox.layer_view import LayerView
@@ -366,7 +366,7 @@ class _FileFinder:
             return f"{PRIVATE}: others may not read it (mode {mode & 0o777:o})"
         if parts[-1] in _SECRET_FILES or not _SECRET_DIRECTORIES.isdisjoint(parts):
             return f"{PRIVATE}: files of this name contain credentials"
-        found = find_key_or_token((read_file(file) or b"").decode(errors="replace"))
+        found = find_key_or_token(read_text(file) or "")
         return f"{PRIVATE}: it contains a {found}" if found else ""
 
     def _compare_xattrs(self, change: ChangedFile, path: str, lower: str | None) -> ChangedFile:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from danlu.sandbox.layer_view import LayerView
+from danlu.util.files import read_regular_file
 
 _MAX_READ = 16 << 20
 
@@ -26,22 +26,9 @@ def walk_layer(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
                 waiting.append(f"{path}/")
 
 
-def read_file(path: Path, limit: int = _MAX_READ) -> bytes | None:
-    """Return the content of a regular file; None if it does not exist or is something else."""
-    try:
-        # Programs of the environment wrote it: it may be a link, or a pipe, at which open(2) waits.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        return file.read(limit)
-
-
 def read_text(path: Path) -> str | None:
     """Return the text of a regular file; None if it does not exist or is something else."""
-    data = read_file(path)
+    data = read_regular_file(path, _MAX_READ)
     return None if data is None else data.decode(errors="replace")
 
 

@@ -119,7 +119,7 @@ class DamagedEnvironmentView:
 
 
 def find_environment(name: str, paths: Paths) -> EnvironmentDirectory:
-    """Return the environment called ``name``; raise :class:`UsageError` if there is none."""
+    """Return the environment called ``name``; raise :class:`UsageError` if it does not exist."""
     environment = EnvironmentDirectory(paths.environments / name)
     if "/" not in name and environment.exists():
         return environment
@@ -147,7 +147,7 @@ def find_own_environment(target: Project | Path, paths: Paths) -> EnvironmentDir
     """Return the environment of a project, or of a directory without a build file.
 
     It is the one with :func:`default_name`, else the only one, which was renamed or got another
-    name from the start. Raises :class:`UsageError` if there is none, or several.
+    name from the start. Raises :class:`UsageError` if it has none or several.
     """
     directory = target if isinstance(target, Path) else target.directory
     # `danlu up --image` needs no build file, and has no target.

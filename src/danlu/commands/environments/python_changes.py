@@ -145,7 +145,7 @@ def _name_of(directory: str) -> str:
 
 
 def _list_owned_files(upper: Path, directory: str) -> dict[str, str]:
-    """Return the files of a distribution with their hashes, empty if there is none."""
+    """Return the files of a distribution with the hashes that RECORD has, or empty ones."""
     owned = {f"{directory}/{file}": "" for file in os.listdir(upper / directory)}
     listed = parse_record(directory, read_text(upper / directory / "RECORD"))
     return owned | {path: hash for path, hash in listed.items() if path not in owned}

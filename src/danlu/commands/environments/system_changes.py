@@ -41,7 +41,7 @@ class SystemChanges:
 
 
 @dataclass(frozen=True)
-class _Package:
+class _DpkgPackage:
     version: str
     conffiles: dict[str, str]
 
@@ -74,7 +74,7 @@ def find_system_changes(upper: Path, view: LayerView, owned: dict[str, str]) -> 
     )
 
 
-def _parse_status(text: str) -> dict[str, _Package]:
+def _parse_status(text: str) -> dict[str, _DpkgPackage]:
     """Return the installed packages in a dpkg status file by name."""
     packages = {}
     for stanza in text.split("\n\n"):
@@ -89,7 +89,7 @@ def _parse_status(text: str) -> dict[str, _Package]:
                 fields[key] = value
         name = fields.get("Package", "")
         if fields.get("Status", "").endswith(" installed") and _NAME.fullmatch(name):
-            packages[name] = _Package(fields.get("Version", ""), conffiles)
+            packages[name] = _DpkgPackage(fields.get("Version", ""), conffiles)
     return packages
 
 

@@ -1,4 +1,4 @@
-"""List the environments of another machine."""
+"""The environments of this machine and of others, as a list shows them."""
 
 from __future__ import annotations
 

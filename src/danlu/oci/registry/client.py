@@ -106,7 +106,7 @@ class Registry:
     async def check_login(self) -> bool:
         """Send the credentials to the registry; return whether it asked for any.
 
-        Raises :class:`~danlu.oci.registry.errors.RegistryDenied` if it rejects them.
+        Raises :class:`~danlu.oci.registry.errors.RegistryAccessDenied` if it rejects them.
         """
         return await self._with_retry(self._try_login)
 

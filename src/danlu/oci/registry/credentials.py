@@ -84,7 +84,7 @@ def server_key(host: str) -> str:
 
 
 def find_helper(config: Mapping[str, Any], host: str) -> str:
-    """Return the name of the credential helper for ``host``; empty if there is none."""
+    """Return the name of the credential helper for ``host``; empty if none is configured."""
     helpers = config.get("credHelpers")
     chosen = helpers if isinstance(helpers, dict) else {}
     helper = chosen.get(host) or chosen.get(server_key(host)) or config.get("credsStore")

@@ -23,7 +23,7 @@ class RegistryNotFound(OutsideError):
     """The registry does not have it."""
 
 
-class RegistryDenied(OutsideError):
+class RegistryAccessDenied(OutsideError):
     """The registry denies access; ``reason`` is ``: MESSAGE`` if it gave one."""
 
     def __init__(self, message: str, *, hint: str = "", reason: str = "") -> None:
@@ -63,7 +63,7 @@ async def response_error(response: aiohttp.ClientResponse, *, host: str, what: s
             retry_after=retry_after,
         )
     if status in (401, 403):
-        return RegistryDenied(
+        return RegistryAccessDenied(
             f"{host} denied access to {what}{reason}",
             hint=f"check the name; if it is private, log in first: danlu login {host}",
             reason=reason,

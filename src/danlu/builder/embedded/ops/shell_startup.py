@@ -119,14 +119,14 @@ def _render_files(view: LayerView, variables: Mapping[str, str]) -> Iterator[tup
         return
     yield _SH_FILE, render_sh_file(variables)
     profile = _read_text(view, "/etc/profile")
-    if not _mentions(profile, "/etc/profile.d"):
+    if not _contains_path(profile, "/etc/profile.d"):
         yield "/etc/profile", _end_line(profile) + _READ_SH_FILE
     if _has_program(view, "zsh"):
         # Debian, Alpine and Arch have the directory.
         has_directory = view.entry(view.resolve("/etc/zsh")) is not None
         zprofile = "/etc/zsh/zprofile" if has_directory else "/etc/zprofile"
         text = _read_text(view, zprofile)
-        if not _mentions(text, "/etc/profile"):
+        if not _contains_path(text, "/etc/profile"):
             yield zprofile, _end_line(text) + _READ_SH_FILE_IN_ZSH
     if _has_program(view, "fish"):
         yield _FISH_FILE, render_fish_file(variables)
@@ -184,6 +184,6 @@ def _end_line(text: str) -> str:
     return text if text.endswith("\n") or not text else f"{text}\n"
 
 
-def _mentions(text: str, path: str) -> bool:
+def _contains_path(text: str, path: str) -> bool:
     """Return whether a script names ``path`` outside of comments."""
     return any(path in line for line in text.splitlines() if not line.lstrip().startswith("#"))

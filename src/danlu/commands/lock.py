@@ -170,8 +170,9 @@ def _difference_error(request: LockRequest) -> DifferenceFound:
             f"{project.lock_path.name} is out of date: {project.file} is not locked for {platform}",
             hint=f"run `danlu lock --platform {platform}` to update it",
         )
+    where = f"{project.file}:{request.name}" if request.target else project.file
     return DifferenceFound(
-        f"{project.lock_path.name} is out of date: {request.stale} changed in {project.file}",
+        f"{project.lock_path.name} is out of date: {request.stale} changed in {where}",
         hint="run `danlu lock` to update it",
     )
 
@@ -283,9 +284,8 @@ async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
 
     context = _make_resolve_context(request, store)
     everything = not old or request.upgrade_all
-    context.report(
-        f"resolving {'dependencies' if everything else ', '.join(request.upgrade) or stale}…"
-    )
+    what = "dependencies" if everything else ", ".join(request.upgrade) or stale
+    context.report(f"resolving {what}{f' of {request.target}' if request.target else ''}…")
     paths = request.settings.paths
     with (
         translate_disk_full(f"danlu's data ({paths.data})"),

@@ -93,3 +93,32 @@ def build():
     assert "value = 42" in listing
     assert "packaging==" in listing
     assert "only-here==" not in listing
+
+
+def test_functions_of_a_file_keep_the_versions_of_one_another(project: Project) -> None:
+    text = """\
+def development():
+    base(os="debian12")
+    install.python_packages(["packaging<24"])
+
+def build():
+    base(os="debian12")
+    install.python_packages(["packaging"])
+    io.copy("/etc/hostname", "/opt/", source=development)
+"""
+    file = project.directory / "build.envd"
+    file.write_text(text)
+    project("lock", "-f", "build.envd:development")
+    file.write_text(text.replace("<24", ""))
+    project("lock", "-f", "build.envd:development")
+    project("lock")
+    functions = tomllib.loads((project.directory / "danlu.lock").read_text())["function"]
+    versions = [
+        package["version"]
+        for name in ("build", "development")
+        for package in functions[name]["packages"]
+        if package["name"] == "packaging"
+    ]
+    assert versions[0] == versions[1]
+    assert versions[0].startswith("23.")
+    assert functions["build"]["base"] == functions["development"]["base"]

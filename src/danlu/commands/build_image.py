@@ -192,13 +192,13 @@ def _plan_build(
         pip_index=environment.pip_index,
         conda_channels=environment.find(CondaChannels),
         python_packages=environment.python_packages,
-        addresses=_find_addresses(environment, request.project.directory),
+        addresses=find_addresses(environment, request.project.directory),
         mirrors=environment.mirrors(),
     )
     return _BuildPlan(graph, builder_request, changes)
 
 
-def _find_addresses(environment: Environment, project: Path) -> dict[str, str]:
+def find_addresses(environment: Environment, project: Path) -> dict[str, str]:
     """Map URLs of the lock, which contains no credentials, to the URLs of the build file."""
     addresses = urls_with_credentials(environment.python_packages, project)
     for step in environment.steps:

@@ -79,7 +79,7 @@ def test_a_packed_model_is_smaller_verified_and_answers(linear: Project) -> None
     (linear.directory / "again.py").write_text(
         "import numpy\nprint('trained', numpy.ones(3).sum())\n"
     )
-    trained = linear("train", "again.py", "--image", "linear:1")
+    trained = linear("train", "again.py", "--framework", "pytorch", "--image", "linear:1")
     assert "trained 3.0" in trained.stdout + trained.stderr
 
 

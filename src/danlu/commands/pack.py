@@ -18,16 +18,13 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from danlu.assemble.assemble import assemble
 from danlu.builder.embedded import build as embedded
 from danlu.builder.types import SolveRequest
 from danlu.commands.build import BuildOptions, BuildRequest, choose_platform, find_or_build
-from danlu.commands.build_image import find_addresses
-from danlu.commands.bytecode import describe_python
+from danlu.commands.build_image import make_build_plan, make_lock_request
 from danlu.commands.image.manage import normalize_name
 from danlu.commands.local_modules import classify_search_path, find_local_modules
 from danlu.commands.packed_runs import explain_failure, find_layers, read_file, run_predictor
-from danlu.environment.conda import CondaChannels
 from danlu.environment.image_layout import make_scheme
 from danlu.errors import DifferenceFound, StepFailed, UsageError
 from danlu.graph.ops import CopyContext
@@ -47,10 +44,12 @@ from danlu.sources.build_context import digest_path
 from danlu.sources.file_digests import FileDigests
 
 if TYPE_CHECKING:
+    from danlu.commands.build_image import BuildPlan
+    from danlu.commands.lock import LockRequest
     from danlu.commands.project import Project
     from danlu.commands.settings import Settings
     from danlu.environment.lock import FunctionLock
-    from danlu.environment.types import Environment, ProjectDigests
+    from danlu.environment.types import Environment
     from danlu.graph.image_config import ImageConfig
     from danlu.graph.progress import Progress
     from danlu.oci.digest import DiffId
@@ -153,8 +152,7 @@ def pack_model(
         if report.error is not None:
             raise explain_failure(report.error, where="the training environment")
         _require_repeatable(compare_outputs(report.outputs, report.again))
-        inputs = project.inputs(environment)
-        plan = _PackPlan(project, environment, lock, inputs, settings, options, progress)
+        plan = _PackPlan(build, make_lock_request(build, environment), lock, options)
         reduction = _plan_reduction(plan, store, training, report)
         origin = _describe_origin(plan, training, reduction)
         _write_recording(work / "record", report, origin, options.tolerance)
@@ -198,27 +196,14 @@ def pack_model(
 class _PackPlan(msgspec.Struct, frozen=True):
     """What every phase of packing needs."""
 
-    project: Project
-    environment: Environment
+    build: BuildRequest
+    lock_request: LockRequest
     lock: FunctionLock
-    inputs: ProjectDigests
-    settings: Settings
     options: PackOptions
-    progress: Progress
 
-    def solve_request(self) -> SolveRequest:
-        """Return how to solve graphs of the environment."""
-        environment = self.environment
-        return SolveRequest(
-            project=self.project.directory,
-            offline=self.options.offline,
-            apt_source=environment.apt_source,
-            pip_index=environment.pip_index,
-            conda_channels=environment.find(CondaChannels),
-            python_packages=environment.python_packages,
-            addresses=find_addresses(environment, self.project.directory),
-            mirrors=environment.mirrors(),
-        )
+    def plan_build(self, environment: Environment, lock: FunctionLock) -> BuildPlan:
+        """Return the plan of a build with a part of the environment and its lock."""
+        return make_build_plan(self.build, self.lock_request, instead=(environment, lock))
 
 
 class _SolvedGraph(msgspec.Struct, frozen=True):
@@ -354,11 +339,12 @@ def _plan_reduction(
 ) -> Reduction:
     status = read_file(store, training, "/var/lib/dpkg/status", _MAX_STATUS_BYTES) or b""
     return reduce_environment(
-        plan.environment,
+        plan.lock_request.environment,
         plan.lock,
         report,
         dpkg_status=status.decode(errors="replace"),
-        uses_steps=bool(plan.environment.steps) and _uses_steps(plan, store, training, report),
+        uses_steps=bool(plan.lock_request.environment.steps)
+        and _uses_steps(plan, store, training, report),
         keep=plan.options.keep,
         drop=plan.options.drop,
     )
@@ -366,11 +352,10 @@ def _plan_reduction(
 
 def _uses_steps(plan: _PackPlan, store: Store, training: StoredImage, report: RunReport) -> bool:
     """Return whether the predictor used files of layers that steps made."""
-    declared = msgspec.structs.replace(plan.environment, steps=())
-    graph = assemble(declared, plan.lock, plan.inputs, platform=choose_platform(""))
-    below = {
-        diff_id for diff_id, _ in _solve_graph(plan, store, graph, plan.solve_request()).layers
-    }
+    declared = msgspec.structs.replace(plan.lock_request.environment, steps=())
+    planned = plan.plan_build(declared, plan.lock)
+    solved = _solve_graph(plan, store, planned.graph, planned.request)
+    below = {diff_id for diff_id, _ in solved.layers}
     layers = find_layers(store, training)
     steps = [str(layer.tree) for layer in layers if layer.diff_id not in below]
     view = LayerView([layer.tree for layer in layers])
@@ -381,7 +366,7 @@ def _uses_steps(plan: _PackPlan, store: Store, training: StoredImage, report: Ru
 def _solve_graph(
     plan: _PackPlan, store: Store, graph: Graph, request: SolveRequest
 ) -> _SolvedGraph:
-    settings = plan.settings
+    settings = plan.build.settings
     result, reports = anyio.run(
         partial(
             embedded.solve,
@@ -390,7 +375,7 @@ def _solve_graph(
             store=store,
             paths=settings.paths,
             config=settings.config,
-            progress=plan.progress,
+            progress=plan.build.progress,
         )
     )
     made_by = embedded.find_layer_creators(graph, reports)
@@ -401,7 +386,7 @@ def _solve_graph(
 def _describe_origin(plan: _PackPlan, training: StoredImage, reduction: Reduction) -> Origin:
     system = reduction.lock.system
     return Origin(
-        lock=sha256(plan.project.lock_path.read_bytes()),
+        lock=sha256(plan.build.project.lock_path.read_bytes()),
         training=training.digest,
         layers=tuple(training.layers),
         packages=tuple(
@@ -433,12 +418,12 @@ def _build_image(
     interpreter: str,
 ) -> StoredImage:
     """Build the image: the reduced environment, the model's layers, the code, the recording."""
-    platform = choose_platform("")
-    graph = assemble(reduction.environment, reduction.lock, plan.inputs, platform=platform)
-    _report_progress(plan.progress, "building the packed image")
-    solved = _solve_graph(plan, store, graph, plan.solve_request())
+    planned = plan.plan_build(reduction.environment, reduction.lock)
+    graph = planned.graph
+    _report_progress(plan.build.progress, "building the packed image")
+    solved = _solve_graph(plan, store, graph, planned.request)
     layers = list(solved.layers)
-    digests = FileDigests.of_project(model.path, plan.settings.paths.cache)
+    digests = FileDigests.of_project(model.path, plan.build.settings.paths.cache)
     for place, source, target in _list_parts(model, work):
         copy = CopyContext(
             source=source,
@@ -460,13 +445,9 @@ def _build_image(
     )
     inherited = msgspec.structs.replace(solved.inherited, entrypoint=(), command=())
     data = embedded.make_image_config(replace(graph, config=config), layers, inherited)
-    assert plan.lock.python is not None
-    metadata = {
-        "file": plan.project.file,
-        "function": plan.project.target,
-        **describe_python(plan.lock.python.executable, make_scheme(plan.lock.python)),
-    }
-    return store.put_image(data, [diff_id for diff_id, _ in layers], metadata=metadata)
+    return store.put_image(
+        data, [diff_id for diff_id, _ in layers], metadata=dict(planned.request.metadata)
+    )
 
 
 def _list_parts(model: ModelDirectory, work: Path) -> Sequence[tuple[Path, str, str]]:

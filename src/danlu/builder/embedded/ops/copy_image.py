@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import shutil
 from pathlib import Path
@@ -34,13 +35,40 @@ async def execute(op: CopyImage, context: OpContext) -> list[Layer]:
 
 def _copy_source(merged: Path, op: CopyImage, staged: Path) -> None:
     source = path_inside(merged, op.source)
-    resolved = Path(os.path.realpath(source))
+    sources = [source] if os.path.lexists(source) else _match_pattern(merged, source)
+    for found in sources:
+        # What matches a pattern keeps its name.
+        into = f"{op.target}/{found.name}" if found != source else op.target
+        _copy_path(merged, found, op, staged, into)
+    if not sources:
+        raise UsageError(f"{op.source} not found in the image")
+
+
+def _match_pattern(merged: Path, source: Path) -> list[Path]:
+    """Return what the pattern in the last part of a path matches, sorted."""
+    directory = _resolve_inside(merged, source.parent)
+    if not any(character in source.name for character in "*?[") or not directory.is_dir():
+        return []
+    names = fnmatch.filter(os.listdir(directory), source.name)
+    return [source.parent / name for name in sorted(names)]
+
+
+def _resolve_inside(merged: Path, path: Path) -> Path:
+    """Return a path without symbolic links; raise if it leads out of the image."""
+    resolved = Path(os.path.realpath(path))
     if merged != resolved and merged not in resolved.parents:
-        raise UsageError(f"{op.source} leads outside the image it is copied from")
+        shown = f"/{path.relative_to(merged)}"
+        raise UsageError(f"{shown} leads outside the image it is copied from")
+    return resolved
+
+
+def _copy_path(merged: Path, source: Path, op: CopyImage, staged: Path, target_path: str) -> None:
+    """Copy a file, or the content of a directory, to ``target_path`` in the staged tree."""
+    resolved = _resolve_inside(merged, source)
     if not os.path.lexists(resolved):
         raise UsageError(f"{op.source} not found in the image")
-    into = f"{op.target}/{source.name}" if op.target.endswith("/") else op.target
-    target = path_inside(staged, op.target if resolved.is_dir() else into)
+    into = f"{target_path}/{source.name}" if target_path.endswith("/") else target_path
+    target = path_inside(staged, target_path if resolved.is_dir() else into)
     make_parents(staged, target, (op.uid, op.gid))
     if resolved.is_dir():
         shutil.copytree(resolved, target, symlinks=True, dirs_exist_ok=True)

@@ -14,8 +14,8 @@ from danlu.environment.lock import (
 from danlu.environment.types import BaseSystem, Environment, PythonInterpreter, SystemPackages
 from danlu.errors import UsageError
 from danlu.graph.ops import DebPackage
-from danlu.serving.reduction import Reduction, close_over_dependencies, reduce_environment
-from danlu.serving.report import Distributions, RunReport
+from danlu.serving.reduction import ReducedEnvironment, close_over_dependencies, reduce_environment
+from danlu.serving.report import InstalledDistributions, RunReport
 
 STATUS = """\
 Package: python3.11
@@ -71,9 +71,9 @@ ENVIRONMENT = Environment(
 )
 
 
-def reduce(*, keep: tuple[str, ...] = (), drop: tuple[str, ...] = ()) -> Reduction:
+def reduce(*, keep: tuple[str, ...] = (), drop: tuple[str, ...] = ()) -> ReducedEnvironment:
     report = RunReport(
-        distributions=Distributions(used={"scikit-learn": 3, "numpy": 2}),
+        distributions=InstalledDistributions(used={"scikit-learn": 3, "numpy": 2}),
         system=("libgomp1", "libc6"),
     )
     return reduce_environment(

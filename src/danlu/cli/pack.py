@@ -36,7 +36,7 @@ _MAX_NAMED = 12
     "--predictor",
     default="",
     metavar="FILE:CLASS|NAME",
-    help="Class with load and predict, or a ready-made one [default: by the model's files].",
+    help="Predictor, or the name of a ready-made one [default: by the files].",
 )
 @click.option(
     "--network",
@@ -59,7 +59,7 @@ _MAX_NAMED = 12
     type=click.FloatRange(min=0),
     default=DEFAULT_TOLERANCE,
     show_default=True,
-    help="Difference of numbers to accept, absolute and relative.",
+    help="OutputDifference of numbers to accept, absolute and relative.",
 )
 @frozen_option
 @offline_option

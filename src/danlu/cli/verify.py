@@ -24,7 +24,7 @@ _MAX_LENGTH = 1000
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    help="Difference of numbers to accept [default: as when it was packed].",
+    help="OutputDifference of numbers to accept [default: as when it was packed].",
 )
 @format_option()
 @verbosity_options

@@ -46,6 +46,7 @@ from danlu.util.urls import strip_credentials
 
 if TYPE_CHECKING:
     from danlu.builder.buildkit.sandbox import BuildKitSession
+    from danlu.environment.lock import FunctionLock
     from danlu.environment.types import Environment
     from danlu.sources.pypi.uv_install import WheelPrefetch
     from danlu.store import Store, StoredImage

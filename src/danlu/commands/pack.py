@@ -35,11 +35,17 @@ from danlu.sandbox import userns
 from danlu.sandbox.layer_view import LayerView
 from danlu.sandbox.types import Mount
 from danlu.serving import layout, runner
-from danlu.serving.golden import DEFAULT_TOLERANCE, Comparison, compare_outputs
+from danlu.serving.golden import DEFAULT_TOLERANCE, OutputComparison, compare_outputs
 from danlu.serving.model_directory import ModelDirectory, read_model_directory
 from danlu.serving.predictors.registry import choose_predictor
-from danlu.serving.reduction import Reduction, reduce_environment
-from danlu.serving.report import GoldenExample, Origin, PackedPackage, Recording, RunReport
+from danlu.serving.reduction import ReducedEnvironment, reduce_environment
+from danlu.serving.report import (
+    GoldenExample,
+    GoldenRecording,
+    PackedPackage,
+    PackOrigin,
+    RunReport,
+)
 from danlu.sources.build_context import digest_path
 from danlu.sources.file_digests import FileDigests
 
@@ -98,7 +104,7 @@ class PackResult(msgspec.Struct, frozen=True):
     layers: int
     shared_layers: int
     examples: int
-    comparison: Comparison
+    comparison: OutputComparison
     notes: tuple[str, ...] = ()
 
 
@@ -221,7 +227,7 @@ def _measure_layers(layers: Sequence[Layer]) -> int:
     return sum(layer.size for layer in layers)
 
 
-def _require_repeatable(comparison: Comparison) -> None:
+def _require_repeatable(comparison: OutputComparison) -> None:
     if not comparison.is_equal:
         raise StepFailed(
             "the predictor gives different outputs for the same input: they depend on time or"
@@ -336,7 +342,7 @@ def _record_examples(
 
 def _plan_reduction(
     plan: _PackPlan, store: Store, training: StoredImage, report: RunReport
-) -> Reduction:
+) -> ReducedEnvironment:
     status = read_file(store, training, "/var/lib/dpkg/status", _MAX_STATUS_BYTES) or b""
     return reduce_environment(
         plan.lock_request.environment,
@@ -383,9 +389,11 @@ def _solve_graph(
     return _SolvedGraph(layers, result.inherited)
 
 
-def _describe_origin(plan: _PackPlan, training: StoredImage, reduction: Reduction) -> Origin:
+def _describe_origin(
+    plan: _PackPlan, training: StoredImage, reduction: ReducedEnvironment
+) -> PackOrigin:
     system = reduction.lock.system
-    return Origin(
+    return PackOrigin(
         lock=sha256(plan.build.project.lock_path.read_bytes()),
         training=training.digest,
         layers=tuple(training.layers),
@@ -397,9 +405,9 @@ def _describe_origin(plan: _PackPlan, training: StoredImage, reduction: Reductio
     )
 
 
-def _write_recording(place: Path, report: RunReport, origin: Origin, tolerance: float) -> None:
+def _write_recording(place: Path, report: RunReport, origin: PackOrigin, tolerance: float) -> None:
     examples = tuple(map(GoldenExample, report.inputs, report.outputs))
-    recording = Recording(examples, tolerance, report.schema)
+    recording = GoldenRecording(examples, tolerance, report.schema)
     place.mkdir()
     for name, value in ((layout.GOLDEN, recording), (layout.ORIGIN, origin)):
         data = msgspec.json.format(msgspec.json.encode(value), indent=1)
@@ -414,7 +422,7 @@ def _build_image(
     store: Store,
     work: Path,
     model: ModelDirectory,
-    reduction: Reduction,
+    reduction: ReducedEnvironment,
     interpreter: str,
 ) -> StoredImage:
     """Build the image: the reduced environment, the model's layers, the code, the recording."""

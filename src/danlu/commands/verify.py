@@ -11,8 +11,8 @@ from danlu.commands.packed_runs import explain_failure, read_file, run_predictor
 from danlu.errors import UsageError
 from danlu.sandbox import userns
 from danlu.serving import layout
-from danlu.serving.golden import Comparison, compare_outputs
-from danlu.serving.report import MAX_BYTES, Origin, Recording, decode_json
+from danlu.serving.golden import OutputComparison, compare_outputs
+from danlu.serving.report import MAX_BYTES, GoldenRecording, PackOrigin, decode_json
 from danlu.store import Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class VerifyReport(msgspec.Struct, frozen=True):
 
     image: str
     examples: int
-    comparison: Comparison
+    comparison: OutputComparison
     tolerance: float
     packages: tuple[str, ...]
     other_packages: tuple[str, ...]
@@ -60,8 +60,8 @@ def verify_image(name: str, *, settings: Settings, tolerance: float | None = Non
             raise UsageError(
                 f"{name} is not a packed model", hint="`danlu pack` makes images to verify"
             )
-        recording = decode_json(golden, Recording, "the recording in the image")
-        origin = decode_json(source, Origin, "the origin in the image")
+        recording = decode_json(golden, GoldenRecording, "the recording in the image")
+        origin = decode_json(source, PackOrigin, "the origin in the image")
         report = run_predictor(store, image, settings, (*command, "replay"))
         if report.error is not None:
             raise explain_failure(report.error, where="the image", known={})

@@ -28,7 +28,7 @@ _MAX_DEPTH = 100
 _MAX_TEXT = 60
 
 
-class Difference(msgspec.Struct, frozen=True):
+class OutputDifference(msgspec.Struct, frozen=True):
     """Two unequal values: where they are (``[0].scores[3]``), and what they are."""
 
     place: str
@@ -39,7 +39,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.place}: {self.recorded} recorded, {self.found} now"
 
 
-class Comparison(msgspec.Struct, frozen=True):
+class OutputComparison(msgspec.Struct, frozen=True):
     """How two lists of outputs compare.
 
     ``values`` were compared; ``largest`` is the largest absolute difference of two numbers, at
@@ -49,7 +49,7 @@ class Comparison(msgspec.Struct, frozen=True):
     values: int
     largest: float
     place: str
-    differences: tuple[Difference, ...]
+    differences: tuple[OutputDifference, ...]
 
     @property
     def is_equal(self) -> bool:
@@ -59,22 +59,22 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def compare_outputs(
     recorded: Sequence[Any], found: Sequence[Any], *, tolerance: float = DEFAULT_TOLERANCE
-) -> Comparison:
+) -> OutputComparison:
     """Compare the outputs for all examples.
 
     Numbers with a fraction may differ by ``tolerance + tolerance * abs(recorded)``, as in
     :func:`numpy.isclose`; two NaN are equal. Everything else must be the same.
     """
     values, largest, place = 0, 0.0, ""
-    differences: list[Difference] = []
+    differences: list[OutputDifference] = []
     for where, old, new in _pair_values("", list(recorded), list(found), 0):
         values += 1
         distance = _measure_distance(old, new)
         if distance is not None and distance > largest:
             largest, place = distance, where
         if not _are_close(old, new, distance, tolerance) and len(differences) < 10:
-            differences.append(Difference(where, _format_value(old), _format_value(new)))
-    return Comparison(values, largest, place, tuple(differences))
+            differences.append(OutputDifference(where, _format_value(old), _format_value(new)))
+    return OutputComparison(values, largest, place, tuple(differences))
 
 
 def _pair_values(place: str, old: Any, new: Any, depth: int) -> Iterator[tuple[str, Any, Any]]:

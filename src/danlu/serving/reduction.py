@@ -20,7 +20,7 @@ from danlu.serving.report import RunReport
 from danlu.util.suggest import closest_match
 
 
-class Reduction(msgspec.Struct, frozen=True):
+class ReducedEnvironment(msgspec.Struct, frozen=True):
     """The smaller environment and its lock, and which packages were left out, by name."""
 
     environment: Environment
@@ -39,7 +39,7 @@ def reduce_environment(
     uses_steps: bool,
     keep: Sequence[str] = (),
     drop: Sequence[str] = (),
-) -> Reduction:
+) -> ReducedEnvironment:
     """Return the environment with only the packages that ``report`` says were used.
 
     ``keep`` and ``drop`` are names of Python or system packages that win over the report.
@@ -64,7 +64,7 @@ def reduce_environment(
         requested = requested or tuple(sorted(roots & system))
         new = replace(new, system=replace(lock.system, packages=remaining, requested=requested))
     remaining_system = {item.name for item in new.system.packages} if new.system else set()
-    return Reduction(
+    return ReducedEnvironment(
         _reduce_declarations(environment, keeps_steps=uses_steps),
         new,
         dropped=tuple(sorted(python - used)),

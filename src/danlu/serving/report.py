@@ -32,7 +32,7 @@ class PredictorError(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()
 
 
-class Distributions(msgspec.Struct, frozen=True):
+class InstalledDistributions(msgspec.Struct, frozen=True):
     """The Python distributions of a container, and which of them were used."""
 
     installed: Mapping[str, str] = {}
@@ -53,7 +53,7 @@ class RunReport(msgspec.Struct, frozen=True):
     outputs: tuple[Any, ...] = ()
     again: tuple[Any, ...] = ()
     hosts: tuple[str, ...] = ()
-    distributions: Distributions = Distributions()
+    distributions: InstalledDistributions = InstalledDistributions()
     system: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ class GoldenExample(msgspec.Struct, frozen=True):
     output: Any
 
 
-class Recording(msgspec.Struct, frozen=True):
+class GoldenRecording(msgspec.Struct, frozen=True):
     """The content of ``golden.json``."""
 
     examples: tuple[GoldenExample, ...]
@@ -81,7 +81,7 @@ class PackedPackage(msgspec.Struct, frozen=True):
     sha256: str = ""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class PackOrigin(msgspec.Struct, frozen=True):
     """The content of ``origin.json``: what a packed image was made from.
 
     ``lock`` is the digest of the training environment's section of the lock, ``training`` the

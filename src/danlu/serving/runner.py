@@ -266,7 +266,7 @@ def _read_example(path: str) -> list[Any]:
 # -- what is used ---------------------------------------------------------------------------------
 
 
-class Trace:
+class UsageTrace:
     """Records the files that this process opens, programs it starts and hosts it wants to reach."""
 
     def __init__(self) -> None:
@@ -406,7 +406,7 @@ def write_report(directory: str, report: dict[str, Any]) -> None:
     os.replace(path + ".new", path)
 
 
-def describe_error(error: BaseException, phase: str, trace: Trace | None) -> dict[str, Any]:
+def describe_error(error: BaseException, phase: str, trace: UsageTrace | None) -> dict[str, Any]:
     """Return what went wrong in a form that ``danlu pack`` explains."""
     kind, name = "error", ""
     chain: list[BaseException] = []
@@ -447,7 +447,7 @@ def run_examples(directory: str, *, record: bool) -> int:
     With ``record`` the inputs come from files or the predictor, each is run twice, and what is
     used is reported.
     """
-    trace = Trace()
+    trace = UsageTrace()
     phase = "load"
     report: dict[str, Any] = {}
     try:

@@ -30,7 +30,21 @@ class Linear:
     def predict(self, rows: list) -> dict:
         return {"y": scale(np.asarray(rows) @ self.weights), "count": len(rows)}
 """
-MODEL = "import os, numpy; os.makedirs('model', exist_ok=True); numpy.save('model/weights.npy', [2.0, 3.0])"
+MODEL = """
+import os, numpy
+os.makedirs("model", exist_ok=True)
+numpy.save("model/weights.npy", [2.0, 3.0])
+"""
+BAD = """
+class Bad:
+    example = 1
+
+    def load(self, directory):
+        pass
+
+    def predict(self, x: int):
+        {}
+"""
 
 
 def pack(project: Project, *arguments: str) -> dict[str, Any]:
@@ -70,8 +84,10 @@ def test_a_packed_model_is_smaller_verified_and_answers(linear: Project) -> None
     answer = linear("run", "--image", "linear:1", "--", "sh", "-c",
         "echo '[[1, 1]]' | python /opt/predictor/run.py")  # fmt: skip
     assert json.loads(answer.stdout) == {"y": [50.0], "count": 1}
-    missing = linear("run", "--image", "linear:1", "--", "sh", "-c", "which ed; python -c 'import six'",
-        check=False)  # fmt: skip
+    missing = linear(
+        *("run", "--image", "linear:1", "--", "sh", "-c", "which ed; python -c 'import six'"),
+        check=False,
+    )
     assert "No module named 'six'" in missing.stderr
     assert missing.stdout == ""
 
@@ -98,8 +114,7 @@ def test_failures_have_one_clear_result_and_move_no_name(linear: Project) -> Non
         "import os; os._exit(7)": "ended without a report (exit code 7)",
         "raise SystemExit(3)": "SystemExit: 3",
     }.items():
-        text = f"class Bad:\n    example = 1\n    def load(self, directory): pass\n    def predict(self, x: int):\n        {body}\n"
-        (linear.directory / "bad.py").write_text(text)
+        (linear.directory / "bad.py").write_text(BAD.format(body))
         failed = linear("pack", "model", "-t", "kept:1", "--predictor", "bad.py:Bad", check=False)
         assert message in failed.stderr, (body, failed.stderr)
         assert failed.returncode in (1, 3)

@@ -46,6 +46,7 @@ from danlu.util.urls import strip_credentials
 
 if TYPE_CHECKING:
     from danlu.builder.buildkit.sandbox import BuildKitSession
+    from danlu.environment.lock import FunctionLock
     from danlu.environment.types import Environment
     from danlu.sources.pypi.uv_install import WheelPrefetch
     from danlu.store import Store, StoredImage
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 _VERSION = 4
 
 
-class _BuildPlan(msgspec.Struct, frozen=True):
+class BuildPlan(msgspec.Struct, frozen=True):
     """A graph, how to solve it, and how the lock changed."""
 
     graph: Graph
@@ -97,7 +98,7 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
     with store.lease():
         plan = None
         if _is_locked(lock_request):
-            plan = _plan_build(request, lock_request)
+            plan = make_build_plan(request, lock_request)
             preload_http_client(plan.graph, plan.request, store, request.settings.paths)
         _require_ids(plan, lock_request, store)
         prefetch = (
@@ -144,7 +145,7 @@ def _cache_key(lock_request: LockRequest, lock_text: str) -> str:
     )
 
 
-def _require_ids(plan: _BuildPlan | None, lock_request: LockRequest, store: Store) -> None:
+def _require_ids(plan: BuildPlan | None, lock_request: LockRequest, store: Store) -> None:
     """Raise :class:`MachineError` if the build needs subordinate ids that the account lacks.
 
     Checked before anything is resolved or downloaded.
@@ -159,12 +160,17 @@ def _require_ids(plan: _BuildPlan | None, lock_request: LockRequest, store: Stor
             userns.require_ids("installing system packages")
 
 
-def _plan_build(
+def make_build_plan(
     request: BuildRequest,
     lock_request: LockRequest,
     changes: tuple[str, ...] = (),
-) -> _BuildPlan:
-    """Return the plan under the lock, which is up to date."""
+    *,
+    instead: tuple[Environment, FunctionLock] | None = None,
+) -> BuildPlan:
+    """Return the plan under the lock, which is up to date.
+
+    ``instead`` is built in place of the function's own environment and lock.
+    """
     options, lock, platform = request.options, lock_request.section, lock_request.platform
     assert lock is not None
     targets = [
@@ -177,6 +183,8 @@ def _plan_build(
         )
         for item in lock_request.all_targets
     ]
+    if instead is not None:
+        targets[-1] = replace(targets[-1], environment=instead[0], lock=instead[1])
     assembled = assemble_targets(targets, platform)
     metadata = {"file": request.project.file, "function": request.project.target}
     if lock.python is not None:
@@ -208,7 +216,7 @@ def _plan_build(
         if not own.has_same_sources(requests[name])
         for digest in digests
     }
-    return _BuildPlan(assembled.graph, replace(own, requests=others), changes)
+    return BuildPlan(assembled.graph, replace(own, requests=others), changes)
 
 
 def _add_package_sources(request: SolveRequest, environment: Environment) -> SolveRequest:
@@ -239,7 +247,7 @@ def _find_addresses(environment: Environment, project: Path) -> dict[str, str]:
 async def _lock_and_solve(
     request: BuildRequest,
     lock_request: LockRequest,
-    plan: _BuildPlan | None,
+    plan: BuildPlan | None,
     store: Store,
     prefetch: WheelPrefetch | None,
 ) -> BuildOutcome:
@@ -253,7 +261,7 @@ async def _lock_and_solve(
             if is_foreign(lock_request.platform):
                 needed = (*lock_request.host.all_targets, *needed)
             locked = await update_lock(needed, store)
-            plan = _plan_build(request, lock_request, locked.lines)
+            plan = make_build_plan(request, lock_request, locked.lines)
         _require_emulation(plan, store)
         result = await embedded.build(
             plan.graph,
@@ -272,7 +280,7 @@ async def _lock_and_solve(
     return BuildOutcome(result.image, runtime, result.vertices, plan.lock_changes)
 
 
-def _has_layers_to_make(plan: _BuildPlan, store: Store) -> bool:
+def _has_layers_to_make(plan: BuildPlan, store: Store) -> bool:
     """Return whether a vertex has no record; not of steps, which are found by what is below."""
     pending = iterate_pending(plan.graph.root, store, fresh=plan.request.fresh)
     return any(
@@ -281,7 +289,7 @@ def _has_layers_to_make(plan: _BuildPlan, store: Store) -> bool:
     )
 
 
-def _require_emulation(plan: _BuildPlan, store: Store) -> None:
+def _require_emulation(plan: BuildPlan, store: Store) -> None:
     """Raise :class:`MachineError` if a step executes programs that this machine cannot execute."""
     platform = plan.graph.platform
     if is_foreign(platform):
@@ -313,7 +321,7 @@ def _open_builder(
 def _record_result(
     request: BuildRequest,
     lock_request: LockRequest,
-    plan: _BuildPlan,
+    plan: BuildPlan,
     store: Store,
     result: SolveResult,
 ) -> None:

@@ -135,6 +135,7 @@ class SolverBench:
 
     def _make_context(
         self,
+        vertex: Vertex,
         inputs: tuple[VertexResult, ...],
         log: Callable[[str], None],
         transfer: TransferReport,

@@ -62,8 +62,9 @@ class LockResult(msgspec.Struct, frozen=True):
 class LockRequest(msgspec.Struct, frozen=True):
     """What to lock, and what may change.
 
-    ``upgrade`` names packages to upgrade, ``upgrade_all`` upgrades everything; ``frozen`` forbids
-    every change.
+    ``target`` is the function with its arguments if it is not the project's own, but one that this
+    copies from. ``upgrade`` names packages to upgrade, ``upgrade_all`` upgrades everything;
+    ``frozen`` forbids every change.
     """
 
     project: Project
@@ -76,11 +77,26 @@ class LockRequest(msgspec.Struct, frozen=True):
     offline: bool = False
     upgrade: tuple[str, ...] = ()
     upgrade_all: bool = False
+    target: str = ""
+
+    @property
+    def name(self) -> str:
+        """The function with its arguments: its name in the lock."""
+        return self.target or self.project.target
 
     @property
     def section(self) -> FunctionLock | None:
-        """The current lock of the project's function."""
-        return self.project.lock.find(self.project.target, self.platform)
+        """The current lock of the function."""
+        return self.project.lock.find(self.name, self.platform)
+
+    @property
+    def all_targets(self) -> tuple[LockRequest, ...]:
+        """The requests for the functions that this one copies from, and this one at the end."""
+        sources = (
+            replace(self, environment=environment, inputs=self.inputs.sources[name], target=name)
+            for name, environment in self.environment.sources.items()
+        )
+        return (*sources, self)
 
     @property
     def host(self) -> LockRequest:
@@ -121,10 +137,11 @@ def lock(
     request = _make_request(project, settings, progress, upgrade, upgrade_all=upgrade_all)
     if export:
         _check_export(request, export)
-    requests = [
+    platforms = [
         replace(request, platform=target) for target in _choose_locked_platforms(project, platform)
     ]
-    first = next((item for item in requests if str(item.platform) in platform), requests[0])
+    first = next((item for item in platforms if str(item.platform) in platform), platforms[0])
+    requests = [target for item in platforms for target in item.all_targets]
     outdated = [item for item in requests if item.stale or fresh]
     lines: tuple[str, ...] = ()
     before = project.lock_text
@@ -148,7 +165,7 @@ def _choose_locked_platforms(project: Project, text: str) -> tuple[Platform, ...
 
 def _difference_error(request: LockRequest) -> DifferenceFound:
     project, platform = request.project, request.platform
-    if request.section is None and project.lock.list_platforms(project.target):
+    if request.section is None and project.lock.list_platforms(request.name):
         return DifferenceFound(
             f"{project.lock_path.name} is out of date: {project.file} is not locked for {platform}",
             hint=f"run `danlu lock --platform {platform}` to update it",
@@ -231,8 +248,8 @@ async def _lock_in_store(requests: Sequence[LockRequest]) -> LockResult:
 async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResult:
     """Return the lock of the last request, and the changes of all; resolve what is out of date.
 
-    The requests are for platforms of one project. Its lock is written when all are resolved.
-    Raises :class:`LockError` if something is out of date but ``frozen``.
+    The requests are for platforms and targets of one project. Its lock is written when all are
+    resolved. Raises :class:`LockError` if something is out of date but ``frozen``.
     """
     project = requests[0].project
     before = project.lock
@@ -243,7 +260,7 @@ async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResu
             result = await _resolve_lock(request, store)
             if result.lock is not request.section:
                 is_changed = True
-                project.stage_lock(project.lock.replace_function(project.target, result.lock))
+                project.stage_lock(project.lock.replace_function(request.name, result.lock))
             lines += result.lines
         if is_changed:
             project.write_lock(project.lock)
@@ -259,7 +276,7 @@ async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
         return LockResult(old)
     project = request.project
     if request.frozen:
-        locked = project.lock.list_platforms(project.target)
+        locked = project.lock.list_platforms(request.name)
         missing = f"it is not locked for {request.platform}" if locked else "it is not locked yet"
         raise _frozen_error(request, f"{stale} changed" if old else missing)
     from danlu.resolve.resolve import resolve
@@ -277,11 +294,13 @@ async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
         # A platform or variant that is not locked yet keeps the versions of the first platform or
         # of the function's defaults.
         functions = project.lock.functions
-        known = old or functions.get(project.target) or functions.get(project.function)
+        known = old or functions.get(request.name) or functions.get(request.environment.name)
         new = await resolve(request.environment, known, request.inputs, context)
     lines = tuple(describe_changes(old, new))
     if is_foreign(request.platform):
         lines = tuple(f"{request.platform}: {line}" for line in lines)
+    if request.target:
+        lines = tuple(f"{request.target}: {line}" for line in lines)
     return LockResult(new, lines)
 
 
@@ -309,7 +328,7 @@ def _frozen_error(request: LockRequest, what: str) -> LockError:
     project = request.project
     option = "" if request.platform == host_platform() else f" --platform {request.platform}"
     return LockError(
-        f"{project.lock_path.name} is out of date for {project.file}:{project.target}: {what}",
+        f"{project.lock_path.name} is out of date for {project.file}:{request.name}: {what}",
         hint=f"run `danlu lock{option}` and commit the lockfile",
     )
 

@@ -148,7 +148,10 @@ def _render_data_paths() -> str:
 # -- stubs ----------------------------------------------------------------------------------------
 
 
-_TYPES = "from collections.abc import Mapping, Sequence\nfrom typing import Any, Final, Literal\n"
+_TYPES = (
+    "from collections.abc import Callable, Mapping, Sequence\n"
+    "from typing import Any, Final, Literal\n"
+)
 
 
 def format_signature(function: BuildFunction, *, types: bool = True) -> str:

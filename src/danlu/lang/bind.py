@@ -30,7 +30,7 @@ def declare_calls(
     ``written_order`` keeps the steps as written (``build.py``); otherwise ``io.*`` come before
     ``run()`` (envd's order).
     """
-    env = EnvironmentBuilder()
+    env = EnvironmentBuilder(sources.text(file))
     for call in calls:
         try:
             _declare_call(env, call, sources)
@@ -59,8 +59,8 @@ def _find_written_argument(call: FunctionCall, argument: str | int | None) -> st
     if not isinstance(argument, str) or argument in call.kwargs:
         return argument
     function = FUNCTIONS[call.function]
-    for name in call.kwargs:
-        parameter = function.find_parameter(name)
+    for name, value in call.kwargs.items():
+        parameter = function.find_parameter(name, value)
         if parameter is not None and parameter.name == argument:
             return name
     try:
@@ -102,7 +102,7 @@ def _group_by_parameter(
     for position, (name, value) in enumerate(_map_positional(function, args).items()):
         given[name] = (position, value)
     for name, value in kwargs.items():
-        parameter = function.find_parameter(name)
+        parameter = function.find_parameter(name, value)
         if parameter is None:
             raise CallError(
                 f"{function.name}() has no argument '{name}'",

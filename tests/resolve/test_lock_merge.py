@@ -99,15 +99,15 @@ def test_gits_merge_driver_leaves_no_conflict(branches: Path) -> None:
 
 def test_a_version_that_one_side_lowered_stays_low() -> None:
     lowered = lock_of(wheel("b"), wheel("m", "1.0"), wheel("y"))
-    texts = [write_lock(lock) for lock in (BASE, lowered, THEIRS)]
-    assert versions(merge_lock_texts(*texts, "danlu.lock"))["m"] == "1.0"
-    assert versions(merge_lock_texts(texts[0], texts[2], texts[1], "danlu.lock"))["m"] == "1.0"
+    texts = [write_lock(BASE), write_lock(lowered), write_lock(THEIRS)]
+    assert versions(merge_lock_texts(*texts, file="danlu.lock"))["m"] == "1.0"
+    assert versions(merge_lock_texts(texts[0], texts[2], texts[1], file="danlu.lock"))["m"] == "1.0"
 
 
 def test_the_higher_version_wins_if_both_sides_changed_it() -> None:
     newer = lock_of(wheel("b"), wheel("m", "10.0"), wheel("y"))
-    texts = [write_lock(lock) for lock in (BASE, OURS, newer)]
-    assert versions(merge_lock_texts(*texts, "danlu.lock"))["m"] == "10.0"
+    texts = [write_lock(BASE), write_lock(OURS), write_lock(newer)]
+    assert versions(merge_lock_texts(*texts, file="danlu.lock"))["m"] == "10.0"
 
 
 def test_functions_of_either_side_are_kept_and_removed_ones_stay_removed() -> None:
@@ -115,8 +115,8 @@ def test_functions_of_either_side_are_kept_and_removed_ones_stay_removed() -> No
     base = Lock({"build": section, "old": section})
     ours = Lock({"build": section, "old": section, "mine": section})
     theirs = Lock({"build": section, "yours": replace(section, packages_inputs="sha256:x")})
-    texts = [write_lock(lock) for lock in (base, ours, theirs)]
-    assert set(merge_lock_texts(*texts, "danlu.lock").functions) == {"build", "mine", "yours"}
+    texts = [write_lock(base), write_lock(ours), write_lock(theirs)]
+    assert set(merge_lock_texts(*texts, file="danlu.lock").functions) == {"build", "mine", "yours"}
 
 
 def test_conflicts_in_another_file_are_refused_without_a_change(tmp_path: Path) -> None:

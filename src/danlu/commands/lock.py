@@ -179,7 +179,7 @@ def merge_files(base: Path, ours: Path, theirs: Path) -> None:
         texts = [path.read_text(encoding="utf-8") for path in (base, ours, theirs)]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read a version of danlu.lock: {error}") from error
-    merged = merge_lock_texts(*texts, "danlu.lock")
+    merged = merge_lock_texts(*texts, file="danlu.lock")
     with translate_disk_full(str(ours)):
         write_atomic(ours, write_lock(merged).encode())
 

@@ -55,7 +55,7 @@ def merge_conflicted_text(text: str, file: str) -> Lock:
     return merge_locks(Lock(), locks[0], locks[-1])
 
 
-def merge_lock_texts(base: str, ours: str, theirs: str, file: str) -> Lock:
+def merge_lock_texts(base: str, ours: str, theirs: str, *, file: str) -> Lock:
     """Return the merged lock of three versions, as git passes them to a merge driver.
 
     ``base`` is their common ancestor. Either of ``ours`` and ``theirs`` may itself have conflict

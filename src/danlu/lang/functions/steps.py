@@ -57,6 +57,16 @@ class StepSecret(msgspec.Struct, frozen=True):
     target: str
 
 
+#: Put before the first line of a script, says which of its commands failed. The trap on EXIT is for
+#: what ERR does not report: `exit`, a command in a function, and all but the last one of `a && b`.
+_NAME_FAILED_COMMAND = (
+    "trap '_danlu_code=$?; [[ $- != *e* ]] || { _danlu_said=1;"
+    ' echo "run(): line $LINENO failed with exit code $_danlu_code: $BASH_COMMAND" >&2; }\' ERR;'
+    " trap '_danlu_code=$?; [[ $_danlu_code == 0 || ${_danlu_said-} ]] ||"
+    ' echo "run(): failed with exit code $_danlu_code: $BASH_COMMAND" >&2\' EXIT; shift; '
+)
+
+
 class RunStep(Step, frozen=True):
     """``run(commands, mount_host, secrets, ssh)``: one bash script, a line a command, one layer."""
 
@@ -77,8 +87,12 @@ class RunStep(Step, frozen=True):
         home = HOME if owner is not None and owner.uid else "/root"
         variables = {**context.variables(), "HOME": home, "PYTHONDONTWRITEBYTECODE": "1"}
         script = "\n".join(self.commands)
+        words: tuple[str, ...] = (script,)
+        if "\n" in script.strip():
+            # The history of the image shows the last argument, which the script itself drops.
+            words = (_NAME_FAILED_COMMAND + script, "/bin/bash", script)
         op = Exec(
-            args=("/bin/bash", "-euo", "pipefail", "-c", script),
+            args=("/bin/bash", "-euo", "pipefail", "-c", *words),
             environment=tuple(sorted(variables.items())),
             working_directory=PROJECT if self.mount_host else HOME,
             epoch=context.epoch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -214,6 +215,10 @@ class CopiedImages(LockSection[LockedImage]):
 COPIED_IMAGES = CopiedImages(LockedImage)
 
 
+#: Mounted over whatever an image has there (runtime specification, "Default Filesystems").
+_KERNEL_DIRECTORIES = ("dev", "proc", "sys")
+
+
 def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
     for argument in ("path", "target"):
         if not call[argument]:
@@ -222,6 +227,13 @@ def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
         raise CallError(
             "io.copy(): ~ is not expanded in the target",
             hint=f'use the full path, such as "{HOME}{call["target"][1:]}"',
+            argument="target",
+        )
+    first = posixpath.normpath("/" + call["target"].lstrip("/")).split("/")[1]
+    if first in _KERNEL_DIRECTORIES:
+        raise CallError(
+            f"io.copy(): /{first} belongs to the kernel: a container has its own",
+            hint="copy to a directory that an image can contain, such as /opt or /srv",
             argument="target",
         )
     if call["image"]:

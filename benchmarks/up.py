@@ -301,7 +301,7 @@ def measure(work: Path, runs: int) -> str:
         os.environ["DOCKER_HOST"] = docker.socket
         for engine in ("docker", *(["podman"] if shutil.which("podman") else [])):
             rows |= engine_rows(engine)
-            project = Project(ours.program, work / engine, configuration, on=engine)
+            project = Project(ours.program, work / f"in-{engine}", configuration, on=engine)
             with engine_variables(engine) if engine == "podman" else nullcontext({}) as variables:
                 os.environ.update(variables)
                 figures |= measure_engine(project, engine, runs)

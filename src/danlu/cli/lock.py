@@ -17,7 +17,7 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
-from danlu.commands.lock import STDOUT, LockReport, lock, merge_files
+from danlu.commands.lock import STDOUT, LockReport, explain, lock, merge_files
 from danlu.util.files import check_parent_directory
 
 
@@ -56,6 +56,12 @@ from danlu.util.files import check_parent_directory
     metavar="BASE OURS THEIRS",
     help="Merge three versions of a lockfile into OURS, as git's merge driver.",
 )
+@click.option(
+    "--why",
+    "explained",
+    metavar="NAME",
+    help="Only show which requirements bring the Python package NAME in.",
+)
 @format_option()
 @progress_option
 @on_option
@@ -67,6 +73,7 @@ def command(
     export: str | None,
     platform: str,
     versions: tuple[str, str, str] | None,
+    explained: str | None,
     form: str,
     progress: str,
 ) -> None:
@@ -83,6 +90,13 @@ def command(
     run = current_session()
     if versions is not None:
         merge_files(*(run.directory / version for version in versions))
+        return
+    if explained is not None:
+        reasons = explain(run.open_project(file), explained, settings=run.settings)
+        if form == "json":
+            print_json(reasons, run.terminal)
+        else:
+            run.terminal.write_stdout("\n".join(reasons))
         return
     export_path = None if export in (None, "-") else run.directory / str(export)
     if export_path is not None:

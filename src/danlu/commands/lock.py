@@ -167,6 +167,38 @@ def lock(
     return LockReport(project.lock_text != before, lines, project.lock_path, exported)
 
 
+def explain(project: Project, name: str, *, settings: Settings) -> tuple[str, ...]:
+    """Return why the Python package ``name`` is in the lock, in lines to show.
+
+    Raises :class:`UsageError` if the package is not in the lock.
+    """
+    from danlu.environment.package_names import normalize_name
+    from danlu.resolve.python.reasons import explain_package
+
+    environment = project.environment()
+    section = project.lock.find(project.target, host_platform())
+    wanted = normalize_name(name)
+    if section is None or all(package.name != wanted for package in section.packages):
+        versions = {**_base_versions(section), **_system_versions(section)} if section else {}
+        raise UsageError(
+            f"{name} is not a Python package in {project.lock_path.name}",
+            hint="it is a system package: see `danlu plan`"
+            if name in versions
+            else "run `danlu lock` if the build file has changed",
+        )
+    return anyio.run(
+        partial(
+            explain_package,
+            environment,
+            section,
+            wanted,
+            project=project.directory,
+            paths=settings.paths,
+            config=settings.config,
+        )
+    )
+
+
 def merge_files(base: Path, ours: Path, theirs: Path) -> None:
     """Merge three versions of a lockfile into ``ours``: a merge driver of git (gitattributes(5)).
 

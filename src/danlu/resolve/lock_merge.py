@@ -98,7 +98,7 @@ def _merge_functions(
         system=_merge_tables(ours.system, theirs.system),
         conda=_merge_tables(ours.conda, theirs.conda),
         packages=_merge_packages(base.packages if base else (), ours.packages, theirs.packages),
-        build_packages=_unite(
+        build_packages=_unite_items(
             ours.build_packages, theirs.build_packages, lambda item: (item.name, item.version)
         ),
         packages_inputs=ours.packages_inputs if ours.packages == theirs.packages else "",
@@ -111,7 +111,7 @@ def _merge_tables(ours: Any, theirs: Any) -> Any:
     """Return a table with the packages of both, to be resolved again if they differ."""
     if ours is None or theirs is None or ours == theirs:
         return ours or theirs
-    packages = _unite(ours.packages, theirs.packages, lambda item: item.name)
+    packages = _unite_items(ours.packages, theirs.packages, lambda item: item.name)
     return replace(ours, packages=packages, inputs="")
 
 
@@ -149,15 +149,15 @@ def _merge_sections(
     for name in ours.keys() & theirs.keys():
         # Pins with `inputs` were resolved together: those of two resolutions may not fit.
         if not any("inputs" in pin.__struct_fields__ for pin in ours[name]):
-            merged[name] = _unite(ours[name], theirs[name], partial(_identify, name))
+            merged[name] = _unite_items(ours[name], theirs[name], partial(_identify_pin, name))
     return merged
 
 
-def _identify(section: str, pin: Any) -> str:
+def _identify_pin(section: str, pin: Any) -> str:
     return LOCK_SECTIONS[section].describe(pin)[0]
 
 
-def _unite(
+def _unite_items(
     ours: tuple[Item, ...], theirs: tuple[Item, ...], key: Callable[[Any], Any]
 ) -> tuple[Item, ...]:
     """Return the items of both, ours if they have the same key, in the order of the keys."""

@@ -63,7 +63,7 @@ async def explain_package(
         code, output, messages = await uv.run(command, [*options, "--annotation-style", "line"])
     if code:
         raise uv_error(messages, doing="reading what the locked packages require")
-    return tuple(_describe(name, lock, wanted, _read_annotations(output)))
+    return tuple(_describe_package(name, lock, wanted, _read_annotations(output)))
 
 
 def _read_annotations(text: str) -> dict[str, list[str]]:
@@ -77,7 +77,7 @@ def _read_annotations(text: str) -> dict[str, list[str]]:
     return found
 
 
-def _describe(
+def _describe_package(
     name: str, lock: FunctionLock, wanted: DeclaredRequirements, via: Mapping[str, list[str]]
 ) -> Iterator[str]:
     versions = {package.name: package.version for package in lock.packages}

@@ -33,9 +33,9 @@ test-ordinary-user: setup ## run the real tests of what is different without roo
 	@scripts/setup.sh --ordinary-user
 	@scripts/test-real.sh -m "real and not slow" tests/sandbox tests/engine/test_environments.py
 
-test-engines: setup ## run the tests of environments in each engine: danlu's, Docker, Podman, SSH, Kubernetes
+test-engines: setup ## run the tests of environments in each engine, as root also as an ordinary user
 	@scripts/setup.sh --tests
-	@scripts/test-real.sh -m real tests/engine tests/commands/remote
+	@scripts/test-engines.sh
 
 test-operator: setup ## run the tests with a real API server and etcd, and with a cluster (KUBEBUILDER_ASSETS)
 	@scripts/setup.sh --tests

@@ -128,6 +128,7 @@ _PODMAN_STORAGE = """
 [storage]
 driver = "overlay"
 graphroot = "{place}/root"
+rootless_storage_path = "{place}/root"
 runroot = "{place}/run"
 """
 
@@ -146,9 +147,14 @@ def engine_variables(name: str) -> Iterator[dict[str, str]]:
             "CONTAINERS_CONF": str(directory / "containers.conf"),
             "CONTAINERS_STORAGE_CONF": str(directory / "storage.conf"),
         }
+        commands = [["rm", "--all", "--force"], ["rmi", "--all", "--force"]]
+        if os.geteuid() != 0:
+            # It also ends the process that keeps the namespaces.
+            variables["XDG_RUNTIME_DIR"] = str(directory)
+            commands.append(["system", "migrate"])
         yield variables
         environ = {**os.environ, **variables}
-        for command in (["rm", "--all", "--force"], ["rmi", "--all", "--force"]):
+        for command in commands:
             subprocess.run(["podman", *command], env=environ, capture_output=True, check=False)
 
 

@@ -148,7 +148,10 @@ def _render_data_paths() -> str:
 # -- stubs ----------------------------------------------------------------------------------------
 
 
-_TYPES = "from collections.abc import Mapping, Sequence\nfrom typing import Any, Final, Literal\n"
+_TYPES = (
+    "from collections.abc import Callable, Mapping, Sequence\n"
+    "from typing import Any, Final, Literal\n"
+)
 
 
 def format_signature(function: BuildFunction, *, types: bool = True) -> str:
@@ -233,6 +236,7 @@ def _format_language() -> str:
 #: What the package exports in addition to the language, by module.
 _OTHERS = {
     "attach": "danlu.api",
+    "pack": "danlu.api",
     "sweep": "danlu.api",
     "train": "danlu.api",
     "JobFailed": "danlu.errors",

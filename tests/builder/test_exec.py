@@ -27,7 +27,9 @@ def test_step_without_an_ssh_agent_fails_with_its_line(
     step = Vertex(Exec(("true",), (), "/", epoch=1, ssh=True), spans=(path,))
     with Store.open(tmp_path / "store") as store:
 
-        def context(inputs: tuple[VertexResult, ...], *voices: Callable[..., None]) -> OpContext:
+        def context(
+            vertex: Vertex, inputs: tuple[VertexResult, ...], *voices: Callable[..., None]
+        ) -> OpContext:
             return OpContext(
                 store=store,
                 paths=Paths.of({"DANLU_HOME": str(tmp_path)}),

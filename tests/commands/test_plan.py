@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -391,3 +392,52 @@ def test_plan_shows_no_password(tmp_path: Path, settings: Settings) -> None:
     plan = plan_build(project(tmp_path, text), settings=settings, why=True)
     assert b"s3cr3t" not in msgspec.json.encode(plan)
     assert b"curl https://***@h" in msgspec.json.encode(plan)
+
+
+def test_plan_shows_the_functions_that_are_copied_from(tmp_path: Path, settings: Settings) -> None:
+    text = (
+        FILE
+        + """
+def unused():
+    base(os="debian12")
+
+def production():
+    base(os="debian12")
+    io.copy("/data", "/data", source=build)
+"""
+    )
+    opened = replace_function(project(tmp_path, text), "production")
+    plan = plan_build(opened, settings=settings)
+    (source,) = plan.sources
+    assert (source.name, source.copied_by) == ("build", ("production",))
+    assert source.lines == ("build.envd:13:5",)
+    names = {vertex.name: vertex.source for vertex in plan.vertices}
+    assert names["build: run make data"] == "build"
+    assert names["copy /data of build to /data"] == ""
+    assert names["base debian12"] == "", "both have it"
+
+
+def test_plan_is_stale_if_what_is_copied_from_is(tmp_path: Path, settings: Settings) -> None:
+    text = (
+        FILE
+        + """
+def production():
+    base(os="debian12")
+    io.copy("/data", "/data", source=build)
+"""
+    )
+    opened = replace_function(project(tmp_path, text), "production")
+    environment = opened.environment()
+    base = LockedBase(
+        digest_base_inputs(environment, host_platform()), 1, "debian12", "bookworm", "glibc 2.36"
+    )
+    system = LockedSystem(digest_system_inputs(environment, base, None))
+    packages = digest_package_inputs(environment, base, None, opened.inputs(environment))
+    own = FunctionLock(str(host_platform()), base, system=system, packages_inputs=packages)
+    opened.write_lock(Lock({"production": own}))
+    plan = plan_build(opened, settings=settings)
+    assert (plan.lock, plan.stale) == ("stale", "build: everything")
+
+
+def replace_function(opened: Project, function: str) -> Project:
+    return dataclasses.replace(opened, function=function)

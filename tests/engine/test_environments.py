@@ -385,14 +385,18 @@ def test_a_killed_supervisor_loses_nothing(danlu: Danlu, project: Path) -> None:
 
 
 @pytest.mark.parametrize("engine_setup", LAYERED, indirect=True)
-def test_commit_keeps_changes_as_an_image(danlu: Danlu, project: Path) -> None:
+def test_commit_keeps_changes_as_an_image(danlu: Danlu, project: Path, engine: str) -> None:
     start(danlu, project)
     changes = """echo kept >/kept; rm /bin/awk; mkdir /opt; echo x >/opt/x
         ln /bin/busybox /opt/busybox; rm /bin/vi; mkdir /bin/vi; mkfifo /opt/pipe"""
     run_inside(danlu, project, changes)
     commit = danlu("commit", "digits", "--tag", "box:2", cwd=project)
     assert '"rm -rf -- /bin/awk"' in commit.stdout
-    assert '"ln -f -- /bin/busybox /opt/busybox"' in commit.stdout
+    if engine == "podman" and os.geteuid() != 0:
+        # Its overlay shows both names with different inode numbers, so `podman export` has copies.
+        assert "+ /opt/busybox" in commit.stderr
+    else:
+        assert '"ln -f -- /bin/busybox /opt/busybox"' in commit.stdout
     assert "+ /kept (5 B)" in commit.stderr
     script = "cat /kept /opt/x; ls /bin/awk || echo removed; test -d /bin/vi -a -p /opt/pipe"
     run = danlu("run", "--image", "box:2", "--", "sh", "-c", script, cwd=project)

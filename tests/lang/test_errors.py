@@ -30,7 +30,7 @@ CALLS = [
     ),
     (
         "io.copy('a', host_path='b', target='c')",
-        "multiple values for argument 'source'",
+        "multiple values for argument 'path'",
         "host_path='b'",
         "",
     ),
@@ -101,7 +101,7 @@ CALLS = [
         "checksum='md5:1'",
         "sha256:",
     ),
-    ("io.copy('', '/a')", "empty source", "''", ""),
+    ("io.copy('', '/a')", "empty path", "''", ""),
     ("io.copy('a', '~/b')", "~ is not expanded", "'~/b'", '"/home/envd/b"'),
     ("runtime.environ({'A': 1})", "'A' must be text", "{'A': 1}", 'write "1"'),
     ("runtime.environ({'A B': '1'})", "invalid variable name 'A B'", "{'A B': '1'}", ""),

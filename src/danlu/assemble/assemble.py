@@ -6,7 +6,8 @@ Pure: an environment and its lock in, a graph out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec.structs import replace
 
@@ -57,17 +58,21 @@ def assemble(
     *,
     platform: Platform | None = None,
     tools: FunctionLock | None = None,
+    sources: Mapping[str, Vertex] = MappingProxyType({}),
 ) -> Graph:
     """Return the build graph of an environment under its lock.
 
-    ``tools`` is the lock for this machine's platform if ``platform`` is another one: the programs
-    of that system configure the packages of the foreign one.
+    ``sources`` are the results that its steps copy files of, by target. ``tools`` is the lock for
+    this machine's platform if ``platform`` is another one: the programs of that system configure
+    the packages of the foreign one.
 
     Without a lock, what a lock would pin is an ``Unresolved`` vertex: such a graph can be shown,
     but not built.
     """
     platform = platform or Platform()
-    context = GraphContext(environment, lock, digests or ProjectDigests(), platform)
+    context = GraphContext(
+        environment, lock, digests or ProjectDigests(), platform, sources=sources
+    )
     system = _make_native_or_foreign_system(environment, lock, platform, tools)
     toolchains = _make_toolchain_vertices(environment, lock)
     below = _merge_vertices([system, *toolchains])

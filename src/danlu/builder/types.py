@@ -13,6 +13,7 @@ from danlu.errors import Span
 if TYPE_CHECKING:
     from danlu.environment.conda import CondaChannels
     from danlu.environment.types import AptSource, PipIndex, PythonPackages
+    from danlu.graph.types import Vertex
     from danlu.oci.digest import DiffId
     from danlu.store import Layer, StoredImage
 
@@ -26,6 +27,8 @@ class SolveRequest(msgspec.Struct, frozen=True):
     * ``apt_source``, ``pip_index``, ``conda_channels`` and ``python_packages`` are the package
       sources that the user declared; ``addresses`` maps addresses without credentials to those with
       them; ``mirrors`` are those that the build file sets, by name.
+    * ``requests`` are those for vertices, by digest, that belong to environments with other package
+      sources: their results are only copied from.
     """
 
     project: Path
@@ -42,6 +45,16 @@ class SolveRequest(msgspec.Struct, frozen=True):
     python_packages: tuple[PythonPackages, ...] = ()
     addresses: Mapping[str, str] = {}
     mirrors: Mapping[str, str] = {}
+    requests: Mapping[str, SolveRequest] = {}
+
+    def find_request(self, vertex: Vertex) -> SolveRequest:
+        """Return the request with the package sources of a vertex."""
+        return self.requests.get(vertex.digest, self)
+
+    def has_same_sources(self, other: SolveRequest) -> bool:
+        """Return whether packages come from the same places."""
+        fields = ("apt_source", "pip_index", "conda_channels", "python_packages", "mirrors")
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
 
 
 class VertexReport(msgspec.Struct, frozen=True):

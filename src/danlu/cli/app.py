@@ -57,6 +57,8 @@ COMMANDS = (
     CommandSpec("jobs", "Training", "List, follow, stop and remove training jobs."),
     CommandSpec("operator", "Training", "Run training jobs on a Kubernetes cluster."),
     CommandSpec("kernel", "Training", "Manage danlu's kernels for Jupyter."),
+    CommandSpec("pack", "Serving", "Pack a model into an image with only what it needs."),
+    CommandSpec("verify", "Serving", "Replay the recorded inputs of a packed model."),
     CommandSpec("image", "Images", "List, inspect, move and remove images."),
     CommandSpec("login", "Images", "Log in to a registry."),
     CommandSpec("logout", "Images", "Log out of a registry."),

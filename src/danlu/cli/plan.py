@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
+import msgspec
 
 from danlu.cli.groups import command as declare_command
 from danlu.cli.options import (
@@ -94,14 +96,18 @@ def _update_lock(run: Session, file: str | None, progress: str, platform: str) -
 def _print_report(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
     title = f"{report.file}:{report.function} for {report.platform}"
     terminal.write_stdout(terminal.style_stdout(title, "bold"))
-    branches: dict[str, list[PlannedVertex]] = {}
-    for vertex in report.vertices:
-        if vertex.kind != "Merge":  # merges stack layers and build nothing
-            branches.setdefault(vertex.branch or "other", []).append(vertex)
-    for name in sort_branches(branches):
-        terminal.write_stdout(terminal.style_stdout(name, "bold"))
-        for vertex in branches[name]:
-            _print_vertex(vertex, terminal)
+    for source in report.sources:
+        callers, places = ", ".join(source.copied_by), ", ".join(source.lines)
+        terminal.write_stdout(
+            terminal.style_stdout(source.name, "bold")
+            + f": {callers} copies files of its result"
+            + terminal.style_stdout(f"  {places}", "dim")
+        )
+        vertices = [vertex for vertex in report.vertices if vertex.source == source.name]
+        _print_branches(vertices, terminal, prefix=f"{source.name}: ")
+    if report.sources:
+        terminal.write_stdout(terminal.style_stdout(report.function, "bold") + ": the image")
+    _print_branches([vertex for vertex in report.vertices if not vertex.source], terminal)
     if report.at_start:
         terminal.write_stdout(f"at start: {', '.join(report.at_start)}")
     if why and report.package_settings:
@@ -110,6 +116,20 @@ def _print_report(report: PlanReport, terminal: Terminal, *, why: bool) -> None:
         for setting in report.package_settings:
             terminal.write_stdout(f"  {strip_control_sequences(str(setting))}")
     _print_totals(report, terminal, why=why)
+
+
+def _print_branches(
+    vertices: Sequence[PlannedVertex], terminal: Terminal, *, prefix: str = ""
+) -> None:
+    branches: dict[str, list[PlannedVertex]] = {}
+    for vertex in vertices:
+        if vertex.kind != "Merge":  # merges stack layers and build nothing
+            branches.setdefault(vertex.branch or "other", []).append(vertex)
+    for name in sort_branches(branches):
+        terminal.write_stdout(terminal.style_stdout(f"{prefix}{name}", "bold"))
+        for vertex in branches[name]:
+            shown = vertex.name.removeprefix(prefix)
+            _print_vertex(msgspec.structs.replace(vertex, name=shown), terminal)
 
 
 def _print_vertex(vertex: PlannedVertex, terminal: Terminal) -> None:
@@ -167,6 +187,10 @@ def _report_fields(report: PlanReport) -> dict[str, Any]:
         "lock": report.lock,
         "stale": report.stale,
         "at_start": report.at_start,
+        "sources": [
+            {"function": source.name, "copied_by": source.copied_by, "lines": source.lines}
+            for source in report.sources
+        ],
         "package_settings": [
             {"name": setting.name, "value": setting.value, "origin": setting.origin}
             for setting in report.package_settings
@@ -184,6 +208,8 @@ def _vertex_fields(vertex: PlannedVertex) -> dict[str, Any]:
         "inputs": vertex.inputs,
         "lines": vertex.lines,
     }
+    if vertex.source:
+        fields["source"] = vertex.source
     if vertex.describes:
         fields["describes"] = vertex.describes
     if vertex.forecast is not None:

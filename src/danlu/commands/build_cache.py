@@ -43,6 +43,7 @@ def store_result(
     """Record ``image`` and how it is started as the result of the project's current files."""
     if not project.file.endswith(".envd"):
         return
+    inputs = inputs.merge_sources()
     value: dict[str, Any] = {
         "texts": {path: _hash_text(text) for path, text in project.texts.items()},
         "files": inputs.files,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
-from danlu.assemble.assemble import assemble
+from danlu.assemble.targets import Target, assemble_targets
 from danlu.builder.embedded import build as embedded
 from danlu.builder.embedded.cache_keys import iterate_pending
 from danlu.builder.embedded.preflight import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 _VERSION = 4
 
 
-class _BuildPlan(msgspec.Struct, frozen=True):
+class BuildPlan(msgspec.Struct, frozen=True):
     """A graph, how to solve it, and how the lock changed."""
 
     graph: Graph
@@ -97,10 +98,9 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
     with store.lease():
         plan = None
         if _is_locked(lock_request):
-            assert lock_request.section is not None
-            plan = _plan_build(request, lock_request, lock_request.section)
+            plan = make_build_plan(request, lock_request)
             preload_http_client(plan.graph, plan.request, store, request.settings.paths)
-        _require_ids(plan, lock_request.environment, store)
+        _require_ids(plan, lock_request, store)
         prefetch = (
             start_wheel_prefetch(
                 plan.graph,
@@ -124,9 +124,9 @@ def solve(request: BuildRequest, lock_request: LockRequest, store: Store) -> Ite
 
 def _is_locked(lock_request: LockRequest) -> bool:
     """Return whether the lock is up to date, also for the tools that a foreign build uses."""
-    requests = [lock_request]
+    requests = list(lock_request.all_targets)
     if is_foreign(lock_request.platform):
-        requests.append(lock_request.host)
+        requests += lock_request.host.all_targets
     return all(item.section is not None and not item.stale for item in requests)
 
 
@@ -145,40 +145,56 @@ def _cache_key(lock_request: LockRequest, lock_text: str) -> str:
     )
 
 
-def _require_ids(plan: _BuildPlan | None, environment: Environment, store: Store) -> None:
+def _require_ids(plan: BuildPlan | None, lock_request: LockRequest, store: Store) -> None:
     """Raise :class:`MachineError` if the build needs subordinate ids that the account lacks.
 
     Checked before anything is resolved or downloaded.
     """
     if plan is not None:
         require_subordinate_ids(plan.graph, store, fresh=plan.request.fresh)
-    elif environment.base.os:
-        userns.require_ids(f"base(os={environment.base.os!r})")
-    elif list_system_packages(environment):
-        userns.require_ids("installing system packages")
+        return
+    for environment in (item.environment for item in lock_request.all_targets):
+        if environment.base.os:
+            userns.require_ids(f"base(os={environment.base.os!r})")
+        elif list_system_packages(environment):
+            userns.require_ids("installing system packages")
 
 
-def _plan_build(
+def make_build_plan(
     request: BuildRequest,
     lock_request: LockRequest,
-    lock: FunctionLock,
     changes: tuple[str, ...] = (),
-) -> _BuildPlan:
-    options, environment = request.options, lock_request.environment
-    platform = lock_request.platform
-    graph = assemble(
-        environment,
-        lock,
-        lock_request.inputs,
-        platform=platform,
-        tools=lock_request.host.section if is_foreign(platform) else None,
-    )
+    *,
+    instead: tuple[Environment, FunctionLock] | None = None,
+) -> BuildPlan:
+    """Return the plan under the lock, which is up to date.
+
+    ``instead`` is built in place of the function's own environment and lock.
+    """
+    options, lock, platform = request.options, lock_request.section, lock_request.platform
+    assert lock is not None
+    targets = [
+        Target(
+            item.name,
+            item.environment,
+            item.section,
+            item.inputs,
+            tools=item.host.section if is_foreign(platform) else None,
+        )
+        for item in lock_request.all_targets
+    ]
+    if instead is not None:
+        targets[-1] = replace(targets[-1], environment=instead[0], lock=instead[1])
+    assembled = assemble_targets(targets, platform)
     metadata = {"file": request.project.file, "function": request.project.target}
     if lock.python is not None:
         metadata |= describe_python(lock.python.executable, make_scheme(lock.python))
     editable = [package.name for package in lock.packages if package.editable]
     if editable and not lock_request.inputs.copies:
         metadata["editable"] = ", ".join(editable)
+    addresses: dict[str, str] = {}
+    for target in targets:
+        addresses |= _find_addresses(target.environment, request.project.directory)
     builder_request = SolveRequest(
         project=request.project.directory,
         names=options.tags,
@@ -188,14 +204,30 @@ def _plan_build(
         ssh=options.ssh,
         metadata=metadata,
         debug=options.debug,
+        addresses=addresses,
+    )
+    requests = {
+        target.name: _add_package_sources(builder_request, target.environment) for target in targets
+    }
+    own = requests[lock_request.name]
+    others = {
+        digest: requests[name]
+        for name, digests in assembled.vertices.items()
+        if not own.has_same_sources(requests[name])
+        for digest in digests
+    }
+    return BuildPlan(assembled.graph, replace(own, requests=others), changes)
+
+
+def _add_package_sources(request: SolveRequest, environment: Environment) -> SolveRequest:
+    return replace(
+        request,
         apt_source=environment.apt_source,
         pip_index=environment.pip_index,
         conda_channels=environment.find(CondaChannels),
         python_packages=environment.python_packages,
-        addresses=_find_addresses(environment, request.project.directory),
         mirrors=environment.mirrors(),
     )
-    return _BuildPlan(graph, builder_request, changes)
 
 
 def _find_addresses(environment: Environment, project: Path) -> dict[str, str]:
@@ -215,7 +247,7 @@ def _find_addresses(environment: Environment, project: Path) -> dict[str, str]:
 async def _lock_and_solve(
     request: BuildRequest,
     lock_request: LockRequest,
-    plan: _BuildPlan | None,
+    plan: BuildPlan | None,
     store: Store,
     prefetch: WheelPrefetch | None,
 ) -> BuildOutcome:
@@ -225,11 +257,11 @@ async def _lock_and_solve(
             # A missing daemon is reported before anything is resolved or downloaded.
             await buildkit.open()
         if plan is None:
-            needed = [lock_request]
+            needed = lock_request.all_targets
             if is_foreign(lock_request.platform):
-                needed.insert(0, lock_request.host)
+                needed = (*lock_request.host.all_targets, *needed)
             locked = await update_lock(needed, store)
-            plan = _plan_build(request, lock_request, locked.lock, locked.lines)
+            plan = make_build_plan(request, lock_request, locked.lines)
         _require_emulation(plan, store)
         result = await embedded.build(
             plan.graph,
@@ -248,7 +280,7 @@ async def _lock_and_solve(
     return BuildOutcome(result.image, runtime, result.vertices, plan.lock_changes)
 
 
-def _has_layers_to_make(plan: _BuildPlan, store: Store) -> bool:
+def _has_layers_to_make(plan: BuildPlan, store: Store) -> bool:
     """Return whether a vertex has no record; not of steps, which are found by what is below."""
     pending = iterate_pending(plan.graph.root, store, fresh=plan.request.fresh)
     return any(
@@ -257,7 +289,7 @@ def _has_layers_to_make(plan: _BuildPlan, store: Store) -> bool:
     )
 
 
-def _require_emulation(plan: _BuildPlan, store: Store) -> None:
+def _require_emulation(plan: BuildPlan, store: Store) -> None:
     """Raise :class:`MachineError` if a step executes programs that this machine cannot execute."""
     platform = plan.graph.platform
     if is_foreign(platform):
@@ -289,7 +321,7 @@ def _open_builder(
 def _record_result(
     request: BuildRequest,
     lock_request: LockRequest,
-    plan: _BuildPlan,
+    plan: BuildPlan,
     store: Store,
     result: SolveResult,
 ) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from danlu.commands.build import choose_platforms
 from danlu.environment.conda import CondaChannels
 from danlu.environment.lock import FunctionLock
-from danlu.environment.requirements import needs_python
+from danlu.environment.requirements import digest_base_inputs, needs_python
 from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import DifferenceFound, LockError, UsageError
 from danlu.graph.ops import Platform, parse_platform
@@ -62,8 +62,9 @@ class LockResult(msgspec.Struct, frozen=True):
 class LockRequest(msgspec.Struct, frozen=True):
     """What to lock, and what may change.
 
-    ``upgrade`` names packages to upgrade, ``upgrade_all`` upgrades everything; ``frozen`` forbids
-    every change.
+    ``target`` is the function with its arguments if it is not the project's own, but one that this
+    copies from. ``upgrade`` names packages to upgrade, ``upgrade_all`` upgrades everything;
+    ``frozen`` forbids every change.
     """
 
     project: Project
@@ -76,11 +77,26 @@ class LockRequest(msgspec.Struct, frozen=True):
     offline: bool = False
     upgrade: tuple[str, ...] = ()
     upgrade_all: bool = False
+    target: str = ""
+
+    @property
+    def name(self) -> str:
+        """The function with its arguments: its name in the lock."""
+        return self.target or self.project.target
 
     @property
     def section(self) -> FunctionLock | None:
-        """The current lock of the project's function."""
-        return self.project.lock.find(self.project.target, self.platform)
+        """The current lock of the function."""
+        return self.project.lock.find(self.name, self.platform)
+
+    @property
+    def all_targets(self) -> tuple[LockRequest, ...]:
+        """The requests for the functions that this one copies from, and this one at the end."""
+        sources = (
+            replace(self, environment=environment, inputs=self.inputs.sources[name], target=name)
+            for name, environment in self.environment.sources.items()
+        )
+        return (*sources, self)
 
     @property
     def host(self) -> LockRequest:
@@ -121,10 +137,11 @@ def lock(
     request = _make_request(project, settings, progress, upgrade, upgrade_all=upgrade_all)
     if export:
         _check_export(request, export)
-    requests = [
+    platforms = [
         replace(request, platform=target) for target in _choose_locked_platforms(project, platform)
     ]
-    first = next((item for item in requests if str(item.platform) in platform), requests[0])
+    first = next((item for item in platforms if str(item.platform) in platform), platforms[0])
+    requests = [target for item in platforms for target in item.all_targets]
     outdated = [item for item in requests if item.stale or fresh]
     lines: tuple[str, ...] = ()
     before = project.lock_text
@@ -148,13 +165,14 @@ def _choose_locked_platforms(project: Project, text: str) -> tuple[Platform, ...
 
 def _difference_error(request: LockRequest) -> DifferenceFound:
     project, platform = request.project, request.platform
-    if request.section is None and project.lock.list_platforms(project.target):
+    if request.section is None and project.lock.list_platforms(request.name):
         return DifferenceFound(
             f"{project.lock_path.name} is out of date: {project.file} is not locked for {platform}",
             hint=f"run `danlu lock --platform {platform}` to update it",
         )
+    where = f"{project.file}:{request.name}" if request.target else project.file
     return DifferenceFound(
-        f"{project.lock_path.name} is out of date: {request.stale} changed in {project.file}",
+        f"{project.lock_path.name} is out of date: {request.stale} changed in {where}",
         hint="run `danlu lock` to update it",
     )
 
@@ -231,8 +249,8 @@ async def _lock_in_store(requests: Sequence[LockRequest]) -> LockResult:
 async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResult:
     """Return the lock of the last request, and the changes of all; resolve what is out of date.
 
-    The requests are for platforms of one project. Its lock is written when all are resolved.
-    Raises :class:`LockError` if something is out of date but ``frozen``.
+    The requests are for platforms and targets of one project. Its lock is written when all are
+    resolved. Raises :class:`LockError` if something is out of date but ``frozen``.
     """
     project = requests[0].project
     before = project.lock
@@ -243,7 +261,7 @@ async def update_lock(requests: Sequence[LockRequest], store: Store) -> LockResu
             result = await _resolve_lock(request, store)
             if result.lock is not request.section:
                 is_changed = True
-                project.stage_lock(project.lock.replace_function(project.target, result.lock))
+                project.stage_lock(project.lock.replace_function(request.name, result.lock))
             lines += result.lines
         if is_changed:
             project.write_lock(project.lock)
@@ -259,30 +277,43 @@ async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
         return LockResult(old)
     project = request.project
     if request.frozen:
-        locked = project.lock.list_platforms(project.target)
+        locked = project.lock.list_platforms(request.name)
         missing = f"it is not locked for {request.platform}" if locked else "it is not locked yet"
         raise _frozen_error(request, f"{stale} changed" if old else missing)
     from danlu.resolve.resolve import resolve
 
     context = _make_resolve_context(request, store)
     everything = not old or request.upgrade_all
-    context.report(
-        f"resolving {'dependencies' if everything else ', '.join(request.upgrade) or stale}…"
-    )
+    what = "dependencies" if everything else ", ".join(request.upgrade) or stale
+    context.report(f"resolving {what}{f' of {request.target}' if request.target else ''}…")
     paths = request.settings.paths
     with (
         translate_disk_full(f"danlu's data ({paths.data})"),
         downloads.prevent_pruning(paths.cache),
     ):
-        # A platform or variant that is not locked yet keeps the versions of the first platform or
-        # of the function's defaults.
-        functions = project.lock.functions
-        known = old or functions.get(project.target) or functions.get(project.function)
+        known = old or _find_similar_lock(request)
         new = await resolve(request.environment, known, request.inputs, context)
     lines = tuple(describe_changes(old, new))
     if is_foreign(request.platform):
         lines = tuple(f"{request.platform}: {line}" for line in lines)
+    if request.target:
+        lines = tuple(f"{request.target}: {line}" for line in lines)
     return LockResult(new, lines)
+
+
+def _find_similar_lock(request: LockRequest) -> FunctionLock | None:
+    """Return the lock whose versions a function keeps that is not locked yet.
+
+    That of its first platform, of the function with its defaults, or of another function of the
+    file on the same base: what runs in one image was developed in another.
+    """
+    functions = request.project.lock.functions
+    if same := functions.get(request.name) or functions.get(request.environment.name):
+        return same
+    platform = request.platform
+    wanted = digest_base_inputs(request.environment, platform)
+    others = (lock for lock in functions.values() if lock.platform == str(platform))
+    return next((lock for lock in others if lock.base.inputs == wanted), None)
 
 
 def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:
@@ -309,7 +340,7 @@ def _frozen_error(request: LockRequest, what: str) -> LockError:
     project = request.project
     option = "" if request.platform == host_platform() else f" --platform {request.platform}"
     return LockError(
-        f"{project.lock_path.name} is out of date for {project.file}:{project.target}: {what}",
+        f"{project.lock_path.name} is out of date for {project.file}:{request.name}: {what}",
         hint=f"run `danlu lock{option}` and commit the lockfile",
     )
 

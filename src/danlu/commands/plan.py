@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from danlu.assemble.assemble import assemble
+from danlu.assemble.targets import Target, assemble_targets
 from danlu.commands.build import choose_platform, last_build_key
 from danlu.environment.lock import LockedSetting
 from danlu.environment.types import Environment
@@ -43,7 +45,10 @@ class VertexForecast(msgspec.Struct, frozen=True):
 
 
 class PlannedVertex(msgspec.Struct, frozen=True):
-    """A vertex of the graph; ``lines`` are places in the build file, ``inputs`` are digests."""
+    """A vertex of the graph; ``lines`` are places in the build file, ``inputs`` are digests.
+
+    ``source`` is the function whose result it is part of, if that is only copied from.
+    """
 
     digest: str
     name: str
@@ -53,6 +58,7 @@ class PlannedVertex(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
     describes: tuple[str, ...] = ()
     forecast: VertexForecast | None = None
+    source: str = ""
 
     @property
     def needs_lock(self) -> bool:
@@ -60,11 +66,21 @@ class PlannedVertex(msgspec.Struct, frozen=True):
         return self.kind == "Unresolved"
 
 
+class PlannedSource(msgspec.Struct, frozen=True):
+    """A function whose result is copied from: by the functions ``copied_by``, at ``lines``."""
+
+    name: str
+    copied_by: tuple[str, ...]
+    lines: tuple[str, ...]
+    is_locked: bool
+
+
 class PlanReport(msgspec.Struct, frozen=True):
     """What would be built. ``stale`` is what changed since it was locked, empty for nothing.
 
     ``locked_platforms`` are all those of the lock, ``lock_command`` updates it for this one.
-    ``package_settings`` are those of pip and uv that restricted the locked packages.
+    ``package_settings`` are those of pip and uv that restricted the locked packages. ``sources``
+    are the functions that are built because their results are copied from.
     """
 
     file: str
@@ -78,6 +94,7 @@ class PlanReport(msgspec.Struct, frozen=True):
     locked_platforms: tuple[str, ...] = ()
     lock_command: str = "danlu lock"
     package_settings: tuple[LockedSetting, ...] = ()
+    sources: tuple[PlannedSource, ...] = ()
 
 
 def plan_build(
@@ -90,20 +107,34 @@ def plan_build(
     """
     environment = _evaluate_offline(project)
     inputs, target = project.inputs(environment), choose_platform(platform)
-    section = project.lock.find(project.target, target)
-    stale = find_stale_section(environment, section, target, inputs) if section else ""
-    tools = project.lock.find(project.target, host_platform()) if is_foreign(target) else None
-    graph = _assemble_graph(environment, section, inputs, target, stale=stale, tools=tools)
-    if section is not None and not stale and is_foreign(target):
-        stale = _find_stale_tools(environment, tools, inputs)
+    targets = _list_targets(project, environment, inputs, target)
+    stale_parts = {item.name: _find_stale_part(item, target) for item in targets}
+
+    def make_graph(item: Target, platform: Platform, sources: Mapping[str, Vertex]) -> Graph:
+        return _assemble_graph(item, platform, sources, stale=stale_parts[item.name])
+
+    assembled = assemble_targets(targets, target, make_graph)
+    graph, section = assembled.graph, targets[-1].lock
+    stale = {
+        item.name: stale_parts[item.name] or _find_stale_tools(item, target) for item in targets
+    }
+    # That the function itself is not locked is another state than an outdated lock.
+    stale |= {item.name: "everything" for item in targets[:-1] if item.lock is None}
+    owners = {
+        digest: name
+        for name, digests in assembled.vertices.items()
+        for digest in digests
+        if name != project.target
+    }
     planned = PlanReport(
         file=project.file,
         function=project.target,
         platform=str(target),
         digest=graph.digest,
-        lock="missing" if section is None else "stale" if stale else "fits",
-        stale=stale,
-        vertices=tuple(_plan_vertex(vertex) for vertex in graph.walk()),
+        lock=_combine_states(targets, stale),
+        stale=_describe_stale(stale, project.target),
+        vertices=tuple(_plan_vertex(vertex, owners) for vertex in graph.walk()),
+        sources=_plan_sources(targets),
         at_start=environment.start_functions,
         locked_platforms=tuple(map(str, project.lock.list_platforms(project.target))),
         lock_command=f"danlu lock --platform {target}" if is_foreign(target) else "danlu lock",
@@ -115,13 +146,69 @@ def plan_build(
     return _add_forecasts(planned, graph, settings, section, last=last)
 
 
-def _find_stale_tools(
-    environment: Environment, tools: FunctionLock | None, inputs: ProjectDigests
-) -> str:
+def _list_targets(
+    project: Project, environment: Environment, inputs: ProjectDigests, platform: Platform
+) -> list[Target]:
+    """Return the functions that the project's copies from, and the project's at the end."""
+
+    def find_target(name: str, environment: Environment, digests: ProjectDigests) -> Target:
+        tools = project.lock.find(name, host_platform()) if is_foreign(platform) else None
+        return Target(name, environment, project.lock.find(name, platform), digests, tools)
+
+    sources = [
+        find_target(name, source, inputs.sources[name])
+        for name, source in environment.sources.items()
+    ]
+    return [*sources, find_target(project.target, environment, inputs)]
+
+
+def _find_stale_part(target: Target, platform: Platform) -> str:
+    """Return what changed since a target was locked, empty for nothing or if it is not locked."""
+    if target.lock is None:
+        return ""
+    return find_stale_section(target.environment, target.lock, platform, target.digests)
+
+
+def _find_stale_tools(target: Target, platform: Platform) -> str:
     """Return what is stale in the lock of the native programs that a foreign build uses."""
-    host = host_platform()
-    stale = find_stale_section(environment, tools, host, inputs) if tools else "everything"
+    if target.lock is None or not is_foreign(platform):
+        return ""
+    host, tools = host_platform(), target.tools
+    stale = (
+        find_stale_section(target.environment, tools, host, target.digests)
+        if tools
+        else "everything"
+    )
     return f"{stale} for {host}" if stale else ""
+
+
+def _combine_states(targets: Sequence[Target], stale: Mapping[str, str]) -> LockState:
+    if targets[-1].lock is None:
+        return "missing"
+    return "stale" if any(stale.values()) else "fits"
+
+
+def _describe_stale(stale: Mapping[str, str], main: str) -> str:
+    parts = [part if name == main else f"{name}: {part}" for name, part in stale.items() if part]
+    return ", ".join(parts)
+
+
+def _plan_sources(targets: Sequence[Target]) -> tuple[PlannedSource, ...]:
+    """Return the functions that are copied from, with the places where that is done."""
+    copies: dict[str, dict[str, list[str]]] = {target.name: {} for target in targets}
+    for target in targets:
+        for step in target.environment.steps:
+            if source := step.source_target():
+                copies[source].setdefault(target.name, []).append(str(step.span))
+    return tuple(
+        PlannedSource(
+            target.name,
+            tuple(copies[target.name]),
+            tuple(line for lines in copies[target.name].values() for line in lines),
+            is_locked=target.lock is not None,
+        )
+        for target in targets[:-1]
+    )
 
 
 def _evaluate_offline(project: Project) -> Environment:
@@ -138,19 +225,12 @@ def _evaluate_offline(project: Project) -> Environment:
 
 
 def _assemble_graph(
-    environment: Environment,
-    section: FunctionLock | None,
-    inputs: ProjectDigests,
-    platform: Platform,
-    *,
-    stale: str,
-    tools: FunctionLock | None,
+    target: Target, platform: Platform, sources: Mapping[str, Vertex], *, stale: str
 ) -> Graph:
-    """Return the graph; what is out of date in the lock is unresolved in it.
-
-    ``tools`` is as in :func:`assemble`.
-    """
-    unlocked = assemble(environment, None, inputs, platform=platform)
+    """Return the graph of a target; what is out of date in the lock is unresolved in it."""
+    environment, section, inputs = target.environment, target.lock, target.digests
+    tools = target.tools
+    unlocked = assemble(environment, None, inputs, platform=platform, sources=sources)
     if section is None or stale in ("platform", "base", "python"):
         return unlocked  # everything else depends on these
     unresolved: tuple[str, ...] = ("Python packages",) if stale == "Python packages" else ()
@@ -158,14 +238,16 @@ def _assemble_graph(
         unresolved = ("system packages", "Python packages")
         section = replace(section, system=None)
     if not unresolved:
-        return assemble(environment, section, inputs, platform=platform, tools=tools)
+        return assemble(
+            environment, section, inputs, platform=platform, tools=tools, sources=sources
+        )
     leaves = tuple(
         dataclasses.replace(vertex, inputs=())
         for vertex in unlocked.walk()
         if isinstance(vertex.op, Unresolved) and vertex.op.kind in unresolved
     )
     section = replace(section, packages=())
-    graph = assemble(environment, section, inputs, platform=platform, tools=tools)
+    graph = assemble(environment, section, inputs, platform=platform, tools=tools, sources=sources)
     return dataclasses.replace(graph, root=_add_leaves(graph.root, leaves))
 
 
@@ -178,7 +260,7 @@ def _add_leaves(root: Vertex, leaves: tuple[Vertex, ...]) -> Vertex:
     return dataclasses.replace(root, inputs=(_add_leaves(root.inputs[0], leaves), *root.inputs[1:]))
 
 
-def _plan_vertex(vertex: Vertex) -> PlannedVertex:
+def _plan_vertex(vertex: Vertex, owners: Mapping[str, str]) -> PlannedVertex:
     return PlannedVertex(
         digest=vertex.digest,
         name=mask_credentials(vertex.name),
@@ -187,6 +269,7 @@ def _plan_vertex(vertex: Vertex) -> PlannedVertex:
         inputs=tuple(below.digest for below in vertex.inputs),
         lines=tuple(str(span) for span in vertex.spans),
         describes=_describe_op(vertex),
+        source=owners.get(vertex.digest, ""),
     )
 
 

@@ -79,7 +79,8 @@ def _forecast_vertex(vertex: Vertex, state: _ForecastState) -> VertexForecast:
         size = sum(layer.size for layer in result.layers)
         return VertexForecast("cached", "no input changed", size=size)
     download = _download_size(vertex, state)
-    if vertex.op.is_step and state.results.get(vertex.inputs[0].digest) is None:
+    reads = vertex.op.reads_inputs and vertex.inputs
+    if reads and state.results.get(vertex.inputs[0].digest) is None:
         if vertex.digest not in state.last_digests and _op_is_new(vertex, state):
             return VertexForecast("build", _explain_build(vertex, state), download=download)
         return VertexForecast("maybe", _explain_uncertainty(vertex, state), download=download)

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace as replace_fields
+
 from danlu.errors import UsageError
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.files import write_atomic
@@ -177,11 +179,22 @@ class Project:
 
         Raises :class:`UsageError` with the line of the build file if a file is missing.
         """
-        from danlu.environment.types import ProjectDigests
-        from danlu.sources.build_context import digest_path
         from danlu.sources.file_digests import FileDigests
 
         digests = FileDigests.of_project(self.directory, self.paths.cache)
+        result = self._digest_inputs(environment, digests)
+        sources = {
+            name: self._digest_inputs(source, digests)
+            for name, source in environment.sources.items()
+        }
+        digests.save()
+        return replace_fields(result, sources=sources)
+
+    def _digest_inputs(self, environment: Environment, digests: FileDigests) -> ProjectDigests:
+        """Return the digests of one environment, without those of its sources."""
+        from danlu.environment.types import ProjectDigests
+        from danlu.sources.build_context import digest_path
+
         files: dict[str, str] = {}
         for path, span in environment.project_files().items():
             try:
@@ -193,8 +206,7 @@ class Project:
         if environment.uses_project:
             context = digest_path(self.directory, ".", digests)
         packages = self._digest_packages(environment, digests)
-        digests.save()
-        return ProjectDigests(files, context=context, **packages)
+        return replace_fields(ProjectDigests(files, context=context), **packages)
 
     def _digest_packages(
         self, environment: Environment, digests: FileDigests
@@ -263,5 +275,9 @@ class ProjectLoader:
     def _locked_commit(self, url: str, ref: str) -> str:
         from danlu.lang.functions.include import INCLUDES
 
-        lock = self.project.lock.functions.get(self.project.target)
-        return INCLUDES.find_commit(INCLUDES.pins(lock), url, ref)
+        functions = self.project.lock.functions
+        # The functions that this one copies from may be the only ones that include it.
+        for lock in (functions.get(self.project.target), *functions.values()):
+            if commit := INCLUDES.find_commit(INCLUDES.pins(lock), url, ref):
+                return commit
+        return ""

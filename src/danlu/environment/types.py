@@ -139,6 +139,10 @@ class Step(LocatedValue, frozen=True):
         """Return the paths of the project's files whose content the build depends on."""
         return ()
 
+    def source_target(self) -> str:
+        """Return the target (``build(gpu=True)``) whose result it copies files of, or empty."""
+        return ""
+
     def addresses(self) -> tuple[str, ...]:
         """Return the addresses that are fetched, with credentials as the user wrote them."""
         return ()
@@ -290,6 +294,7 @@ class ProjectDigests(msgspec.Struct, frozen=True):
     ``files`` maps a path, as the build file names it, to the digest of its content: requirements
     files, local wheels, sources of ``io.copy``. ``packages`` maps every path that Python packages
     come from, also through requirements files: wheels, archives, directories to build.
+    ``sources`` are the digests of the environments that it copies from, by target.
     ``context`` is the digest of the whole project if a step sees it, else empty. ``editable`` maps
     the directories of editable packages to digests of their metadata; ``copies`` maps them to
     digests of their content if the image must work without the project, else it is empty.
@@ -300,13 +305,29 @@ class ProjectDigests(msgspec.Struct, frozen=True):
     context: str = ""
     editable: Mapping[str, str] = {}
     copies: Mapping[str, str] = {}
+    sources: Mapping[str, ProjectDigests] = {}
+
+    def merge_sources(self) -> ProjectDigests:
+        """Return the digests of all environments together: a path has the same digest in each."""
+        merged = replace(self, sources={})
+        for other in self.sources.values():
+            merged = ProjectDigests(
+                {**other.files, **merged.files},
+                {**other.packages, **merged.packages},
+                merged.context or other.context,
+                {**other.editable, **merged.editable},
+                {**other.copies, **merged.copies},
+            )
+        return merged
 
 
 class Environment(msgspec.Struct, frozen=True):
     """Everything that one build function describes.
 
     ``name`` is the function's, ``file`` the build file as the user named it. ``declarations`` are
-    in the order of the file, ``steps`` in the order they run.
+    in the order of the file, ``steps`` in the order they run. ``sources`` are the environments that
+    steps copy files of, directly and indirectly, by target (``build(gpu=True)``), each after those
+    that it copies from; they have no sources of their own.
     """
 
     name: str
@@ -315,6 +336,7 @@ class Environment(msgspec.Struct, frozen=True):
     declarations: tuple[Declaration, ...] = ()
     steps: tuple[Step, ...] = ()
     includes: tuple[IncludeRef, ...] = ()
+    sources: Mapping[str, Environment] = {}
 
     def find(self, kind: type[_D]) -> _D | None:
         """Return the declaration of a type that is declared at most once."""
@@ -373,7 +395,8 @@ class Environment(msgspec.Struct, frozen=True):
     def strip_runtime(self) -> Environment:
         """Return the environment without the declarations that change nothing in the image."""
         kept = (item for item in self.declarations if not isinstance(item, RuntimeDeclaration))
-        return replace(self, declarations=tuple(kept))
+        sources = {name: source.strip_runtime() for name, source in self.sources.items()}
+        return replace(self, declarations=tuple(kept), sources=sources)
 
     def mirrors(self) -> dict[str, str]:
         """Return the mirrors that the build file sets, by name."""
@@ -395,7 +418,8 @@ class GraphContext(msgspec.Struct, frozen=True):
     Without a lock the graph can be shown but not built; what a lock would pin is an
     ``Unresolved`` vertex then. ``system`` is the stack of the base and the system packages, in
     which packages of declarations can be built. ``wheels`` are the Python packages over it by
-    name, for declarations that read their files.
+    name, for declarations that read their files. ``sources`` are the results that steps copy files
+    of, by target.
     """
 
     environment: Environment
@@ -404,6 +428,7 @@ class GraphContext(msgspec.Struct, frozen=True):
     platform: Platform
     system: Vertex | None = None
     wheels: Mapping[str, Vertex] = {}
+    sources: Mapping[str, Vertex] = {}
 
     @property
     def python(self) -> LockedPython | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 
@@ -42,7 +43,15 @@ class ForeignValue(msgspec.Struct, frozen=True):
     type: str
 
 
+class FunctionValue(msgspec.Struct, frozen=True):
+    """A function of the build file as an argument; ``name`` is empty if it has no global name."""
+
+    name: str
+
+
 def _describe_value(value: object) -> str:
+    if isinstance(value, FunctionValue):
+        return "a function"
     if isinstance(value, ForeignValue):
         return f"a {value.type}"
     named = {
@@ -157,6 +166,34 @@ def choice(names: Iterable[str]) -> ArgType:
     return ArgType(description, f"Literal[{', '.join(literals)}]", check)
 
 
+def _check_function(value: object) -> FunctionValue:
+    if not isinstance(value, FunctionValue):
+        raise CallError(
+            f"must be a build function, not {_describe_value(value)}",
+            hint="name it without quotes and parentheses: source=development",
+        )
+    if not value.name:
+        raise CallError(
+            "must be a function that the build file defines at its top level",
+            hint="define it there, or load or import it under its own name",
+        )
+    return value
+
+
+def _check_parameters(value: object) -> tuple[tuple[str, bool | int | float | str], ...]:
+    if not isinstance(value, Mapping):
+        raise CallError(f"must be a dictionary of values, not {_describe_value(value)}")
+    pairs = []
+    for key, item in value.items():
+        if not isinstance(key, str) or not key.isidentifier():
+            raise CallError(f"has a key that is not a parameter's name: {key!r}")
+        is_finite = not isinstance(item, float) or math.isfinite(item)
+        if not isinstance(item, (bool, int, float, str)) or not is_finite:
+            raise CallError(f"'{key}' must be text, a finite number, or True or False")
+        pairs.append((key, _check_text(item) if isinstance(item, str) else item))
+    return tuple(sorted(pairs))
+
+
 _SECRET_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -195,6 +232,12 @@ FLAG = ArgType("`bool`", "bool", _check_flag)
 TEXTS = ArgType("`list[str]`", "Sequence[str]", _check_text_list)
 TEXT_MAP = ArgType("`dict[str, str]`", "Mapping[str, str]", _check_text_map)
 ARGUMENT_LISTS = ArgType("`list[list[str]]`", "Sequence[Sequence[str]]", _check_argument_lists)
+BUILD_FUNCTION = ArgType("build function", "Callable[..., object]", _check_function)
+PARAMETERS = ArgType(
+    "`dict` of text, numbers and booleans",
+    "Mapping[str, bool | float | str]",
+    _check_parameters,
+)
 SECRETS = ArgType(
     "list of secrets: an id (`str`), or a `dict` of `id` and `target`",
     "Sequence[str | Mapping[str, str]]",

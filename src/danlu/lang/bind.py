@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from danlu.environment.types import Environment
 from danlu.errors import Span
-from danlu.lang.arg_types import CallError
+from danlu.lang.arg_types import BUILD_FUNCTION, CallError
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
 from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.lang.functions import FUNCTIONS
@@ -30,7 +30,7 @@ def declare_calls(
     ``written_order`` keeps the steps as written (``build.py``); otherwise ``io.*`` come before
     ``run()`` (envd's order).
     """
-    env = EnvironmentBuilder()
+    env = EnvironmentBuilder(sources.text(file))
     for call in calls:
         try:
             _declare_call(env, call, sources)
@@ -59,8 +59,8 @@ def _find_written_argument(call: FunctionCall, argument: str | int | None) -> st
     if not isinstance(argument, str) or argument in call.kwargs:
         return argument
     function = FUNCTIONS[call.function]
-    for name in call.kwargs:
-        parameter = function.find_parameter(name)
+    for name, value in call.kwargs.items():
+        parameter = function.find_parameter(name, value)
         if parameter is not None and parameter.name == argument:
             return name
     try:
@@ -75,7 +75,8 @@ def bind_arguments(
 ) -> dict[str, object]:
     """Return the checked values of the arguments that were given, by parameter name.
 
-    None for a parameter with a default counts as not given. Raises :class:`CallError`.
+    None for a parameter with a default counts as not given, except for functions. Raises
+    :class:`CallError`.
     """
     given = _group_by_parameter(function, args, kwargs)
     values: dict[str, object] = {}
@@ -88,7 +89,8 @@ def bind_arguments(
                 )
             continue
         argument, value = given[parameter.name]
-        if value is None and not parameter.is_required:
+        # None as a function is the value of a call: `source=build()`.
+        if value is None and not parameter.is_required and parameter.type is not BUILD_FUNCTION:
             continue
         values[parameter.name] = _check_value(function, parameter, value, argument)
     return values
@@ -102,7 +104,7 @@ def _group_by_parameter(
     for position, (name, value) in enumerate(_map_positional(function, args).items()):
         given[name] = (position, value)
     for name, value in kwargs.items():
-        parameter = function.find_parameter(name)
+        parameter = function.find_parameter(name, value)
         if parameter is None:
             raise CallError(
                 f"{function.name}() has no argument '{name}'",

@@ -10,7 +10,7 @@ import msgspec
 
 from danlu.environment.lock import LockSection
 from danlu.errors import Span
-from danlu.lang.arg_types import ArgType
+from danlu.lang.arg_types import BUILD_FUNCTION, ArgType
 from danlu.lang.environment_builder import EnvironmentBuilder
 
 
@@ -80,12 +80,20 @@ class BuildFunction(msgspec.Struct, frozen=True):
         """``python`` of ``install.python``."""
         return self.name.rpartition(".")[2]
 
-    def find_parameter(self, name: str) -> Parameter | None:
-        """Return the parameter of that name or alias."""
-        for parameter in self.parameters:
-            if name == parameter.name or name in parameter.aliases:
-                return parameter
-        return None
+    @property
+    def takes_functions(self) -> bool:
+        """Whether one of its arguments may be a build function."""
+        return any(parameter.type is BUILD_FUNCTION for parameter in self.parameters)
+
+    def find_parameter(self, name: str, value: object = None) -> Parameter | None:
+        """Return the parameter of that name or alias.
+
+        If the name of one is an alias of another, a text is the value of the other.
+        """
+        named = [item for item in self.parameters if name == item.name or name in item.aliases]
+        if not named:
+            return None
+        return named[0] if isinstance(value, str) else named[-1]
 
 
 class BoundCall(msgspec.Struct, frozen=True):

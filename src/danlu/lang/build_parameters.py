@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from danlu.errors import UsageError
+from danlu.lang.arg_types import CallError
 from danlu.lang.source_files import find_build_functions, normalize_newlines
 from danlu.util.suggest import did_you_mean
 
@@ -84,6 +85,36 @@ def bind_parameters(
         if value != defaults[name] or type(value) is not type(defaults[name]):
             values[name] = value
     return values
+
+
+def bind_values(text: str, function: str, values: Iterable[tuple[str, Value]]) -> dict[str, Value]:
+    """Return the values that a function is called with and that are not its defaults, sorted.
+
+    As :func:`bind_parameters`, for values of the build file; without checks for a function that
+    ``text`` does not define, but loads. Raises :class:`CallError`.
+    """
+    defaults = _read_defaults(text, function)
+    bound: dict[str, Value] = {}
+    for name, value in sorted(values):
+        if defaults is not None and name not in defaults:
+            raise CallError(
+                f"'{function}' has no parameter '{name}'",
+                hint=did_you_mean(
+                    name, defaults, otherwise=f"its parameters: {', '.join(defaults) or 'none'}"
+                ),
+                argument="parameters",
+            )
+        default = defaults[name] if defaults is not None else None
+        if isinstance(default, float) and type(value) is int:
+            value = float(value)
+        if isinstance(default, Value) and type(value) is not type(default):
+            raise CallError(
+                f"the value of '{name}' must be of the type of its default, {default!r}",
+                argument="parameters",
+            )
+        if value != default or type(value) is not type(default):
+            bound[name] = value
+    return bound
 
 
 def format_target(function: str, values: Mapping[str, Value]) -> str:

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 
 from danlu.errors import UsageError
+from danlu.lang.arg_types import FunctionValue
 from danlu.lang.loader import CachingLoader
 from danlu.lang.protocol import CallFrame, FunctionCall
 from danlu.lang.source_files import SourceFiles
@@ -17,13 +18,18 @@ _ACTIVE: ContextVar[CallRecorder | None] = ContextVar("danlu_recorder", default=
 
 
 class CallRecorder:
-    """The calls so far; ``files`` are the names under which the user's files were compiled."""
+    """The calls so far.
+
+    ``files`` are the names under which the user's files were compiled, ``names`` are the global
+    names of the build file.
+    """
 
     def __init__(self, loader: CachingLoader, sources: SourceFiles) -> None:
         self.loader = loader
         self.sources = sources
         self.calls: list[FunctionCall] = []
         self.files: set[str] = set()
+        self.names: Mapping[str, object] = {}
 
     def capture_frames(self) -> tuple[CallFrame, ...]:
         """Return the frames of the user's files on the current stack, outermost first."""
@@ -41,11 +47,19 @@ class CallRecorder:
         self, function: str, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> FunctionCall:
         """Record a call with the stack that led to it."""
-        call = FunctionCall(function, args, dict(kwargs), self.capture_frames())
+        given = {
+            key: self._name_function(value) if isinstance(value, FunctionType) else value
+            for key, value in kwargs.items()
+        }
+        call = FunctionCall(function, args, given, self.capture_frames())
         if not call.frames:
             raise UsageError(f"{function}() was not called from the build file")
         self.calls.append(call)
         return call
+
+    def _name_function(self, function: FunctionType) -> FunctionValue:
+        known = self.names.get(function.__name__) is function
+        return FunctionValue(function.__name__ if known else "")
 
     @contextmanager
     def activate(self) -> Iterator[None]:

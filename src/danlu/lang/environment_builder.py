@@ -21,9 +21,10 @@ _D = TypeVar("_D", bound=Declaration)
 
 
 class EnvironmentBuilder:
-    """What was declared so far, in the order of the file."""
+    """What was declared so far, in the order of the file; ``text`` is that of the build file."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str = "") -> None:
+        self.text = text
         self._unique: dict[str, Declaration] = {}
         self._declarations: list[Declaration] = []
         self._steps: list[Step] = []

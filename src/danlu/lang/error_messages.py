@@ -71,7 +71,7 @@ def translate_failure(
     if failure.kind == "nofile":
         return missing_file_error(file)
     if failure.kind == "missing":
-        return missing_function_error(file, function, sources)
+        return missing_function_error(file, failure.message or function, sources)
     frames = failure.frames
     span = _frame_span(frames[-1], sources) if frames else find_definition(file, function, sources)
     message, hint = failure.message, failure.hint

@@ -10,11 +10,12 @@ from types import MappingProxyType
 from danlu.environment.types import Environment
 from danlu.errors import UsageError
 from danlu.lang.bind import declare_calls
-from danlu.lang.build_parameters import Value
+from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.error_messages import missing_file_error, translate_failure
 from danlu.lang.loader import CachingLoader, SourceLoader
-from danlu.lang.protocol import EvaluationLimits, EvaluationResult
+from danlu.lang.protocol import EvaluationLimits, EvaluationResult, SourceCalls
 from danlu.lang.source_files import SourceFiles, find_build_functions, find_definition
+from danlu.lang.source_targets import connect_sources
 from danlu.lang.subprocess_eval import evaluate_in_child, has_one_thread
 from danlu.util.fork import run_in_child
 from danlu.util.sanitize import strip_control_sequences
@@ -55,7 +56,14 @@ def evaluate(
     outcome = evaluate_in_child(
         file, function, provider, limits, arguments=arguments, while_waiting=while_waiting
     )
-    return build_environment(outcome, file=file, function=function, sources=sources, limits=limits)
+    return build_environment(
+        outcome,
+        file=file,
+        function=function,
+        sources=sources,
+        limits=limits,
+        target=format_target(function, arguments),
+    )
 
 
 def _early_exit_error(file: str, code: int) -> UsageError:
@@ -85,26 +93,32 @@ def build_environment(
     function: str,
     sources: SourceFiles,
     limits: EvaluationLimits,
+    target: str = "",
 ) -> Environment:
     """Return the environment of an evaluated Starlark file, or raise its first error.
 
-    The calls are checked first: an invalid one came before the failure that ended the evaluation.
+    ``target`` is the function with its arguments. The calls are checked first: an invalid one came
+    before the failure that ended the evaluation.
     """
     for text in outcome.printed:
         _show_output(f"{text}\n".encode())
-    environment = declare_calls(
-        outcome.calls,
-        name=function,
-        file=file,
-        sources=sources,
-        span=find_definition(file, function, sources),
-        written_order=False,
-    )
+    evaluated = (SourceCalls(function, target or function, outcome.calls), *outcome.sources)
+    environments = {
+        source.target: declare_calls(
+            source.calls,
+            name=source.function,
+            file=file,
+            sources=sources,
+            span=find_definition(file, source.function, sources),
+            written_order=False,
+        )
+        for source in evaluated
+    }
     if outcome.failure is not None:
         raise translate_failure(
             outcome.failure, file=file, function=function, sources=sources, limits=limits
         )
-    return environment
+    return connect_sources(target or function, environments, sources)
 
 
 def list_functions(file: str, loader: SourceLoader) -> list[str]:

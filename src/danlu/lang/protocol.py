@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from danlu.lang.arg_types import ForeignValue
+from danlu.lang.arg_types import ForeignValue, FunctionValue
 
 
 class EvaluationLimits(msgspec.Struct, frozen=True):
@@ -79,36 +79,44 @@ class EvaluationFailure(msgspec.Struct, frozen=True):
     frames: tuple[CallFrame, ...] = ()
 
 
+class SourceCalls(msgspec.Struct, frozen=True):
+    """The calls of a build function whose result ``io.copy`` copies from.
+
+    ``target`` is the function with its arguments, as in ``build(gpu=True)``.
+    """
+
+    function: str
+    target: str
+    calls: tuple[FunctionCall, ...]
+
+
 class EvaluationResult(msgspec.Struct, frozen=True):
     """The calls in the order they were made, the failure if there was one, and what was printed.
 
-    ``value`` is what the build function returned, if that was requested.
+    ``value`` is what the build function returned, if that was requested. ``sources`` are the
+    functions that it copies from, directly and indirectly.
     """
 
     calls: tuple[FunctionCall, ...]
     failure: EvaluationFailure | None = None
     printed: tuple[str, ...] = ()
     value: object = None
+    sources: tuple[SourceCalls, ...] = ()
 
 
 def encode_result(result: EvaluationResult) -> dict[str, Any]:
     """Return the result as values that JSON can hold."""
     failure = result.failure
     return {
-        "calls": [
-            [
-                call.function,
-                [_encode_value(value) for value in call.args],
-                [[name, _encode_value(value)] for name, value in call.kwargs.items()],
-                _encode_frames(call.frames),
-                call.commit,
-            ]
-            for call in result.calls
-        ],
+        "calls": _encode_calls(result.calls),
         "failure": failure
         and [failure.kind, failure.message, failure.hint, _encode_frames(failure.frames)],
         "printed": list(result.printed),
         "value": _encode_value(result.value),
+        "sources": [
+            [source.function, source.target, _encode_calls(source.calls)]
+            for source in result.sources
+        ],
     }
 
 
@@ -116,20 +124,41 @@ def decode_result(data: Mapping[str, Any]) -> EvaluationResult:
     """Return the result that :func:`encode_result` encoded."""
     failure = data["failure"]
     return EvaluationResult(
-        tuple(
-            FunctionCall(
-                function,
-                tuple(_decode_value(value) for value in args),
-                {name: _decode_value(value) for name, value in kwargs},
-                _decode_frames(frames),
-                commit,
-            )
-            for function, args, kwargs, frames, commit in data["calls"]
-        ),
+        _decode_calls(data["calls"]),
         failure
         and EvaluationFailure(failure[0], failure[1], failure[2], _decode_frames(failure[3])),
         tuple(data["printed"]),
         _decode_value(data["value"]),
+        tuple(
+            SourceCalls(function, target, _decode_calls(calls))
+            for function, target, calls in data["sources"]
+        ),
+    )
+
+
+def _encode_calls(calls: tuple[FunctionCall, ...]) -> list[list[Any]]:
+    return [
+        [
+            call.function,
+            [_encode_value(value) for value in call.args],
+            [[name, _encode_value(value)] for name, value in call.kwargs.items()],
+            _encode_frames(call.frames),
+            call.commit,
+        ]
+        for call in calls
+    ]
+
+
+def _decode_calls(data: list[list[Any]]) -> tuple[FunctionCall, ...]:
+    return tuple(
+        FunctionCall(
+            function,
+            tuple(_decode_value(value) for value in args),
+            {name: _decode_value(value) for name, value in kwargs},
+            _decode_frames(frames),
+            commit,
+        )
+        for function, args, kwargs, frames, commit in data
     )
 
 
@@ -142,7 +171,8 @@ def _decode_frames(frames: list[list[Any]]) -> tuple[CallFrame, ...]:
 
 
 def _encode_value(value: object) -> object:
-    """Encode a Starlark value: ``d`` is a dictionary, ``n`` a float, ``f`` anything else.
+    """Encode a Starlark value: ``d`` is a dictionary, ``n`` a float, ``b`` a build function, ``f``
+    anything else.
 
     Dictionaries are lists of pairs, because their keys need not be texts; floats are texts, because
     JSON has no infinities.
@@ -153,6 +183,8 @@ def _encode_value(value: object) -> object:
         return {"d": [[_encode_value(key), _encode_value(item)] for key, item in value.items()]}
     if isinstance(value, ForeignValue):
         return {"f": value.type}
+    if isinstance(value, FunctionValue):
+        return {"b": value.name}
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, float):
@@ -167,5 +199,7 @@ def _decode_value(value: Any) -> object:
         if "d" in value:
             pairs = [(_decode_value(key), _decode_value(item)) for key, item in value["d"]]
             return {tuple(key) if isinstance(key, list) else key: item for key, item in pairs}
+        if "b" in value:
+            return FunctionValue(value["b"])
         return float(value["n"]) if "n" in value else ForeignValue(value["f"])
     return value

@@ -24,13 +24,25 @@ from typing import Any
 from danlu.environment.types import Environment
 from danlu.errors import BuildFileError, DanluError
 from danlu.lang.bind import declare_calls
-from danlu.lang.build_parameters import Value
+from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.call_recorder import CallRecorder, locate_instruction
 from danlu.lang.error_messages import missing_file_error, missing_function_error
 from danlu.lang.loader import CachingLoader
-from danlu.lang.protocol import PYTHON_LIMITS, CallFrame, EvaluationLimits
+from danlu.lang.protocol import (
+    PYTHON_LIMITS,
+    CallFrame,
+    EvaluationLimits,
+    FunctionCall,
+    SourceCalls,
+)
 from danlu.lang.python_namespace import LANGUAGE, UnknownNameError
 from danlu.lang.source_files import SourceFiles, find_definition, normalize_newlines
+from danlu.lang.source_targets import (
+    SourceTarget,
+    TooManyTargets,
+    connect_sources,
+    evaluate_source_targets,
+)
 from danlu.util.suggest import suggest_name
 
 _MODULE = "__danlu__"
@@ -56,18 +68,22 @@ def evaluate_python(
     recorder = CallRecorder(loader, sources)
     recorder.files.add(file)
     code = _compile_file(file, normalize_newlines(text), sources)
-    failure = _run_file(code, file, function, arguments, recorder, limits)
-    environment = declare_calls(
-        recorder.calls,
-        name=function,
-        file=file,
-        sources=sources,
-        span=find_definition(file, function, sources),
-        written_order=True,
-    )
+    evaluated: list[SourceCalls] = []
+    failure = _run_file(code, file, function, arguments, recorder, limits, evaluated)
+    environments = {
+        source.target: declare_calls(
+            source.calls,
+            name=source.function,
+            file=file,
+            sources=sources,
+            span=find_definition(file, source.function, sources),
+            written_order=True,
+        )
+        for source in evaluated
+    }
     if failure is not None:
         raise failure
-    return environment
+    return connect_sources(format_target(function, arguments), environments, sources)
 
 
 def _compile_file(file: str, text: str, sources: SourceFiles) -> CodeType:
@@ -96,11 +112,25 @@ def _run_file(
     arguments: Mapping[str, Value],
     recorder: CallRecorder,
     limits: EvaluationLimits,
+    evaluated: list[SourceCalls],
 ) -> DanluError | None:
-    """Run the file and its function; return the error if there is one."""
+    """Run the file, its function and those that it copies from; return the error if there is one.
+
+    ``evaluated`` gets the calls of each function.
+    """
     module = ModuleType(_MODULE)
     module.__file__ = file
-    names = module.__dict__
+    names = recorder.names = module.__dict__
+
+    def evaluate(target: SourceTarget) -> Sequence[FunctionCall]:
+        recorder.calls = list(common)
+        try:
+            _call_function(names, file, target.function, target.arguments, recorder.sources)
+        finally:
+            found = tuple(recorder.calls)
+            evaluated.append(SourceCalls(target.function, target.name, found))
+        return found
+
     try:
         with ExitStack() as stack:
             # dataclasses and pickle look up a module by its name.
@@ -109,8 +139,19 @@ def _run_file(
             stack.enter_context(recorder.activate())
             stack.enter_context(_project_imports(recorder, file))
             stack.enter_context(_resource_limits(limits))
-            exec(code, names)
-            _call_function(names, file, function, arguments, recorder.sources)
+            common: tuple[FunctionCall, ...] = ()
+            main = SourceTarget(function, arguments)
+            try:
+                exec(code, names)
+            except BaseException:
+                evaluated.append(SourceCalls(function, main.name, tuple(recorder.calls)))
+                raise
+            common = tuple(recorder.calls)
+            text = normalize_newlines(recorder.sources.text(file))
+            evaluate_source_targets(main.name, evaluate(main), text, evaluate)
+    except TooManyTargets as error:
+        span = recorder.sources.call_span(error.call)
+        return recorder.sources.make_error(error.message, span, hint=error.hint)
     except DanluError as error:
         return error
     except (KeyboardInterrupt, GeneratorExit):

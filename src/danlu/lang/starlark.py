@@ -17,15 +17,16 @@ import posixpath
 import re
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import starlark
+from msgspec.structs import replace
 
 from danlu.environment.runtime_settings import DATA_SCHEME
-from danlu.lang.arg_types import CallError
+from danlu.lang.arg_types import CallError, FunctionValue
 from danlu.lang.bind import bind_arguments
 from danlu.lang.build_parameters import Value, format_target
 from danlu.lang.functions import FUNCTIONS
@@ -41,9 +42,11 @@ from danlu.lang.protocol import (
     EvaluationLimits,
     EvaluationResult,
     FunctionCall,
+    SourceCalls,
     SourceProvider,
 )
 from danlu.lang.source_files import normalize_newlines, replace_tabs
+from danlu.lang.source_targets import SourceTarget, TooManyTargets, evaluate_source_targets
 from danlu.lang.starlark_text import load_text, preamble_text, read_error, read_stack
 
 _MAX_CALLS = 20_000
@@ -114,6 +117,7 @@ def evaluate_starlark(
             evaluation.failure,
             tuple(evaluation.printed),
             evaluation.value,
+            tuple(evaluation.sources),
         )
 
 
@@ -145,6 +149,7 @@ class _StarlarkEvaluation:
         memory: _MemoryMeter,
     ) -> None:
         self.calls: list[FunctionCall] = []
+        self.sources: list[SourceCalls] = []
         self.printed: list[str] = []
         self.failure: EvaluationFailure | None = None
         self.waited = 0.0
@@ -185,12 +190,68 @@ class _StarlarkEvaluation:
         self._run_text(module, file, text, partial(self._load_project_file, preamble, file))
         if not re.fullmatch(r"[A-Za-z_]\w*", function):
             self._stop_with(EvaluationFailure("missing", function))
+        common = tuple(self.calls)
+        self.value = self._call_function(module, function, arguments, value=value)
+        if value:
+            return
+
+        def evaluate(target: SourceTarget) -> Sequence[FunctionCall]:
+            own, printed, self.calls = self.calls, list(self.printed), []
+            # A new module: a function may have changed the global lists of the first.
+            fresh = self._make_module(preamble)
+            self._run_text(fresh, file, text, partial(self._load_project_file, preamble, file))
+            self.calls, self.printed = list(common), printed
+            try:
+                self._call_function(fresh, target.function, target.arguments)
+            finally:
+                found = tuple(self.calls)
+                self.sources.append(SourceCalls(target.function, target.name, found))
+                self.calls = own
+            return found
+
+        main = format_target(function, arguments)
+        try:
+            evaluate_source_targets(main, self.calls, normalize_newlines(text), evaluate)
+        except TooManyTargets as error:
+            self._stop_with(
+                EvaluationFailure("invalid", error.message, error.hint, frames=error.call.frames)
+            )
+
+    def _call_function(
+        self,
+        module: starlark.Module,
+        function: str,
+        arguments: Mapping[str, Value],
+        *,
+        value: bool = False,
+    ) -> object:
+        """Call a build function, and give the functions among the recorded arguments their names.
+
+        Returns what the build function returned if ``value`` is set.
+        """
         kind = self._evaluate_text(module, "<kind>", f"type({function})")
         if kind != "function":
             self._stop_with(EvaluationFailure("missing", function))
         self._function = function
         call = format_target(function, arguments) if arguments else f"{function}()"
-        self.value = self._evaluate_text(module, "<build>", call if value else f"{call}\nNone")
+        result = self._evaluate_text(module, "<build>", call if value else f"{call}\nNone")
+        for index, made in enumerate(self.calls):
+            functions = {
+                name: self._find_global(module, item.name)
+                for name, item in made.kwargs.items()
+                if isinstance(item, FunctionValue)
+            }
+            if functions:
+                self.calls[index] = replace(made, kwargs={**made.kwargs, **functions})
+        return result
+
+    def _find_global(self, module: starlark.Module, text: str) -> FunctionValue:
+        """Return the function that Starlark writes as ``text`` (``<0>.build``), if it is global."""
+        name = text.rpartition(".")[2]
+        if not name.isidentifier() or name == "lambda":
+            return FunctionValue("")
+        shown = self._evaluate_text(module, "<kind>", f"str({name})")
+        return FunctionValue(name if shown == text else "")
 
     def _evaluate_repository(self, index: int) -> starlark.FrozenModule:
         """Evaluate all files of a repository and collect their public names in one struct."""
@@ -321,8 +382,14 @@ class _StarlarkEvaluation:
         return module
 
     def _on_call(
-        self, name: str, stack: str, args: list[Any], kwargs: dict[str, Any]
+        self,
+        name: str,
+        stack: str,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        functions: dict[str, str],
     ) -> str | None:
+        kwargs |= {key: FunctionValue(text) for key, text in functions.items()}
         self._record_call(FunctionCall(name, tuple(args), kwargs, read_stack(stack, self._ids)))
         if name != "data.envd":
             return None

@@ -35,10 +35,17 @@ def preamble_text() -> str:
     ]
     for name in FUNCTIONS:
         if name != "include":
-            lines += [
-                f"def {_inner_name(name)}(*args, **kwargs):",
-                f'    return _call("{name}", call_stack(strip_frames=1), args, kwargs)',
-            ]
+            lines.append(f"def {_inner_name(name)}(*args, **kwargs):")
+            if FUNCTIONS[name].takes_functions:
+                # The interpreter passes no functions to Python: pass their full names instead.
+                lines.append(
+                    "    given = {k: str(v) for k, v in kwargs.items() if type(v) == 'function'}"
+                )
+                lines.append("    kwargs = {k: v for k, v in kwargs.items() if k not in given}")
+            else:
+                lines.append("    given = {}")
+            call = f'_call("{name}", call_stack(strip_frames=1), args, kwargs, given)'
+            lines.append(f"    return {call}")
     paths = ", ".join(f'{name}="{path}"' for name, path in PATHS.items())
     for namespace in NAMESPACES:
         fields = [

@@ -47,6 +47,13 @@ FILES = {
     install.python_packages(name=["./package"])
     run(commands=["python -c 'import answer; print(answer.value)' > /srv/value"], mount_host=True)
 """,
+    "files of another function's result": """\
+    io.copy("/out/*.txt", "/srv/", source=compiler)
+    run(commands=["cat /srv/*.txt > /srv/all"])
+def compiler():
+    base(os="debian12")
+    run(commands=["mkdir /out; echo one > /out/1.txt; echo two > /out/2.txt; echo > /out/log"])
+""",
     "changes of every kind": """\
     run(commands=[
         "mkdir /opt/x /opt/empty; echo hello > /srv/hello; ln /srv/hello /srv/hard",

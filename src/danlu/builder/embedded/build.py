@@ -20,10 +20,10 @@ from danlu.builder.embedded.solver import Solver
 from danlu.builder.types import SolveRequest, SolveResult, VertexReport
 from danlu.graph.image_config import ImageConfig
 from danlu.graph.progress import Message, Progress
-from danlu.graph.types import Graph
+from danlu.graph.types import Graph, Vertex
 from danlu.oci.image import make_image
 from danlu.sources import downloads
-from danlu.sources.pypi.indexes import read_index_settings
+from danlu.sources.pypi.indexes import IndexSettings, read_index_settings
 from danlu.util.disk_full import translate_disk_full
 from danlu.util.worker_pool import WorkerPool
 
@@ -93,9 +93,12 @@ async def solve(
 
     Commands run in containers on this machine, or in what ``make_sandbox`` returns.
     """
-    indexes = read_index_settings(
-        request.pip_index, request.python_packages, request.project, mirrors=config.mirrors
-    )
+    indexes: dict[int, IndexSettings] = {}
+    for own in (request, *request.requests.values()):
+        if id(own) not in indexes:
+            indexes[id(own)] = read_index_settings(
+                own.pip_index, own.python_packages, own.project, mirrors=config.mirrors
+            )
     began = time.monotonic()
     with downloads.prevent_pruning(paths.cache), store.staging() as work:
 
@@ -106,10 +109,12 @@ async def solve(
             return Sandbox(work, name=config.runtime, seccomp=config.seccomp)
 
         def context(
+            vertex: Vertex,
             inputs: tuple[VertexResult, ...],
             log: Callable[[str], None],
             transfer: TransferReport,
         ) -> OpContext:
+            own = request.find_request(vertex)
             return OpContext(
                 store=store,
                 paths=paths,
@@ -124,18 +129,24 @@ async def solve(
                 warn=lambda text: progress(Message(f"warning: {text}", time.monotonic() - began)),
                 offline=request.offline,
                 debug=request.debug,
-                apt_source=request.apt_source,
-                indexes=indexes,
-                conda_channels=request.conda_channels,
+                apt_source=own.apt_source,
+                indexes=indexes[id(own)],
+                conda_channels=own.conda_channels,
                 secrets=request.secrets,
                 ssh=request.ssh,
-                prefetched=prefetched,
+                prefetched=prefetched if own is request else None,
                 addresses=request.addresses,
-                mirrors=request.mirrors,
+                mirrors=own.mirrors,
                 workers=workers,
             )
 
-        solver = Solver(store, context, progress, fresh=request.fresh)
+        solver = Solver(
+            store,
+            context,
+            progress,
+            fresh=request.fresh,
+            group_by=lambda vertex: id(request.find_request(vertex)),
+        )
         async with WorkerPool() as workers:
             with translate_disk_full(f"the store ({store.root})"):
                 result = await solver.solve(graph)

@@ -121,7 +121,10 @@ def _find_missing_wheels(graph: Graph, request: SolveRequest, store: Store) -> l
         return [
             vertex.op
             for vertex, is_cached in iterate_pending(graph.root, store, fresh=request.fresh)
-            if isinstance(vertex.op, Wheel) and not vertex.inputs and not is_cached
+            if isinstance(vertex.op, Wheel)
+            and not vertex.inputs
+            and not is_cached
+            and request.find_request(vertex) is request
         ]
 
 

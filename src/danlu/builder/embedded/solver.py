@@ -38,7 +38,9 @@ from danlu.store import Layer, Store
 from danlu.util.exception_groups import unwrap_group
 
 #: Makes the context of a vertex from the results of its inputs, a log and a transfer callback.
-MakeContext = Callable[[tuple[VertexResult, ...], Callable[[str], None], TransferReport], OpContext]
+MakeContext = Callable[
+    [Vertex, tuple[VertexResult, ...], Callable[[str], None], TransferReport], OpContext
+]
 
 
 def load_executor(op: Op) -> Any:
@@ -70,7 +72,7 @@ class _VertexJob:
 
 
 class Solver:
-    """One build of one graph."""
+    """One build of one graph. Only vertices with the same ``group_by`` are executed as a batch."""
 
     def __init__(
         self,
@@ -80,12 +82,14 @@ class Solver:
         *,
         executors: Callable[[Op], Any] = load_executor,
         fresh: bool = False,
+        group_by: Callable[[Vertex], object] = lambda vertex: None,
     ) -> None:
         self._store = store
         self._executors = executors
         self._make_context = make_context
         self._progress = progress
         self._fresh = fresh
+        self._group_by = group_by
         self._jobs: dict[str, _VertexJob] = {}
         self._start_time = time.monotonic()
         self.reports: list[VertexReport] = []
@@ -160,7 +164,7 @@ class Solver:
         started = time.monotonic()
         self._report_start(vertex)
         context = self._make_context(
-            inputs, self._log_callback(vertex), self._transfer_callback(vertex)
+            vertex, inputs, self._log_callback(vertex), self._transfer_callback(vertex)
         )
         try:
             result = await self._run_op(vertex.op, context)
@@ -186,7 +190,7 @@ class Solver:
 
     async def _start_batch(self, graph: Graph) -> None:
         """Start the vertices that are cheaper together: wheels, which one call to uv unpacks."""
-        missing: list[_VertexJob] = []
+        missing: dict[object, list[_VertexJob]] = {}
         if not any(vertex.op.is_batched for vertex in graph.walk()):
             return
         with self._store.reading():
@@ -198,18 +202,20 @@ class Solver:
                 job = self._jobs[vertex.digest] = _VertexJob(vertex)
                 cached = self._lookup_cache(vertex, key)
                 if cached is None:
-                    missing.append(job)
+                    missing.setdefault(self._group_by(vertex), []).append(job)
                 else:
                     job.finish(cached)
-        if missing:
-            self._group.start_soon(self._solve_batch, missing)
+        for jobs in missing.values():
+            self._group.start_soon(self._solve_batch, jobs)
 
     async def _solve_batch(self, jobs: list[_VertexJob]) -> None:
         started = time.monotonic()
         for job in jobs:
             self._report_start(job.vertex)
         first = jobs[0].vertex
-        context = self._make_context((), self._log_callback(first), self._transfer_callback(first))
+        context = self._make_context(
+            first, (), self._log_callback(first), self._transfer_callback(first)
+        )
         try:
             outputs = await self._executors(first.op).execute_all(
                 [job.vertex.op for job in jobs], context

@@ -23,8 +23,18 @@ from danlu.graph.ops import (
     Unresolved,
 )
 from danlu.graph.types import Vertex
-from danlu.lang.arg_types import FLAG, SECRETS, TEXT, TEXTS, CallError
+from danlu.lang.arg_types import (
+    BUILD_FUNCTION,
+    FLAG,
+    PARAMETERS,
+    SECRETS,
+    TEXT,
+    TEXTS,
+    CallError,
+    FunctionValue,
+)
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
+from danlu.lang.build_parameters import Value, bind_values, format_target
 from danlu.lang.checks import check_image, check_url
 from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.util.urls import mask_credentials, strip_credentials
@@ -98,18 +108,37 @@ def _declare_run(env: EnvironmentBuilder, call: BoundCall) -> None:
 
 
 class CopyStep(Step, frozen=True):
-    """``io.copy(source, target, image)``: from the project, or from an image."""
+    """``io.copy(path, target, image, source, parameters)``.
+
+    ``source`` is a path in the project, in the image ``image``, or in the result of the build
+    function ``function`` with ``arguments``.
+    """
 
     source: str
     target: str
     image: str = ""
+    function: str = ""
+    arguments: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def target_name(self) -> str:
+        """The function with its arguments; empty if the files are not a function's result."""
+        return format_target(self.function, dict(self.arguments))
+
+    def source_target(self) -> str:
+        return self.target_name
 
     def project_files(self) -> tuple[str, ...]:
-        return () if self.image else (self.source,)
+        return () if self.image or self.function else (self.source,)
 
     def add_to(self, below: Vertex, context: GraphContext) -> Vertex:
         owner = context.owner
         target = self.target if self.target.startswith("/") else f"/{self.target}"
+        if self.function:
+            name = f"copy {self.source} of {self.target_name} to {self.target}"
+            from_target = CopyImage(self.source, target, owner.uid, owner.gid, context.epoch)
+            result = context.sources[self.target_name]
+            return _lay_over(below, Vertex(from_target, (result,), name, "steps", (self.span,)))
         if not self.image:
             digest = context.digests.files.get(self.source, "")
             op = CopyContext(self.source, target, digest, owner.uid, owner.gid, context.epoch)
@@ -172,7 +201,7 @@ COPIED_IMAGES = CopiedImages(LockedImage)
 
 
 def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
-    for argument in ("source", "target"):
+    for argument in ("path", "target"):
         if not call[argument]:
             raise CallError(f"io.copy(): empty {argument}", argument=argument)
     if call["target"] == "~" or call["target"].startswith("~/"):
@@ -183,7 +212,33 @@ def _declare_copy(env: EnvironmentBuilder, call: BoundCall) -> None:
         )
     if call["image"]:
         check_image(call["image"], "io.copy")
-    env.add_step(CopyStep(call["source"], call["target"], call["image"], span=call.span))
+    function: FunctionValue | None = call["source"]
+    if function is not None and call["image"]:
+        raise CallError(
+            "io.copy(): both image and source", hint="copy from one of them", argument="source"
+        )
+    if function is None and call["parameters"]:
+        raise CallError(
+            "io.copy(): parameters without source",
+            hint="name the build function: source=…",
+            argument="parameters",
+        )
+    name, arguments = "", {}
+    if function is not None:
+        name, arguments = (
+            function.name,
+            bind_values(env.text, function.name, call["parameters"] or ()),
+        )
+    env.add_step(
+        CopyStep(
+            call["path"],
+            call["target"],
+            call["image"],
+            name,
+            tuple(arguments.items()),
+            span=call.span,
+        )
+    )
 
 
 # -- io.http ---------------------------------------------------------------------------------------
@@ -349,11 +404,32 @@ FUNCTIONS = (
     ),
     BuildFunction(
         "io.copy",
-        "Copy files into the image, from the project or from another image.",
+        "Copy files into the image: from the project, from another image, or from the result of "
+        "another build function, which is built for it but does not become part of the image.",
         (
-            Parameter("source", TEXT, "path in the project or in `image`", aliases=("host_path",)),
+            Parameter(
+                "path",
+                TEXT,
+                "path in the project, in `image` or in the result of `source`; its last part may "
+                "be a pattern (`*.whl`)",
+                aliases=("host_path", "source"),
+            ),
             Parameter("target", TEXT, "path in the environment", aliases=("envd_path",)),
             Parameter("image", TEXT, "the image to copy from", ""),
+            Parameter(
+                "source",
+                BUILD_FUNCTION,
+                "the build function of this file to copy from (a text is the `path`)",
+                None,
+                keyword_only=True,
+            ),
+            Parameter(
+                "parameters",
+                PARAMETERS,
+                "values for the parameters of `source`",
+                None,
+                keyword_only=True,
+            ),
         ),
         declare=_declare_copy,
         lock_section=COPIED_IMAGES,

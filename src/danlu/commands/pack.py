@@ -1,0 +1,476 @@
+"""Pack a model: its files, its predictor, and the least of the training environment it needs.
+
+The predictor runs on example inputs in the training environment, which shows the packages that it
+uses. The image is built from the same lock with only those, and the same inputs must give the same
+outputs in it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from danlu.builder.embedded import build as embedded
+from danlu.builder.types import SolveRequest
+from danlu.commands.build import BuildOptions, BuildRequest, choose_platform, find_or_build
+from danlu.commands.build_image import make_build_plan, make_lock_request
+from danlu.commands.image.manage import normalize_name
+from danlu.commands.local_modules import classify_search_path, find_local_modules
+from danlu.commands.packed_runs import explain_failure, find_layers, read_file, run_predictor
+from danlu.environment.image_layout import make_scheme
+from danlu.errors import DifferenceFound, StepFailed, UsageError
+from danlu.graph.ops import CopyContext
+from danlu.graph.progress import Message
+from danlu.graph.types import Graph, Vertex
+from danlu.oci.digest import sha256
+from danlu.sandbox import userns
+from danlu.sandbox.layer_view import LayerView
+from danlu.sandbox.types import Mount
+from danlu.serving import layout, runner
+from danlu.serving.golden import DEFAULT_TOLERANCE, OutputComparison, compare_outputs
+from danlu.serving.model_directory import ModelDirectory, read_model_directory
+from danlu.serving.predictors.registry import choose_predictor
+from danlu.serving.reduction import ReducedEnvironment, reduce_environment
+from danlu.serving.report import (
+    GoldenExample,
+    GoldenRecording,
+    PackedPackage,
+    PackOrigin,
+    RunReport,
+)
+from danlu.sources.build_context import digest_path
+from danlu.sources.file_digests import FileDigests
+
+if TYPE_CHECKING:
+    from danlu.commands.build_image import BuildPlan
+    from danlu.commands.lock import LockRequest
+    from danlu.commands.project import Project
+    from danlu.commands.settings import Settings
+    from danlu.environment.lock import FunctionLock
+    from danlu.environment.types import Environment
+    from danlu.graph.image_config import ImageConfig
+    from danlu.graph.progress import Progress
+    from danlu.oci.digest import DiffId
+    from danlu.store import Layer, Store, StoredImage
+
+_MAX_STATUS_BYTES = 64 << 20
+_EXAMPLE_SUFFIXES = (".json", ".jsonl", ".npy", ".npz")
+
+
+class PackOptions(msgspec.Struct, frozen=True):
+    """The options of ``danlu pack``.
+
+    ``predictor`` is ``FILE:CLASS``, the name of a ready-made one, or empty to choose by the model's
+    files; ``network`` is ``FILE:FUNCTION`` for weights of PyTorch. Paths are absolute.
+    """
+
+    model: Path
+    tag: str
+    directory: Path
+    predictor: str = ""
+    network: str = ""
+    examples: tuple[Path, ...] = ()
+    keep: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    tolerance: float = DEFAULT_TOLERANCE
+    frozen: bool = False
+    offline: bool = False
+
+
+class PackResult(msgspec.Struct, frozen=True):
+    """A packed image.
+
+    Sizes are bytes of uncompressed layers. ``dropped`` are packages of the training environment
+    that the image does not have. ``shared_layers`` of ``layers`` are layers of the training image.
+    """
+
+    image: str
+    name: str
+    size: int
+    training_size: int
+    model_size: int
+    predictor: str
+    packages: tuple[str, ...]
+    dropped: tuple[str, ...]
+    dropped_system: tuple[str, ...]
+    layers: int
+    shared_layers: int
+    examples: int
+    comparison: OutputComparison
+    notes: tuple[str, ...] = ()
+
+
+class _PredictorFiles(msgspec.Struct, frozen=True):
+    """What is copied to the image for a predictor; ``about`` is ``predictor.json``."""
+
+    about: Mapping[str, object]
+    files: Mapping[str, Path]
+    description: str
+    notes: tuple[str, ...] = ()
+
+
+def pack_model(
+    project: Project, options: PackOptions, *, settings: Settings, progress: Progress
+) -> PackResult:
+    """Build the image of a model, check it, and name it ``options.tag``.
+
+    ``project`` is the training environment, which is built if needed. Raises
+    :class:`~danlu.errors.DanluError`; the name moves only to an image that passed the check.
+    """
+    name = normalize_name(options.tag)
+    model = read_model_directory(options.model)
+    predictor = _collect_predictor(options, model, project)
+    examples = tuple(map(_check_example, options.examples))
+    project = replace(project, portable=True)
+    userns.enter(settings.paths)
+    environment = project.environment(offline=options.offline)
+    build = BuildRequest(
+        project, settings, BuildOptions(offline=options.offline, frozen=options.frozen), progress
+    )
+    with find_or_build(build) as (store, outcome), store.lease(), store.staging() as work:
+        training = outcome.image
+        lock = project.lock.find(project.target, choose_platform(""))
+        if lock is None or lock.python is None:
+            raise UsageError(
+                "the environment has no Python", hint="add install.python to the build file"
+            )
+        code = work / "code"
+        _write_code(code, predictor)
+        interpreter = make_scheme(lock.python).interpreter
+        _report_progress(
+            progress, "running the predictor in the training environment, without a network"
+        )
+
+        def record() -> RunReport:
+            return _record_examples(
+                store, training, settings, interpreter, code, model, examples, work
+            )
+
+        report = record()
+        if report.error is not None:
+            raise explain_failure(report.error, where="the training environment")
+        _require_repeatable(compare_outputs(report.outputs, report.again))
+        plan = _PackPlan(build, make_lock_request(build, environment), lock, options)
+        reduction = _plan_reduction(plan, store, training, report)
+        origin = _describe_origin(plan, training, reduction)
+        _write_recording(work / "record", report, origin, options.tolerance)
+        image = _build_image(plan, store, work, model, reduction, interpreter)
+        _report_progress(
+            progress, "checking the packed image in a fresh container, without a network"
+        )
+        replay = run_predictor(store, image, settings, (interpreter, layout.PROGRAM, "replay"))
+        if replay.error is not None:
+            raise explain_failure(
+                replay.error, where="the packed image", known=report.distributions.modules
+            )
+        comparison = compare_outputs(report.outputs, replay.outputs, tolerance=options.tolerance)
+        if not comparison.is_equal:
+            again = compare_outputs(report.outputs, record().outputs, tolerance=options.tolerance)
+            _require_repeatable(again)
+            raise DifferenceFound(
+                "the packed image gives other outputs than the training environment",
+                details=tuple(map(str, comparison.differences)),
+                hint="keep a package that changes the result: --keep NAME",
+            )
+        store.tag(name, image.digest)
+        return PackResult(
+            image=image.digest,
+            name=name,
+            size=_measure_layers(find_layers(store, image)),
+            training_size=_measure_layers(find_layers(store, training)),
+            model_size=model.size,
+            predictor=predictor.description,
+            packages=tuple(f"{item.name}=={item.version}" for item in origin.packages),
+            dropped=reduction.dropped,
+            dropped_system=reduction.dropped_system,
+            layers=len(image.layers),
+            shared_layers=len(set(image.layers) & set(training.layers)),
+            examples=len(report.inputs),
+            comparison=comparison,
+            notes=predictor.notes,
+        )
+
+
+class _PackPlan(msgspec.Struct, frozen=True):
+    """What every phase of packing needs."""
+
+    build: BuildRequest
+    lock_request: LockRequest
+    lock: FunctionLock
+    options: PackOptions
+
+    def plan_build(self, environment: Environment, lock: FunctionLock) -> BuildPlan:
+        """Return the plan of a build with a part of the environment and its lock."""
+        return make_build_plan(self.build, self.lock_request, instead=(environment, lock))
+
+
+class _SolvedGraph(msgspec.Struct, frozen=True):
+    """The layers of a graph with what made each, lowest first, and what a base image sets."""
+
+    layers: tuple[tuple[DiffId, str], ...]
+    inherited: ImageConfig
+
+
+def _report_progress(progress: Progress, text: str) -> None:
+    progress(Message(text, 0.0))
+
+
+def _measure_layers(layers: Sequence[Layer]) -> int:
+    return sum(layer.size for layer in layers)
+
+
+def _require_repeatable(comparison: OutputComparison) -> None:
+    if not comparison.is_equal:
+        raise StepFailed(
+            "the predictor gives different outputs for the same input: they depend on time or"
+            " randomness",
+            code=1,
+            details=tuple(
+                f"{item.place or 'output'}: {item.recorded} first, {item.found} then"
+                for item in comparison.differences
+            ),
+            hint="set seeds in `load` and `predict`, or leave the output out of the result",
+        )
+
+
+# -- the predictor's files ------------------------------------------------------------------------
+
+
+def _collect_predictor(
+    options: PackOptions, model: ModelDirectory, project: Project
+) -> _PredictorFiles:
+    """Return the files of the predictor that the options name."""
+    if ":" in options.predictor:
+        module, name, files = _find_modules(options.predictor, "--predictor", options, project)
+        return _PredictorFiles({"module": module, "class": name}, files, options.predictor)
+    ready = choose_predictor(options.predictor, model)
+    about: dict[str, object] = {"module": "danlu_predictor", "class": ready.class_name}
+    found: dict[str, Path] = {}
+    if options.network:
+        module, name, files = _find_modules(options.network, "--network", options, project)
+        about["options"] = {"module": module, "name": name}
+        found.update(files)
+    found["danlu_predictor.py"] = ready.source
+    notes = tuple(
+        f"note: {name} is a program: loading it executes what its author wrote"
+        for name in ready.find_code(model)
+    )
+    return _PredictorFiles(about, found, ready.name, notes)
+
+
+def _find_modules(
+    text: str, option: str, options: PackOptions, project: Project
+) -> tuple[str, str, Mapping[str, Path]]:
+    """Return module, name and files of ``FILE:NAME`` with the local modules that it imports."""
+    file, _, name = text.rpartition(":")
+    path = options.directory / file
+    if not name.isidentifier() or not path.stem.isidentifier() or path.suffix != ".py":
+        raise UsageError(f"invalid {option} {text!r}", hint="use FILE.py:NAME")
+    if not path.is_file():
+        raise UsageError(f"{option}: {file} not found in {options.directory}")
+    places = classify_search_path(
+        [str(path.parent), str(project.directory)], place=options.directory, elsewhere=True
+    )
+    modules = find_local_modules((), places, needed=(path.stem,), elsewhere=True)
+    return path.stem, name, modules.files
+
+
+def _write_code(place: Path, predictor: _PredictorFiles) -> None:
+    """Write what the image has below :data:`layout.ROOT`, but for the model and the recording."""
+    for relative, source in predictor.files.items():
+        target = place / "code" / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    # So that the runner can read them from the mount: what is not in the image is empty there.
+    (place / "model").mkdir()
+    (place / "examples").mkdir()
+    shutil.copyfile(runner.__file__, place / "run.py")
+    (place / "predictor.json").write_text(json.dumps(predictor.about, indent=2) + "\n")
+
+
+def _check_example(path: Path) -> Path:
+    if path.suffix not in _EXAMPLE_SUFFIXES:
+        raise UsageError(
+            f"invalid example file {path.name}", hint=f"use {', '.join(_EXAMPLE_SUFFIXES)}"
+        )
+    if not path.is_file():
+        raise UsageError(f"example file {path} not found")
+    return path
+
+
+def _record_examples(
+    store: Store,
+    image: StoredImage,
+    settings: Settings,
+    interpreter: str,
+    code: Path,
+    model: ModelDirectory,
+    examples: Sequence[Path],
+    work: Path,
+) -> RunReport:
+    """Run the predictor on its examples in the training environment."""
+    inside = [
+        Mount(f"{layout.ROOT}/examples/{number:04}-{path.name}", path, readonly=True)
+        for number, path in enumerate(examples)
+    ]
+    mounts = [Mount(layout.ROOT, code, readonly=True)]
+    for mount in inside:
+        (code / "examples" / mount.target.rpartition("/")[2]).touch()
+    if model.is_file:
+        # The directory of a single model file may have much else.
+        (code / "model" / model.files[0].path).touch()
+        file = model.files[0].path
+        mounts.append(Mount(f"{layout.MODEL}/{file}", model.path / file, readonly=True))
+    else:
+        mounts.append(Mount(layout.MODEL, model.path, readonly=True))
+    return run_predictor(
+        store, image, settings, (interpreter, layout.PROGRAM, "record"), [*mounts, *inside]
+    )
+
+
+# -- the reduced environment ----------------------------------------------------------------------
+
+
+def _plan_reduction(
+    plan: _PackPlan, store: Store, training: StoredImage, report: RunReport
+) -> ReducedEnvironment:
+    status = read_file(store, training, "/var/lib/dpkg/status", _MAX_STATUS_BYTES) or b""
+    return reduce_environment(
+        plan.lock_request.environment,
+        plan.lock,
+        report,
+        dpkg_status=status.decode(errors="replace"),
+        uses_steps=bool(plan.lock_request.environment.steps)
+        and _uses_steps(plan, store, training, report),
+        keep=plan.options.keep,
+        drop=plan.options.drop,
+    )
+
+
+def _uses_steps(plan: _PackPlan, store: Store, training: StoredImage, report: RunReport) -> bool:
+    """Return whether the predictor used files of layers that steps made."""
+    declared = msgspec.structs.replace(plan.lock_request.environment, steps=())
+    planned = plan.plan_build(declared, plan.lock)
+    solved = _solve_graph(plan, store, planned.graph, planned.request)
+    below = {diff_id for diff_id, _ in solved.layers}
+    layers = find_layers(store, training)
+    steps = [str(layer.tree) for layer in layers if layer.diff_id not in below]
+    view = LayerView([layer.tree for layer in layers])
+    entries = (view.entry(view.resolve(path)) or "" for path in report.files)
+    return any(entry.startswith(f"{tree}/") for entry in entries for tree in steps)
+
+
+def _solve_graph(
+    plan: _PackPlan, store: Store, graph: Graph, request: SolveRequest
+) -> _SolvedGraph:
+    settings = plan.build.settings
+    result, reports = anyio.run(
+        partial(
+            embedded.solve,
+            graph,
+            request,
+            store=store,
+            paths=settings.paths,
+            config=settings.config,
+            progress=plan.build.progress,
+        )
+    )
+    made_by = embedded.find_layer_creators(graph, reports)
+    layers = tuple((layer.diff_id, made_by.get(layer.diff_id, "")) for layer in result.stack)
+    return _SolvedGraph(layers, result.inherited)
+
+
+def _describe_origin(
+    plan: _PackPlan, training: StoredImage, reduction: ReducedEnvironment
+) -> PackOrigin:
+    system = reduction.lock.system
+    return PackOrigin(
+        lock=sha256(plan.build.project.lock_path.read_bytes()),
+        training=training.digest,
+        layers=tuple(training.layers),
+        packages=tuple(
+            PackedPackage(item.name, item.version, item.sha256) for item in reduction.lock.packages
+        ),
+        dropped=reduction.dropped,
+        system=tuple(f"{item.name}={item.version}" for item in system.packages) if system else (),
+    )
+
+
+def _write_recording(place: Path, report: RunReport, origin: PackOrigin, tolerance: float) -> None:
+    examples = tuple(map(GoldenExample, report.inputs, report.outputs))
+    recording = GoldenRecording(examples, tolerance, report.schema)
+    place.mkdir()
+    for name, value in ((layout.GOLDEN, recording), (layout.ORIGIN, origin)):
+        data = msgspec.json.format(msgspec.json.encode(value), indent=1)
+        (place / name.rpartition("/")[2]).write_bytes(data + b"\n")
+
+
+# -- the image ------------------------------------------------------------------------------------
+
+
+def _build_image(
+    plan: _PackPlan,
+    store: Store,
+    work: Path,
+    model: ModelDirectory,
+    reduction: ReducedEnvironment,
+    interpreter: str,
+) -> StoredImage:
+    """Build the image: the reduced environment, the model's layers, the code, the recording."""
+    planned = plan.plan_build(reduction.environment, reduction.lock)
+    graph = planned.graph
+    _report_progress(plan.build.progress, "building the packed image")
+    solved = _solve_graph(plan, store, graph, planned.request)
+    layers = list(solved.layers)
+    digests = FileDigests.of_project(model.path, plan.build.settings.paths.cache)
+    for place, source, target in _list_parts(model, work):
+        copy = CopyContext(
+            source=source,
+            target=target,
+            digest=digest_path(place, source, digests if place == model.path else None),
+            uid=0,
+            gid=0,
+            epoch=graph.epoch,
+        )
+        vertex = Vertex(copy, (), name=f"copy to {target}", branch="model")
+        files = replace(graph, root=vertex)
+        layers += _solve_graph(plan, store, files, SolveRequest(place, offline=True)).layers
+    digests.save()
+    config = msgspec.structs.replace(
+        graph.config,
+        entrypoint=(),
+        command=(interpreter, layout.PROGRAM),
+        labels=(*graph.config.labels, (layout.LABEL, layout.LAYOUT_VERSION)),
+    )
+    inherited = msgspec.structs.replace(solved.inherited, entrypoint=(), command=())
+    data = embedded.make_image_config(replace(graph, config=config), layers, inherited)
+    return store.put_image(
+        data, [diff_id for diff_id, _ in layers], metadata=dict(planned.request.metadata)
+    )
+
+
+def _list_parts(model: ModelDirectory, work: Path) -> Sequence[tuple[Path, str, str]]:
+    """Return directory, source and target of each layer over the environment's.
+
+    Large files of the model are separate layers, copied from where they are; the small ones are
+    one.
+    """
+    parts = [(model.path, name, f"{layout.MODEL}/{name}") for name in model.large]
+    small = [file.path for file in model.files if file.path not in model.large]
+    for name in small:
+        target = work / "small" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(model.path / name, target, follow_symlinks=False)
+    for directory in (work / "code" / "model", work / "code" / "examples"):
+        shutil.rmtree(directory)  # they were mount points
+    if small:
+        parts.append((work / "small", ".", layout.MODEL))
+    return [*parts, (work / "code", ".", layout.ROOT), (work / "record", ".", layout.ROOT)]

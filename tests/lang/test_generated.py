@@ -36,7 +36,8 @@ def test_the_page_has_every_function_and_argument() -> None:
 def test_python_exports_exactly_the_language() -> None:
     plain = {name for name in FUNCTIONS if "." not in name}
     assert sorted({*plain, *NAMESPACES}) == sorted(LANGUAGE)
-    assert set(danlu.__all__) == {*LANGUAGE, "JobFailed", "attach", "report", "sweep", "train"}
+    more = {"JobFailed", "attach", "pack", "report", "sweep", "train"}
+    assert set(danlu.__all__) == {*LANGUAGE, *more}
 
 
 def test_the_stub_and_the_functions_have_the_same_parameters() -> None:

@@ -104,6 +104,9 @@ def test_an_index_that_denies_access_is_named(
     assert f"{status.value} {status.phrase}" in caught.value.message
     assert "hunter2" not in str(caught.value.message)
     assert "token" in caught.value.hint
+    assert caught.value.details == (
+        "private was not found in the package registry and you require private",
+    )
 
 
 def test_the_unset_variable_in_the_url_of_an_index_is_named(resolver: PythonResolver) -> None:

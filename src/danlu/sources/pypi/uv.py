@@ -169,7 +169,8 @@ class Uv(msgspec.Struct, frozen=True):
         command = self.prepare(("pip", "install"), options)
         environment = {**command.environment, "UV_INDEX_STRATEGY": "first-index"}
         code, _, again = await replace(command, environment=environment).run()
-        return f"{messages}\n{again}" if code and denies_access(again) else messages
+        hints = [line for line in again.splitlines() if denies_access(line)] if code else []
+        return "\n".join((messages, *hints))
 
     def prepare(
         self,

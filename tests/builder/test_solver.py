@@ -119,9 +119,16 @@ class SolverBench:
         self.words = RecordingExecutors()
         self.events: list[Event] = []
 
-    def solver(self, *, fresh: bool = False) -> Solver:
+    def solver(
+        self, *, fresh: bool = False, group_by: Callable[[Vertex], object] = lambda vertex: None
+    ) -> Solver:
         return Solver(
-            self.store, self._make_context, self.events.append, executors=self.words, fresh=fresh
+            self.store,
+            self._make_context,
+            self.events.append,
+            executors=self.words,
+            fresh=fresh,
+            group_by=group_by,
         )
 
     def solve(self, root: Vertex, *, fresh: bool = False) -> VertexResult:
@@ -201,6 +208,13 @@ def test_missing_wheels_are_executed_in_one_batch(bench: SolverBench) -> None:
     bench.solve(merge(wheel("a"), wheel("b"), wheel("c")))
     bench.solve(merge(wheel("a"), wheel("b"), wheel("c"), wheel("d")))
     assert bench.words.batches == [3, 1]
+
+
+def test_wheels_from_different_package_sources_are_not_in_one_batch(bench: SolverBench) -> None:
+    root = merge(wheel("a"), wheel("b"), wheel("c"))
+    solver = bench.solver(group_by=lambda vertex: word_of(vertex.op) == "b")
+    anyio.run(solver.solve, Graph(root, ImageConfig(), Platform(), epoch=0))
+    assert sorted(bench.words.batches) == [1, 2]
 
 
 def test_wheels_of_different_builds_may_not_disagree_about_a_path(bench: SolverBench) -> None:

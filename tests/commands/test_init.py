@@ -452,10 +452,42 @@ def test_a_named_stage_of_a_dockerfile_is_read(tmp_path: Path) -> None:
             read_dockerfile(path, BuildFileDraft(), target=target)
 
 
+@pytest.mark.parametrize("python", [False, True])
+def test_a_stage_that_files_are_copied_from_becomes_a_function(
+    tmp_path: Path, python: bool
+) -> None:
+    source = write(
+        tmp_path,
+        "Dockerfile",
+        "ARG FLAG=-O2\n"
+        "FROM debian:12 AS sources\nRUN mkdir /s\n"
+        "FROM gcc:14 AS build\nARG FLAG\nENV CC=gcc\nRUN apt-get install -y cmake\n"
+        "COPY --from=sources /s /src\nRUN make $FLAG\n"
+        "FROM alpine AS unused\nRUN apk add curl\n"
+        "FROM python:3.11\nWORKDIR /app\nCOPY --from=build /src/out/* lib/\n"
+        "COPY --from=1 /src/LICENSE .\nCOPY main.py .\n",
+    )
+    report, environment = init_and_evaluate(tmp_path, source=source, python=python)
+    assert list(environment.sources) == ["sources", "stage_1"], "`build` is the environment"
+    stage = environment.sources["stage_1"]
+    assert stage.base.image == "gcc:14"
+    assert stage.system_packages[0].names == ("cmake",)
+    assert dict(stage.find_all(EnvironmentVariables)[0].values) == {"CC": "gcc"}
+    assert CopyStep("/s", "/src", function="sources") in stage.steps
+    assert run_commands(stage) == [("make -O2",)]
+    assert environment.steps == (
+        CopyStep("/src/out/*", "/app/lib/", function="stage_1"),
+        CopyStep("/src/LICENSE", "/app/", function="stage_1"),
+        CopyStep("main.py", "/app/"),
+    )
+    (note,) = report.notes
+    assert note.endswith("does not need the others: unused")
+
+
 def test_files_of_another_stage_are_named_where_they_would_be_copied(tmp_path: Path) -> None:
     report, environment = init_dockerfile(
         tmp_path,
-        "FROM golang:1 AS b\nWORKDIR /src\nRUN <<EOF\nmake x\nmake y\nEOF\n"
+        "FROM scratch AS b\nWORKDIR /src\nRUN <<EOF\nmake x\nmake y\nEOF\n"
         "FROM python:3.11\nRUN echo 1\nCOPY --from=b /x /y\nRUN echo 2\nCOPY --from=0 /z /\n",
     )
     assert environment.base.image == "python:3.11"
@@ -463,7 +495,7 @@ def test_files_of_another_stage_are_named_where_they_would_be_copied(tmp_path: P
     _, _, steps = report.text.partition("echo 1")
     before, _, after = steps.partition("echo 2")
     assert "    # COPY --from=b /x /y\n" in before
-    for line in ("FROM golang:1", "WORKDIR /src", "RUN make x", "make y"):
+    for line in ("FROM scratch", "WORKDIR /src", "RUN make x", "make y"):
         assert f"    #   {line}\n" in before
     assert "    # COPY --from=0 /z /\n    # Files of stage b, see above." in after
     assert [note.partition(" was not")[0] for note in report.notes] == [

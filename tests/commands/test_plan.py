@@ -431,9 +431,12 @@ def production():
     base = LockedBase(
         digest_base_inputs(environment, host_platform()), 1, "debian12", "bookworm", "glibc 2.36"
     )
-    own = FunctionLock(str(host_platform()), base, system=LockedSystem(""))
+    system = LockedSystem(digest_system_inputs(environment, base, None))
+    packages = digest_package_inputs(environment, base, None, opened.inputs(environment))
+    own = FunctionLock(str(host_platform()), base, system=system, packages_inputs=packages)
     opened.write_lock(Lock({"production": own}))
-    assert plan_build(opened, settings=settings).lock == "stale", "build is not locked"
+    plan = plan_build(opened, settings=settings)
+    assert (plan.lock, plan.stale) == ("stale", "build: everything")
 
 
 def replace_function(opened: Project, function: str) -> Project:

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from tests.e2e.conftest import Project
+from tests.fakes.wheels import make_wheel
 
 pytestmark = pytest.mark.real
 
@@ -69,3 +70,55 @@ def test_missing_files_of_a_result_have_the_line_of_the_copy(project: Project) -
     assert result.returncode == 2
     assert "/out/*.whl not found in the image" in result.stderr
     assert "build.envd:12" in result.stderr
+
+
+def test_each_function_has_its_own_package_index(project: Project) -> None:
+    links = project.directory / "wheels"
+    links.mkdir()
+    make_wheel(links, "only-here", files={"only_here.py": "value = 42"})
+    (project.directory / "build.envd").write_text(
+        """\
+def library():
+    base(os="debian12")
+    install.python_packages(["--find-links wheels", "only-here"])
+
+def build():
+    base(os="debian12")
+    install.python_packages(["packaging"])
+    io.copy("/opt/venv/lib/python3.11/site-packages/only_here.py", "/opt/", source=library)
+"""
+    )
+    project("build")
+    listing = project.run("sh", "-c", "cat /opt/only_here.py; python -m pip list --format freeze")
+    assert "value = 42" in listing
+    assert "packaging==" in listing
+    assert "only-here==" not in listing
+
+
+def test_functions_of_a_file_keep_the_versions_of_one_another(project: Project) -> None:
+    text = """\
+def development():
+    base(os="debian12")
+    install.python_packages(["packaging<24"])
+
+def build():
+    base(os="debian12")
+    install.python_packages(["packaging"])
+    io.copy("/etc/hostname", "/opt/", source=development)
+"""
+    file = project.directory / "build.envd"
+    file.write_text(text)
+    project("lock", "-f", "build.envd:development")
+    file.write_text(text.replace("<24", ""))
+    project("lock", "-f", "build.envd:development")
+    project("lock")
+    functions = tomllib.loads((project.directory / "danlu.lock").read_text())["function"]
+    versions = [
+        package["version"]
+        for name in ("build", "development")
+        for package in functions[name]["packages"]
+        if package["name"] == "packaging"
+    ]
+    assert versions[0] == versions[1]
+    assert versions[0].startswith("23.")
+    assert functions["build"]["base"] == functions["development"]["base"]

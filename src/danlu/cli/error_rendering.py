@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from danlu.cli.terminal import Terminal, text_width
-from danlu.errors import DanluError, UsageError
+from danlu.errors import DanluError, ResolveError, UsageError
 from danlu.util.safe_paths import ProjectTree
 from danlu.util.sanitize import strip_control_sequences
 from danlu.util.urls import mask_credentials, mask_values
@@ -58,12 +59,26 @@ def format_error(error: DanluError, terminal: Terminal) -> Iterator[str]:
         yield from _format_source(error, terminal)
     for detail in error.details:
         for line in mask_credentials(detail).rstrip("\n").split("\n"):
-            yield f"  {strip_control_sequences(line)}".rstrip()
+            text = f"  {strip_control_sequences(line)}".rstrip()
+            # A resolver writes sentences; other details are lines of a program's output.
+            yield from _wrap(text, terminal.width) if isinstance(error, ResolveError) else (text,)
     if error.hint:
         label = terminal.style("hint:", "cyan", "bold")
         head, *tail = mask_credentials(error.hint).splitlines()
         yield f"{label} {strip_control_sequences(head)}"
         yield from (f"      {strip_control_sequences(line)}" for line in tail)
+
+
+def _wrap(line: str, width: int) -> list[str]:
+    """Return ``line`` in lines of at most ``width`` columns, cut at spaces only."""
+    indent = line[: len(line) - len(line.lstrip())]
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [line]
 
 
 def _read_source_line(directory: Path, file: str, number: int) -> str:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from danlu.commands.build import choose_platforms
 from danlu.environment.conda import CondaChannels
 from danlu.environment.lock import FunctionLock
-from danlu.environment.requirements import needs_python
+from danlu.environment.requirements import digest_base_inputs, needs_python
 from danlu.environment.types import Environment, ProjectDigests
 from danlu.errors import DifferenceFound, LockError, UsageError
 from danlu.graph.ops import Platform, parse_platform
@@ -170,8 +170,9 @@ def _difference_error(request: LockRequest) -> DifferenceFound:
             f"{project.lock_path.name} is out of date: {project.file} is not locked for {platform}",
             hint=f"run `danlu lock --platform {platform}` to update it",
         )
+    where = f"{project.file}:{request.name}" if request.target else project.file
     return DifferenceFound(
-        f"{project.lock_path.name} is out of date: {request.stale} changed in {project.file}",
+        f"{project.lock_path.name} is out of date: {request.stale} changed in {where}",
         hint="run `danlu lock` to update it",
     )
 
@@ -283,18 +284,14 @@ async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
 
     context = _make_resolve_context(request, store)
     everything = not old or request.upgrade_all
-    context.report(
-        f"resolving {'dependencies' if everything else ', '.join(request.upgrade) or stale}…"
-    )
+    what = "dependencies" if everything else ", ".join(request.upgrade) or stale
+    context.report(f"resolving {what}{f' of {request.target}' if request.target else ''}…")
     paths = request.settings.paths
     with (
         translate_disk_full(f"danlu's data ({paths.data})"),
         downloads.prevent_pruning(paths.cache),
     ):
-        # A platform or variant that is not locked yet keeps the versions of the first platform or
-        # of the function's defaults.
-        functions = project.lock.functions
-        known = old or functions.get(request.name) or functions.get(request.environment.name)
+        known = old or _find_similar_lock(request)
         new = await resolve(request.environment, known, request.inputs, context)
     lines = tuple(describe_changes(old, new))
     if is_foreign(request.platform):
@@ -302,6 +299,21 @@ async def _resolve_lock(request: LockRequest, store: Store) -> LockResult:
     if request.target:
         lines = tuple(f"{request.target}: {line}" for line in lines)
     return LockResult(new, lines)
+
+
+def _find_similar_lock(request: LockRequest) -> FunctionLock | None:
+    """Return the lock whose versions a function keeps that is not locked yet.
+
+    That of its first platform, of the function with its defaults, or of another function of the
+    file on the same base: what runs in one image was developed in another.
+    """
+    functions = request.project.lock.functions
+    if same := functions.get(request.name) or functions.get(request.environment.name):
+        return same
+    platform = request.platform
+    wanted = digest_base_inputs(request.environment, platform)
+    others = (lock for lock in functions.values() if lock.platform == str(platform))
+    return next((lock for lock in others if lock.base.inputs == wanted), None)
 
 
 def _make_resolve_context(request: LockRequest, store: Store) -> ResolveContext:

@@ -118,6 +118,8 @@ def plan_build(
     stale = {
         item.name: stale_parts[item.name] or _find_stale_tools(item, target) for item in targets
     }
+    # That the function itself is not locked is another state than an outdated lock.
+    stale |= {item.name: "everything" for item in targets[:-1] if item.lock is None}
     owners = {
         digest: name
         for name, digests in assembled.vertices.items()
@@ -183,8 +185,7 @@ def _find_stale_tools(target: Target, platform: Platform) -> str:
 def _combine_states(targets: Sequence[Target], stale: Mapping[str, str]) -> LockState:
     if targets[-1].lock is None:
         return "missing"
-    is_stale = any(stale.values()) or any(target.lock is None for target in targets)
-    return "stale" if is_stale else "fits"
+    return "stale" if any(stale.values()) else "fits"
 
 
 def _describe_stale(stale: Mapping[str, str], main: str) -> str:

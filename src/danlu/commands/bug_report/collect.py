@@ -153,8 +153,10 @@ def _add_project(
     plan: PlanReport | None = None
     try:
         environment = project.environment(offline=True)
-        names |= set(environment.project_files())
-        if environment.uses_project:
+        environments = (environment, *environment.sources.values())
+        for described in environments:
+            names |= set(described.project_files())
+        if any(described.uses_project for described in environments):
             collector.missing.append("files that steps copy (io.copy, mount_host)")
         plan = plan_build(project, settings=settings)
         collector.add_json("plan.json", msgspec.to_builtins(plan))

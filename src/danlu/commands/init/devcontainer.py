@@ -211,7 +211,13 @@ def _read_build(
     try:
         if not path.is_file():
             raise UsageError(f"{state.path.name}: {dockerfile} not found")
-        read_dockerfile(path, draft, arguments=arguments, target=str(build.get("target") or ""))
+        read_dockerfile(
+            path,
+            draft,
+            arguments=arguments,
+            target=str(build.get("target") or ""),
+            with_functions=False,
+        )
     except UnicodeDecodeError as error:
         raise UsageError(f"{dockerfile} is not UTF-8 text: {error.reason}") from error
     prefix = root.relative_to(state.project).as_posix()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 import posixpath
 import re
 import shlex
@@ -18,8 +19,9 @@ from danlu.commands.init.dockerfile_stages import (
     expand_variables,
     parse_dockerfile,
 )
-from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment
+from danlu.commands.init.draft import BuildFileDraft, DraftCall, DraftComment, DraftName
 from danlu.errors import UsageError
+from danlu.lang.functions import FUNCTIONS, NAMESPACES
 
 #: Instructions that do not affect what runs in an environment.
 _IGNORED_INSTRUCTIONS = {"LABEL", "MAINTAINER", "STOPSIGNAL"}
@@ -87,7 +89,8 @@ class _TranslationState:
     """What was translated so far, of a stage and of those that it starts from.
 
     ``others`` are the stages that files were copied from, ``read`` the numbers of all that were
-    read, and ``explained`` of those that a comment has shown.
+    read, and ``explained`` of those that a comment has shown. ``functions`` are the names of those
+    that became build functions; None if files of a stage can only be named in a comment.
     """
 
     dockerfile: ParsedDockerfile
@@ -100,6 +103,8 @@ class _TranslationState:
     others: dict[int, _TranslationState] = field(default_factory=dict)
     read: set[int] = field(default_factory=set)
     explained: set[int] = field(default_factory=set)
+    functions: dict[int, str] | None = None
+    main: BuildFileDraft = field(default_factory=BuildFileDraft)
 
 
 def read_dockerfile(
@@ -108,11 +113,12 @@ def read_dockerfile(
     *,
     arguments: Mapping[str, str] = MappingProxyType({}),
     target: str = "",
+    with_functions: bool = True,
 ) -> None:
     """Add the stage ``target`` (default: the last) of ``path``; its image becomes ``draft.image``.
 
-    The stages that it starts from are part of it. Of a stage that it copies files from, what has an
-    equivalent is translated, and a comment shows the others. ``arguments`` are values of build
+    The stages that it starts from are part of it. A stage that it copies files from becomes a build
+    function; without ``with_functions`` a comment shows it. ``arguments`` are values of build
     arguments. Raises :class:`UsageError` for an invalid file.
     """
     dockerfile = parse_dockerfile(path, arguments)
@@ -126,7 +132,9 @@ def read_dockerfile(
             f"the base image {last.image} depends on a build argument without a default"
         )
     draft.image = last.image
-    state = _translate_stage(last, dockerfile, draft)
+    start = _TranslationState(dockerfile, last, draft, dict(dockerfile.arguments), main=draft)
+    start.functions = {} if with_functions else None
+    state = _translate_stage(start)
     _finish_draft(state)
     others = [stage.title for stage in dockerfile.stages if stage.index not in state.read]
     if others and not target:
@@ -136,23 +144,9 @@ def read_dockerfile(
         )
 
 
-def _translate_stage(
-    stage: DockerfileStage,
-    dockerfile: ParsedDockerfile,
-    draft: BuildFileDraft,
-    *,
-    copied_by: _TranslationState | None = None,
-) -> _TranslationState:
-    """Translate a stage, after those that it starts from.
-
-    Where pip installs packages does not matter in a stage that files are copied from
-    (``copied_by``).
-    """
-    state = _TranslationState(dockerfile, stage, draft, dict(dockerfile.arguments))
-    if copied_by is not None:
-        state.installed.takes_prefixes = True
-        state.others = copied_by.others
-    for part in stage.list_chain():
+def _translate_stage(state: _TranslationState) -> _TranslationState:
+    """Translate the stage of a new state, after those that it starts from; return the state."""
+    for part in state.stage.list_chain():
         state.stage = part
         state.read.add(part.index)
         for instruction, text in part.instructions:
@@ -231,13 +225,17 @@ def _translate_copy(name: str, text: str, state: _TranslationState) -> None:
     *sources, target = words
     image = next((flag.partition("=")[2] for flag in flags if flag.startswith("--from=")), "")
     image = expand_variables(image, state.values)
+    named: tuple[tuple[str, object], ...] = (("image", image),) if image else ()
     stage = state.dockerfile.find_stage(image, before=state.stage.index) if image else None
     if stage is not None:
         state.read.add(stage.index)
         if stage.changes_files or stage.image in ("scratch", ""):
-            _translate_stage_copy(f"{name} {text}", sources, stage, state)
-            return
-        image = stage.image
+            function = _translate_stage_copy(f"{name} {text}", sources, stage, state)
+            if not function:
+                return
+            named = (("source", DraftName(function)),)
+        else:
+            named = (("image", stage.image),)
     place = posixpath.normpath(posixpath.join(state.directory, target))
     for source in sources:
         if name == "ADD" and "://" in source:
@@ -248,19 +246,27 @@ def _translate_copy(name: str, text: str, state: _TranslationState) -> None:
         if source.rstrip("/") in (".", "") or any(character in source for character in "*?["):
             end = place
         state.copied[end] = source
-        image_named = (("image", image),) if image else ()
         shown = place + "/" if into and place != "/" else place
-        draft.steps.append(DraftCall("io.copy", (source, shown), image_named))
+        draft.steps.append(DraftCall("io.copy", (source, shown), named))
 
 
 def _translate_stage_copy(
     instruction: str, sources: Sequence[str], stage: DockerfileStage, state: _TranslationState
-) -> None:
-    """Declare the Python packages that files of another stage are, or show it in a comment."""
+) -> str:
+    """Declare the Python packages that files of another stage are, or make it a build function.
+
+    Returns the function's name, empty if nothing has to be copied; a stage that cannot be one is
+    shown in a comment.
+    """
     other = state.others.get(stage.index)
     if other is None:
-        other = _translate_stage(stage, state.dockerfile, BuildFileDraft(), copied_by=state)
-        state.others[stage.index] = other
+        other = _TranslationState(
+            state.dockerfile, stage, BuildFileDraft(), dict(state.dockerfile.arguments)
+        )
+        # Where pip installs packages does not matter in a stage that files are copied from.
+        other.installed.takes_prefixes = True
+        other.others = state.others
+        state.others[stage.index] = _translate_stage(other)
     state.read |= other.read
     installed = other.installed
     lines = [instruction]
@@ -273,8 +279,14 @@ def _translate_stage_copy(
         state.installed.index = installed.index or state.installed.index
         state.installed.untranslated += installed.untranslated
         if all(_is_environment_setup(step) for step in other.draft.steps):
-            return
+            return ""
         lines.append(f"The packages of stage {stage.title} are installed, not its other files:")
+    elif (
+        state.functions is not None
+        and stage.image not in ("", "scratch")
+        and ("$" not in stage.image)
+    ):
+        return _make_stage_function(stage, state, state.functions)
     else:
         lines.append(f"Files of stage {stage.title}, which is not part of this environment:")
     if stage.index in state.explained:
@@ -293,6 +305,34 @@ def _translate_stage_copy(
         f"`{instruction}` was not translated: stage {stage.title} is not part of the environment;"
         " see the comment in the build file"
     )
+    return ""
+
+
+def _make_stage_function(
+    stage: DockerfileStage, state: _TranslationState, functions: dict[int, str]
+) -> str:
+    """Return the name of the build function of a stage, which is translated the first time."""
+    if stage.index in functions:
+        return functions[stage.index]
+    name = re.sub(r"\W", "_", stage.name.lower(), flags=re.ASCII)
+    taken = {*functions.values(), *NAMESPACES, *FUNCTIONS, "build", "load", "print"}
+    if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name in taken:
+        name = f"stage_{stage.index}"
+    functions[stage.index] = name
+    own = _TranslationState(
+        state.dockerfile,
+        stage,
+        BuildFileDraft(image=stage.image),
+        dict(state.dockerfile.arguments),
+        others=state.others,
+        functions=functions,
+        main=state.main,
+    )
+    _finish_draft(_translate_stage(own))
+    state.read |= own.read
+    state.main.functions[name] = own.draft
+    state.main.notes += own.draft.notes
+    return name
 
 
 def _is_environment_setup(step: DraftCall | DraftComment) -> bool:

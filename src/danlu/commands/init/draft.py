@@ -14,12 +14,19 @@ _MAX_LINE_WIDTH = 88
 class DraftCall(msgspec.Struct, frozen=True):
     """A call such as ``io.copy``.
 
-    Arguments are strings, numbers, lists and dicts of strings, and calls without keywords.
+    Arguments are strings, numbers, lists and dicts of strings, names of functions, and calls
+    without keywords.
     """
 
     function: str
     arguments: tuple[object, ...] = ()
     keywords: tuple[tuple[str, object], ...] = ()
+
+
+class DraftName(msgspec.Struct, frozen=True):
+    """The name of a function of the build file, as an argument."""
+
+    name: str
 
 
 class DraftComment(msgspec.Struct, frozen=True):
@@ -35,7 +42,8 @@ class BuildFileDraft:
     ``source`` describes where it comes from. ``python`` is the requested version (``3.11``), if
     any; ``wants_python`` says whether Python is needed at all. ``guessed`` maps distributions to
     the file whose import they were guessed from. ``untranslated`` lines have no equivalent and
-    become comments; ``notes`` are shown to the user.
+    become comments; ``notes`` are shown to the user. ``functions`` are build functions, by name,
+    whose results steps copy from.
     """
 
     source: str = ""
@@ -54,6 +62,7 @@ class BuildFileDraft:
     guessed: dict[str, str] = field(default_factory=dict)
     untranslated: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    functions: dict[str, BuildFileDraft] = field(default_factory=dict)
 
     @property
     def needs_python(self) -> bool:
@@ -63,7 +72,8 @@ class BuildFileDraft:
 
 def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
     """Render ``build.envd``, or ``build.py`` with ``python``."""
-    statements = [*_list_calls(draft), *draft.steps]
+    drafts = {**draft.functions, "build": draft}
+    statements = [item for other in drafts.values() for item in _list_statements(other)]
     calls = [call for call in statements if isinstance(call, DraftCall)]
     source = " ".join(draft.source.split())
     lines = [f"# The environment of this project, from {source}.", ""]
@@ -73,8 +83,19 @@ def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
         ]
         names = sorted({call.function.partition(".")[0] for call in [*calls, *inner]})
         lines += [f"from danlu import {', '.join(names)}", "", ""]
-    lines.append("def build():")
-    for statement in statements:
+    space = ["", ""] if python else [""]
+    for number, (name, function) in enumerate(drafts.items()):
+        lines += [*(space if number else ()), *_render_function(name, function)]
+    return "\n".join(lines) + "\n"
+
+
+def _list_statements(draft: BuildFileDraft) -> list[DraftCall | DraftComment]:
+    return [*_list_calls(draft), *draft.steps]
+
+
+def _render_function(name: str, draft: BuildFileDraft) -> list[str]:
+    lines = [f"def {name}():"]
+    for statement in _list_statements(draft):
         formatted = (
             _format_comment(statement.text)
             if isinstance(statement, DraftComment)
@@ -86,7 +107,7 @@ def render_draft(draft: BuildFileDraft, *, python: bool = False) -> str:
         lines += [
             f"    {line}" for text in draft.untranslated for line in _format_comment(text, "  ")
         ]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _list_calls(draft: BuildFileDraft) -> list[DraftCall]:
@@ -164,6 +185,8 @@ def _format_value(value: object) -> str:
         )
     if isinstance(value, DraftCall):
         return f"{value.function}({', '.join(map(_format_value, value.arguments))})"
+    if isinstance(value, DraftName):
+        return value.name
     return str(value) if isinstance(value, int) else _quote_string(str(value))
 
 

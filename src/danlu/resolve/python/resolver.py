@@ -42,7 +42,12 @@ from danlu.resolve.python.requirements import (
 )
 from danlu.resolve.python.sandboxed import hash_sources, resolve_in_sandbox
 from danlu.sandbox.machine_settings import WHEN_LOCKING
-from danlu.sources.pypi.indexes import index_state, local_page_times, uv_environment
+from danlu.sources.pypi.indexes import (
+    find_unset_variables,
+    index_state,
+    local_page_times,
+    uv_environment,
+)
 from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.uv import Uv
 from danlu.sources.pypi.uv_compile import (
@@ -52,7 +57,7 @@ from danlu.sources.pypi.uv_compile import (
     locate_files,
     upgrade_options,
 )
-from danlu.sources.pypi.uv_errors import format_missing_extra
+from danlu.sources.pypi.uv_errors import AccessDenied, format_missing_extra
 from danlu.util.disk_cache import read_cache, write_cache
 from danlu.util.urls import mask_credentials
 
@@ -101,6 +106,13 @@ async def resolve_python(
         except ResolveError as error:
             error.span = error.span or _find_requirement_span(wanted, error)
             request.restrictions.explain(error)
+            raise
+        except AccessDenied as error:
+            unset = find_unset_variables(request.declared, request.project)
+            if unset:
+                variable, where = unset[0]
+                error.hint = f"set the variable {variable}, which the URL of an index contains"
+                error.span = error.span or where
             raise
 
 
@@ -307,14 +319,15 @@ def _lock_files(
 
 def _find_requirement_span(wanted: DeclaredRequirements, error: DanluError) -> Span | None:
     """Return the line of the first requirement that uv's message names."""
-    text = " ".join((error.message, *error.details))
     lines: list[UvRequirement] = [line for line in wanted.lines if line.span is not None]
-    for line in lines:
-        name = line.text.split(" ")[0]
-        for mark in "[<>=!~;@":
-            name = name.partition(mark)[0]
-        if name and any(name in word for word in text.replace("`", " ").split()):
-            return line.span
+    # The conclusion comes first, and its steps may name every requirement.
+    for text in (error.message, *error.details):
+        for line in lines:
+            name = line.text.split(" ")[0]
+            for mark in "[<>=!~;@":
+                name = name.partition(mark)[0]
+            if name and any(name in word for word in text.replace("`", " ").split()):
+                return line.span
     return None
 
 

@@ -34,7 +34,7 @@ from danlu.sources.pypi.platform_target import PlatformTarget
 from danlu.sources.pypi.requirements import DirectReference
 from danlu.sources.pypi.sdist_build import UV_INSIDE, chown_to_builder, sandbox_indexes
 from danlu.sources.pypi.source_tree import copy_source, digest_source
-from danlu.sources.pypi.uv import find_uv
+from danlu.sources.pypi.uv import Uv, find_uv
 from danlu.sources.pypi.uv_compile import PackageFile, read_pylock
 from danlu.sources.pypi.uv_errors import find_missing_extras, format_missing_extra, uv_error
 from danlu.util.safe_paths import ProjectTree
@@ -248,7 +248,11 @@ async def resolve_in_sandbox(task: ResolveTask) -> tuple[LockedPackage, ...]:
     assert request.run_in_sandbox is not None
     code = await request.run_in_sandbox(("/bin/sh", "-c", _SCRIPT), mounts, environment)
     if code:
-        raise _sandbox_error(work, code, placed)
+        uv = Uv(
+            request.paths.cache / "uv", request.project, request.indexes, offline=request.offline
+        )
+        messages = await uv.add_denied_access(read_sandbox_output(work, "messages.txt"))
+        raise _sandbox_error(messages, code, placed)
     for package, extra in find_missing_extras(read_sandbox_output(work, "messages.txt")):
         request.report(format_missing_extra(package, extra))
     return _read_results(task, placed, work)
@@ -330,9 +334,8 @@ def read_sandbox_output(work: Path, name: str) -> str:
         return ""
 
 
-def _sandbox_error(work: Path, code: int, placed: Sequence[StagedSource]) -> DanluError:
+def _sandbox_error(text: str, code: int, placed: Sequence[StagedSource]) -> DanluError:
     """Return uv's error with the user's paths, and the line of the source it is about."""
-    text = read_sandbox_output(work, "messages.txt")
     if not text.strip():
         return OutsideError(f"resolving in the sandbox failed with exit code {code}")
     about = next((staged for staged in placed if staged.sandbox_path in text), None)

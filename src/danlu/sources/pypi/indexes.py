@@ -38,7 +38,7 @@ from danlu.sandbox.pip_uv_config import (
     split_values,
 )
 from danlu.sources.mirrors import replace_server
-from danlu.sources.pypi.requirements import read_declared
+from danlu.sources.pypi.requirements import list_variables, read_declared
 from danlu.util.safe_paths import ProjectTree
 
 if TYPE_CHECKING:
@@ -116,6 +116,20 @@ def read_index_settings(
         no_index="--no-index" in options,
         prereleases="--pre" in options,
     )
+
+
+def find_unset_variables(
+    declared: Iterable[PythonPackages], project: Path, environ: Mapping[str, str] | None = None
+) -> list[tuple[str, Span]]:
+    """Return the variables in the URLs of indexes that are not set, with their lines."""
+    return [
+        (name, where)
+        for packages in declared
+        for entry, where in read_declared(packages, project, environ)
+        # In the build file, variables are not expanded.
+        if entry.line and entry.option in ("--find-links", "--index-url", "--extra-index-url")
+        for name in list_variables(entry.value)
+    ]
 
 
 def _confine_index(address: str, project: Path, where: Span) -> None:

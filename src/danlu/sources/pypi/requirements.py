@@ -96,6 +96,11 @@ def _expand_variables(text: str, environ: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: environ.get(match[1]) or match[0], text)
 
 
+def list_variables(text: str) -> list[str]:
+    """Return the names of the variables that ``text`` still contains: those that are not set."""
+    return _VARIABLE.findall(text)
+
+
 def _split_option(line: str) -> tuple[str, str]:
     """Return the option (long form; empty for a requirement) and its value."""
     if not line.startswith("-"):

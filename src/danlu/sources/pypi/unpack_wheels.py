@@ -203,6 +203,7 @@ async def _missing_wheel_error(
     A file that exists but cannot be read is another matter, and a file of the project does not
     concern any index.
     """
+    message = await uv.add_denied_access(message)
     error = uv_error(message, doing="fetching the Python packages")
     if not isinstance(error, ResolveError):
         return error

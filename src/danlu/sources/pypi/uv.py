@@ -20,7 +20,11 @@ from danlu.sandbox.machine_settings import WHEN_LOCKED, Decision
 from danlu.sandbox.pip_indexes import render_uv_toml
 from danlu.sources.pypi.indexes import IndexSettings, select_uv_settings, uv_environment
 from danlu.sources.pypi.platform_target import PlatformTarget
-from danlu.sources.pypi.uv_errors import find_missing_extras
+from danlu.sources.pypi.uv_errors import (
+    denies_access,
+    find_missing_extras,
+    find_unknown_packages,
+)
 from danlu.util.files import set_topdir_flag
 from danlu.util.pdeathsig import with_parent_death_signal
 
@@ -145,10 +149,27 @@ class Uv(msgspec.Struct, frozen=True):
         # Not quiet: that drops warnings as well.
         command = self.prepare(("pip", "compile"), options, offline=offline, quiet=False)
         code, _, messages = await command.run()
-        if code == 0:
-            for package, extra in find_missing_extras(messages):
-                self.report_extra(package, extra)
+        if code:
+            return code, await self.add_denied_access(messages)
+        for package, extra in find_missing_extras(messages):
+            self.report_extra(package, extra)
         return code, messages
+
+    async def add_denied_access(self, messages: str) -> str:
+        """Return uv's ``messages``, with its hints about indexes that deny access.
+
+        If uv searches all indexes for the best version, it only says that a package was not found.
+        So it is asked again with the strategy that has the hints.
+        """
+        names = find_unknown_packages(messages)
+        if not names or self.offline or denies_access(messages):
+            return messages
+        target = str(self.cache / "no-such-directory")
+        options = ["--dry-run", "--no-deps", "--target", target, *names]
+        command = self.prepare(("pip", "install"), options)
+        environment = {**command.environment, "UV_INDEX_STRATEGY": "first-index"}
+        code, _, again = await replace(command, environment=environment).run()
+        return f"{messages}\n{again}" if code and denies_access(again) else messages
 
     def prepare(
         self,

@@ -21,23 +21,58 @@ def _plain_lines(text: str) -> list[str]:
     return lines
 
 
-_BOILERPLATE = re.compile(
+_UNSATISFIABLE = re.compile(
     r",?( and)?,? we can conclude that (your requirements|the requirements) are unsatisfiable\."
 )
+_CONCLUDE = re.compile(r",?( and)?,? we can conclude that ")
 
 
 def summarize_reason(text: str, *, lines: int = 4) -> tuple[str, ...]:
     """Return the few lines of uv's message that contain the reason."""
     plain = [mask_credentials(line) for line in _plain_lines(text)]
-    reasons = [
-        _BOILERPLATE.sub(".", line)
-        for line in plain
-        if not line.startswith(("hint:", "No solution found"))
-    ]
-    cut = [line if len(line) <= 600 else line[:597] + "…" for line in reasons[:lines]]
-    return tuple(cut)
+    cut = [line if len(line) <= 600 else line[:597] + "…" for line in plain[:lines]]
+    return tuple(line for line in cut if not line.startswith("hint:"))
 
 
+def explain_conflict(text: str) -> tuple[str, ...]:
+    """Return uv's explanation of an unsolvable set, complete, with its conclusion first.
+
+    uv derives the conclusion step by step, in paragraphs: "Because A, we can conclude that B. And
+    because C, we can conclude that your requirements are unsatisfiable". The conclusion that a user
+    can act on is the contradiction of the last step: B, and C. The steps that lead to B follow in
+    uv's order and words. An element may have several lines, since uv lists ranges of versions below
+    each other.
+    """
+    steps: list[list[str]] = []
+    for raw in text.splitlines():
+        line = re.sub(r"^[\s│├╰─▶×]*((error|cause|Caused by): *)?", "", raw).rstrip()
+        if line.startswith("hint:"):
+            break
+        if line.startswith(("Because ", "And because ")):
+            steps.append([])
+        if steps and line:
+            steps[-1].append(f"    {line}" if _VERSION_RANGE.fullmatch(line) else line)
+    paragraphs = [mask_credentials("\n".join(step)) for step in steps]
+    if not paragraphs:
+        return summarize_reason(text)
+    last = re.sub(r"^(Because|And because) ", "", _UNSATISFIABLE.sub("", paragraphs[-1]))
+    if len(paragraphs) == 1:
+        return (last,)
+    known = re.sub(r"\.( \(\d+\))?$", "", _CONCLUDE.split(paragraphs[-2])[-1])
+    joint = "\nand " if "\n" in known else ", and "
+    return (f"{known}{joint}{last}", *paragraphs[:-1])
+
+
+#: An element of a list of uv's, such as ``torch>=2.0,<2.1``.
+_VERSION_RANGE = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w.,-]*\])?([<>=!~]=?\S+)?")
+
+
+_NOT_FOUND = "was not found in the package registry"
+_ACCESS_DENIED = re.compile(
+    r"An index URL \((?P<queried>[^\s)]+)\) could not be queried due to a lack of valid"
+    r"|An index \((?P<forbidden>[^\s)]+)\) returned a 403"
+    r"|Failed to fetch: `?(?P<fetched>[^\s`]+)`?(?=[\s\S]*\b40[13] (Unauthorized|Forbidden))"
+)
 _UNREACHABLE = re.compile(
     r"Failed to fetch: `?(?P<url>[^\s`]+)`?|error sending request for url \((?P<sent>[^)]+)\)"
 )
@@ -82,6 +117,20 @@ def build_hint(text: str) -> str:
     return "if compilers or headers are missing, add them with install.apt_packages(...)"
 
 
+def find_unknown_packages(text: str) -> list[str]:
+    """Return the packages that uv has found on no index."""
+    return list(dict.fromkeys(re.findall(rf"([A-Za-z0-9][\w.-]*) {_NOT_FOUND}", text)))
+
+
+def denies_access(text: str) -> bool:
+    """Return whether uv's message says that an index denies access."""
+    return _ACCESS_DENIED.search(text) is not None
+
+
+class AccessDenied(OutsideError):
+    """A package index that does not accept the credentials, or requires some."""
+
+
 def uv_error(text: str, *, doing: str) -> DanluError:
     """Return uv's failure as one of our errors; ``doing`` is the activity, for "… failed"."""
     reasons = summarize_reason(text)
@@ -107,12 +156,24 @@ def uv_error(text: str, *, doing: str) -> DanluError:
             hint="correct uv.toml, or [tool.uv] in pyproject.toml",
             details=tuple(line for line in reasons if "/proc/self/fd" not in line),
         )
+    if (denied := _ACCESS_DENIED.search(text)) and (
+        _NOT_FOUND in text or "No solution found" not in text
+    ):
+        # uv searches the other indexes and reports that the package does not exist.
+        status = "401 Unauthorized" if "401 Unauthorized" in text else "403 Forbidden"
+        url = mask_credentials(denied["queried"] or denied["forbidden"] or denied["fetched"])
+        return AccessDenied(
+            f"the package index denies access: {url} ({status})",
+            hint="check its user name and password or token: in the URL where the index is"
+            " configured, in ~/.netrc, or in UV_INDEX_NAME_USERNAME and UV_INDEX_NAME_PASSWORD",
+            details=explain_conflict(text)[:1] if _NOT_FOUND in text else (),
+        )
     if "No solution found" in text:
         hints = [line[5:].strip() for line in _plain_lines(text) if line.startswith("hint:")]
         return ResolveError(
             "cannot resolve Python packages",
             hint=mask_credentials(hints[0]) if hints else "",
-            details=reasons,
+            details=explain_conflict(text),
         )
     if found := _UNREACHABLE.search(text):
         url = mask_credentials(found["url"] or found["sent"])

@@ -66,6 +66,15 @@ def test_podman_without_a_service_is_of_this_machine(programs: Path) -> None:
     require_local_daemon(DockerCommand("podman"), {})
 
 
+def test_a_service_of_podman_on_this_machine_is_refused(programs: Path) -> None:
+    script = '[ "$1" = info ] && echo true && exit; echo "true unix:///run/podman/podman.sock"'
+    write_program(programs, "podman", script)
+    for environ in ({}, {"CONTAINER_HOST": "unix:///run/podman/podman.sock"}):
+        with pytest.raises(UsageError, match="uses the service at unix:///run/podman") as raised:
+            require_local_daemon(DockerCommand("podman"), environ)
+        assert "unset CONTAINER_HOST" in raised.value.hint
+
+
 def test_podman_that_uses_another_machine_is_refused(programs: Path) -> None:
     script = (
         '[ "$1" = info ] && echo true && exit; echo "false ssh://a"; echo "true ssh://me@b:22/run"'

@@ -152,6 +152,33 @@ def test_clients_at_once_agree(danlu: Danlu, home: Path, project: Path) -> None:
     assert run_inside(danlu, project, "echo runs") == "runs\n"
 
 
+def test_a_context_of_docker_is_used(
+    danlu: Danlu,
+    daemon: DockerDaemon,
+    project: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("DOCKER_HOST")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    for name, address in (("mine", daemon.address), ("far", "ssh://me@gpu-box")):
+        words = ["docker", "context", "create", name, "--docker", f"host={address}"]
+        subprocess.run(words, check=True, capture_output=True)
+    for name, code, message in (
+        ("far", 2, "docker runs containers at ssh://me@gpu-box"),
+        ("nowhere", 3, "hint: `docker context ls` lists them"),
+    ):
+        with monkeypatch.context() as chosen:
+            chosen.setenv("DOCKER_CONTEXT", name)
+            refused = danlu(*UP, cwd=project, check=False)
+        assert (refused.returncode, message in refused.stderr) == (code, True), refused.stderr
+        assert danlu("ps", "-q", cwd=project).stdout == ""
+    subprocess.run(["docker", "context", "use", "mine"], check=True, capture_output=True)
+    danlu(*UP, cwd=project)
+    assert run_inside(danlu, project, "echo runs") == "runs\n"
+    danlu("down", "digits", cwd=project)
+
+
 @pytest.fixture(params=["docker", "podman"])
 def full_disk(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch

@@ -120,7 +120,7 @@ class DockerCommand:
             )
         if any(text in stderr.lower() for text in _UNREACHABLE):
             return MachineError(f"{self.name}: {reason}", hint=_HINTS.get(self.name, ""))
-        hint = ""
+        hint = f"`{self.name} context ls` lists them" if "context not found" in reason else ""
         if "no space left on device" in reason:
             hint = f"free space where {self.name} keeps images: `{self.name} system df` shows them"
         return OutsideError(f"{self.name} {command} failed: {reason}", hint=hint)

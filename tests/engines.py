@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from signal import SIGTERM
 
 from tests.conftest import remove_tree
 from tests.programs import SYSTEM_PATH, lacking
@@ -101,10 +102,13 @@ class DockerDaemon:
             self._process = subprocess.Popen(self._command, stdout=file, stderr=file)
         _wait_until_ready(["docker", "-H", self.address, "info"], self._process, self._log)
 
-    def stop(self) -> None:
-        """Stop it with its containers; do nothing if it does not run."""
+    def stop(self, signal: int = SIGTERM) -> None:
+        """Stop it; do nothing if it does not run.
+
+        By default its containers are stopped; after SIGKILL they run until it is started again.
+        """
         if self._process is not None:
-            self._process.terminate()
+            self._process.send_signal(signal)
             self._process.wait(60)
             self._process = None
 

@@ -82,12 +82,13 @@ def read_row(danlu: Danlu, project: Path) -> dict[str, object]:
     return row
 
 
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
 def test_files_survive_a_restart_of_the_daemon(
-    danlu: Danlu, daemon: DockerDaemon, project: Path
+    danlu: Danlu, daemon: DockerDaemon, project: Path, sent: signal.Signals
 ) -> None:
     danlu(*UP, cwd=project)
     run_inside(danlu, project, "echo kept >/kept")
-    daemon.stop()
+    daemon.stop(sent)
     wait_for(lambda: read_row(danlu, project)["phase"] != "Running")
     row = read_row(danlu, project)
     assert row["phase"] == "Stopped"

@@ -236,6 +236,7 @@ def _format_language() -> str:
 #: What the package exports in addition to the language, by module.
 _OTHERS = {
     "attach": "danlu.api",
+    "pack": "danlu.api",
     "sweep": "danlu.api",
     "train": "danlu.api",
     "JobFailed": "danlu.errors",

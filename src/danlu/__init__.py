@@ -4,6 +4,7 @@ In a ``build.py`` the functions of the build language are imported from here
 (``from danlu import base, install, run``), ``danlu.train`` runs a training job and
 ``danlu.attach`` waits for one that was left running, ``danlu.sweep`` runs many of them; a job that
 fails raises ``danlu.JobFailed``; a training program reports its progress with ``danlu.report``.
+``danlu.pack`` packs a trained model into an image.
 Attributes are imported lazily.
 """
 
@@ -21,6 +22,7 @@ __all__ = [
     "include",
     "install",
     "io",
+    "pack",
     "report",
     "run",
     "runtime",
@@ -34,6 +36,7 @@ __all__ = [
 _ELSEWHERE = {
     "JobFailed": "danlu.errors",
     "attach": "danlu.api",
+    "pack": "danlu.api",
     "report": "danlu.replica_runtime.report",
     "sweep": "danlu.api",
     "train": "danlu.api",

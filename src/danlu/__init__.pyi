@@ -2,7 +2,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from danlu.api import attach, sweep, train
+from danlu.api import attach, pack, sweep, train
 from danlu.errors import JobFailed
 from danlu.replica_runtime.report import report
 
@@ -17,6 +17,7 @@ __all__ = [
     "include",
     "install",
     "io",
+    "pack",
     "report",
     "run",
     "runtime",

@@ -82,6 +82,31 @@ def test_calls_at_the_top_level_belong_to_every_function() -> None:
         assert [item.names for item in described.system_packages] == [("make",)]
 
 
+def test_functions_do_not_see_what_others_changed_in_global_lists(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    files = {
+        "build.envd": """\
+load("common.envd", "common")
+NAMES = ["make"]
+print("top")
+def tools():
+    print("tools")
+    common()
+    NAMES.append("g++")
+    install.apt_packages(NAMES)
+def build():
+    tools()
+    io.copy("/a", "/b", source=tools)
+""",
+        "common.envd": 'install.apt_packages(["git"])\ndef common():\n    base(os="debian12")\n',
+    }
+    environment = evaluate("build.envd", loader=InMemoryLoader(files))
+    for described in (environment, environment.sources["tools"]):
+        assert [item.names for item in described.system_packages] == [("git",), ("make", "g++")]
+    assert capsys.readouterr().err.split() == ["top", "tools", "tools"]
+
+
 def test_a_function_of_a_loaded_file_can_be_copied_from() -> None:
     files = {
         "build.envd": 'load("tools.envd", "tools")\n'
@@ -117,6 +142,12 @@ def test_source_may_still_be_the_path_as_in_envd() -> None:
             "argument 'source' must be a build function, not a whole number",
             "source=development",
             "source=3",
+        ),
+        (
+            "io.copy('/a', '/b', source=other())",
+            "argument 'source' must be a build function, not None",
+            "without quotes and parentheses",
+            "source=other()",
         ),
         (
             "io.copy('/a', '/b', source=other, image='x:1')",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         log: Callable[[str], object] | None
 
 
-__all__ = ["attach", "sweep", "train"]
+__all__ = ["attach", "pack", "sweep", "train"]
 
 T = TypeVar("T")
 
@@ -256,4 +256,52 @@ def sweep(
         goal=goal,
         pattern=pattern,
         changed=changed,
+    )
+
+
+def pack(
+    model: Any,
+    tag: str,
+    *,
+    example: Any = None,
+    predictor: str = "",
+    env: str = "",
+    keep: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    log: Callable[[str], object] | None = print,
+) -> dict[str, Any]:
+    """Pack a model into an image, as ``danlu pack`` does, and return its report.
+
+    The image has the packages of the environment that the working directory's build file
+    describes, so the model must have been trained with the same versions.
+
+    Args:
+        model: A scikit-learn estimator, a PyTorch network, an XGBoost model, or the path of a model
+            directory.
+        tag: Name of the image.
+        example: An input of the predictor: numbers, text, lists, arrays or tensors. A PyTorch
+            network is traced with it (TorchScript).
+        predictor: ``FILE:CLASS``, or the name of a ready-made one; by default chosen by the files.
+        env: Build file of the environment, ``FILE[:FUNC]``.
+        keep: Packages to keep in any case.
+        drop: Packages to leave out in any case.
+        log: Called with each line of the progress.
+
+    Returns:
+        The report of ``danlu pack --format json``.
+
+    Raises:
+        DanluError: If the image could not be built, or gives other outputs.
+    """
+    from danlu.api.packing import pack_object
+
+    return pack_object(
+        model,
+        tag,
+        example=example,
+        predictor=predictor,
+        env=env,
+        keep=keep,
+        drop=drop,
+        log=log,
     )

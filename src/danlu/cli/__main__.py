@@ -57,10 +57,10 @@ def _answer_repeated_command(arguments: Sequence[str]) -> int | None:
     """Return the exit code of a command that needs nothing but its stamp; None for others."""
     if answer_repeated_build(arguments):
         return 0
-    if "up" in arguments[:2]:
-        from danlu.cli.up_stamp import enter_running_environment
+    if not {"up", "exec", "ssh"}.isdisjoint(arguments[:2]):
+        from danlu.cli.environment_stamp import answer_environment_command
 
-        return enter_running_environment(arguments)
+        return answer_environment_command(arguments)
     return None
 
 

@@ -19,7 +19,9 @@ from danlu.cli.options import (
 )
 from danlu.cli.output import print_json
 from danlu.cli.session import current_session
+from danlu.commands.job_models import find_job_model
 from danlu.commands.pack import PackOptions, PackResult, pack_model
+from danlu.commands.project import Project
 from danlu.serving.golden import DEFAULT_TOLERANCE
 from danlu.util.human import format_size, pluralize
 from danlu.util.sanitize import escape_unprintable
@@ -29,7 +31,7 @@ _MAX_NAMED = 12
 
 
 @declare_command("pack")
-@click.argument("model", type=_PATH, metavar="MODEL_DIR")
+@click.argument("model", type=_PATH, metavar="MODEL_DIR", required=False)
 @file_option
 @click.option("-t", "--tag", required=True, metavar="REF", help="Name of the image.")
 @click.option(
@@ -52,6 +54,7 @@ _MAX_NAMED = 12
     metavar="FILE",
     help="Example input: JSON, JSON lines, .npy or .npz.",
 )
+@click.option("--from", "job", default="", metavar="JOB", help="Pack the model of a finished job.")
 @click.option("--keep", multiple=True, metavar="PACKAGE", help="Keep a package in any case.")
 @click.option("--drop", multiple=True, metavar="PACKAGE", help="Leave a package out in any case.")
 @click.option(
@@ -67,8 +70,9 @@ _MAX_NAMED = 12
 @format_option()
 @verbosity_options
 def command(
-    model: Path,
+    model: Path | None,
     file: str | None,
+    job: str,
     tag: str,
     predictor: str,
     network: str,
@@ -85,13 +89,25 @@ def command(
 
     The predictor runs on example inputs in the project's environment, without a network. The image
     has the packages of the same lock that it used, the model, and the inputs and outputs, which
-    `danlu verify` replays.
+    `danlu verify` replays. With --from, MODEL_DIR is in the job's project, and may be left out.
     """
     run = current_session()
+    directory = run.directory
+    if job:
+        if file:
+            raise click.UsageError("--from cannot be combined with --file")
+        found = find_job_model(job, model, run.settings)
+        path, project = found.model, Project.open(directory=found.project)
+        directory = found.project
+        run.project_directory = project.directory
+    elif model is None:
+        raise click.UsageError("missing MODEL_DIR, or --from JOB")
+    else:
+        path, project = directory / model, run.open_project(file)
     options = PackOptions(
-        model=run.directory / model,
+        model=path,
         tag=tag,
-        directory=run.directory,
+        directory=directory,
         predictor=predictor,
         network=network,
         examples=tuple(run.directory / example for example in examples),
@@ -101,7 +117,6 @@ def command(
         frozen=frozen,
         offline=offline,
     )
-    project = run.open_project(file)
     result = pack_model(
         project, options, settings=run.settings, progress=run.start_progress(progress)
     )

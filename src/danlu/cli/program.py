@@ -52,9 +52,15 @@ def run(arguments: list[str]) -> int:
         _set_interrupt_handler(before)
 
 
-def report_error(arguments: Sequence[str], error: DanluError) -> int:
-    """Print the error of a command that ran without this module, and return the exit code."""
+def report_error(
+    arguments: Sequence[str], error: DanluError, failure_code: int | None = None
+) -> int:
+    """Print the error of a command that ran without this module, and return the exit code.
+
+    That is ``failure_code`` if given, else the error's.
+    """
     session = Session(list(arguments))
+    session.failure_code = failure_code
     try:
         return _report_failure(session, error)
     finally:

@@ -259,10 +259,9 @@ def _collect_predictor(
         about["options"] = {"module": module, "name": name}
         found.update(files)
     found["danlu_predictor.py"] = ready.source
-    notes = (
-        (f"note: loading {ready.executes_code} executes code from the model's author",)
-        if ready.executes_code
-        else ()
+    notes = tuple(
+        f"note: {name} is a program: loading it executes what its author wrote"
+        for name in ready.find_code(model)
     )
     return _PredictorFiles(about, found, ready.name, notes)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from danlu.environment.types import Environment
 from danlu.errors import Span
-from danlu.lang.arg_types import CallError
+from danlu.lang.arg_types import BUILD_FUNCTION, CallError
 from danlu.lang.build_function import BoundCall, BuildFunction, Parameter
 from danlu.lang.environment_builder import EnvironmentBuilder
 from danlu.lang.functions import FUNCTIONS
@@ -75,7 +75,8 @@ def bind_arguments(
 ) -> dict[str, object]:
     """Return the checked values of the arguments that were given, by parameter name.
 
-    None for a parameter with a default counts as not given. Raises :class:`CallError`.
+    None for a parameter with a default counts as not given, except for functions. Raises
+    :class:`CallError`.
     """
     given = _group_by_parameter(function, args, kwargs)
     values: dict[str, object] = {}
@@ -88,7 +89,8 @@ def bind_arguments(
                 )
             continue
         argument, value = given[parameter.name]
-        if value is None and not parameter.is_required:
+        # None as a function is the value of a call: `source=build()`.
+        if value is None and not parameter.is_required and parameter.type is not BUILD_FUNCTION:
             continue
         values[parameter.name] = _check_value(function, parameter, value, argument)
     return values

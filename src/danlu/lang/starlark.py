@@ -196,9 +196,13 @@ class _StarlarkEvaluation:
             return
 
         def evaluate(target: SourceTarget) -> Sequence[FunctionCall]:
-            own, self.calls = self.calls, list(common)
+            own, printed, self.calls = self.calls, list(self.printed), []
+            # A new module: a function may have changed the global lists of the first.
+            fresh = self._make_module(preamble)
+            self._run_text(fresh, file, text, partial(self._load_project_file, preamble, file))
+            self.calls, self.printed = list(common), printed
             try:
-                self._call_function(module, target.function, target.arguments)
+                self._call_function(fresh, target.function, target.arguments)
             finally:
                 found = tuple(self.calls)
                 self.sources.append(SourceCalls(target.function, target.name, found))

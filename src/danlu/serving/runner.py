@@ -388,6 +388,8 @@ def load_predictor(about: dict[str, Any]) -> Any:
         if not callable(getattr(kind, name, None)):
             raise InvalidInputError(f"{about['class']} has no method {name}")
     predictor = kind()
+    if "options" in about:
+        predictor.options = about["options"]
     predictor.load(MODEL)
     return predictor
 

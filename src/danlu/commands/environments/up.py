@@ -193,7 +193,9 @@ def _has_failed(environment: EnvironmentDirectory) -> bool:
 
 def _has_defaults(options: UpOptions) -> bool:
     """Return whether no option changes how the environment runs."""
-    return options == UpOptions(name=options.name, offline=options.offline, frozen=options.frozen)
+    return options == UpOptions(
+        name=options.name, engine=options.engine, offline=options.offline, frozen=options.frozen
+    )
 
 
 def _list_dependencies(

@@ -18,15 +18,15 @@ class ReadyMadePredictor(msgspec.Struct, frozen=True):
 
     It is chosen for a model directory that has a file which matches each of ``files``; of
     alternatives (``*.pt|*.pth``) one is enough. ``keys`` are keys of which one must be in the
-    directory's JSON file named first in ``files``. ``executes_code`` says which files are programs
-    that loading executes.
+    directory's JSON file named first in ``files``. ``code`` are the files that are programs:
+    loading one executes what its author wrote.
     """
 
     name: str
     class_name: str
     files: tuple[str, ...]
     keys: tuple[str, ...] = ()
-    executes_code: str = ""
+    code: str = ""
 
     @property
     def source(self) -> Path:
@@ -37,6 +37,12 @@ class ReadyMadePredictor(msgspec.Struct, frozen=True):
         """Return whether the model directory has the files of this predictor."""
         names = [file.path for file in model.files]
         return all(_has_match(names, pattern) for pattern in self.files) and self._has_key(model)
+
+    def find_code(self, model: ModelDirectory) -> tuple[str, ...]:
+        """Return the paths of the model's files that are programs."""
+        if not self.code:
+            return ()
+        return tuple(file.path for file in model.files if _has_match([file.path], self.code))
 
     def _has_key(self, model: ModelDirectory) -> bool:
         if not self.keys:
@@ -54,9 +60,7 @@ class ReadyMadePredictor(msgspec.Struct, frozen=True):
 
 #: The first that matches a model directory is chosen.
 READY_MADE = (
-    ReadyMadePredictor(
-        "mlflow", "MlflowPredictor", ("MLmodel",), executes_code="models that MLflow pickled"
-    ),
+    ReadyMadePredictor("mlflow", "MlflowPredictor", ("MLmodel",), code="*.pkl|*.pickle|*.joblib"),
     ReadyMadePredictor("tensorflow", "TensorflowPredictor", ("saved_model.pb|saved_model.pbtxt",)),
     ReadyMadePredictor("onnx", "OnnxPredictor", ("*.onnx",)),
     ReadyMadePredictor(
@@ -69,7 +73,7 @@ READY_MADE = (
         "sklearn",
         "SklearnPredictor",
         ("*.skops|*.joblib|*.pkl|*.pickle",),
-        executes_code=".joblib, .pkl and .pickle files",
+        code="*.joblib|*.pkl|*.pickle",
     ),
     ReadyMadePredictor("xgboost", "XgboostPredictor", ("*.ubj|*.xgb",)),
     ReadyMadePredictor("xgboost", "XgboostPredictor", ("*.json",), keys=("learner",)),

@@ -51,11 +51,20 @@ class TorchPredictor:
         return network.eval()
 
     def predict(self, inputs: list) -> Any:  # type: ignore[type-arg]
-        """Return the network's output for ``inputs``, numbers as nested lists."""
+        """Return the network's output for ``inputs``, numbers as nested lists.
+
+        Numbers with a fraction are float32. Whole numbers, of which JSON does not say whether they
+        are indices or values, are int64, or float32 for a network that does not take int64.
+        """
         torch = importlib.import_module("torch")
 
         batch = torch.as_tensor(inputs)
         if batch.dtype == torch.float64:
             batch = batch.float()
         with torch.no_grad():
-            return self.network(batch)
+            try:
+                return self.network(batch)
+            except RuntimeError:
+                if batch.is_floating_point():
+                    raise
+                return self.network(batch.float())

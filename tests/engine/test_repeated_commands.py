@@ -1,9 +1,10 @@
-"""A repeated ``danlu up`` opens a shell without loading the program, if nothing has changed."""
+"""Repeated commands enter an environment without loading the program, if nothing has changed."""
 
 from __future__ import annotations
 
 import os
 import pty
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,6 +72,60 @@ def enter_shell(project: Path, home: Path, *options: str) -> tuple[int, bool]:
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert b"digits keeps running" in output
     return code, b"danlu.cli.program\r\n" in output
+
+
+def run_program(
+    project: Path, home: Path, *words: str, **variables: str
+) -> tuple[subprocess.CompletedProcess[str], bool]:
+    """Run danlu; return what it did, and whether the program was loaded."""
+    command = [sys.executable, "-P", "-X", "importtime", "-m", "danlu", *words]
+    environ = {**os.environ, "DANLU_HOME": str(home), **variables}
+    done = subprocess.run(
+        command, cwd=project, env=environ, input="in", capture_output=True, text=True, check=False
+    )
+    return done, "danlu.cli.program\n" in done.stderr
+
+
+@pytest.mark.parametrize("selection", [(), ("-n", "digits")])
+def test_exec_finds_the_same_environment_for_any_program(
+    danlu: Danlu, project: Path, home: Path, selection: tuple[str, ...]
+) -> None:
+    wait_for(lambda: not run_program(project, home, "exec", *selection, "true")[1])
+    done, loaded = run_program(project, home, "exec", *selection, "--", "sh", "-c", "cat; exit 7")
+    assert (done.stdout, done.returncode, loaded) == ("in", 7, False)
+    done, loaded = run_program(project, home, "exec", *selection, "nosuch")
+    assert (done.returncode, loaded) == (127, False)
+    assert "nosuch: not found" in done.stderr
+
+    danlu("context", "create", "box", "--engine", "embedded", cwd=project)
+    assert run_program(project, home, "exec", *selection, "true")[1]
+    danlu("stop", "digits", cwd=project)
+    done, loaded = run_program(project, home, "exec", *selection, "true")
+    assert (done.returncode, loaded) == (125, True)
+    assert "environment digits is not running" in done.stderr
+
+
+def test_exec_in_another_directory_is_decided_again(
+    project: Path, home: Path, tmp_path: Path
+) -> None:
+    wait_for(lambda: not run_program(project, home, "exec", "true")[1])
+    (other := tmp_path / "other").mkdir()
+    done, loaded = run_program(other, home, "exec", "true")
+    assert (done.returncode, loaded) == (125, True)
+
+
+def test_ssh_clients_reach_a_running_environment_of_this_machine(
+    danlu: Danlu, project: Path, home: Path
+) -> None:
+    words = ("ssh", "--stdio", "digits")
+    done, _ = run_program(project, home, *words, DANLU_CONTEXT="local")
+    assert done.stdout.startswith("SSH-2.0-danlu"), done.stderr
+    # Only to report that the client did not log in.
+    assert "danlu.cli.ssh\n" not in done.stderr
+    danlu("stop", "digits", cwd=project)
+    done, loaded = run_program(project, home, *words, DANLU_CONTEXT="local")
+    assert loaded
+    assert "environment digits is not running" in done.stderr
 
 
 def test_a_changed_build_file_is_evaluated(project: Path, home: Path) -> None:

@@ -1,0 +1,31 @@
+"""Which command lines of ``danlu exec`` are understood without loading the program."""
+
+from __future__ import annotations
+
+import pytest
+
+from danlu.cli.environment_stamp import split_exec
+
+
+@pytest.mark.parametrize(
+    ("words", "selection", "program"),
+    [
+        ("exec true", ["exec"], ("true",)),
+        ("exec -- ls -l", ["exec"], ("ls", "-l")),
+        ("exec ls -- -l", ["exec"], ("ls", "--", "-l")),
+        ("exec -n lab ls -n", ["exec", "-n", "lab"], ("ls", "-n")),
+        ("exec -n lab -- -x", ["exec", "-n", "lab"], ("-x",)),
+    ],
+)
+def test_the_environment_is_told_from_the_program(
+    words: str, selection: list[str], program: tuple[str, ...]
+) -> None:
+    assert split_exec(words.split()) == (selection, program)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["exec", "exec --", "exec -n", "exec -n lab", "exec -n lab --", "exec -v true", "exec --help"],
+)
+def test_other_command_lines_are_left_to_the_program(words: str) -> None:
+    assert split_exec(words.split()) is None

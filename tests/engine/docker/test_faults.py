@@ -9,7 +9,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -151,6 +153,34 @@ def test_clients_at_once_agree(danlu: Danlu, home: Path, project: Path) -> None:
     assert read_row(danlu, project)["phase"] == "Stopped"
     danlu("start", "digits", cwd=project)
     assert run_inside(danlu, project, "echo runs") == "runs\n"
+
+
+class _DenyingRegistry(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        error = b'{"errors": [{"code": "DENIED", "message": "not your image"}]}'
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(error)))
+        self.end_headers()
+        self.wfile.write(error)
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+def test_a_registry_that_denies_the_base_leaves_nothing(danlu: Danlu, project: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _DenyingRegistry) as server:
+        Thread(target=server.serve_forever).start()
+        base = f"localhost:{server.server_port}/base:1"
+        (project / "build.envd").write_text(f'def build():\n    base(image="{base}")\n')
+        refused = danlu("up", "-d", "-n", "digits", cwd=project, check=False)
+        server.shutdown()
+    assert refused.returncode == 3, refused.stderr
+    assert refused.stderr.count("error:") == 1
+    assert "not your image" in refused.stderr
+    assert danlu("ps", "-q", cwd=project).stdout == ""
 
 
 def test_a_context_of_docker_is_used(

@@ -107,10 +107,13 @@ class DockerEngine:
         image = changes if await self._has_image(changes) else ""
         create, passed = render_create(name, spec, settings, image)
         label = ["--label", f"{SPEC_LABEL}={digest}"]
-        await self._command.run_async(create[0], *label, *create[1:], variables=passed)
+        warnings: list[str] = []
+        await self._command.run_async(
+            create[0], *label, *create[1:], variables=passed, warnings=warnings
+        )
         lost = created.exists() and not image
         created.touch()
-        return (_LOST_WARNING.format(self._command.name),) if lost else ()
+        return (*warnings, *((_LOST_WARNING.format(self._command.name),) if lost else ()))
 
     async def _has_image(self, image: str) -> bool:
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from danlu.oci.image import extend_config
 from danlu.oci.tar import NormalizeOptions, write_layer
 from danlu.store import Store
 from tests.e2e.conftest import Project
+from tests.oci.registries import debian_registry
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("root"), pytest.mark.timeout(600)]
 
@@ -165,3 +169,98 @@ def test_other_images_are_no_packed_models(linear: Project) -> None:
     other = linear("verify", "plain:1", check=False)
     assert other.returncode == 2
     assert "plain:1 is not a packed model" in other.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.needs("docker-registry")
+def test_a_new_version_pushes_only_its_weights(linear: Project, tmp_path: Path) -> None:
+    """Its large file, the recording, the configuration and the manifest; read from the log."""
+    make = (
+        "import os, numpy; os.makedirs('model', exist_ok=True);"
+        " numpy.save('model/large.npy', numpy.random.default_rng({}).random(1 << 18));"
+        " numpy.save('model/weights.npy', [2.0, {}])"
+    )
+    log = tmp_path / "registry.log"
+    with debian_registry(log=log) as host:
+        uploads, layers = [], []
+        for version in (1, 2):
+            linear.run("python", "-c", make.format(version, 3.0))
+            name = f"{host}/linear:{version}"
+            pack(linear, "-t", name, "--predictor", "predict.py:Linear")
+            before = log.read_text().count("PUT /v2/linear/blobs/uploads") if log.exists() else 0
+            linear("image", "push", name)
+            uploads.append(log.read_text().count("PUT /v2/linear/blobs/uploads") - before)
+            shown = json.loads(linear("image", "show", name, "--format", "json").stdout)
+            layers.append([layer["diff_id"] for layer in shown["layers"]])
+    changed = [layer for layer in layers[1] if layer not in layers[0]]
+    # Only the large file: the outputs do not depend on it, so the recording is the same.
+    assert len(changed) == 1
+    assert uploads[1] == len(changed) + 1  # and the configuration
+    assert uploads[0] > uploads[1]
+
+
+@pytest.mark.slow
+def test_the_image_has_no_tools_of_the_development_image(project: Project) -> None:
+    project.write(
+        'install.python(version="3.11")', 'install.apt_packages(["build-essential"])',
+        'install.python_packages(name=["numpy"])', "config.jupyter()",
+        base='    base(os="debian12", dev=True)\n',
+    )  # fmt: skip
+    (project.directory / "predict.py").write_text(PREDICTOR)
+    (project.directory / "scaling.py").write_text("def scale(values):\n    return values * 10\n")
+    project.run("python", "-c", MODEL)
+    result = pack(project, "-t", "small:1", "--predictor", "predict.py:Linear")
+    assert result["size"] <= 0.6 * result["training_size"]
+    tools = (
+        "for tool in gcc g++ make git jupyter pip curl; do command -v $tool; done; ls /root/.cache"
+    )
+    found = project("run", "--image", "small:1", "--", "sh", "-c", tools, check=False)
+    assert found.stdout == ""
+
+
+@pytest.mark.slow
+def test_a_model_of_5_gb_is_packed_with_bounded_memory(linear: Project, real_home: Path) -> None:
+    """The file is sparse; no process of danlu needs an eighth of its size in memory."""
+    with (linear.directory / "model" / "huge.bin").open("wb") as file:
+        file.truncate(5_000_000_000)
+    program = str(Path(sys.executable).with_name("danlu"))
+    script = (
+        "import resource, subprocess, sys; done = subprocess.run(sys.argv[1:]);"
+        " print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(done.returncode)"
+    )
+    words = ("pack", "model", "-t", "huge:1", "--predictor", "predict.py:Linear")
+    finished = subprocess.run(
+        [sys.executable, "-c", script, program, *words],
+        cwd=linear.directory,
+        env={**os.environ, "DANLU_HOME": str(real_home), "DANLU_UPKEEP": "off"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert int(finished.stdout.split()[-1]) < 600_000  # KiB
+
+
+def test_an_object_is_packed_from_python(linear: Project, real_home: Path) -> None:
+    """In a process with threads, as a notebook is."""
+    (linear.directory / "call.py").write_text(
+        "import threading, danlu\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "lines = []\n"
+        "found = danlu.pack('model', 'called:1', predictor='predict.py:Linear',\n"
+        "                   example=[[1.0, 1.0]], drop=['six'], log=lines.append)\n"
+        "assert found['examples'] == 1 and found['dropped'] == ['pip', 'six'], found\n"
+        "assert any('checking' in line for line in lines)\n"
+        "try:\n"
+        "    danlu.pack(object(), 'called:2')\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "call.py"],
+        cwd=linear.directory,
+        env={**os.environ, "DANLU_HOME": str(real_home), "DANLU_UPKEEP": "off"},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.stdout == "no ready-made predictor fits a object\n", finished.stderr
+    assert "proved equal" in linear("verify", "called:1").stderr
